@@ -1,0 +1,88 @@
+"""An app: the streams that a node runs, declared in a module that the node imports."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
+
+from holdfast.errors import ConfigError
+from holdfast.streams.handler import Context, StreamHandler
+from holdfast.streams.spec import StreamSpec
+
+H = TypeVar("H")
+
+
+class App:
+    """Declares streams. ``name`` separates apps that share a coordinator and stores."""
+
+    def __init__(self, name: str) -> None:
+        if not name.isidentifier():
+            raise ConfigError(f"app name {name!r} must be letters, digits and underscores, not starting with a digit")
+        self.name = name
+        self.streams: dict[str, StreamSpec] = {}
+
+    def stream(self, name: str, *, message: Any = dict, **settings: Any) -> Callable[[H], H]:
+        """Declare a stream: decorates a StreamHandler class, or a function for a stream without state.
+
+        Args:
+            name: the stream's name, and its queue's.
+            message: what the handler gets: a dataclass, pydantic model, msgspec Struct, dict (any JSON
+                object), or bytes (the raw body).
+            key: field that holds the key (default ``key``). Dots reach into nested objects. For raw
+                bytes key, seq and run are the names of message attributes.
+            seq: field of the seq, if the stream has one.
+            run: field of the run, if numbers may start again.
+            seq_kind: ``dense`` (default with ``seq``: gaps are seen), ``increasing`` or ``absent``.
+            first_seq: where a run starts: a number, ``first`` (whatever comes first) or ``lowest``
+                (the lowest seen within ``gap_timeout_s``; the default).
+            gap_timeout_s: how long a missing message is waited for. Must outlast the queue's visibility
+                unless ``prefer_latency``.
+            on_gap: then ``skip`` it (recorded), ``hold`` the stream, or skip it and leave a ``dead-letter``.
+            on_late: a message from before what was passed: ``dead-letter`` or ``discard``.
+            on_failure: after ``max_tries``: ``skip`` (to the dead letters) or ``park`` the stream.
+            max_tries, backoff: tries of a failing message and the delays between them.
+            timeout_s: longest time without progress before the slot is killed.
+            max_starts: openings that may die with the same message before it is skipped as poison.
+            inbox_limit: messages that wait in memory per key.
+            identity_window: how many newest identities are remembered where seqs don't tell duplicates.
+            checkpoint_every, checkpoint_after_ms: commit after so many messages or so much time;
+                and whenever nothing waits.
+            idle_timeout_s: a stream without messages for so long is released.
+
+        Raises ConfigError for a setting that is unknown or impossible.
+        """
+
+        def declare(target: H) -> H:
+            if name in self.streams:
+                raise ConfigError(f"stream {name!r} is declared twice in app {self.name!r}")
+            if settings.get("seq") is not None:
+                settings.setdefault("seq_kind", "dense")
+            try:
+                spec = StreamSpec(name=name, message=message, handler=_handler_class(target), **settings)
+            except TypeError as error:
+                raise ConfigError(f"stream {name!r}: {error}; see App.stream for the settings") from None
+            self.streams[name] = spec
+            return target
+
+        return declare
+
+
+def _handler_class(target: Any) -> type[StreamHandler[Any]]:
+    if inspect.isclass(target):
+        if not issubclass(target, StreamHandler):
+            raise ConfigError(f"{target.__name__} must be a subclass of StreamHandler")
+        return target
+    if not callable(target):
+        raise ConfigError(f"{target!r} is neither a StreamHandler class nor a function")
+    function = target
+
+    class Stateless(StreamHandler[Any]):
+        __doc__ = function.__doc__
+        stateless: ClassVar[bool] = True
+
+        def process(self, message: Any, context: Context) -> Any:
+            return function(message, context)
+
+    Stateless.__name__ = Stateless.__qualname__ = function.__name__
+    return Stateless

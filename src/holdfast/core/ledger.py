@@ -1,0 +1,172 @@
+"""What a state store keeps for a stream, and the only rules by which it changes.
+
+Three functions decide every write: :func:`open_`, :func:`start`, :func:`commit`. Stores that can run
+them inside their own transaction do; others (Redis, in Lua) say the same in their language and are held
+to it by the conformance suite.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.core.message import Place
+from holdfast.errors import Fenced
+
+
+class Span(msgspec.Struct, frozen=True, array_like=True):
+    """Seqs from ``first`` to ``last``, both included."""
+
+    first: int
+    last: int
+
+
+class RunLog(msgspec.Struct, frozen=True, array_like=True):
+    """What is known of one run: where it started, the last seq passed, and what was skipped between."""
+
+    run: int
+    start: int
+    seq: int
+    skips: tuple[Span, ...] = ()
+
+    def skipped(self, seq: int) -> bool:
+        """True if ``seq`` was passed without being handled."""
+        return any(span.first <= seq <= span.last for span in self.skips)
+
+
+class Aside(msgspec.Struct, frozen=True, array_like=True):
+    """A message that a commit names as set aside: its identity after the key, and why."""
+
+    name: str
+    reason: str
+
+
+class Result(msgspec.Struct, frozen=True, array_like=True):
+    """A handler's result for one message. ``name`` is the identity after the key (``run:seq``)."""
+
+    name: str
+    body: bytes
+
+
+class Started(msgspec.Struct, frozen=True, array_like=True):
+    """The head whose handler was begun and not yet covered by a commit, and in how many openings."""
+
+    head: str
+    openings: int
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """A stream as its last accepted commit left it.
+
+    ``number`` counts commits over the stream's life. ``log`` is the current run, ``past`` older ones.
+    ``recent`` holds the newest identities where the stream needs a window of them, oldest first.
+    ``parked`` is the reason why the stream stands still, or empty. ``at`` is the wall time of the commit.
+    """
+
+    key: str
+    epoch: int = 0
+    number: int = 0
+    commit_id: str = ""
+    log: RunLog | None = None
+    past: tuple[RunLog, ...] = ()
+    recent: tuple[str, ...] = ()
+    state: bytes | None = None
+    state_version: int = 0
+    started: Started | None = None
+    parked: str = ""
+    done: int = 0
+    skipped: int = 0
+    member: str = ""
+    at: float = 0.0
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """The next commit of a stream. ``id`` is unique to the content, so that repeating it is harmless.
+
+    ``identities`` are new ones for the window of ``window`` newest. ``state`` None keeps the stored state
+    unless ``clear_state``. ``starting`` names the head that will run before the next commit, if any.
+    ``done`` and ``skipped`` count messages handled and passed over by this commit.
+    """
+
+    key: str
+    epoch: int
+    number: int
+    id: str
+    log: RunLog | None
+    past: tuple[RunLog, ...] = ()
+    identities: tuple[str, ...] = ()
+    window: int = 0
+    state: bytes | None = None
+    state_version: int = 0
+    clear_state: bool = False
+    results: tuple[Result, ...] = ()
+    aside: tuple[Aside, ...] = ()
+    starting: str = ""
+    parked: str = ""
+    done: int = 0
+    skipped: int = 0
+
+
+def open_(standing: Checkpoint | None, key: str, expect: int, member: str) -> Checkpoint:
+    """The checkpoint after an opening. Raises Fenced unless ``expect`` is the epoch that stands."""
+    epoch = standing.epoch if standing else 0
+    if epoch != expect:
+        raise Fenced(f"{key}: epoch {epoch} stands, not {expect}; another node has opened the stream", epoch)
+    return msgspec.structs.replace(standing or Checkpoint(key), epoch=expect + 1, member=member)
+
+
+def start(standing: Checkpoint | None, key: str, epoch: int, head: str) -> Checkpoint:
+    """The checkpoint with one more opening counted for ``head``. Raises Fenced for another epoch."""
+    current = _guard_epoch(standing, key, epoch)
+    before = current.started.openings if current.started and current.started.head == head else 0
+    return msgspec.structs.replace(current, started=Started(head, before + 1))
+
+
+def is_repeat(standing: Checkpoint, commit: Commit) -> bool:
+    """True if ``commit`` is the very one applied last."""
+    return standing.commit_id == commit.id and standing.number == commit.number
+
+
+def commit(standing: Checkpoint | None, commit: Commit, at: float) -> Checkpoint | None:
+    """The checkpoint after ``commit``; None if it is the last one again, already applied.
+
+    Raises Fenced unless it names the standing epoch and the next number."""
+    current = _guard_epoch(standing, commit.key, commit.epoch)
+    if is_repeat(current, commit):
+        return None
+    _guard_number(current, commit)
+    openings = current.started.openings if current.started and current.started.head == commit.starting else 1
+    return msgspec.structs.replace(
+        current,
+        number=commit.number,
+        commit_id=commit.id,
+        log=commit.log,
+        past=commit.past,
+        recent=(current.recent + commit.identities)[-commit.window :] if commit.window else (),
+        state=commit.state if commit.state is not None or commit.clear_state else current.state,
+        state_version=commit.state_version if commit.state is not None else current.state_version,
+        started=Started(commit.starting, openings) if commit.starting else None,
+        parked=commit.parked,
+        done=current.done + commit.done,
+        skipped=current.skipped + commit.skipped,
+        at=at,
+    )
+
+
+def identity(key: str, place: Place) -> str:
+    """A message's identity, ``key:run:seq``."""
+    return f"{key}:{place.name}"
+
+
+def _guard_epoch(standing: Checkpoint | None, key: str, epoch: int) -> Checkpoint:
+    if standing is None or standing.epoch != epoch:
+        stands = standing.epoch if standing else 0
+        raise Fenced(f"{key}: epoch {stands} stands, not {epoch}; this opening is over", stands)
+    return standing
+
+
+def _guard_number(standing: Checkpoint, commit: Commit) -> None:
+    if commit.number != standing.number + 1:
+        raise Fenced(
+            f"{commit.key}: commit {commit.number} is not next after {standing.number}; reopen the stream",
+            standing.epoch,
+        )

@@ -1,0 +1,127 @@
+"""Every error Holdfast raises, in one hierarchy that says what the caller may do next.
+
+=====================  ==========  ==========================================================
+error                  retry       meaning
+=====================  ==========  ==========================================================
+ConfigError            NEVER       a setting is wrong; the text names it and the fix
+InvalidMessage         NEVER       a message can't be understood; it becomes a dead letter
+TooLarge               NEVER       a message, state or result is over a stated limit
+UnsupportedStore       NEVER       a database file can't be used (newer schema, network disk)
+Unavailable            SAFE        nothing happened; the same call may be made again
+OutcomeUnknown         SAME        it may have happened; repeat the very same call or reopen
+Fenced                 STOP        a newer epoch or commit exists; this opening is over
+ClaimLost              STOP        the claim is another's, or at another version
+MembershipLost         STOP        the coordinator doesn't know this membership
+StateRejected          STOP        checkpointed state doesn't load; the stream parks
+HandlerFailed          SAFE        user code raised; the head is tried again, with backoff
+SlotDied               SAFE        the child process is gone; its streams restore elsewhere
+=====================  ==========  ==========================================================
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import ClassVar
+
+
+class Retry(enum.Enum):
+    """What the caller of a failed operation may do."""
+
+    SAFE = "safe"
+    SAME = "same"
+    STOP = "stop"
+    NEVER = "never"
+
+
+class HoldfastError(Exception):
+    """Base of all errors; ``retry`` says what may be done next."""
+
+    retry: ClassVar[Retry] = Retry.NEVER
+
+
+class ConfigError(HoldfastError):
+    """A setting is missing, malformed or contradicts another."""
+
+
+class InvalidMessage(HoldfastError):
+    """A message lacks what its stream needs; ``field`` names the place where known."""
+
+    def __init__(self, text: str, field: str | None = None) -> None:
+        super().__init__(text)
+        self.field = field
+
+
+class TooLarge(HoldfastError):
+    """Something is over a limit; the text names the limit and its setting."""
+
+
+class UnsupportedStore(HoldfastError):
+    """A database file can't be used safely by this version or on this file system."""
+
+
+class Unavailable(HoldfastError):
+    """A service can't be reached or is busy; nothing happened."""
+
+    retry = Retry.SAFE
+
+
+class OutcomeUnknown(HoldfastError):
+    """A call may or may not have taken effect; only the same call may be repeated."""
+
+    retry = Retry.SAME
+
+
+class Fenced(HoldfastError):
+    """The state store refused an open, start or commit: another opening is ahead.
+
+    ``epoch`` is the epoch that stands at the store.
+    """
+
+    retry = Retry.STOP
+
+    def __init__(self, text: str, epoch: int) -> None:
+        super().__init__(text)
+        self.epoch = epoch
+
+
+class ClaimLost(HoldfastError):
+    """The claim no longer stands as its holder believed."""
+
+    retry = Retry.STOP
+
+
+class MembershipLost(HoldfastError):
+    """The coordinator doesn't know the membership (lapsed, evicted or forgotten)."""
+
+    retry = Retry.STOP
+
+
+class StateRejected(HoldfastError):
+    """Checkpointed state can't be loaded by this version of the handler."""
+
+    retry = Retry.STOP
+
+
+class HandlerFailed(HoldfastError):
+    """User code raised, or returned what can't be stored.
+
+    ``permanent``: no retry can help (the message doesn't fit its declared type).
+    ``detail``: the traceback or the stack of the hung child.
+    """
+
+    retry = Retry.SAFE
+
+    def __init__(self, text: str, *, permanent: bool = False, detail: str = "") -> None:
+        super().__init__(text)
+        self.permanent = permanent
+        self.detail = detail
+
+
+class SlotDied(HoldfastError):
+    """A slot's process ended while it was needed; ``detail`` holds what is known of why."""
+
+    retry = Retry.SAFE
+
+    def __init__(self, text: str, *, detail: str = "") -> None:
+        super().__init__(text)
+        self.detail = detail

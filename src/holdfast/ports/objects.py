@@ -1,0 +1,19 @@
+"""Objects: frames and files, by URL."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Objects(Protocol):
+    """A store of immutable objects."""
+
+    async def get(self, url: str) -> bytes:
+        """The object's bytes. Raises FileNotFoundError, Unavailable, or InvalidMessage for a URL that
+        this store doesn't serve."""
+
+    async def put(self, name: str, data: bytes) -> str:
+        """Store ``data`` whole or not at all under ``name`` (segments split by ``/``); returns its URL."""
+
+    async def close(self) -> None:
+        """Release connections."""

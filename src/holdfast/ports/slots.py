@@ -1,0 +1,77 @@
+"""Slots: the processes that run handlers. A stream stays in its slot; a slot runs one message at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+
+class Work(msgspec.Struct, frozen=True, array_like=True):
+    """One message for a handler: its place, its body, and which try of it this is."""
+
+    run: int
+    seq: int
+    body: bytes
+    attempt: int = 1
+
+
+class Ran(msgspec.Struct, frozen=True, array_like=True):
+    """What came of a ``Slot.run``.
+
+    ``results``: one for each message that was handled, in order (None: no result). If all went well
+    ``state`` is the snapshot after the last of them (None: the stream keeps none) and ``error`` is empty.
+    Otherwise message number ``len(results)`` failed, ``error`` and ``detail`` (a traceback) say how,
+    there is no snapshot, and the handler must be opened again before the next run.
+    ``permanent``: the message doesn't fit its declared type, so no retry can help.
+    """
+
+    results: list[bytes | None]
+    state: bytes | None = None
+    version: int = 0
+    error: str = ""
+    detail: str = ""
+    permanent: bool = False
+
+
+class Slot(Protocol):
+    """One living child process.
+
+    Attributes:
+        name: unique among the node's slots, ever.
+        progress_at: monotonic time of the last sign of progress while it works.
+    """
+
+    name: str
+    progress_at: float
+
+    async def open(self, stream: str, key: str, state: bytes | None, version: int) -> None:
+        """Make a handler for ``key`` with that state. Raises StateRejected, HandlerFailed, SlotDied."""
+
+    async def run(self, stream: str, key: str, work: Sequence[Work], limit: int, after_s: float) -> Ran:
+        """Handle messages in order, then snapshot.
+
+        Ends early, in good order, after ``limit`` messages or once ``after_s`` has passed. Calls wait
+        their turn: a slot runs one at a time. Raises SlotDied."""
+
+    async def close(self, stream: str, key: str) -> None:
+        """Drop the key's handler. Never raises for a dead slot."""
+
+    async def kill(self, reason: str) -> str:
+        """Dump the stacks of the child, kill it and its descendants, and return the dump ("" if none).
+
+        Calls in flight raise SlotDied with the dump as detail."""
+
+    async def exited(self) -> str:
+        """Return when the process is gone, with what is known of why."""
+
+
+class Slots(Protocol):
+    """Makes slots."""
+
+    async def spawn(self) -> Slot:
+        """A new slot, the app imported and its handlers ready. Raises ConfigError if the app can't load."""
+
+    async def close(self) -> None:
+        """End every slot: handlers closed where they answer in time, killed where not."""

@@ -1,0 +1,1 @@
+"""Records between nodes, with a version."""

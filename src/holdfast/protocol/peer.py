@@ -1,0 +1,114 @@
+"""What nodes say to each other. Encoded as MessagePack; unknown fields are ignored, so that a newer
+node may add some. A change that an older node would misread raises ``VERSION``."""
+
+from __future__ import annotations
+
+import msgspec
+
+VERSION = 1
+
+
+class Parcel(msgspec.Struct, frozen=True, array_like=True):
+    """One delivery of a message, body and receipt, on its way between nodes.
+
+    ``number`` is the sender's own name for it, used in answers and reports. ``expires_in_s`` is what is
+    left of its visibility as the sender reckons.
+    """
+
+    number: int
+    stream: str
+    key: str
+    run: int
+    seq: int
+    id: str
+    receipt: str
+    body: bytes
+    attributes: dict[str, str]
+    expires_in_s: float
+    receives: int
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True):
+    """What the node addressed says of one parcel.
+
+    ``accepted``: it holds it and will report. ``full``: no room now. ``no``: it isn't the owner;
+    ``member`` and ``epoch`` name the one it knows, if any.
+    """
+
+    number: int
+    verdict: str
+    member: str = ""
+    epoch: int = 0
+
+
+class Forward(msgspec.Struct, frozen=True, tag=True):
+    """Parcels for the streams that ``to`` owns. ``sender`` is who keeps custody, at ``reply_to``."""
+
+    to: str
+    sender: str
+    reply_to: str
+    parcels: list[Parcel]
+
+
+class Report(msgspec.Struct, frozen=True, tag=True):
+    """To a sender: ``settled`` parcels are covered by a commit (or proved duplicates), custody ends;
+    ``returned`` ones go back into the sender's custody, to be offered again."""
+
+    to: str
+    sender: str
+    settled: list[int]
+    returned: list[int]
+
+
+class Probe(msgspec.Struct, frozen=True, tag=True):
+    """Is the membership ``to`` alive at this address?"""
+
+    to: str
+
+
+class Warm(msgspec.Struct, frozen=True, tag=True):
+    """Get ready to own ``key`` (models loaded, state peeked) without opening it."""
+
+    to: str
+    stream: str
+    key: str
+
+
+class Poke(msgspec.Struct, frozen=True, tag=True):
+    """Look at the state store: an operator changed the stream."""
+
+    to: str
+    stream: str
+    key: str
+
+
+class Move(msgspec.Struct, frozen=True, tag=True):
+    """Move an owned stream to the membership ``target``."""
+
+    to: str
+    stream: str
+    key: str
+    target: str
+
+
+class Answers(msgspec.Struct, frozen=True, tag=True):
+    """Reply to a Forward, one answer a parcel."""
+
+    answers: list[Answer]
+
+
+class Done(msgspec.Struct, frozen=True, tag=True):
+    """Reply to the rest. ``ok`` False: the node can't, and ``text`` says why."""
+
+    ok: bool = True
+    text: str = ""
+
+
+class Stranger(msgspec.Struct, frozen=True, tag=True):
+    """Reply to a request addressed to a membership that doesn't live here."""
+
+    member: str = ""
+
+
+Request = Forward | Report | Probe | Warm | Poke | Move
+Reply = Answers | Done | Stranger

@@ -1,0 +1,1 @@
+"""Streams: keyed, ordered, stateful work. Each key has one owner at a time."""

@@ -1,0 +1,64 @@
+"""What a user writes: a stream handler, and the context it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+M = TypeVar("M")
+T = TypeVar("T")
+
+
+class Context(Protocol):
+    """What a handler may ask of its slot. One per stream; its place fields follow the message in hand."""
+
+    key: str
+    """The stream's key, as the message named it."""
+    run: int
+    seq: int
+    """Place of the message in hand (0 where the stream has no seq)."""
+    attempt: int
+    """1 on the first try of this message in this opening."""
+
+    def model(self, load: Callable[[], T]) -> T:
+        """The resource that ``load`` builds, loaded once a slot and shared by its streams."""
+
+    def fetch(self, url: str) -> bytes:
+        """Bytes of an object (a frame) from the object store. Raises FileNotFoundError."""
+
+    async def fetch_async(self, url: str) -> bytes:
+        """The same for async handlers."""
+
+    def progress(self, note: str = "") -> None:
+        """Say that work advances: restarts the handler's timeout."""
+
+
+class StreamHandler(Generic[M]):
+    """Base of stateful handlers: an instance lives for one key, in one slot.
+
+    ``open`` → ``process`` for every message in order → ``snapshot`` at each checkpoint → ``close``.
+    ``process`` may be ``async def``. A result is anything JSON can hold, or bytes, or None for none.
+    Raise to have the message tried again; state is then restored from the last checkpoint first.
+    """
+
+    version: ClassVar[int] = 1
+    """Version of the snapshot's format; raise it when the format changes and write ``migrate``."""
+
+    def open(self, context: Context, state: bytes | None) -> None:
+        """Begin with checkpointed state, or None for a new stream."""
+
+    def process(self, message: M, context: Context) -> Any:
+        """Handle one message; return its result."""
+        raise NotImplementedError
+
+    def snapshot(self) -> bytes:
+        """The state to checkpoint; ``open`` must be able to continue from it exactly."""
+        return b""
+
+    def close(self) -> None:
+        """The stream leaves this slot (idle, moved); release what ``open`` took."""
+
+    @classmethod
+    def migrate(cls, state: bytes, version: int) -> bytes:
+        """Bring state of an older ``version`` to this one. Raise if it can't be."""
+        raise ValueError(f"state has version {version}, {cls.__name__} has {cls.version} and no migrate()")
