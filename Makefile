@@ -1,0 +1,96 @@
+# Every target sets up what it needs first; a second call finds the stamps and starts at once.
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+SHELL := bash
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+BIN := $(VENV)/bin
+JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
+SEEDS ?= 500
+NAME ?= streams
+ARGS ?=
+CODE := $(wildcard src tests benchmarks examples)
+
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
+LOCKED := $(INSTALL) --require-hashes --only-binary :all:
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# --- set-up, by stamps
+
+$(VENV)/.base: tools/venv locks/build.txt
+	@tools/venv $(VENV)
+	@echo "setup: installing the build backend (locks/build.txt)"
+	@$(LOCKED) -r locks/build.txt
+	@touch $@
+
+$(VENV)/.demo: $(VENV)/.base locks/demo.txt pyproject.toml
+	@echo "setup: installing Holdfast and what it needs (locks/demo.txt)"
+	@$(LOCKED) -r locks/demo.txt
+	@$(INSTALL) --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.demo locks/dev.txt
+	@echo "setup: installing test tools and linters (locks/dev.txt)"
+	@$(LOCKED) -r locks/dev.txt
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.demo locks/bench.txt tools/servers/install
+	@echo "setup: installing what the benchmarks compare with (locks/bench.txt)"
+	@$(LOCKED) -r locks/bench.txt
+	@tools/servers/install redis-server
+	@touch $@
+
+# --- to use
+
+.PHONY: demo
+demo: $(VENV)/.demo ## 12 videos, 3 nodes, one killed, one drained (ARGS="--help" lists options)
+	@$(BIN)/holdfast demo $(ARGS)
+
+.PHONY: bench
+bench: $(VENV)/.bench ## one benchmark (NAME=streams, ARGS="--full")
+	@$(BIN)/python -m benchmarks.$(NAME) $(ARGS)
+
+.PHONY: sim
+sim: $(VENV)/.demo ## simulate with seeded faults (SEEDS=500, ARGS="--break RULE")
+	@$(BIN)/python -m holdfast.testing.simulator --seeds $(SEEDS) $(ARGS)
+
+# --- to develop
+
+.PHONY: dev
+dev: $(VENV)/.dev ## set up .venv for development, and nothing else
+
+.PHONY: test
+test: $(VENV)/.dev ## run the tests (ARGS="-k sequencer")
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+
+.PHONY: check
+check: lint test ## formatting, lint, strict types and layers, then the tests
+
+.PHONY: lint
+lint: $(VENV)/.dev ## the checks that run no code
+	@$(BIN)/ruff format --check --quiet --diff .
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy $(CODE)
+	@$(BIN)/lint-imports --no-logo
+
+.PHONY: fmt
+fmt: $(VENV)/.dev ## format the code and fix what lint can fix
+	@$(BIN)/ruff check --fix --quiet . || true
+	@$(BIN)/ruff format --quiet .
+
+.PHONY: soak
+soak: $(VENV)/.dev ## hours of chaos on real processes
+	@$(BIN)/python -m pytest -m soak --timeout 0 $(ARGS)
+
+.PHONY: lock
+lock: $(VENV)/.dev ## pin the newest dependencies in locks/
+	@tools/lock
+
+.PHONY: clean
+clean: ## delete what was built or cached here
+	rm -rf $(VENV) .cache .*_cache .hypothesis .coverage* build dist
+	find . -name __pycache__ -prune -exec rm -rf {} +

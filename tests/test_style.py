@@ -1,0 +1,43 @@
+"""Rules of taste that no linter knows."""
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def calls(path: Path) -> set[str]:
+    """Every function called in a file, as written."""
+    tree = ast.parse(path.read_bytes())
+    return {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+
+
+def test_no_file_names_a_package_host() -> None:
+    hosts = re.compile(
+        rb"pypi\.org|pythonhosted|--(extra-)?index-url|--find-links|registry\.npmjs|deb\.debian"
+    )
+    listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+    files = [ROOT / file.decode() for file in listing.split(b"\0") if file]
+    named = [name(f) for f in files if f.is_file() and f != Path(__file__) and hosts.search(f.read_bytes())]
+    assert named == []
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name)
+def test_source(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_bytes())), "say in a docstring what the module is for"
+    assert "print" not in calls(path), "write through the CLI's console or the log"
+
+
+@pytest.mark.parametrize("path", TESTS, ids=name)
+def test_tests_wait_on_events(path: Path) -> None:
+    assert not calls(path) & {"time.sleep", "sleep"}, "wait on an event, not for a time"
