@@ -6,7 +6,7 @@ MAKEFLAGS += --no-print-directory
 
 VENV := .venv
 BIN := $(VENV)/bin
-JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
+JOBS ?= $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 SEEDS ?= 500
 NAME ?= streams
 ARGS ?=
@@ -41,7 +41,7 @@ $(VENV)/.dev: $(VENV)/.demo locks/dev.txt
 $(VENV)/.bench: $(VENV)/.demo locks/bench.txt tools/servers/install
 	@echo "setup: installing what the benchmarks compare with (locks/bench.txt)"
 	@$(LOCKED) -r locks/bench.txt
-	@tools/servers/install redis-server
+	@tools/servers/install redis-server >/dev/null
 	@touch $@
 
 # --- to use

@@ -30,17 +30,19 @@ try_unpack() {
     say "downloading $* from the distribution"
     (cd "$folder.debs" && apt_get download "$@" >&2) || return 1
     for deb in "$folder.debs"/*.deb; do dpkg-deb -x "$deb" "$folder" || return 1; done
-    rm -rf "$folder.debs"
+    rm -rf "$folder.debs" "$apt_state" # the lists are large, and quick to get again
     say "unpacked into ${folder#"$root"/}; nothing was installed"
 }
 
 # unpack FOLDER PACKAGE...: without root if that works, else the same download with root's rights.
 unpack() {
-    command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null ||
+    command -v apt-get >/dev/null ||
         die "$2 is missing and this system has no apt-get: install it with your package manager, then try again"
     try_unpack "$@" && return
-    [ "$(id -u)" != 0 ] && command -v sudo >/dev/null || die "cannot get $2: see apt-get's error above"
-    say "trying the download once more with root's rights (sudo)"
-    as_root="sudo -n"
-    try_unpack "$@" || die "cannot get $2: see apt-get's error above, or install it yourself and try again"
+    if [ "$(id -u)" != 0 ] && command -v sudo >/dev/null; then
+        say "trying the download once more with root's rights (sudo)"
+        as_root="sudo -n"
+        try_unpack "$@" && return
+    fi
+    die "cannot get $2: see apt-get's error above, or install it yourself and try again"
 }
