@@ -1,0 +1,1 @@
+"""Batteries for video: render, ingest, detect, track, score and show. Needs the extra ``vision``."""
