@@ -152,6 +152,11 @@ def commit(standing: Checkpoint | None, commit: Commit, at: float) -> Checkpoint
     )
 
 
+def expire(standing: Checkpoint) -> Checkpoint:
+    """What is left of an expired checkpoint: enough that fencing and repeated commits are still judged right."""
+    return Checkpoint(standing.key, standing.epoch, standing.number, standing.commit_id)
+
+
 def identity(key: str, place: Place) -> str:
     """A message's identity, ``key:run:seq``."""
     return f"{key}:{place.name}"

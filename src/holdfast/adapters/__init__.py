@@ -1,0 +1,1 @@
+"""What stands behind the ports: one folder a service, one file a port."""
