@@ -1,0 +1,51 @@
+"""What every adapter of a port must do, as test classes to inherit from.
+
+A suite asks for one fixture, named below, that makes a fresh, empty adapter and closes it afterwards::
+
+    from holdfast.testing.conformance import QueueConformance
+
+    class TestMyQueue(QueueConformance):
+        @pytest.fixture
+        async def queue(self) -> AsyncIterator[MyQueue]:
+            queue = await MyQueue.connect("my://...")
+            yield queue
+            await queue.close()
+
+=====================  =================  ======================================================
+suite                  fixture            and, where two processes may share the service
+=====================  =================  ======================================================
+QueueConformance       ``queue``          ``other_queue``: another client of the same queue
+CoordinatorConformance ``coordinator``    ``other_coordinator``
+StateConformance       ``state``          ``other_state``
+ObjectsConformance     ``objects``
+PeerConformance        ``make_peer``      an async callable that returns a new Peer each time
+SlotsConformance       ``slots``          made for the app of ``holdfast.testing.conformance.slots_app``
+=====================  =================  ======================================================
+
+The second fixture is the first one again unless you make it. Time passes only in the adapter's own
+waiting calls, in steps of the class's ``tick_s``: raise it for a service that is slow to answer. A suite
+runs in real time and in virtual time alike. Set limits (``max_bytes``, ``max_state_bytes``) low enough
+that a test may exceed them.
+
+Needs pytest and pytest-asyncio.
+"""
+
+import pytest
+
+pytest.register_assert_rewrite(__name__)
+
+from holdfast.testing.conformance.coordinator import CoordinatorConformance  # noqa: E402
+from holdfast.testing.conformance.objects import ObjectsConformance  # noqa: E402
+from holdfast.testing.conformance.peer import PeerConformance  # noqa: E402
+from holdfast.testing.conformance.queue import QueueConformance  # noqa: E402
+from holdfast.testing.conformance.slots import SlotsConformance  # noqa: E402
+from holdfast.testing.conformance.state import StateConformance  # noqa: E402
+
+__all__ = [
+    "CoordinatorConformance",
+    "ObjectsConformance",
+    "PeerConformance",
+    "QueueConformance",
+    "SlotsConformance",
+    "StateConformance",
+]
