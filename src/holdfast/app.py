@@ -18,7 +18,9 @@ class App:
 
     def __init__(self, name: str) -> None:
         if not name.isidentifier():
-            raise ConfigError(f"app name {name!r} must be letters, digits and underscores, not starting with a digit")
+            raise ConfigError(
+                f"app name {name!r} must be letters, digits and underscores, not starting with a digit"
+            )
         self.name = name
         self.streams: dict[str, StreamSpec] = {}
 

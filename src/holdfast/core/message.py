@@ -79,11 +79,15 @@ def check_key(key: object, field: str) -> str:
     if isinstance(key, int) and not isinstance(key, bool):
         key = str(key)
     if not isinstance(key, str) or not key:
-        raise InvalidMessage(f"field {field!r} must be a non-empty text or an integer, to be the stream's key", field)
+        raise InvalidMessage(
+            f"field {field!r} must be a non-empty text or an integer, to be the stream's key", field
+        )
     try:
         size = len(key.encode())
     except UnicodeEncodeError:
-        raise InvalidMessage(f"field {field!r} holds text that UTF-8 can't carry (a lone surrogate)", field) from None
+        raise InvalidMessage(
+            f"field {field!r} holds text that UTF-8 can't carry (a lone surrogate)", field
+        ) from None
     if size > KEY_BYTES_MAX:
         raise InvalidMessage(f"field {field!r} has {size} bytes; a key has {KEY_BYTES_MAX} at most", field)
     if not key.isprintable():

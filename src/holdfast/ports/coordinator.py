@@ -9,24 +9,9 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from holdfast.core.placement import Load, Member
 
-class Load(msgspec.Struct, frozen=True):
-    """What a node tells of itself with each renewal."""
-
-    streams: int = 0
-    slots: int = 1
-    room: int = 1_000_000
-    """How many more streams it would take."""
-    draining: bool = False
-
-
-class Member(msgspec.Struct, frozen=True):
-    """A membership: a node's proof of life. ``id`` is new at every join; ``name`` is for people."""
-
-    id: str
-    name: str
-    address: str
-    load: Load = Load()
+__all__ = ["Change", "Claim", "Coordinator", "Load", "Member"]
 
 
 class Claim(msgspec.Struct, frozen=True):

@@ -35,6 +35,38 @@ class Ran(msgspec.Struct, frozen=True, array_like=True):
     permanent: bool = False
 
 
+class Host(Protocol):
+    """What a slot gives to the worker in it."""
+
+    def now(self) -> float:
+        """Monotonic time in seconds."""
+
+    def progress(self, note: str = "") -> None:
+        """Work advances. Cheap enough to be called at every step."""
+
+    async def begin(self, stream: str, key: str, work: Work) -> None:
+        """A message is about to be handled. What this raises counts as raised by the handler."""
+
+    def failed(self, error: BaseException) -> None:
+        """User code raised."""
+
+
+class Worker(Protocol):
+    """The handlers inside a slot. Made by a factory from a Host; slots know no more of it than this."""
+
+    async def open(self, stream: str, key: str, state: bytes | None, version: int) -> None:
+        """As Slot.open."""
+
+    async def run(self, stream: str, key: str, work: Sequence[Work], limit: int, after_s: float) -> Ran:
+        """As Slot.run. Never raises for what a handler does."""
+
+    async def close(self, stream: str, key: str) -> None:
+        """As Slot.close."""
+
+    async def stop(self) -> None:
+        """Close every handler."""
+
+
 class Slot(Protocol):
     """One living child process.
 

@@ -48,7 +48,9 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
             if getattr(self, setting) < 1:
                 raise ConfigError(f"stream {self.name!r}: {setting} must be at least 1")
         if self.seq_kind != "absent" and self.seq is None:
-            raise ConfigError(f"stream {self.name!r}: seq_kind {self.seq_kind!r} needs seq=, the field that holds it")
+            raise ConfigError(
+                f"stream {self.name!r}: seq_kind {self.seq_kind!r} needs seq=, the field that holds it"
+            )
         if isinstance(self.first_seq, int) and self.first_seq < 0:
             raise ConfigError(f"stream {self.name!r}: first_seq must not be negative")
 

@@ -1,0 +1,758 @@
+"""The owner of one key, as a machine: events in, commands out.
+
+    CLAIMED       the claim is ours; messages are held unjudged. Peek, then open at the epoch seen → OPENING
+    OPENING       opened → OWNER, judge what was held; refused or unknown → look at the claim: ours → CLAIMED, else DROPPED
+    OWNER         deliveries are judged by the last answered checkpoint; the head runs; results are appended and
+                  committed; an accepted commit settles (dead letters, then deletes, then reports)
+    MOVING        nothing new is run; once all is answered → TRANSFERRING
+    TRANSFERRING  the claim is handed over: done → hand off what is held, DROPPED; target gone → OWNER; refused → DROPPED
+    RELEASING     idle: the claim is given up → what came meanwhile goes back to the router, DROPPED
+    DROPPED       over; everything held goes back to its senders
+
+While a commit is in flight the handler may go on, but nothing else is composed: a commit of unknown outcome
+is repeated unchanged, a refused one means that another opening exists, and everything since the answered
+checkpoint is judged again under a new epoch or left to the new owner.
+
+Before a head's handler first runs in an opening the store counts it (``Start``), or the commit before has
+named it (``starting``). The mark stands until a commit that leaves nothing running, so one mark covers a
+steady stream. An opening that finds a mark goes carefully: one message at a time, each with its own mark,
+so that a message which kills nodes is found by its count and passed over.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+
+from holdfast.core.ledger import Aside, Checkpoint, Commit, Result, Span
+from holdfast.core.message import Place
+from holdfast.core.progress import Visibility
+from holdfast.core.retry import Backoff
+from holdfast.core.sequencer import Composed, Gap, Ready, Rules, Sequencer, Verdict
+
+RUN_LIMIT = 32
+"""Messages that one run hands to a slot at most, where each is to be committed soon anyway."""
+
+CAREFUL_MESSAGES = 2 * RUN_LIMIT
+"""Messages handled one by one after an opening that found a mark: those that might have killed the node."""
+
+
+class Phase(enum.Enum):
+    """Where an owner stands; the module's table says what follows."""
+
+    CLAIMED = "claimed"
+    OPENING = "opening"
+    OWNER = "owner"
+    MOVING = "moving"
+    TRANSFERRING = "transferring"
+    RELEASING = "releasing"
+    DROPPED = "dropped"
+
+
+class OwnerRules(msgspec.Struct, frozen=True):
+    """The settings of a stream that its owner needs; see ``App.stream``."""
+
+    order: Rules
+    max_tries: int = 3
+    backoff: Backoff = Backoff()
+    max_starts: int = 5
+    on_failure: Literal["skip", "park"] = "skip"
+    on_late: Literal["dead-letter", "discard"] = "dead-letter"
+    checkpoint_every: int = 1
+    checkpoint_after_s: float = 0.02
+    idle_timeout_s: float = 60.0
+    max_state_bytes: int = 8 << 20
+
+
+class Receipt(Visibility):
+    """One delivery of a held message, and who sent it here: nobody (``sender`` empty: this node received
+    it) or a membership that keeps custody under ``number`` and is reached at ``reply_to``."""
+
+    sender: str = ""
+    number: int = 0
+    reply_to: str = ""
+
+
+class Held(msgspec.Struct, eq=False):
+    """A message in the owner's hands, with every delivery of it that is known."""
+
+    place: Place
+    body: bytes
+    attributes: dict[str, str]
+    receipts: list[Receipt]
+    receives: int = 1
+    tries: int = 0
+    spent: bool = False
+    error: str = ""
+    detail: str = ""
+
+
+class Letter(msgspec.Struct, frozen=True):
+    """A dead letter to send: for a message, or for seqs that never came."""
+
+    reason: str
+    held: Held | None = None
+    run: int = 0
+    span: Span | None = None
+    detail: str = ""
+
+
+class Peek(msgspec.Struct, frozen=True):
+    """Read the checkpoint. Answer: ``peeked``."""
+
+
+class Open(msgspec.Struct, frozen=True):
+    """Open at ``expect``. Answer: ``opened`` or ``open_failed``."""
+
+    expect: int
+
+
+class CheckClaim(msgspec.Struct, frozen=True):
+    """Is the claim still ours? Answer: ``claim_checked``."""
+
+
+class Reclaim(msgspec.Struct, frozen=True):
+    """Claim again if the store shows ``epoch``. Answer: ``claim_checked``."""
+
+    epoch: int | None
+
+
+class Start(msgspec.Struct, frozen=True):
+    """Count an opening that begins ``head``. Answer: ``started`` or ``fenced``."""
+
+    head: str
+
+
+class Run(msgspec.Struct, frozen=True):
+    """Run messages in the slot, after opening the handler from ``state`` if ``fresh``.
+    Answer: ``ran``, ``load_failed``, ``rejected`` or ``slot_died``."""
+
+    messages: tuple[Held, ...]
+    fresh: bool
+    state: bytes | None
+    version: int
+    limit: int
+
+
+class Write(msgspec.Struct, frozen=True):
+    """Send the commit, and again unchanged for as long as its outcome is unknown.
+    Answer: ``committed`` or ``fenced``."""
+
+    commit: Commit
+
+
+class Settle(msgspec.Struct, frozen=True):
+    """Send the letters; then delete every receipt; then report to senders. Answer: ``settled``.
+    Goes on even after DROPPED: all of it is covered by an accepted commit."""
+
+    letters: tuple[Letter, ...]
+    messages: tuple[Held, ...]
+
+
+class Return(msgspec.Struct, frozen=True):
+    """Messages that this owner won't handle go back: foreign ones to their senders, own ones to the router."""
+
+    messages: tuple[Held, ...]
+
+
+class Transfer(msgspec.Struct, frozen=True):
+    """Hand the claim to ``target``. Answer: ``transferred``."""
+
+    target: str
+
+
+class HandOff(msgspec.Struct, frozen=True):
+    """Forward what is held to the new owner, into custody; foreign ones are sent back to their senders."""
+
+    target: str
+    messages: tuple[Held, ...]
+
+
+class Release(msgspec.Struct, frozen=True):
+    """Give up the claim. Answer: ``released``."""
+
+
+class Dropped(msgspec.Struct, frozen=True):
+    """The end: forget this owner."""
+
+
+Command = (
+    Peek
+    | Open
+    | CheckClaim
+    | Reclaim
+    | Start
+    | Run
+    | Write
+    | Settle
+    | Return
+    | Transfer
+    | HandOff
+    | Release
+    | Dropped
+)
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One line of a batch: what the next commit says of a message or a gap."""
+
+    kind: Literal["done", "skip", "late", "parked", "gap", "park"]
+    held: Held | None = None
+    result: bytes | None = None
+    reason: str = ""
+    run: int = 0
+    span: Span | None = None
+
+
+class Owner:
+    """One key's owner. Call an event method, then take what ``commands`` gives; look again at ``wake_at``.
+
+    ``now`` is monotonic seconds. Answers to commands of an earlier ``generation`` must not be fed back."""
+
+    __slots__ = (
+        "_batch",
+        "_batch_at",
+        "_busy_at",
+        "_careful",
+        "_commit",
+        "_composed",
+        "_dirty",
+        "_flying",
+        "_held",
+        "_loaded",
+        "_marked",
+        "_next_head",
+        "_out",
+        "_retry_at",
+        "_run_cap",
+        "_running",
+        "_seq",
+        "_settling",
+        "_starting",
+        "_target",
+        "_unjudged",
+        "epoch",
+        "generation",
+        "key",
+        "number",
+        "parked",
+        "phase",
+        "rules",
+        "state",
+        "state_version",
+        "suspended",
+        "wake_at",
+    )
+
+    def __init__(self, key: str, rules: OwnerRules, now: float) -> None:
+        self.key = key
+        self.rules = rules
+        self.phase = Phase.CLAIMED
+        self.generation = 0
+        self.suspended = False
+        self.wake_at: float | None = None
+        self.epoch = 0
+        self.number = 0
+        self.parked = ""
+        self.state: bytes | None = None
+        self.state_version = 0
+        self._seq = Sequencer(rules.order, Checkpoint(key))
+        self._held: dict[Place, Held] = {}
+        self._unjudged: dict[Place, Held] = {}
+        self._out: list[Command] = [Peek()]
+        self._target = ""
+        self._settling = 0
+        self._busy_at = now
+        self._forget_opening()
+
+    def _forget_opening(self) -> None:
+        self._loaded = False
+        self._dirty = False
+        self._running: tuple[Place, ...] = ()
+        self._starting: Place | None = None
+        self._marked = ""
+        self._next_head = ""
+        self._careful = 0
+        self._run_cap = 0
+        self._retry_at = 0.0
+        self._batch: list[Entry] = []
+        self._batch_at = 0.0
+        self._flying: list[Entry] = []
+        self._commit: Commit | None = None
+        self._composed: Composed | None = None
+
+    def commands(self) -> list[Command]:
+        """What to do now, in order; empties the list."""
+        out, self._out = self._out, []
+        return out
+
+    # -- what the shell may ask -----------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> int:
+        """Messages held, in whatever state."""
+        return len(self._held) + len(self._unjudged)
+
+    @property
+    def gapped(self) -> bool:
+        """True while what waits stands behind a missing message."""
+        return bool(self._seq.inbox) and not self._running and not self._next_head
+
+    @property
+    def lowest_waiting(self) -> Place | None:
+        """The first place in the inbox, for operators."""
+        return self._seq.inbox[0] if self._seq.inbox else None
+
+    def receipts(self) -> Iterator[Receipt]:
+        """Every delivery to keep alive."""
+        for held in (*self._held.values(), *self._unjudged.values()):
+            yield from held.receipts
+
+    # -- deliveries -----------------------------------------------------------------------------------------
+
+    def offer(self, held: Held, now: float) -> Literal["accepted", "full", "no"]:
+        """A delivery arrives. ``full``: no room now. ``no``: this node may not be the owner any more."""
+        if self.phase is Phase.DROPPED or self.suspended:
+            return "no"
+        self._busy_at = now
+        standing = self._held.get(held.place) or self._unjudged.get(held.place)
+        if standing is not None:
+            self._merge(standing, held)
+            return "accepted"
+        if self.phase not in (Phase.OWNER, Phase.MOVING):
+            if len(self._unjudged) >= self.rules.order.inbox_limit:
+                return "full"
+            self._unjudged[held.place] = held
+            return "accepted"
+        taken = self._judge(held, now)
+        self._advance(now)
+        return "accepted" if taken else "full"
+
+    def _merge(self, standing: Held, again: Held) -> None:
+        """A second delivery of a held message adds its receipt: all are deleted after the commit."""
+        known = {receipt.receipt for receipt in standing.receipts}
+        standing.receipts.extend(receipt for receipt in again.receipts if receipt.receipt not in known)
+        for receipt in again.receipts:
+            if receipt.receipt in known and receipt.sender:
+                self._adopt(standing, receipt)
+
+    @staticmethod
+    def _adopt(standing: Held, receipt: Receipt) -> None:
+        """The same delivery offered again, perhaps by another custodian: the newest is told."""
+        for known in standing.receipts:
+            if known.receipt == receipt.receipt:
+                known.sender, known.number, known.reply_to = receipt.sender, receipt.number, receipt.reply_to
+
+    def _judge(self, held: Held, now: float) -> bool:
+        verdict = self._seq.judge(held.place)
+        if verdict is Verdict.NEW:
+            rejected = self._seq.offer(held.place)
+            if rejected != held.place:
+                self._held[held.place] = held
+                if rejected is not None:
+                    self._out.append(Return((self._held.pop(rejected),)))
+                return True
+            if not self.parked:
+                return False
+            self._held[held.place] = held
+            self._append(Entry("parked", held, reason=f"parked: {self.parked}"), now)
+        elif verdict is Verdict.LATE:
+            self._held[held.place] = held
+            self._append(Entry("late", held, reason="late: the stream had passed this place"), now)
+        else:
+            self._settle_judged(held, verdict)
+        return True
+
+    def _settle_judged(self, held: Held, verdict: Verdict) -> None:
+        letters = (Letter("skipped before", held),) if verdict is Verdict.SKIPPED else ()
+        self._settle(letters, (held,))
+
+    def _settle(self, letters: tuple[Letter, ...], messages: tuple[Held, ...]) -> None:
+        self._settling += 1
+        self._out.append(Settle(letters, messages))
+
+    def _append(self, entry: Entry, now: float) -> None:
+        if not self._batch:
+            self._batch_at = now
+        self._batch.append(entry)
+
+    # -- opening --------------------------------------------------------------------------------------------
+
+    def peeked(self, checkpoint: Checkpoint | None, now: float) -> None:
+        """Answer to Peek."""
+        epoch = checkpoint.epoch if checkpoint else 0
+        if self.phase is Phase.CLAIMED:
+            self.phase = Phase.OPENING
+            self._out.append(Open(epoch))
+        elif epoch != self.epoch:
+            self.fenced(now)
+
+    def opened(self, checkpoint: Checkpoint, now: float) -> None:
+        """Answer to Open: the stream is ours under ``checkpoint.epoch``."""
+        self.phase = Phase.OWNER
+        self.epoch, self.number, self.parked = checkpoint.epoch, checkpoint.number, checkpoint.parked
+        self.state, self.state_version = checkpoint.state, checkpoint.state_version
+        self._seq = Sequencer(self.rules.order, checkpoint)
+        self._careful = CAREFUL_MESSAGES if checkpoint.started else 0
+        self._busy_at = now
+        self._judge_held(now)
+        self._advance(now)
+
+    def _judge_held(self, now: float) -> None:
+        unjudged, self._unjudged = self._unjudged, {}
+        for held in unjudged.values():
+            if not self._judge(held, now):
+                self._out.append(Return((held,)))
+
+    def open_failed(self, now: float) -> None:
+        """Answer to Open: refused, or nobody knows."""
+        self.phase = Phase.CLAIMED
+        self._out.append(CheckClaim())
+
+    def claim_checked(self, ours: bool, now: float) -> None:
+        """Answer to CheckClaim and Reclaim."""
+        if not ours:
+            self.drop()
+            return
+        self.suspended = False
+        if self.phase is Phase.CLAIMED:
+            self._out.append(Peek())
+
+    def fenced(self, now: float) -> None:
+        """The store refused: another opening exists. Begin anew if the claim is still ours."""
+        for held in self._held.values():
+            held.tries, held.spent = 0, False
+        self._unjudged = {**self._held, **self._unjudged}
+        self._held = {}
+        self._forget_opening()
+        self.generation += 1
+        self.phase = Phase.CLAIMED
+        self._out.append(CheckClaim())
+
+    def vanished(self) -> None:
+        """Claim or membership is gone: accept nothing until the store shows our epoch."""
+        if self.phase is Phase.DROPPED or self.suspended:
+            return
+        self.suspended = True
+        if self.phase in (Phase.CLAIMED, Phase.OPENING):
+            self.phase = Phase.CLAIMED
+            self.generation += 1  # whatever is on its way is of an older claim
+            self._out.append(Reclaim(None))
+        else:
+            self._out.append(Reclaim(self.epoch))
+
+    def poked(self) -> None:
+        """An operator changed the stream at the store: look."""
+        if self.phase is Phase.OWNER:
+            self._out.append(Peek())
+
+    def drop(self) -> None:
+        """End it: what is held goes back."""
+        if self.phase is Phase.DROPPED:
+            return
+        self._leave(Return((*self._held.values(), *self._unjudged.values())))
+
+    def _leave(self, last: Return | HandOff) -> None:
+        self.phase = Phase.DROPPED
+        self.generation += 1
+        self.wake_at = None
+        self._held, self._unjudged = {}, {}
+        self._forget_opening()
+        if last.messages:
+            self._out.append(last)
+        self._out.append(Dropped())
+
+    # -- running --------------------------------------------------------------------------------------------
+
+    def ticked(self, now: float) -> None:
+        """``wake_at`` has come."""
+        self._advance(now)
+
+    def _advance(self, now: float) -> None:
+        self.wake_at = None
+        if self.phase not in (Phase.OWNER, Phase.MOVING):
+            return
+        self._plan_run(now)
+        self._plan_commit(now)
+        if self._quiet():
+            self._plan_rest(now)
+
+    def _wake(self, at: float) -> None:
+        self.wake_at = at if self.wake_at is None else min(self.wake_at, at)
+
+    def _plan_run(self, now: float) -> None:
+        if self._running or self._starting is not None:
+            return
+        self._next_head = ""
+        if self.phase is Phase.MOVING or self.parked:
+            return
+        head = self._head(now)
+        if head is None:
+            return
+        places, held = head
+        self._next_head = held.place.name
+        if now < self._retry_at:
+            self._wake(self._retry_at)
+        elif self._careful and self._commit is not None:
+            return  # one at a time: the answer first
+        elif not self._is_marked(held):
+            if self._commit is None and not self._batch:
+                self._starting = held.place
+                self._out.append(Start(held.place.name))
+        else:
+            self._run(places)
+
+    def _head(self, now: float) -> tuple[tuple[Place, ...], Held] | None:
+        """The places to run next, after passing over gaps and messages whose tries are spent."""
+        while True:
+            step = self._seq.next(now, self._limit())
+            if isinstance(step, Gap):
+                self._seq.pass_over(step.span)
+                self._append(Entry("gap", reason="never came", run=step.run, span=step.span), now)
+            elif isinstance(step, Ready):
+                head = self._held[step.places[0]]
+                if not head.spent:
+                    return step.places, head
+                if self.rules.on_failure == "park":
+                    self._park(f"{head.place.name} failed: {head.error}", now)
+                    return None
+                self._seq.take((head.place,))
+                self._seq.skip(head.place)
+                self._append(Entry("skip", head, reason=head.error), now)
+            else:
+                if step.until is not None:
+                    self._wake(step.until)
+                return None
+
+    def _limit(self) -> int:
+        if self._careful:
+            return 1
+        return self._run_cap or max(RUN_LIMIT, self.rules.checkpoint_every)
+
+    def _is_marked(self, head: Held) -> bool:
+        return self._marked == head.place.name if self._careful else bool(self._marked)
+
+    def _run(self, places: tuple[Place, ...]) -> None:
+        self._running = places
+        self._next_head = ""
+        self._seq.take(places)
+        messages = tuple(self._held[place] for place in places)
+        self._out.append(Run(messages, not self._loaded, self.state, self.state_version, len(places)))
+        self._loaded = True
+
+    def started(self, openings: int, now: float) -> None:
+        """Answer to Start."""
+        assert self._starting is not None
+        place, self._starting = self._starting, None
+        self._marked = place.name
+        held = self._held.get(place)
+        if held is not None and openings > self.rules.max_starts:
+            held.error = f"poison: {openings - 1} openings ended while its handler ran (max_starts)"
+            held.spent = True
+        self._advance(now)
+
+    def ran(
+        self,
+        results: list[bytes | None],
+        state: bytes | None,
+        version: int,
+        error: str,
+        detail: str,
+        permanent: bool,
+        now: float,
+    ) -> None:
+        """Answer to Run: ``results`` of the first messages, the snapshot, or the error of the next one."""
+        places, self._running = self._running, ()
+        if not error and state is not None and len(state) > self.rules.max_state_bytes:
+            error = (
+                f"the snapshot has {len(state)} bytes, over max_state_bytes = {self.rules.max_state_bytes}"
+            )
+            results = results[:-1]
+        self._retry_at = 0.0
+        if error:
+            self._loaded = False
+            self._seq.put_back(places)
+            self._run_cap = len(results)  # those before the failed one run again, to a snapshot
+            self._fail(self._held[places[len(results)]], error, detail, permanent, now)
+        else:
+            self._run_cap = 0
+            self._careful = max(0, self._careful - len(results))
+            for place, result in zip(places, results, strict=False):
+                self._seq.done(place)
+                self._append(Entry("done", self._held[place], result), now)
+            self._seq.put_back(places[len(results) :])
+            self.state, self.state_version, self._dirty = state, version, True
+        self._advance(now)
+
+    def _fail(self, held: Held, error: str, detail: str, permanent: bool, now: float) -> None:
+        held.tries += 1
+        held.error, held.detail = error, detail
+        held.spent = permanent or held.tries >= self.rules.max_tries
+        if not held.spent and not self._run_cap:
+            self._retry_at = now + self.rules.backoff.delay_s(held.tries, 0.5)
+
+    def load_failed(self, error: str, detail: str, now: float) -> None:
+        """Answer to Run: the handler's ``open`` raised, with no state to blame."""
+        self.ran([], None, 0, error, detail, False, now)
+
+    def rejected(self, reason: str, now: float) -> None:
+        """Answer to Run: the state doesn't load. The stream parks; nothing is lost."""
+        places, self._running = self._running, ()
+        self._loaded = False
+        self._seq.put_back(places)
+        self._park(reason, now)
+        self._advance(now)
+
+    def slot_died(self, guilty: bool, error: str, detail: str, now: float) -> None:
+        """The slot is gone. ``guilty``: while it worked for this key."""
+        places, self._running = self._running, ()
+        self._loaded = False
+        self._seq.put_back(places)
+        if guilty and len(places) == 1:
+            self._run_cap = 0
+            self._fail(self._held[places[0]], error, detail, False, now)
+        elif guilty:
+            self._careful = max(self._careful, len(places))
+        self._advance(now)
+
+    def unloaded(self) -> None:
+        """The slot is gone while nothing of this key ran in it."""
+        self._loaded = False
+
+    def _park(self, reason: str, now: float) -> None:
+        self.parked = reason
+        self._append(Entry("park", reason=reason), now)
+
+    # -- committing -----------------------------------------------------------------------------------------
+
+    def _plan_commit(self, now: float) -> None:
+        if self._commit is not None or self._starting is not None or not self._batch:
+            return
+        due_at = self._batch_at + self.rules.checkpoint_after_s
+        if self._running and len(self._batch) < self.rules.checkpoint_every and now < due_at:
+            self._wake(due_at)
+            return
+        self._compose()
+
+    def _compose(self) -> None:
+        self._composed = self._seq.compose()
+        self._flying, self._batch = self._batch, []
+        starting = self._running[0].name if self._running else self._next_head
+        self._commit = Commit(
+            key=self.key,
+            epoch=self.epoch,
+            number=self.number + 1,
+            id=f"{self.epoch}.{self.number + 1}",
+            log=self._composed.log,
+            past=self._composed.past,
+            identities=self._composed.identities,
+            window=0 if self.rules.order.kind == "dense" else self.rules.order.window,
+            state=self.state if self._dirty else None,
+            state_version=self.state_version,
+            clear_state=self._dirty and self.state is None,
+            results=tuple(
+                Result(entry.held.place.name, entry.result)
+                for entry in self._flying
+                if entry.held is not None and entry.result is not None
+            ),
+            aside=tuple(
+                Aside(entry.held.place.name, entry.reason)
+                for entry in self._flying
+                if entry.held is not None and entry.kind != "done"
+            ),
+            starting=starting,
+            parked=self.parked,
+            done=sum(entry.kind == "done" for entry in self._flying),
+            skipped=sum(_skipped(entry) for entry in self._flying),
+        )
+        self._dirty = False
+        if not starting:
+            self._marked = ""  # this commit takes the mark away
+        self._out.append(Write(self._commit))
+
+    def committed(self, now: float) -> None:
+        """Answer to Write: accepted. Only now is anything set aside, deleted or reported."""
+        assert self._commit is not None and self._composed is not None
+        commit, self._commit = self._commit, None
+        entries, self._flying = self._flying, []
+        self.number = commit.number
+        if commit.starting and (self._careful or not self._marked):
+            self._marked = commit.starting
+        self._settle_entries(entries)
+        for place, verdict in self._seq.answer(self._composed):
+            held = self._held[place]
+            if verdict is Verdict.LATE:
+                self._append(Entry("late", held, reason="late: the stream had passed this place"), now)
+            else:
+                self._settle_judged(self._held.pop(place), verdict)
+        self._busy_at = now
+        self._advance(now)
+
+    def _settle_entries(self, entries: list[Entry]) -> None:
+        letters: list[Letter] = []
+        messages: list[Held] = []
+        for entry in entries:
+            if entry.held is not None:
+                messages.append(self._held.pop(entry.held.place))
+                discard = entry.kind == "late" and self.rules.on_late == "discard"
+                if entry.kind != "done" and not discard:
+                    letters.append(Letter(entry.reason, entry.held, detail=entry.held.detail))
+            elif entry.kind == "gap" and self.rules.order.on_gap == "dead-letter":
+                letters.append(Letter(entry.reason, run=entry.run, span=entry.span))
+        if messages or letters:
+            self._settle(tuple(letters), tuple(messages))
+
+    def settled(self, now: float) -> None:
+        """Answer to Settle."""
+        self._settling -= 1
+        self._advance(now)
+
+    # -- rest: moves and idleness ---------------------------------------------------------------------------
+
+    def _quiet(self) -> bool:
+        return not (self._running or self._batch or self._commit is not None or self._starting is not None)
+
+    def _plan_rest(self, now: float) -> None:
+        if self.phase is Phase.MOVING:
+            self.phase = Phase.TRANSFERRING
+            self._out.append(Transfer(self._target))
+        elif not self._held and not self._settling:
+            idle_at = self._busy_at + self.rules.idle_timeout_s
+            if now < idle_at:
+                self._wake(idle_at)
+            else:
+                self.phase = Phase.RELEASING
+                self._out.append(Release())
+
+    def move(self, target: str, now: float) -> bool:
+        """Bring the stream to the membership ``target``; False if this isn't the moment."""
+        if self.phase is not Phase.OWNER or self.suspended:
+            return False
+        self.phase = Phase.MOVING
+        self._target = target
+        self._advance(now)
+        return True
+
+    def transferred(self, outcome: Literal["done", "kept", "refused"], now: float) -> None:
+        """Answer to Transfer. ``kept``: the target is gone and the claim still ours."""
+        if outcome == "done":
+            self._leave(HandOff(self._target, (*self._held.values(), *self._unjudged.values())))
+        elif outcome == "refused":
+            self.drop()
+        else:
+            self.phase = Phase.OWNER
+            self._judge_held(now)
+            self._advance(now)
+
+    def released(self) -> None:
+        """Answer to Release, whatever came of it: the key is free or another's."""
+        self.drop()
+
+
+def _skipped(entry: Entry) -> int:
+    if entry.span is not None:
+        return entry.span.last - entry.span.first + 1
+    return int(entry.kind == "skip")

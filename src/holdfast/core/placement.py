@@ -1,0 +1,68 @@
+"""Where streams go: by load, with the least movement, the same answer for the same facts.
+
+Choice for one new key: the member with the lowest share of its slots in use; ties are broken by
+rendezvous hashing, so that routers which decide at the same time mostly agree, and a key tends to come
+back to where its model is warm. Source of the tie-break: highest random weight hashing (Thaler and
+Ravishankar, 1998).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+
+class Load(msgspec.Struct, frozen=True):
+    """What a node tells of itself with each renewal."""
+
+    streams: int = 0
+    slots: int = 1
+    room: int = 1_000_000
+    """How many more streams it would take."""
+    draining: bool = False
+
+
+class Member(msgspec.Struct, frozen=True):
+    """A membership: a node's proof of life. ``id`` is new at every join; ``name`` is for people."""
+
+    id: str
+    name: str
+    address: str
+    load: Load = Load()
+
+
+def choose(key: str, members: Iterable[Member], pending: Mapping[str, int] | None = None) -> Member | None:
+    """The member to own a new ``key``, or None if nobody has room.
+
+    ``pending`` counts the streams placed on each member since it last told its load."""
+    extra = pending or {}
+    best: tuple[float, int, Member] | None = None
+    for member in members:
+        load = member.load
+        placed = extra.get(member.id, 0)
+        if load.draining or load.room - placed <= 0:
+            continue
+        share = (load.streams + placed) // max(1, load.slots)
+        rank = (share, -_weight(key, member.id), member)
+        if best is None or rank[:2] < best[:2]:
+            best = rank
+    return best[2] if best else None
+
+
+def spread(keys: Iterable[str], members: Iterable[Member]) -> dict[str, Member]:
+    """A member for each of several keys that must leave their owner, placed one after another."""
+    choices = list(members)
+    pending: dict[str, int] = {}
+    placed: dict[str, Member] = {}
+    for key in sorted(keys):
+        member = choose(key, choices, pending)
+        if member is not None:
+            placed[key] = member
+            pending[member.id] = pending.get(member.id, 0) + 1
+    return placed
+
+
+def _weight(key: str, member: str) -> int:
+    return int.from_bytes(hashlib.blake2b(f"{key}\0{member}".encode(), digest_size=8).digest())

@@ -1,0 +1,286 @@
+"""Decides, for one stream, which waiting message is next, and what a delivery is worth.
+
+Two positions matter. The *answered* one is the log of the last accepted commit: deliveries are judged by
+it, so that nothing is called done before the store has said so. The *cursor* is ahead of it by what was
+appended since: it says which message is next. A waiting message that the cursor has passed stays in the
+inbox until the next accepted commit, and is judged then.
+"""
+
+from __future__ import annotations
+
+import bisect
+import enum
+from collections import deque
+from typing import Literal
+
+import msgspec
+
+from holdfast.core.ledger import Checkpoint, RunLog, Span
+from holdfast.core.message import Place, SeqKind
+
+PAST_RUNS_MAX = 8
+"""Older runs whose ranges are kept to tell duplicates from late messages."""
+
+SKIP_MARK = "!"
+"""Marks a remembered identity as skipped rather than handled."""
+
+
+class Verdict(enum.Enum):
+    """What a delivery is, by the last answered checkpoint."""
+
+    NEW = "new"
+    DONE = "done"
+    SKIPPED = "skipped"
+    LATE = "late"
+
+
+class Rules(msgspec.Struct, frozen=True):
+    """How a stream orders its messages; see ``App.stream`` for the meaning of each."""
+
+    kind: SeqKind = "dense"
+    first: int | Literal["first", "lowest"] = "lowest"
+    gap_timeout_s: float = 45.0
+    on_gap: Literal["skip", "hold", "dead-letter"] = "skip"
+    inbox_limit: int = 256
+    window: int = 1024
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """These places are next, in this order."""
+
+    places: tuple[Place, ...]
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """The missing seqs of ``span`` were waited for long enough: pass over them."""
+
+    run: int
+    span: Span
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """Nothing is ready; look again at monotonic time ``until`` (None: only when something arrives).
+    ``gap`` is True while waiting messages stand behind a missing one."""
+
+    until: float | None
+    gap: bool = False
+
+
+class Composed(msgspec.Struct, frozen=True):
+    """The position that a commit carries."""
+
+    log: RunLog | None
+    past: tuple[RunLog, ...]
+    identities: tuple[str, ...]
+
+
+class Sequencer:
+    """Order of one stream. Holds places, not messages. ``now`` is monotonic seconds throughout."""
+
+    __slots__ = (
+        "_begun",
+        "_blocked_at",
+        "_fresh",
+        "_log",
+        "_passed",
+        "_past",
+        "_recent",
+        "_window",
+        "inbox",
+        "rules",
+    )
+
+    def __init__(self, rules: Rules, checkpoint: Checkpoint) -> None:
+        self.rules = rules
+        self.inbox: list[Place] = []
+        self._log = checkpoint.log  # answered
+        self._past = checkpoint.past
+        self._begun = checkpoint.log  # the cursor
+        self._passed = checkpoint.past
+        self._window: deque[str] = deque(checkpoint.recent)
+        self._recent = set(self._window)
+        self._fresh: list[str] = []  # identities appended and not yet composed
+        self._blocked_at: float | None = None
+
+    @property
+    def cursor(self) -> RunLog | None:
+        """The current run as appended so far."""
+        return self._begun
+
+    def judge(self, place: Place) -> Verdict:
+        """What a delivery of ``place`` is, unless the owner holds it already."""
+        if self.rules.kind != "dense":
+            if place.name in self._recent:
+                return Verdict.DONE
+            if SKIP_MARK + place.name in self._recent:
+                return Verdict.SKIPPED
+            if self.rules.kind == "absent":
+                return Verdict.NEW
+        if self._log is None or place.run > self._log.run:
+            too_low = isinstance(self.rules.first, int) and place.seq < self.rules.first
+            return Verdict.LATE if too_low and self.rules.kind == "dense" else Verdict.NEW
+        if place.run == self._log.run and place.seq > self._log.seq:
+            return Verdict.NEW
+        if self.rules.kind == "dense":
+            for log in (self._log, *self._past):
+                if log.run == place.run and log.start <= place.seq <= log.seq:
+                    return Verdict.SKIPPED if log.skipped(place.seq) else Verdict.DONE
+        return Verdict.LATE
+
+    def offer(self, place: Place) -> Place | None:
+        """Take a NEW place into the inbox. Returns what there is no room for: nothing, an evicted higher
+        place, or ``place`` itself. A lower place always gets room: the stream may wait for it."""
+        if len(self.inbox) < self.rules.inbox_limit:
+            self._insert(place)
+            return None
+        return self._overflow(place)
+
+    def _overflow(self, place: Place) -> Place:
+        if self.rules.kind == "absent" or place >= self.inbox[-1]:
+            return place
+        highest = self.inbox.pop()
+        self._insert(place)
+        return highest
+
+    def _insert(self, place: Place) -> None:
+        if self.rules.kind == "absent":
+            self.inbox.append(place)
+        else:
+            bisect.insort(self.inbox, place)
+
+    def next(self, now: float, limit: int) -> Ready | Gap | Wait:
+        """What to do next: run up to ``limit`` places, pass over a gap, or wait."""
+        first = self._first_ahead()
+        if first == len(self.inbox):
+            self._blocked_at = None
+            return Wait(None)
+        head = self.inbox[first]
+        if self.rules.kind == "absent":
+            return self._ready(tuple(self.inbox[:limit]))
+        if self._begun is None or head.run > self._begun.run:
+            start = self._start_of_run(head, now)
+            if start is None:
+                return self._wait(now)
+            self._begin(head.run, start)
+        assert self._begun is not None
+        if self.rules.kind == "increasing":
+            same_run = bisect.bisect_left(self.inbox, Place(head.run + 1, 0))
+            return self._ready(tuple(self.inbox[first : min(same_run, first + limit)]))
+        if head.seq == self._begun.seq + 1:
+            last = first + 1
+            while last < len(self.inbox) and last - first < limit and self._follows(last):
+                last += 1
+            return self._ready(tuple(self.inbox[first:last]))
+        if self.rules.on_gap == "hold":
+            return Wait(None, gap=True)
+        if self._waited(now):
+            self._blocked_at = None
+            return Gap(head.run, Span(self._begun.seq + 1, head.seq - 1))
+        return self._wait(now)
+
+    def _follows(self, index: int) -> bool:
+        before, place = self.inbox[index - 1], self.inbox[index]
+        return place.run == before.run and place.seq == before.seq + 1
+
+    def _first_ahead(self) -> int:
+        if self.rules.kind == "absent" or self._begun is None:
+            return 0
+        return bisect.bisect_right(self.inbox, Place(self._begun.run, self._begun.seq))
+
+    def _start_of_run(self, head: Place, now: float) -> int | None:
+        """Where the run of ``head`` starts, or None while that must be waited for."""
+        first = self.rules.first
+        if self._begun is None:
+            if isinstance(first, int) and self.rules.kind == "dense":
+                return first
+            if first == "first" or self.rules.kind == "increasing":
+                return head.seq
+        if not self._waited(now):
+            return None
+        return first if isinstance(first, int) and self.rules.kind == "dense" else head.seq
+
+    def _waited(self, now: float) -> bool:
+        return self._blocked_at is not None and now >= self._blocked_at + self.rules.gap_timeout_s
+
+    def _wait(self, now: float) -> Wait:
+        if self._blocked_at is None:
+            self._blocked_at = now
+        return Wait(self._blocked_at + self.rules.gap_timeout_s, gap=True)
+
+    def _ready(self, places: tuple[Place, ...]) -> Ready:
+        self._blocked_at = None
+        return Ready(places)
+
+    def _begin(self, run: int, start: int) -> None:
+        if self._begun is not None:
+            self._passed = (self._begun, *self._passed)[:PAST_RUNS_MAX]
+        self._begun = RunLog(run, start, start - 1)
+        self._blocked_at = None
+
+    def take(self, places: tuple[Place, ...]) -> None:
+        """Remove places from the inbox: they run."""
+        gone = set(places)
+        self.inbox = [place for place in self.inbox if place not in gone]
+
+    def put_back(self, places: tuple[Place, ...]) -> None:
+        """Places that didn't run after all are next again, before all others."""
+        if self.rules.kind == "absent":
+            self.inbox = [*places, *self.inbox]
+        else:
+            for place in places:
+                bisect.insort(self.inbox, place)
+
+    def done(self, place: Place) -> None:
+        """``place`` was handled: the cursor passes it."""
+        self._advance(place, place.name)
+
+    def skip(self, place: Place) -> None:
+        """``place`` is passed over without result: its tries are spent."""
+        self._advance(place, SKIP_MARK + place.name)
+        if self.rules.kind == "dense":
+            self._record_skip(Span(place.seq, place.seq))
+
+    def pass_over(self, span: Span) -> None:
+        """The cursor passes seqs that never came (or that an operator gave up)."""
+        assert self._begun is not None
+        self._begun = msgspec.structs.replace(self._begun, seq=span.last)
+        self._record_skip(span)
+
+    def _advance(self, place: Place, name: str) -> None:
+        log = self._begun or RunLog(0, 0, 0)
+        seq = log.seq + 1 if self.rules.kind == "absent" else place.seq
+        self._begun = RunLog(log.run, log.start, seq, log.skips)
+        self._blocked_at = None
+        if self.rules.kind != "dense":
+            self._fresh.append(name)
+
+    def _record_skip(self, span: Span) -> None:
+        assert self._begun is not None
+        skips = self._begun.skips
+        if skips and skips[-1].last + 1 == span.first:
+            skips = (*skips[:-1], Span(skips[-1].first, span.last))
+        else:
+            skips = (*skips, span)
+        self._begun = msgspec.structs.replace(self._begun, skips=skips)
+
+    def compose(self) -> Composed:
+        """The position of everything appended so far, for the next commit."""
+        fresh, self._fresh = tuple(self._fresh), []
+        return Composed(self._begun, self._passed, fresh)
+
+    def answer(self, composed: Composed) -> list[tuple[Place, Verdict]]:
+        """The commit that carried ``composed`` was accepted. Judges the inbox again: returns the places
+        that no longer wait, removed, each with what it is now."""
+        self._log, self._past = composed.log, composed.past
+        self._remember(composed.identities)
+        verdicts = [(place, self.judge(place)) for place in self.inbox]
+        settled = [(place, verdict) for place, verdict in verdicts if verdict is not Verdict.NEW]
+        if settled:
+            self.inbox = [place for place, verdict in verdicts if verdict is Verdict.NEW]
+        return settled
+
+    def _remember(self, names: tuple[str, ...]) -> None:
+        self._window.extend(names)
+        self._recent.update(names)
+        while len(self._window) > self.rules.window:
+            self._recent.discard(self._window.popleft())
