@@ -1,0 +1,387 @@
+"""Peer over HTTP: one server and one pool of kept-alive connections a node.
+
+``POST /v1/peer`` carries a MessagePack request and its reply. ``GET /v1/peer/presence?member=ID`` is
+answered and never finished while that membership lives here, so that whoever reads it sees at once when
+the process ends. Presence is the same in every protocol version: a node that is merely newer isn't gone.
+
+A caller must know whether a request may have had an effect, so it is noted when the first byte leaves:
+what fails before is Unavailable, what fails after is OutcomeUnknown, and an answer that refuses says that
+nothing was done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hmac
+import ipaddress
+import socket
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+
+import aiohttp
+import msgspec
+import structlog
+from aiohttp import web
+from prometheus_client import REGISTRY, CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from yarl import URL
+
+from holdfast.errors import ConfigError, HoldfastError, OutcomeUnknown, Retry, TooLarge, Unavailable
+from holdfast.ports.peer import Handler
+from holdfast.protocol.peer import VERSION, Probe, Reply, Request, Stranger
+
+PATH = "/v1/peer"
+VERSION_HEADER = "Holdfast-Protocol"
+MEDIA_TYPE = "application/msgpack"
+
+MAX_BODY_BYTES = 64 * 1024 * 1024
+CONNECT_TIMEOUT_S = 5.0
+CLOSE_TIMEOUT_S = 1.0
+REASON_CHARS_MAX = 500
+
+log = structlog.get_logger()
+
+
+class HttpPeer:
+    """A node's HTTP server and its client to other nodes.
+
+    Args:
+        host, port: where to listen; port 0 takes a free one.
+        secret: shared by all nodes; needed wherever ``host`` isn't loopback.
+        advertise: ``host`` or ``host:port`` that other nodes reach this one at, if not the one bound.
+        max_body_bytes: largest request or reply, both ways.
+        routes: more routes to serve on the same port. Their handlers are cancelled when the client leaves.
+        ready: why the node can't serve yet, for ``/readyz``; empty when it can.
+        registry: what ``/metrics`` shows.
+    """
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        secret: str | None = None,
+        advertise: str | None = None,
+        max_body_bytes: int = MAX_BODY_BYTES,
+        routes: Sequence[web.AbstractRouteDef] = (),
+        ready: Callable[[], str] = lambda: "",
+        registry: CollectorRegistry = REGISTRY,
+    ) -> None:
+        self._host = host
+        self._port = port
+        self._authorization = f"Bearer {secret}" if secret else ""
+        self._advertise = advertise
+        self._max_body_bytes = max_body_bytes
+        self._routes = routes
+        self._ready = ready
+        self._registry = registry
+        self._encoder = msgspec.msgpack.Encoder()
+        self._requests: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
+        self._replies: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
+        self._answering: set[asyncio.Task[Reply]] = set()
+        self._closing = asyncio.Event()
+        self._runner: web.AppRunner | None = None
+        self._session: aiohttp.ClientSession | None = None
+
+    async def serve(self, handler: Handler) -> str:
+        """Begin to answer calls; returns the URL that others reach this node at.
+
+        Raises ConfigError if the address can't be bound, needs a secret, or can't be told to others."""
+        self._check_exposure()
+        self._handler = handler
+        app = web.Application(client_max_size=self._max_body_bytes)
+        app.add_routes(
+            [
+                web.post(PATH, self._on_call),
+                web.get(f"{PATH}/presence", self._on_presence),
+                web.get("/healthz", self._on_health),
+                web.get("/readyz", self._on_ready),
+                web.get("/metrics", self._on_metrics),
+                *self._routes,
+            ]
+        )
+        app.on_shutdown.append(self._hang_up)
+        # A reader of a presence that leaves must end it here; what a call does is shielded from that.
+        runner = web.AppRunner(
+            app, access_log=None, handler_cancellation=True, shutdown_timeout=CLOSE_TIMEOUT_S
+        )
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, self._host, self._port).start()
+        except OSError as error:
+            await runner.cleanup()
+            raise ConfigError(self._why_not_bound(error)) from error
+        self._runner = runner
+        host, port = runner.addresses[0][:2]
+        return self._address(host, port)
+
+    async def call(self, address: str, request: Request, timeout_s: float) -> Reply:
+        """Call the node at ``address``. Raises Unavailable if the request was not taken, OutcomeUnknown if
+        it may have been, TooLarge before anything is sent."""
+        body = self._encoder.encode(request)
+        if len(body) > self._max_body_bytes:
+            raise TooLarge(
+                f"a request of {len(body)} bytes to {address} is over max_peer_bytes ({self._max_body_bytes})"
+            )
+        progress = SimpleNamespace(sent=False)
+        try:
+            async with self._client().post(
+                f"{address}{PATH}",
+                data=body,
+                headers=self._headers(),
+                timeout=aiohttp.ClientTimeout(total=timeout_s),
+                allow_redirects=False,
+                trace_request_ctx=progress,
+            ) as response:
+                return await self._reply(address, response)
+        except (aiohttp.ClientError, OSError) as error:
+            why = f"no answer in {timeout_s} s" if isinstance(error, TimeoutError) else _words(error)
+            if not progress.sent:
+                raise Unavailable(f"can't connect to {address}: {why}") from error
+            raise OutcomeUnknown(f"lost {address} before its reply: {why}") from error
+
+    async def gone(self, address: str, member: str) -> None:
+        """Return when an open connection to that membership's process has closed, or none can be made.
+
+        Raises Unavailable for what shows nothing about that process: a node that answers but won't say
+        (another secret), a failure of this machine (no file descriptors, no network), a name that doesn't
+        resolve, this peer's own closing."""
+        try:
+            async with self._client().get(
+                f"{address}{PATH}/presence",
+                params={"member": member},
+                headers=self._headers(),
+                allow_redirects=False,
+            ) as response:
+                if response.status == 200:
+                    await response.content.read()
+                elif VERSION_HEADER in response.headers and response.status != 404:
+                    raise Unavailable(await _refusal(address, response))
+        except (aiohttp.ClientError, OSError) as error:
+            if self._closing.is_set() or _is_own_failure(error):
+                raise Unavailable(f"can't tell whether {address} is gone: {_words(error)}") from error
+
+    async def close(self) -> None:
+        """Stop answering and drop connections."""
+        self._closing.set()
+        if self._runner is not None:
+            await self._runner.cleanup()
+        if self._session is not None:
+            await self._session.close()
+
+    # --- the server's side
+
+    async def _on_call(self, request: web.Request) -> web.Response:
+        self._admit(request)
+        if (theirs := request.headers.get(VERSION_HEADER)) != str(VERSION):
+            raise _refuse(
+                web.HTTPUpgradeRequired,
+                f"this node speaks peer protocol {VERSION}, the caller {theirs or 'none'};"
+                " run the same version of Holdfast on both",
+            )
+        try:
+            message = self._requests.decode(await request.read())
+        except msgspec.MsgspecError as error:
+            raise _refuse(web.HTTPBadRequest, f"not a request of peer protocol {VERSION}: {error}") from None
+        except web.HTTPRequestEntityTooLarge:
+            text = f"the request is over max_peer_bytes of this node ({self._max_body_bytes})"
+            raise _refuse(web.HTTPBadRequest, text) from None
+        reply = await self._shielded(message)
+        return web.Response(
+            body=self._encoder.encode(reply), content_type=MEDIA_TYPE, headers=_VERSION_HEADERS
+        )
+
+    async def _shielded(self, message: Request) -> Reply:
+        """The handler's reply. A caller that gives up doesn't cut the work short halfway."""
+        task = asyncio.create_task(self._handle(message))
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+        try:
+            return await asyncio.shield(task)
+        except HoldfastError as error:
+            kind = web.HTTPServiceUnavailable if error.retry is Retry.SAFE else web.HTTPInternalServerError
+            raise _refuse(kind, f"{type(error).__name__}: {error}") from error
+        except Exception as error:
+            raise _refuse(web.HTTPInternalServerError, f"the node failed: {type(error).__name__}") from error
+
+    async def _handle(self, message: Request) -> Reply:
+        try:
+            return await self._handler(message)
+        except HoldfastError:
+            raise
+        except Exception:
+            log.exception("peer request failed", request=type(message).__name__)
+            raise
+
+    async def _on_presence(self, request: web.Request) -> web.StreamResponse:
+        self._admit(request)
+        member = request.query.get("member", "")
+        if isinstance(await self._shielded(Probe(member)), Stranger):
+            raise _refuse(web.HTTPNotFound, f"membership {member!r} doesn't live here")
+        response = web.StreamResponse(headers=_VERSION_HEADERS)
+        await response.prepare(request)
+        await self._closing.wait()
+        return response
+
+    async def _on_health(self, request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _on_ready(self, request: web.Request) -> web.Response:
+        reason = self._ready()
+        return web.Response(text=f"{reason or 'ready'}\n", status=503 if reason else 200)
+
+    async def _on_metrics(self, request: web.Request) -> web.Response:
+        return web.Response(
+            body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
+        )
+
+    async def _hang_up(self, app: web.Application) -> None:
+        self._closing.set()
+        for task in self._answering:
+            task.cancel()
+
+    def _admit(self, request: web.Request) -> None:
+        given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
+        if self._authorization and not hmac.compare_digest(given, self._authorization.encode()):
+            raise _refuse(
+                web.HTTPUnauthorized, "peer_secret is missing or differs; set the same on every node"
+            )
+
+    # --- the client's side
+
+    def _client(self) -> aiohttp.ClientSession:
+        if self._closing.is_set():
+            raise Unavailable("this node is closing and calls nobody")
+        if self._session is None:
+            trace = aiohttp.TraceConfig()
+            trace.on_request_headers_sent.append(_note_sent)
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
+                trace_configs=[trace],
+            )
+        return self._session
+
+    def _headers(self) -> dict[str, str]:
+        headers = {VERSION_HEADER: str(VERSION), "Content-Type": MEDIA_TYPE}
+        if self._authorization:
+            headers["Authorization"] = self._authorization
+        return headers
+
+    async def _reply(self, address: str, response: aiohttp.ClientResponse) -> Reply:
+        theirs = response.headers.get(VERSION_HEADER)
+        if theirs is None and response.status < 500:
+            raise Unavailable(f"what answers at {address} is not a Holdfast node (HTTP {response.status})")
+        if response.status == 426:
+            raise Unavailable(
+                f"{address} speaks peer protocol {theirs}, this node {VERSION};"
+                " run the same version of Holdfast on both"
+            )
+        if 400 <= response.status < 500 or response.status == 503:
+            raise Unavailable(await _refusal(address, response))
+        if response.status != 200:
+            raise OutcomeUnknown(await _refusal(address, response))
+        if response.content_length is None or response.content_length > self._max_body_bytes:
+            raise OutcomeUnknown(f"the reply of {address} is over max_peer_bytes ({self._max_body_bytes})")
+        try:
+            return self._replies.decode(await response.read())
+        except msgspec.MsgspecError as error:
+            raise OutcomeUnknown(f"the reply of {address} can't be read: {error}") from error
+
+    # --- addresses
+
+    def _check_exposure(self) -> None:
+        if not _is_loopback(self._host) and not self._authorization:
+            raise ConfigError(
+                f"host {self._host!r} can be reached from other machines, which needs peer_secret: set the"
+                " same on every node (HOLDFAST_PEER_SECRET), or listen on host '127.0.0.1' only"
+            )
+        if _is_wildcard(self._host) and not self._advertise:
+            raise ConfigError(
+                f"host {self._host!r} listens on every address, so other nodes must be told which one to use:"
+                " set advertise to this machine's name or address"
+            )
+
+    def _address(self, bound_host: str, bound_port: int) -> str:
+        if not self._advertise:
+            return str(URL.build(scheme="http", host=bound_host, port=bound_port)).rstrip("/")
+        try:
+            url = URL(f"http://{self._advertise.removeprefix('http://')}")
+            if not url.host or url.path != "/":
+                raise ValueError("no host")
+            port = url.explicit_port or bound_port
+        except ValueError as error:
+            raise ConfigError(
+                f"advertise {self._advertise!r} must be 'host' or 'host:port' ({error})"
+            ) from None
+        return str(url.with_port(port)).rstrip("/")
+
+    def _why_not_bound(self, error: OSError) -> str:
+        place = f"{self._host}:{self._port}"
+        if error.errno == errno.EADDRINUSE:
+            return f"{place} is in use: set another port (0 takes a free one), or stop what listens there"
+        if error.errno == errno.EADDRNOTAVAIL:
+            return (
+                f"can't listen on {place}: host {self._host!r} is no address of this machine; set host to one"
+            )
+        if error.errno == errno.EACCES:
+            return f"can't listen on {place}: port {self._port} needs privileges; set port to 1024 or above"
+        if isinstance(error, socket.gaierror):
+            return f"can't listen on {place}: host {self._host!r} doesn't resolve; set host to an address"
+        return f"can't listen on {place}: {error.strerror or error}; check host and port"
+
+
+_OWN_FAILURES = frozenset(
+    {
+        errno.EADDRNOTAVAIL,
+        errno.EMFILE,
+        errno.ENETDOWN,
+        errno.ENETUNREACH,
+        errno.ENFILE,
+        errno.ENOBUFS,
+        errno.ENOMEM,
+    }
+)
+_VERSION_HEADERS = {VERSION_HEADER: str(VERSION)}
+
+
+def _refuse(kind: type[web.HTTPError], text: str) -> web.HTTPError:
+    return kind(text=f"{text}\n", headers=_VERSION_HEADERS)
+
+
+async def _refusal(address: str, response: aiohttp.ClientResponse) -> str:
+    reason = (await response.content.read(REASON_CHARS_MAX)).decode(errors="replace").strip()
+    return f"{address} refused (HTTP {response.status}): {reason}"
+
+
+def _is_own_failure(error: Exception) -> bool:
+    return (
+        isinstance(error, aiohttp.ClientConnectorDNSError) or getattr(error, "errno", None) in _OWN_FAILURES
+    )
+
+
+def _words(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+async def _note_sent(
+    session: aiohttp.ClientSession, context: SimpleNamespace, params: aiohttp.TraceRequestHeadersSentParams
+) -> None:
+    if context.trace_request_ctx is not None:
+        context.trace_request_ctx.sent = True
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _is_wildcard(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return not host
