@@ -153,7 +153,7 @@ def commit(standing: Checkpoint | None, commit: Commit, at: float) -> Checkpoint
 
 
 def expire(standing: Checkpoint) -> Checkpoint:
-    """What is left of an expired checkpoint: enough that fencing and repeated commits are still judged right."""
+    """What is left of an expired checkpoint: enough to fence and to know a repeated commit."""
     return Checkpoint(standing.key, standing.epoch, standing.number, standing.commit_id)
 
 

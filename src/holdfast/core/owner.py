@@ -1,13 +1,18 @@
 """The owner of one key, as a machine: events in, commands out.
 
-    CLAIMED       the claim is ours; messages are held unjudged. Peek, then open at the epoch seen → OPENING
-    OPENING       opened → OWNER, judge what was held; refused or unknown → look at the claim: ours → CLAIMED, else DROPPED
-    OWNER         deliveries are judged by the last answered checkpoint; the head runs; results are appended and
-                  committed; an accepted commit settles (dead letters, then deletes, then reports)
-    MOVING        nothing new is run; once all is answered → TRANSFERRING
-    TRANSFERRING  the claim is handed over: done → hand off what is held, DROPPED; target gone → OWNER; refused → DROPPED
-    RELEASING     idle: the claim is given up → what came meanwhile goes back to the router, DROPPED
-    DROPPED       over; everything held goes back to its senders
+============  ===============================================================================
+CLAIMED       the claim is ours; messages are held unjudged. Peek, open at that epoch: OPENING
+OPENING       opened: OWNER, judge what was held. Refused or unknown, and the claim still ours:
+              CLAIMED, else DROPPED
+OWNER         deliveries are judged by the last answered checkpoint; the head runs, results
+              are appended and committed; an accepted commit settles (dead letters, then
+              deletes, then reports)
+MOVING        nothing new is run; once all is answered: TRANSFERRING
+TRANSFERRING  the claim is handed over. Done: hand off what is held, DROPPED; target gone:
+              OWNER; refused: DROPPED
+RELEASING     idle, the claim is given up; what came meanwhile goes back to the router, DROPPED
+DROPPED       over; everything held goes back to its senders
+============  ===============================================================================
 
 While a commit is in flight the handler may go on, but nothing else is composed: a commit of unknown outcome
 is repeated unchanged, a refused one means that another opening exists, and everything since the answered
@@ -153,7 +158,7 @@ class Settle(msgspec.Struct, frozen=True):
 
 
 class Return(msgspec.Struct, frozen=True):
-    """Messages that this owner won't handle go back: foreign ones to their senders, own ones to the router."""
+    """Messages that this owner won't handle go back: to their senders, own ones to the router."""
 
     messages: tuple[Held, ...]
 
@@ -675,7 +680,8 @@ class Owner:
 
     def committed(self, now: float) -> None:
         """Answer to Write: accepted. Only now is anything set aside, deleted or reported."""
-        assert self._commit is not None and self._composed is not None
+        assert self._commit is not None
+        assert self._composed is not None
         commit, self._commit = self._commit, None
         entries, self._flying = self._flying, []
         self.number = commit.number

@@ -274,7 +274,9 @@ class Sequencer:
         self._log, self._past = composed.log, composed.past
         self._remember(composed.identities)
         verdicts = [(place, self.judge(place)) for place in self.inbox]
-        settled = [(place, verdict) for place, verdict in verdicts if verdict is not Verdict.NEW]
+        settled: list[tuple[Place, Verdict]] = [
+            (place, verdict) for place, verdict in verdicts if verdict is not Verdict.NEW
+        ]
         if settled:
             self.inbox = [place for place, verdict in verdicts if verdict is Verdict.NEW]
         return settled
