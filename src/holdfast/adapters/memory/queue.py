@@ -114,7 +114,7 @@ class MemoryQueue:
         for message in standing:
             self.messages.pop(message.number, None)
             self._note("deleted", message)
-        return stale
+        return [receipt for receipt in stale if self._find(receipt)]
 
     async def give_back(self, receipts: Sequence[str], delay_s: float) -> list[str]:
         standing, stale = self._resolve(receipts)

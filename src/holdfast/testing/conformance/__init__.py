@@ -32,7 +32,8 @@ Needs pytest and pytest-asyncio.
 
 import pytest
 
-pytest.register_assert_rewrite(__name__)
+PORTS = ("coordinator", "objects", "peer", "queue", "slots", "state")
+pytest.register_assert_rewrite(*(f"{__name__}.{port}" for port in PORTS))  # before they are imported
 
 from holdfast.testing.conformance.coordinator import CoordinatorConformance  # noqa: E402
 from holdfast.testing.conformance.objects import ObjectsConformance  # noqa: E402

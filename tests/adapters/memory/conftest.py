@@ -1,0 +1,43 @@
+"""A clock for services in memory."""
+
+import asyncio
+import itertools
+import time
+
+import pytest
+
+from holdfast.ports.clock import Clock
+
+
+class LoopClock:
+    """The event loop's time, counted ids, no chance."""
+
+    def __init__(self) -> None:
+        self._ids = itertools.count(1)
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def wall(self) -> float:
+        return time.time()
+
+    def random(self) -> float:
+        return 0.5
+
+    def new_id(self) -> str:
+        return f"id-{next(self._ids)}"
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def wait(self, event: asyncio.Event, timeout_s: float | None) -> bool:
+        try:
+            await asyncio.wait_for(event.wait(), timeout_s)
+        except TimeoutError:
+            return False
+        return True
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return LoopClock()
