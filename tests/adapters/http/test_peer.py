@@ -21,7 +21,7 @@ from holdfast.protocol import peer as protocol
 from holdfast.protocol.peer import Answer, Answers, Done, Forward, Parcel, Probe, Reply, Request, Stranger
 
 MakePeer = Callable[..., HttpPeer]
-MakeServer = Callable[[web.Response], Awaitable[str]]
+MakeServer = Callable[..., Awaitable[str]]
 
 
 @pytest.fixture
@@ -41,9 +41,9 @@ async def make_server() -> AsyncIterator[MakeServer]:
     """Start a server that answers everything with one response; returns its URL."""
     async with contextlib.AsyncExitStack() as stack:
 
-        async def make(response: web.Response) -> str:
+        async def make(**response: Any) -> str:
             async def answer(request: web.BaseRequest) -> web.Response:
-                return response
+                return web.Response(**response)
 
             runner = web.ServerRunner(web.Server(answer))
             await runner.setup()
@@ -163,9 +163,9 @@ async def test_a_caller_of_another_version_is_refused(make_peer: MakePeer) -> No
 
 
 async def test_a_node_of_another_version_is_unavailable(make_peer: MakePeer, make_server: MakeServer) -> None:
-    newer = web.Response(status=426, headers={"Holdfast-Protocol": str(protocol.VERSION + 1)})
+    address = await make_server(status=426, headers={"Holdfast-Protocol": str(protocol.VERSION + 1)})
     with pytest.raises(Unavailable, match=f"protocol {protocol.VERSION + 1}, this node {protocol.VERSION}"):
-        await make_peer().call(await make_server(newer), Probe("m"), 5)
+        await make_peer().call(address, Probe("m"), 5)
 
 
 async def test_unknown_fields_are_ignored(make_peer: MakePeer) -> None:
@@ -192,7 +192,7 @@ async def test_what_is_no_request_is_refused(make_peer: MakePeer, body: bytes) -
 
 
 async def test_a_foreign_server_is_no_node(make_peer: MakePeer, make_server: MakeServer) -> None:
-    address = await make_server(web.Response(text="hello"))
+    address = await make_server(text="hello")
     client = make_peer()
     with pytest.raises(Unavailable, match="not a Holdfast node"):
         await client.call(address, Probe("m"), 5)
@@ -202,9 +202,9 @@ async def test_a_foreign_server_is_no_node(make_peer: MakePeer, make_server: Mak
 async def test_a_reply_that_cannot_be_read_is_an_unknown_outcome(
     make_peer: MakePeer, make_server: MakeServer
 ) -> None:
-    junk = web.Response(body=b"\xc1", headers={"Holdfast-Protocol": str(protocol.VERSION)})
+    address = await make_server(body=b"\xc1", headers={"Holdfast-Protocol": str(protocol.VERSION)})
     with pytest.raises(OutcomeUnknown, match="can't be read"):
-        await make_peer().call(await make_server(junk), Probe("m"), 5)
+        await make_peer().call(address, Probe("m"), 5)
 
 
 # --- the secret

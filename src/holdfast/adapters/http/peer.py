@@ -154,9 +154,11 @@ class HttpPeer:
                 headers=self._headers(),
                 allow_redirects=False,
             ) as response:
+                if VERSION_HEADER not in response.headers or response.status == 404:
+                    return  # the port is someone else's now, or the membership is over
                 if response.status == 200:
                     await response.content.read()
-                elif VERSION_HEADER in response.headers and response.status != 404:
+                else:
                     raise Unavailable(await _refusal(address, response))
         except (aiohttp.ClientError, OSError) as error:
             if self._closing.is_set() or _is_own_failure(error):
