@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from holdfast.errors import ConfigError
 from holdfast.streams.handler import Context, StreamHandler
@@ -81,7 +81,6 @@ def _handler_class(target: Any) -> type[StreamHandler[Any]]:
 
     class Stateless(StreamHandler[Any]):
         __doc__ = function.__doc__
-        stateless: ClassVar[bool] = True
 
         def process(self, message: Any, context: Context) -> Any:
             return function(message, context)

@@ -52,7 +52,10 @@ class StreamHandler(Generic[M]):
         raise NotImplementedError
 
     def snapshot(self) -> bytes:
-        """The state to checkpoint; ``open`` must be able to continue from it exactly."""
+        """The state to checkpoint; ``open`` must be able to continue from it exactly.
+
+        A handler without this method keeps no state.
+        """
         return b""
 
     def close(self) -> None:

@@ -1,0 +1,302 @@
+"""What runs inside a slot: the handlers of its streams, one message at a time.
+
+A coroutine throughout, so that a simulator can run it in its loop; but it suspends only where a handler
+is async *and* a loop is running already. In a slot's own process no loop runs: there ``drive`` steps the
+coroutine like a function, and async handlers get a loop of the worker's, so that synchronous ones
+may start a loop themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import traceback
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from holdfast.errors import ConfigError, HandlerFailed, HoldfastError, InvalidMessage, Retry, StateRejected
+from holdfast.ports.objects import Objects
+from holdfast.ports.slots import Host, Ran, Work
+from holdfast.streams.codec import decoder, encode_result
+from holdfast.streams.handler import StreamHandler
+from holdfast.streams.spec import StreamSpec
+
+T = TypeVar("T")
+
+ERROR_CHARS_MAX = 1000
+DETAIL_CHARS_MAX = 16_000
+
+
+class StreamContext:
+    """The Context of one open stream."""
+
+    __slots__ = ("_worker", "attempt", "key", "run", "seq")
+
+    def __init__(self, worker: Worker, key: str) -> None:
+        self._worker = worker
+        self.key = key
+        self.run = 0
+        self.seq = 0
+        self.attempt = 1
+
+    def model(self, load: Callable[[], T]) -> T:
+        """As Context.model. A ``load`` that raises is never held against the stream's state."""
+        return self._worker.model(load)
+
+    def fetch(self, url: str) -> bytes:
+        """As Context.fetch."""
+        return self._worker.block(self._worker.fetch(url))
+
+    async def fetch_async(self, url: str) -> bytes:
+        """As Context.fetch_async."""
+        return await self._worker.fetch(url)
+
+    def progress(self, note: str = "") -> None:
+        """As Context.progress."""
+        self._worker.host.progress(note)
+
+
+class _Open:
+    """One open stream."""
+
+    __slots__ = ("context", "handler", "keeps_state")
+
+    def __init__(self, handler: StreamHandler[Any], context: StreamContext) -> None:
+        self.handler = handler
+        self.context = context
+        self.keeps_state = type(handler).snapshot is not StreamHandler.snapshot
+
+
+class Worker:
+    """Runs the handlers of ``streams``.
+
+    ``objects`` serves ``context.fetch``; None where there is no object store. Raises ConfigError for a
+    message type that can't be read.
+    """
+
+    def __init__(self, streams: Mapping[str, StreamSpec], objects: Objects | None, host: Host) -> None:
+        self.host = host
+        self._streams = streams
+        self._objects = objects
+        self._decoders = {name: decoder(spec.message) for name, spec in streams.items()}
+        self._open: dict[tuple[str, str], _Open] = {}
+        self._models: dict[Hashable, Any] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def open(self, stream: str, key: str, state: bytes | None, version: int) -> None:
+        """As Slot.open. State of an older version goes through ``migrate`` first."""
+        await self.close(stream, key)
+        if stream not in self._streams:
+            raise HandlerFailed(f"the app declares no stream {stream!r}; it has {sorted(self._streams)}")
+        made = self._streams[stream].handler
+        if state is not None and version > made.version:
+            raise StateRejected(
+                f"state of {stream}/{key} has version {version}, newer than version {made.version} of"
+                f" {made.__name__}; deploy the handler that wrote it"
+            )
+        doing = "start"
+        try:
+            handler = made()
+            opened = _Open(handler, StreamContext(self, key))
+            if state is not None and version < made.version:
+                doing = f"migrate state from version {version}"
+                state = await self._call(made.migrate, state, version)
+            if state is not None:
+                doing = "load its state"
+            await self._call(handler.open, opened.context, state)
+        except BaseException as error:
+            text = f"{made.__name__} could not {doing} for {stream}/{key}: {self._failure(error)}"
+            if state is None or isinstance(error, MemoryError) or _is_passing(error):
+                raise HandlerFailed(text, detail=explain(error)) from error
+            raise StateRejected(text) from error
+        self._open[stream, key] = opened
+
+    async def run(self, stream: str, key: str, work: Sequence[Work], limit: int, after_s: float) -> Ran:
+        """As Slot.run. A failing snapshot is the failure of the last message."""
+        opened = self._open.get((stream, key))
+        if opened is None:
+            return Ran([], error=f"{stream}/{key} is not open in this slot")
+        handler, context, decode = opened.handler, opened.context, self._decoders[stream]
+        results: list[bytes | None] = []
+        state = None
+        try:
+            end_at = self.host.now() + after_s
+            for item in work[:limit]:
+                context.run, context.seq, context.attempt = item.run, item.seq, item.attempt
+                await self.host.begin(stream, key, item)
+                result = await self._call(handler.process, decode(item.body), context)
+                results.append(encode_result(result))
+                if self.host.now() >= end_at:
+                    break
+            if opened.keeps_state:
+                state = await self._snapshot(handler, results)
+        except BaseException as error:  # noqa: BLE001 - nor may sys.exit() end the slot
+            del self._open[stream, key]
+            ran = Ran(
+                results,
+                error=self._failure(error),
+                detail=explain(error),
+                permanent=isinstance(error, InvalidMessage) or getattr(error, "permanent", False) is True,
+            )
+            await self._close(handler)
+            return ran
+        return Ran(results, state, handler.version if opened.keeps_state else 0)
+
+    async def close(self, stream: str, key: str) -> None:
+        """As Slot.close."""
+        opened = self._open.pop((stream, key), None)
+        if opened is not None:
+            await self._close(opened.handler)
+
+    async def stop(self) -> None:
+        """Close every handler and the object store."""
+        for stream, key in list(self._open):
+            await self.close(stream, key)
+        if self._objects is not None:
+            await self._call(self._objects.close)
+
+    def model(self, load: Callable[[], T]) -> T:
+        """What ``load`` built when it was first asked for."""
+        # A lambda written in open() is a new object at each call but always the same code.
+        plain = inspect.isfunction(load) and not (
+            load.__closure__ or load.__defaults__ or load.__kwdefaults__
+        )
+        name = load.__code__ if plain else load
+        if name not in self._models:
+            try:
+                self._models[name] = load()
+            except Exception as error:
+                raise HandlerFailed(
+                    f"a model did not load: {describe(error)}", detail=explain(error)
+                ) from error
+        model: T = self._models[name]
+        return model
+
+    async def fetch(self, url: str) -> bytes:
+        """An object's bytes."""
+        if self._objects is None:
+            raise ConfigError(f"can't fetch {url}: no object store is configured; set objects")
+        return await self._objects.get(url)
+
+    def block(self, work: Coroutine[Any, Any, T]) -> T:
+        """The outcome of a coroutine, for synchronous callers."""
+        if _running():
+            return drive(work)
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            weakref.finalize(self, self._loop.close)
+        return self._loop.run_until_complete(work)
+
+    async def _snapshot(self, handler: StreamHandler[Any], results: list[bytes | None]) -> bytes:
+        try:
+            state: object = await self._call(handler.snapshot)
+            if not isinstance(state, bytes):
+                raise HandlerFailed(
+                    f"{type(handler).__name__}.snapshot() must return bytes, not {type(state).__name__}"
+                )
+        except BaseException:
+            del results[-1:]
+            raise
+        return state
+
+    async def _call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call user code, which may be async."""
+        value = function(*args)
+        if not inspect.isawaitable(value):
+            return value
+        if _running():
+            return await value
+        return self.block(_awaited(value))
+
+    async def _close(self, handler: StreamHandler[Any]) -> None:
+        try:
+            await self._call(handler.close)
+        except BaseException as error:  # noqa: BLE001 - the stream is closed either way
+            self._failure(error)
+
+    def _failure(self, error: BaseException) -> str:
+        """An error of user code in words. Lets pass what isn't one: the end of the whole task."""
+        if isinstance(error, asyncio.CancelledError) and _cancelled():
+            raise error
+        self.host.failed(error)
+        return describe(error)
+
+
+def drive(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never suspends."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    work.close()
+    raise RuntimeError("a synchronous call can't wait while a loop runs; use the async form and await it")
+
+
+def load(host: Host, app: str, objects: str = "", objects_url: str = "") -> Worker:
+    """A worker for the app at ``module:name``; ``objects`` names the function that makes the object store
+    at ``objects_url``. Raises ConfigError if either can't be loaded."""
+    store: Objects | None = resolve(objects)(objects_url) if objects else None
+    streams = getattr(resolve(app), "streams", None)
+    if not isinstance(streams, Mapping):
+        raise ConfigError(f"{app} is no holdfast.App; name the variable that holds one")
+    return Worker(streams, store, host)
+
+
+def resolve(path: str) -> Any:
+    """What ``module:name`` stands for. Raises ConfigError, with the traceback of a failing import."""
+    module_name, _, name = path.partition(":")
+    if not module_name or not name.isidentifier():
+        raise ConfigError(f"{path!r} must be written as module:name")
+    try:
+        module = importlib.import_module(module_name)
+    except BaseException as error:
+        raise ConfigError(f"{module_name} can't be imported: {describe(error)}\n{explain(error)}") from error
+    if not hasattr(module, name):
+        raise ConfigError(f"{module_name} has no {name!r}; its file is {module.__file__}")
+    return getattr(module, name)
+
+
+def describe(error: BaseException) -> str:
+    """An error in one storable line or few."""
+    text = "".join(traceback.format_exception_only(error)).strip()
+    return _storable(text[:ERROR_CHARS_MAX])
+
+
+def explain(error: BaseException) -> str:
+    """The traceback from where user code begins."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    if isinstance(error, MemoryError):
+        traceback.clear_frames(trace)
+    text = "".join(traceback.format_exception(type(error), error, trace))
+    return _storable(text[-DETAIL_CHARS_MAX:])
+
+
+def _storable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+async def _awaited(value: Awaitable[T]) -> T:
+    return await value
+
+
+def _running() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _cancelled() -> bool:
+    """True if the task that runs this is told to end, rather than user code cancelling its own."""
+    task = asyncio.current_task() if _running() else None
+    return task is not None and task.cancelling() > 0
+
+
+def _is_passing(error: BaseException) -> bool:
+    return isinstance(error, HoldfastError) and error.retry is Retry.SAFE
