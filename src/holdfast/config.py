@@ -1,0 +1,345 @@
+"""The settings of a node, all in one place: read, checked against each other, frozen.
+
+A setting is taken from the first of: the command line, the environment (``HOLDFAST_…``), a ``.env`` file,
+``holdfast.toml``, its default. Whatever is wrong is a ConfigError that names the setting, its value, where
+it came from and what to do.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import socket
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol
+
+from pydantic import Field, PrivateAttr, SecretStr, ValidationError, field_validator
+from pydantic.fields import FieldInfo
+from pydantic_settings import (
+    BaseSettings,
+    DotEnvSettingsSource,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from holdfast.errors import ConfigError
+from holdfast.log import HIDDEN, Format, Level, redact
+
+FILE = Path("holdfast.toml")
+DOTENV = Path(".env")
+PREFIX = "HOLDFAST_"
+SECRET_CHARS_MIN = 16
+FORWARD_OVERHEAD_BYTES = 64 * 1024
+"""What a forward adds to the messages in it, at most."""
+
+DAY_S = 86400.0
+
+
+def _setting(default: Any, description: str, *, shown: str = "", **limits: Any) -> Any:
+    """A setting. ``default`` may be a function of the settings above it; ``shown`` then says what it does."""
+    given: dict[str, Any] = {"default_factory": default} if callable(default) else {"default": default}
+    return Field(**given, description=description, json_schema_extra={"shown": shown}, **limits)
+
+
+def _same_as_url(above: dict[str, Any]) -> str:
+    return str(above["url"])
+
+
+def _usable_cores() -> int:
+    return min(8, max(1, (os.cpu_count() or 2) - 1))
+
+
+class Config(BaseSettings):
+    """The settings of one node. Made by :func:`load`, which reads them all from where they stand."""
+
+    model_config = SettingsConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, env_prefix=PREFIX, env_ignore_empty=True
+    )
+
+    url: str = _setting(
+        "sqlite:///holdfast.db", "Service for queue, coordinator and state, where one is all three."
+    )
+    queue_url: str = _setting(_same_as_url, "The queue.", shown="`url`")
+    coordinator_url: str = _setting(_same_as_url, "The coordinator: memberships and claims.", shown="`url`")
+    state_url: str = _setting(_same_as_url, "The state store: checkpoints and results.", shown="`url`")
+    objects_url: str = _setting("file:./holdfast-objects", "The object store: frames and files.")
+    durability: Literal["full", "normal"] = _setting(
+        "full",
+        "What a commit to SQLite survives. `full`: a power cut. `normal`: a crash of any process, but a power"
+        " cut may take back the last moments, which are then done again; several times faster on slow disks.",
+    )
+    lock_timeout_s: float = _setting(2.0, "How long a call waits for SQLite's write lock.", gt=0)
+
+    node_name: str = _setting(
+        socket.gethostname, "Name of this node, for people.", shown="the host's name", min_length=1
+    )
+    host: str = _setting("127.0.0.1", "Address to listen on. One that isn't loopback needs `peer_secret`.")
+    port: int = _setting(0, "Port to listen on; 0 takes a free one.", ge=0, le=65535)
+    advertise: str | None = _setting(
+        None, "`host` or `host:port` that other nodes reach this one at.", shown="the address listened on"
+    )
+    peer_secret: SecretStr | None = _setting(
+        None, f"Secret that all nodes share: {SECRET_CHARS_MIN} printable ASCII characters or more."
+    )
+    max_peer_bytes: int = _setting(64 * 1024**2, "Largest request or reply between nodes.", ge=1)
+
+    ttl_s: float = _setting(5.0, "How long a membership lives without being renewed.", gt=0)
+    renew_s: float = _setting(
+        lambda above: above["ttl_s"] / 3, "How often a node renews its membership.", shown="`ttl_s` / 3", gt=0
+    )
+    visibility_s: float = _setting(
+        30.0, "How long the queue hides a delivery; it is extended while work advances.", gt=0, le=12 * 3600
+    )
+    receive_wait_s: float = _setting(20.0, "How long one receive waits for a message.", ge=0, le=20)
+
+    slots: int = _setting(
+        _usable_cores, "Child processes that run handlers.", shown="cores less one, from 1 to 8", ge=1, le=256
+    )
+    spare_slots: int = _setting(1, "Further slots kept warm, to replace one that dies.", ge=0, le=16)
+    slot_memory_mb: int = _setting(2048, "Memory of a slot above which it is replaced; 0: no limit.", ge=0)
+    streams_per_slot_max: int = _setting(10_000, "Streams that a slot holds at most.", ge=1)
+
+    max_held: int = _setting(5000, "Messages that a node holds in all its inboxes.", ge=1)
+    custody_limit: int = _setting(2000, "Messages of other owners that a node keeps in custody.", ge=1)
+    max_message_bytes: int = _setting(1024**2, "Largest message body; a larger one is dead-lettered.", ge=1)
+    max_state_bytes: int = _setting(8 * 1024**2, "Largest state of one stream.", ge=1)
+
+    results_keep_s: float = _setting(7 * DAY_S, "How long results are kept.", shown="7 days", gt=0)
+    dead_keep_s: float = _setting(30 * DAY_S, "How long dead letters are kept.", shown="30 days", gt=0)
+    idle_keep_s: float = _setting(
+        90 * DAY_S, "How long the state of a stream without messages is kept.", shown="90 days", gt=0
+    )
+
+    drain_timeout_s: float = _setting(30.0, "How long a node that stops tries to move its streams.", gt=0)
+    move_timeout_s: float = _setting(10.0, "How long one move may stand still before it is taken over.", gt=0)
+
+    log_format: Format = _setting("auto", "`console`, `json`, or `auto`: console on a terminal.")
+    log_level: Level = _setting("info", "Lowest level that is logged.")
+
+    _sources: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    @field_validator("peer_secret")
+    @classmethod
+    def _strong(cls, secret: SecretStr | None) -> SecretStr | None:
+        text = secret.get_secret_value() if secret else None
+        if text is not None and not (len(text) >= SECRET_CHARS_MIN and text.isascii() and text.isprintable()):
+            raise ValueError(f"should be {SECRET_CHARS_MIN} printable ASCII characters or more")
+        return secret
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Nothing is read behind the caller's back: :func:`load` reads, and remembers from where."""
+        return (init_settings,)
+
+    def environment(self) -> dict[str, str]:
+        """These settings as environment variables, the secret included, for a child process to load."""
+        values = {name: _plain(getattr(self, name)) for name in type(self).model_fields}
+        return {PREFIX + name.upper(): str(value) for name, value in values.items() if value is not None}
+
+
+class Setting(NamedTuple):
+    """One effective setting, its value safe to show, and where it came from."""
+
+    name: str
+    value: str
+    source: str
+
+
+class StreamLimits(Protocol):
+    """What of a declared stream is checked against the config."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def gap_timeout_s(self) -> float: ...
+    @property
+    def prefer_latency(self) -> bool: ...
+    @property
+    def seq_kind(self) -> str: ...
+    @property
+    def inbox_limit(self) -> int: ...
+
+
+def load(overrides: Mapping[str, Any] | None = None, file: Path | None = None) -> Config:
+    """The settings in force. ``overrides`` (None values don't count) come first; ``file`` replaces
+    ``holdfast.toml``. Raises ConfigError for everything that is wrong, all of it in one text."""
+    layers = [
+        ("the command line", {name: value for name, value in (overrides or {}).items() if value is not None}),
+        ("the environment", _known(EnvSettingsSource(Config)())),
+        (str(DOTENV), _known(_dotenv())),
+        (str(file or FILE), _toml(file)),
+    ]
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for source, layer in reversed(layers):
+        values.update(layer)
+        sources.update(dict.fromkeys(layer, source))
+    try:
+        config = Config(**values)
+    except ValidationError as error:
+        raise ConfigError("\n".join(_problems(error, values, sources))) from None
+    config._sources.update(sources)
+    check(config)
+    return config
+
+
+def check(config: Config, streams: Iterable[StreamLimits] = ()) -> None:
+    """Raise ConfigError if settings contradict each other, or ``streams`` contradict them."""
+    wrong = [*_contradictions(config)]
+    for stream in streams:
+        wrong.extend(_stream_contradictions(config, stream))
+    if wrong:
+        raise ConfigError("\n".join(wrong))
+
+
+def explain(config: Config) -> list[Setting]:
+    """Every setting with its value, secrets hidden, and its source."""
+    return [
+        Setting(name, _shown(getattr(config, name)), config._sources.get(name, "default"))
+        for name in Config.model_fields
+    ]
+
+
+def reference() -> str:
+    """The table of settings for the docs, in Markdown."""
+    lines = ["| setting | default | meaning |", "|---|---|---|"]
+    for name, field in Config.model_fields.items():
+        lines.append(f"| `{name}` | {_default(field)} | {field.description} |")
+    return "\n".join(lines) + "\n"
+
+
+# --- reading
+
+
+def _dotenv() -> dict[str, Any]:
+    try:
+        return DotEnvSettingsSource(Config, env_file=DOTENV)()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{DOTENV} can't be read: {error}") from None
+
+
+def _known(layer: dict[str, Any]) -> dict[str, Any]:
+    """Only settings: the environment and ``.env`` serve other programs too."""
+    return {name: value for name, value in layer.items() if name in Config.model_fields}
+
+
+def _toml(file: Path | None) -> dict[str, Any]:
+    path = file or FILE
+    if file is not None and not file.is_file():
+        raise ConfigError(
+            f"config file {str(file)!r} is no file; name one that exists, or leave --config away"
+        )
+    try:
+        return dict(TomlConfigSettingsSource(Config, toml_file=path)())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"config file {str(path)!r} can't be read: {error}; it must be TOML") from None
+
+
+# --- telling what is wrong
+
+
+def _problems(error: ValidationError, values: Mapping[str, Any], sources: Mapping[str, str]) -> Iterable[str]:
+    for problem in error.errors(include_url=False, include_context=False):
+        name = str(problem["loc"][0])
+        if problem["type"] == "default_factory_not_called":
+            continue  # it follows from another setting, which is named itself
+        source = sources.get(name, "default")
+        if problem["type"] == "extra_forbidden":
+            near = difflib.get_close_matches(name, Config.model_fields, 1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}?" if near else "`holdfast config show` lists the settings"
+            yield f"unknown setting {name!r} in {source}; {hint}"
+        else:
+            reason = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
+            value = HIDDEN if _is_secret(name) else redact(repr(values[name]))
+            yield f"{name} is {value} (from {source}): it {reason}. Change it there. {_meaning(name)}"
+
+
+def _contradictions(config: Config) -> Iterable[str]:
+    def wrong(what: str, why: str, fix: str) -> str:
+        return f"{what}: {why}; {fix}"
+
+    if not config.renew_s < config.ttl_s / 2:
+        yield wrong(
+            f"renew_s is {config.renew_s} and ttl_s is {config.ttl_s}",
+            "one lost renewal would end the membership",
+            f"set renew_s below {config.ttl_s / 2} (ttl_s / 2) or raise ttl_s",
+        )
+    if not config.renew_s + config.lock_timeout_s < config.ttl_s:
+        yield wrong(
+            f"lock_timeout_s is {config.lock_timeout_s}, renew_s {config.renew_s} and ttl_s {config.ttl_s}",
+            "one wait for a lock would end the membership",
+            "lower lock_timeout_s or raise ttl_s until renew_s + lock_timeout_s is below ttl_s",
+        )
+    if config.custody_limit > config.max_held:
+        yield wrong(
+            f"custody_limit is {config.custody_limit} and max_held is {config.max_held}",
+            "messages in custody are held too",
+            "lower custody_limit or raise max_held",
+        )
+    if config.max_message_bytes + FORWARD_OVERHEAD_BYTES > config.max_peer_bytes:
+        yield wrong(
+            f"max_message_bytes is {config.max_message_bytes} and max_peer_bytes is {config.max_peer_bytes}",
+            "a message of that size could not be forwarded",
+            f"raise max_peer_bytes to {config.max_message_bytes + FORWARD_OVERHEAD_BYTES} or more",
+        )
+    if config.move_timeout_s > config.drain_timeout_s:
+        yield wrong(
+            f"move_timeout_s is {config.move_timeout_s} and drain_timeout_s is {config.drain_timeout_s}",
+            "a node that stops would leave before its first move is given up",
+            "lower move_timeout_s or raise drain_timeout_s",
+        )
+
+
+def _stream_contradictions(config: Config, stream: StreamLimits) -> Iterable[str]:
+    waits_for_gaps = stream.seq_kind != "absent" and not stream.prefer_latency
+    if waits_for_gaps and stream.gap_timeout_s <= config.visibility_s:
+        yield (
+            f"stream {stream.name!r}: gap_timeout_s is {stream.gap_timeout_s} and visibility_s is"
+            f" {config.visibility_s}: a message that a dead node hides would be skipped before it shows"
+            f" again; set the stream's gap_timeout_s above {config.visibility_s}, lower visibility_s, or"
+            " declare the stream with prefer_latency=True"
+        )
+    if stream.inbox_limit > config.max_held:
+        yield (
+            f"stream {stream.name!r}: inbox_limit is {stream.inbox_limit} and max_held is"
+            f" {config.max_held}: one stream could fill the node; lower the stream's inbox_limit or raise"
+            " max_held"
+        )
+
+
+# --- showing
+
+
+def _plain(value: Any) -> Any:
+    return value.get_secret_value() if isinstance(value, SecretStr) else value
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, SecretStr):
+        return HIDDEN
+    return "" if value is None else redact(str(value))
+
+
+def _is_secret(name: str) -> bool:
+    return name in Config.model_fields and Config.model_fields[name].annotation == SecretStr | None
+
+
+def _meaning(name: str) -> str:
+    return f"({Config.model_fields[name].description})" if name in Config.model_fields else ""
+
+
+def _default(field: FieldInfo) -> str:
+    extra = field.json_schema_extra
+    shown = extra.get("shown") if isinstance(extra, dict) else None
+    return str(shown) if shown else "none" if field.default is None else f"`{field.default}`"

@@ -1,0 +1,75 @@
+"""The log: one line an event to stderr, for people (console) or for programs (JSON).
+
+Everything goes the same way, what libraries write through ``logging`` included, and nothing passes that
+looks like a secret. What a whole process or task shares (node, stream, key) is bound once with
+``structlog.contextvars.bind_contextvars``.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from typing import Literal, TextIO
+
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+Format = Literal["auto", "console", "json"]
+Level = Literal["debug", "info", "warning", "error"]
+
+HIDDEN = "***"
+_SECRET_NAME = re.compile(r"secret|password|passwd|token|credential|authorization|api_?key", re.IGNORECASE)
+_URL_PASSWORD = re.compile(r"(\w://[^/\s:@]*):[^/\s@]+@")
+
+
+def redact(text: str) -> str:
+    """``text`` with the passwords of URLs in it hidden."""
+    return _URL_PASSWORD.sub(rf"\1:{HIDDEN}@", text)
+
+
+def set_up(log_format: Format = "auto", level: Level = "info", stream: TextIO | None = None) -> None:
+    """Send all logging of this process to ``stream`` (stderr). ``auto``: console on a terminal, else JSON."""
+    out = stream or sys.stderr
+    console = log_format == "console" or (log_format == "auto" and out.isatty())
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+        _redact_event,
+    ]
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            structlog.stdlib.PositionalArgumentsFormatter(),
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+    renderer: Processor = (
+        structlog.dev.ConsoleRenderer(colors=out.isatty())
+        if console
+        else structlog.processors.JSONRenderer(default=str, sort_keys=True)
+    )
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        )
+    )
+    logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+    logging.captureWarnings(capture=True)
+
+
+def _redact_event(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    for name, value in event.items():
+        if _SECRET_NAME.search(name):
+            event[name] = HIDDEN
+        elif isinstance(value, str):
+            event[name] = redact(value)
+    return event

@@ -1,0 +1,187 @@
+"""The config: where settings come from, what is refused and how it is said."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from holdfast.config import Config, check, explain, load, reference
+from holdfast.errors import ConfigError
+
+SECRET = "correct-horse-battery"
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory and an environment without settings."""
+    monkeypatch.chdir(tmp_path)
+    for name in Config.model_fields:
+        monkeypatch.delenv(f"HOLDFAST_{name.upper()}", raising=False)
+    return tmp_path
+
+
+def refusal(overrides: dict[str, Any] | None = None, file: Path | None = None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(overrides, file)
+    return str(caught.value)
+
+
+def sources(config: Config) -> dict[str, str]:
+    return {setting.name: setting.source for setting in explain(config)}
+
+
+def test_defaults_agree_with_each_other() -> None:
+    config = load()
+    assert config.queue_url == config.coordinator_url == config.state_url == config.url
+    assert config.renew_s == pytest.approx(config.ttl_s / 3)
+    assert 1 <= config.slots <= 8
+    assert set(sources(config).values()) == {"default"}
+
+
+def test_the_nearest_source_wins(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place / "holdfast.toml").write_text("port = 1\nslots = 1\nmax_held = 2001\nttl_s = 9\n")
+    (place / ".env").write_text("HOLDFAST_PORT=2\nHOLDFAST_SLOTS=2\nHOLDFAST_MAX_HELD=2002\nOTHER=1\n")
+    monkeypatch.setenv("HOLDFAST_PORT", "3")
+    monkeypatch.setenv("HOLDFAST_SLOTS", "3")
+    config = load({"port": 4, "host": None})
+    assert (config.port, config.slots, config.max_held, config.ttl_s) == (4, 3, 2002, 9)
+    assert config.host == "127.0.0.1"
+    came_from = sources(config)
+    assert came_from["port"] == "the command line"
+    assert came_from["slots"] == "the environment"
+    assert came_from["max_held"] == ".env"
+    assert came_from["ttl_s"] == "holdfast.toml"
+    assert came_from["host"] == "default"
+
+
+def test_derived_defaults_follow_what_is_set() -> None:
+    config = load({"url": "sqlite:///other.db", "state_url": "sqlite:///state.db", "ttl_s": 9})
+    assert (config.queue_url, config.state_url) == ("sqlite:///other.db", "sqlite:///state.db")
+    assert config.renew_s == pytest.approx(3)
+
+
+def test_a_named_file_replaces_the_usual_one(place: Path) -> None:
+    (place / "holdfast.toml").write_text("port = 1\n")
+    (place / "other.toml").write_text("slots = 2\n")
+    config = load(file=Path("other.toml"))
+    assert (config.port, config.slots) == (0, 2)
+    assert sources(config)["slots"] == "other.toml"
+
+
+def test_a_config_is_frozen() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        load().port = 1
+
+
+def test_a_child_loads_the_same(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = load({"peer_secret": SECRET, "port": 7, "durability": "normal"})
+    for name, value in config.environment().items():
+        monkeypatch.setenv(name, value)
+    assert load().model_dump() == config.model_dump()
+
+
+# --- what is refused
+
+
+def test_an_unknown_setting_names_the_nearest(place: Path) -> None:
+    (place / "holdfast.toml").write_text("visiblity_s = 1\nzzz = 1\n")
+    text = refusal()
+    assert "unknown setting 'visiblity_s' in holdfast.toml; did you mean 'visibility_s'?" in text
+    assert "unknown setting 'zzz' in holdfast.toml; `holdfast config show` lists the settings" in text
+
+
+def test_a_wrong_value_names_setting_value_source_and_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_TTL_S", "soon")
+    text = refusal()
+    assert "ttl_s is 'soon' (from the environment): it should be a valid number" in text
+    assert "renew_s" not in text
+
+
+def test_everything_wrong_is_told_at_once() -> None:
+    text = refusal({"port": 70000, "durability": "half", "slots": 0, "visibility_s": "inf"})
+    assert "port is 70000 (from the command line): it should be less than or equal to 65535" in text
+    assert "durability is 'half' (from the command line): it should be 'full' or 'normal'" in text
+    assert "slots is 0" in text
+    assert "visibility_s is 'inf'" in text
+
+
+@pytest.mark.parametrize("secret", ["short", "with\nline-breaks-in-it", "ümlautümlautümlaut"])
+def test_a_weak_secret_is_refused_and_not_shown(secret: str) -> None:
+    text = refusal({"peer_secret": secret})
+    assert "peer_secret is *** (from the command line): it should be 16 printable ASCII characters" in text
+    assert secret not in text
+
+
+def test_a_file_that_cannot_be_read(place: Path) -> None:
+    assert "no file" in refusal(file=Path("absent.toml"))
+    (place / "holdfast.toml").write_text("port = \n")
+    text = refusal()
+    assert "'holdfast.toml' can't be read" in text
+    assert "line 1" in text
+    (place / "holdfast.toml").write_bytes(b"\xff")
+    assert "'holdfast.toml' can't be read" in refusal()
+    (place / "holdfast.toml").unlink()
+    (place / ".env").write_bytes(b"\xff")
+    assert ".env can't be read" in refusal()
+
+
+@pytest.mark.parametrize(
+    "overrides, named",
+    [
+        ({"renew_s": 3.0}, ["renew_s is 3.0", "ttl_s is 5.0", "below 2.5"]),
+        ({"lock_timeout_s": 4.0}, ["lock_timeout_s is 4.0", "ttl_s 5.0"]),
+        ({"max_held": 10}, ["custody_limit is 2000", "max_held is 10"]),
+        ({"max_peer_bytes": 10}, ["max_message_bytes is 1048576", "max_peer_bytes is 10", "1114112 or more"]),
+        ({"move_timeout_s": 31.0}, ["move_timeout_s is 31.0", "drain_timeout_s is 30.0"]),
+    ],
+)
+def test_contradictions_name_both_settings(overrides: dict[str, Any], named: list[str]) -> None:
+    text = refusal(overrides)
+    for part in named:
+        assert part in text
+
+
+def stream(**settings: Any) -> Any:
+    plain = {
+        "name": "detect",
+        "gap_timeout_s": 45.0,
+        "prefer_latency": False,
+        "seq_kind": "dense",
+        "inbox_limit": 256,
+    }
+    return SimpleNamespace(**{**plain, **settings})
+
+
+def test_streams_that_agree_with_the_config() -> None:
+    check(load(), [stream(), stream(gap_timeout_s=1.0, prefer_latency=True)])
+    check(load(), [stream(gap_timeout_s=1.0, seq_kind="absent")])
+
+
+def test_streams_that_contradict_the_config() -> None:
+    with pytest.raises(ConfigError) as caught:
+        check(load(), [stream(gap_timeout_s=30.0), stream(name="track", inbox_limit=6000)])
+    text = str(caught.value)
+    assert "stream 'detect': gap_timeout_s is 30.0 and visibility_s is 30.0" in text
+    assert "stream 'track': inbox_limit is 6000 and max_held is 5000" in text
+
+
+# --- what is shown
+
+
+def test_secrets_are_never_shown() -> None:
+    config = load({"peer_secret": SECRET, "url": "redis://user:hunter2@host/0"})
+    shown = repr(explain(config))
+    assert SECRET not in shown
+    assert "hunter2" not in shown
+    assert "redis://user:***@host/0" in shown
+    assert SECRET not in repr(config)
+
+
+def test_the_reference_names_every_setting() -> None:
+    text = reference()
+    for name, field in Config.model_fields.items():
+        assert f"| `{name}` |" in text
+        assert field.description
+        assert field.description in text
+    assert "`ttl_s` / 3" in text

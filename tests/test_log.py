@@ -1,0 +1,91 @@
+"""The log: one way out, readable by programs, without secrets."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+
+from holdfast.log import redact, set_up
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    structlog.reset_defaults()
+    structlog.contextvars.clear_contextvars()
+    logging.captureWarnings(capture=False)
+    root.handlers[:], root.level = handlers, level
+
+
+def lines(out: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in out.getvalue().splitlines()]
+
+
+def test_lines_for_programs() -> None:
+    out = io.StringIO()
+    set_up("auto", "info", out)
+    with structlog.contextvars.bound_contextvars(node="a", stream="detect", key="cam-1"):
+        structlog.get_logger().info("opened", epoch=3)
+    structlog.get_logger().debug("not told")
+    logging.getLogger("library").warning("from %s", "elsewhere")
+    opened, foreign = lines(out)
+    assert opened.pop("timestamp").endswith("Z")
+    assert opened == {
+        "event": "opened",
+        "level": "info",
+        "node": "a",
+        "stream": "detect",
+        "key": "cam-1",
+        "epoch": 3,
+    }
+    assert (foreign["event"], foreign["logger"]) == ("from elsewhere", "library")
+
+
+def test_exceptions_are_told_whole() -> None:
+    out = io.StringIO()
+    set_up("json", "info", out)
+    try:
+        raise ValueError("at redis://user:hunter2@host")
+    except ValueError:
+        structlog.get_logger().exception("failed")
+    (line,) = lines(out)
+    assert "Traceback" in line["exception"]
+    assert "ValueError: at redis://user:***@host" in line["exception"]
+
+
+def test_secrets_do_not_pass() -> None:
+    out = io.StringIO()
+    set_up("json", "info", out)
+    structlog.get_logger().info(
+        "connected to s3://id:hunter2@host", peer_secret="hunter2", Authorization="hunter2"
+    )
+    logging.getLogger("library").warning("at %s", "mqtt://user:hunter2@host")
+    assert "hunter2" not in out.getvalue()
+    assert len(lines(out)) == 2
+
+
+def test_lines_for_people() -> None:
+    out = io.StringIO()
+    set_up("console", "debug", out)
+    structlog.get_logger().debug("opened", key="cam-1")
+    assert "opened" in out.getvalue()
+    assert "key=cam-1" in out.getvalue()
+    assert "\x1b[" not in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    "text, safe",
+    [
+        ("redis://:pw@h/0 and s3://id:pw@b", "redis://:***@h/0 and s3://id:***@b"),
+        ("http://host:80/a@b", "http://host:80/a@b"),
+        ("sqlite:///holdfast.db", "sqlite:///holdfast.db"),
+    ],
+)
+def test_redact(text: str, safe: str) -> None:
+    assert redact(text) == safe
