@@ -1,6 +1,7 @@
 """A clock for services in memory."""
 
 import asyncio
+import contextlib
 import itertools
 import time
 
@@ -31,11 +32,10 @@ class LoopClock:
         await asyncio.sleep(seconds)
 
     async def wait(self, event: asyncio.Event, timeout_s: float | None) -> bool:
-        try:
-            await asyncio.wait_for(event.wait(), timeout_s)
-        except TimeoutError:
-            return False
-        return True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                return await event.wait()
+        return False
 
 
 @pytest.fixture

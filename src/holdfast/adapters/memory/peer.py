@@ -7,7 +7,7 @@ import contextvars
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from holdfast.errors import ConfigError, OutcomeUnknown, Unavailable
+from holdfast.errors import ConfigError, HoldfastError, OutcomeUnknown, Retry, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.peer import Handler
 from holdfast.protocol.peer import Probe, Reply, Request, Stranger
@@ -25,7 +25,8 @@ class Server:
     calls: set[asyncio.Task[Reply]] = field(default_factory=set)
 
     async def answer(self, request: Request, clock: Clock, timeout_s: float) -> Reply:
-        """The handler's reply. Raises OutcomeUnknown if there is none in time."""
+        """The handler's reply. Raises Unavailable if the handler refuses, OutcomeUnknown if there is no
+        reply in time."""
         call = asyncio.get_running_loop().create_task(
             _run(self.handler, request), context=self.context.copy()
         )
@@ -39,8 +40,13 @@ class Server:
         call.add_done_callback(finish)
         if not await clock.wait(answered, timeout_s):
             raise OutcomeUnknown(f"no answer within {timeout_s} s")
-        if call.cancelled() or call.exception() is not None:
-            raise OutcomeUnknown(f"broken off: {'gone' if call.cancelled() else call.exception()!r}")
+        if call.cancelled():
+            raise OutcomeUnknown("the node is gone")
+        error = call.exception()
+        if isinstance(error, HoldfastError) and error.retry is Retry.SAFE:
+            raise Unavailable(str(error)) from error
+        if error is not None:
+            raise OutcomeUnknown(f"the node failed: {error!r}") from error
         return call.result()
 
     def drop(self) -> None:

@@ -2,19 +2,96 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from holdfast.errors import InvalidMessage
 from holdfast.ports.objects import Objects
+
+ODD_NAMES = [
+    "frame.jpg",
+    "cam-1/0/000001.jpg",
+    "a b/c+d/e%20f/g%2Fh",
+    "käse/\N{SNOWMAN}.jpg",
+    "q?x=1&y=2#z",
+    "-dash/~tilde/.hidden/..dots/dots..",
+    "'\"\\;:*|<>",
+]
+
+BAD_NAMES = ["", "/", "/a", "a/", "a//b", ".", "..", "../a", "a/../b", "a/..", "./a", "a/./b", "a\0b"]
 
 
 @pytest.mark.asyncio
 class ObjectsConformance:
-    """Every promise of the object store port. Fixture: ``objects``, a new one."""
-
-    tick_s = 0.05
-    """One step of time, in seconds: long enough for a call to be answered in."""
+    """Every promise of the objects port. Fixture: ``objects``, new and empty."""
 
     @pytest.fixture
     def objects(self) -> Objects:
         """Override: make a fresh adapter."""
         raise NotImplementedError("define the fixture objects")
+
+    async def test_what_was_put_is_got(self, objects: Objects) -> None:
+        for body in (b"", b"x", bytes(range(256)) * 1000):
+            assert await objects.get(await objects.put("a/b", body)) == body
+
+    async def test_names_may_be_odd(self, objects: Objects) -> None:
+        urls = {name: await objects.put(name, name.encode()) for name in ODD_NAMES}
+        assert len(set(urls.values())) == len(ODD_NAMES)
+        assert {name: await objects.get(url) for name, url in urls.items()} == {
+            n: n.encode() for n in ODD_NAMES
+        }
+
+    async def test_urls_are_plain_text(self, objects: Objects) -> None:
+        for name in ODD_NAMES:
+            url = await objects.put(name, b"x")
+            assert url.isascii()
+            assert url.isprintable()
+            assert " " not in url
+            assert "://" in url
+
+    async def test_a_missing_object_is_not_found(self, objects: Objects) -> None:
+        url = await objects.put("a/b.jpg", b"x")
+        for missing in (url.replace("b.jpg", "c.jpg"), url + "/c", url.replace("/b.jpg", "")):
+            with pytest.raises(FileNotFoundError):
+                await objects.get(missing)
+
+    async def test_names_that_climb_or_are_empty_are_refused(self, objects: Objects) -> None:
+        for name in BAD_NAMES:
+            with pytest.raises(InvalidMessage):
+                await objects.put(name, b"x")
+
+    async def test_urls_that_climb_are_refused(self, objects: Objects) -> None:
+        url = await objects.put("a/b", b"x")
+        for climbing in ("a/../a/b", "../a/b", "a/%2e%2e/a/b", "%2e%2e%2fb", "..", "a/..%2fb", "a%00b"):
+            with pytest.raises((InvalidMessage, FileNotFoundError)):
+                await objects.get(url.removesuffix("a/b") + climbing)
+
+    async def test_foreign_urls_are_refused(self, objects: Objects) -> None:
+        for url in (
+            "",
+            "frame.jpg",
+            "/etc/passwd",
+            "gopher://example.test/x",
+            "://",
+            "memory:",
+            "s3:/",
+            "file:x",
+        ):
+            with pytest.raises(InvalidMessage):
+                await objects.get(url)
+
+    async def test_putting_again_never_shows_a_part(self, objects: Objects) -> None:
+        bodies = [bytes([i]) * 200_000 for i in range(4)]
+        url = await objects.put("a", bodies[0])
+
+        async def put(body: bytes) -> None:
+            for _ in range(5):
+                assert await objects.put("a", body) == url
+
+        async def get() -> None:
+            for _ in range(10):
+                assert await objects.get(url) in bodies
+
+        await asyncio.gather(*(put(body) for body in bodies), get(), get())
+        assert await objects.get(url) in bodies

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from holdfast.core.ledger import Aside, Checkpoint, Commit, Result, RunLog, Span, Started
+from holdfast.core.message import RUN_DIGITS, SEQ_DIGITS
 from holdfast.errors import Fenced, TooLarge
 from holdfast.ports.state import Logged, StateStore
 
@@ -319,10 +320,10 @@ class StateConformance:
         assert await recent(("f",), 2) == ("\N{SNOWMAN}", "f")
         assert await recent((), 0) == ()
 
-    async def test_seqs_may_be_very_large(self, state: StateStore) -> None:
-        last = 2**63 - 1
+    async def test_runs_and_seqs_may_be_as_large_as_they_get(self, state: StateStore) -> None:
+        last = 10**SEQ_DIGITS - 1
         await state.open(KEY, 0, "member")
-        log = RunLog(last, last - 5, last, (Span(last - 3, last - 1),))
+        log = RunLog(10**RUN_DIGITS - 1, last - 5, last, (Span(last - 3, last - 1),))
         await state.commit(next_commit(await _standing(state), log=log))
         assert (await _standing(state)).log == log
 

@@ -1,0 +1,70 @@
+"""The app that slots are held to their promises with."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from holdfast.app import App
+from holdfast.streams.handler import Context, StreamHandler
+
+app = App("conformance")
+
+
+@app.stream("count", message=bytes)
+class Count(StreamHandler[bytes]):
+    """Counts its messages. Version 1 of its state was the bare number, version 2 has a mark before it."""
+
+    version = 2
+
+    def open(self, context: Context, state: bytes | None) -> None:
+        mark, _, number = (state or b"v2:0").partition(b":")
+        if mark != b"v2":
+            raise ValueError("not a count of version 2")
+        self.count = int(number)
+
+    async def process(self, message: bytes, context: Context) -> Any:
+        if message == b"boom":
+            raise ValueError("boom \N{SNOWMAN}")
+        if message == b"hang":
+            await asyncio.Event().wait()
+        self.count += 1
+        if message == b"none":
+            return None
+        place = {"key": context.key, "run": context.run, "seq": context.seq, "attempt": context.attempt}
+        return {"count": self.count, **place}
+
+    def snapshot(self) -> bytes:
+        return b"v2:%d" % self.count
+
+    @classmethod
+    def migrate(cls, state: bytes, version: int) -> bytes:
+        return b"v2:" + state
+
+
+@app.stream("echo", message=bytes)
+def echo(message: bytes, context: Context) -> bytes:
+    """Returns what it gets."""
+    return message
+
+
+class Point(msgspec.Struct):
+    """A declared message."""
+
+    x: int
+
+
+@app.stream("double", message=Point)
+def double(message: Point, context: Context) -> int:
+    """Returns twice the number."""
+    return 2 * message.x
+
+
+@app.stream("refuse", message=bytes)
+class Refuse(StreamHandler[bytes]):
+    """Never opens."""
+
+    def open(self, context: Context, state: bytes | None) -> None:
+        raise RuntimeError("no licence")
