@@ -19,10 +19,10 @@ class Peer(Protocol):
         Raises ConfigError if the address can't be bound or needs a shared secret."""
 
     async def call(self, address: str, request: Request, timeout_s: float) -> Reply:
-        """Call the node at ``address``.
+        """Call the node at ``address``. The reply is Stranger if the membership called doesn't live there.
 
-        Raises Unavailable if the request was not taken (refused, wrong membership), OutcomeUnknown
-        if it may have been."""
+        Raises Unavailable if the request was not taken (nobody answers, or the handler refused with an
+        error that is safe to retry), OutcomeUnknown if it may have been."""
 
     async def gone(self, address: str, member: str) -> None:
         """Return when an open connection to that membership's process has closed, or none can be made."""

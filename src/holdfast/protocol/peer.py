@@ -8,6 +8,16 @@ import msgspec
 VERSION = 1
 
 
+Number = int | str
+"""A run or seq: an integer, or its decimal text where MessagePack has no integer so large. ``int()`` reads
+both."""
+
+
+def number(value: int) -> Number:
+    """A run or seq as it travels."""
+    return value if value < 2**64 else str(value)
+
+
 class Parcel(msgspec.Struct, frozen=True, array_like=True):
     """One delivery of a message, body and receipt, on its way between nodes.
 
@@ -18,8 +28,8 @@ class Parcel(msgspec.Struct, frozen=True, array_like=True):
     number: int
     stream: str
     key: str
-    run: int
-    seq: int
+    run: Number
+    seq: Number
     id: str
     receipt: str
     body: bytes

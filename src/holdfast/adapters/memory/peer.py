@@ -104,18 +104,15 @@ class MemoryPeer:
         server = self._network.find(address)
         if server is None:
             raise Unavailable(f"nobody answers at {address}")
-        reply = await server.answer(request, self._network.clock, timeout_s)
-        if isinstance(reply, Stranger):
-            raise Unavailable(f"membership {request.to} doesn't live at {address}")
-        return reply
+        return await server.answer(request, self._network.clock, timeout_s)
 
     async def gone(self, address: str, member: str) -> None:
         server = self._network.find(address)
         try:
-            await self.call(address, Probe(member), PROBE_TIMEOUT_S)
+            reply = await self.call(address, Probe(member), PROBE_TIMEOUT_S)
         except (Unavailable, OutcomeUnknown):
             return
-        if server is not None:
+        if server is not None and not isinstance(reply, Stranger):
             await self._network.clock.wait(server.closed, None)
 
     async def close(self) -> None:

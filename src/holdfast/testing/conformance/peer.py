@@ -24,6 +24,7 @@ from holdfast.protocol.peer import (
     Request,
     Stranger,
     Warm,
+    number,
 )
 
 PATIENCE_S = 10.0
@@ -77,14 +78,16 @@ class PeerConformance:
             return Answers([Answer(p.number, "no", "member-c", 7) for p in request.parcels])
 
         address = await server.serve(handle)
+        run, seq = 10**RUN_DIGITS - 1, 10**SEQ_DIGITS - 1
         parcels = [
             Parcel(1, "s", ODD, 0, 0, "id", "receipt", bytes(range(256)), {"a": ODD}, 12.5, 3),
-            Parcel(2, "s", "k", 10**RUN_DIGITS - 1, 10**SEQ_DIGITS - 1, "", "", b"", {}, 0.0, 1),
+            Parcel(2, "s", "k", number(run), number(seq), "", "", b"", {}, 0.0, 1),
             Parcel(3, "s", "k", 0, 1, "", ODD, b"\xff" * 250_000, {}, 0.0, 1),
         ]
         reply = await client.call(address, Forward("member-b", "member-a", "http://a", parcels), PATIENCE_S)
         assert reply == Answers([Answer(n, "no", "member-c", 7) for n in (1, 2, 3)])
         assert taken == parcels
+        assert (int(taken[1].run), int(taken[1].seq)) == (run, seq)
 
     async def test_calls_at_once_get_their_own_answers(self, make_peer: MakePeer) -> None:
         server, client = await make_peer(), await make_peer()
@@ -126,11 +129,10 @@ class PeerConformance:
         with pytest.raises(Unavailable):
             await client.call(address, Probe("member-b"), PATIENCE_S)
 
-    async def test_a_wrong_membership_takes_nothing(self, make_peer: MakePeer) -> None:
+    async def test_a_wrong_membership_answers_as_a_stranger(self, make_peer: MakePeer) -> None:
         server, client = await make_peer(), await make_peer()
         address = await server.serve(_only_for("member-b"))
-        with pytest.raises(Unavailable):
-            await client.call(address, Probe("member-a"), PATIENCE_S)
+        assert await client.call(address, Probe("member-a"), PATIENCE_S) == Stranger("member-b")
         assert await client.call(address, Probe("member-b"), PATIENCE_S) == Done()
 
     async def test_a_handler_may_refuse(self, make_peer: MakePeer) -> None:
