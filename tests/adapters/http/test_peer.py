@@ -17,8 +17,11 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from holdfast.adapters.http.peer import HttpPeer
 from holdfast.errors import ConfigError, HoldfastError, OutcomeUnknown, TooLarge, Unavailable
+from holdfast.ports.peer import Peer
 from holdfast.protocol import peer as protocol
 from holdfast.protocol.peer import Answer, Answers, Done, Forward, Parcel, Probe, Reply, Request, Stranger
+from holdfast.testing.conformance import PeerConformance
+from holdfast.testing.conformance.peer import MakePeer as MakeAnyPeer
 
 MakePeer = Callable[..., HttpPeer]
 MakeServer = Callable[..., Awaitable[str]]
@@ -34,6 +37,19 @@ async def make_peer() -> AsyncIterator[MakePeer]:
 
     yield make
     await asyncio.gather(*(peer.close() for peer in made))
+
+
+class TestHttpPeer(PeerConformance):
+    @pytest.fixture
+    async def make_peer(self) -> AsyncIterator[MakeAnyPeer]:
+        made: list[HttpPeer] = []
+
+        async def make() -> Peer:
+            made.append(HttpPeer())
+            return made[-1]
+
+        yield make
+        await asyncio.gather(*(peer.close() for peer in made))
 
 
 @pytest.fixture
