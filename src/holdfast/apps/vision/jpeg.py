@@ -1,0 +1,46 @@
+"""Frames as JPEG: encoded by ingest, decoded to grey cells by the handler."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+from PIL import Image
+
+from holdfast.apps.vision.detector import Cells, grid_of
+from holdfast.apps.vision.scene import Pixels
+from holdfast.errors import InvalidMessage
+
+_QUALITY = 85
+_FORMATS = ("JPEG", "PNG")
+
+
+def encode(pixels: Pixels) -> bytes:
+    """RGB pixels of shape (height, width, 3) as JPEG."""
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, "JPEG", quality=_QUALITY)
+    return out.getvalue()
+
+
+def decode_cells(data: bytes, url: str) -> tuple[int, int, Cells]:
+    """The frame's width and height in pixels, and its grey cells (see :func:`detector.grid_of`).
+
+    Raises InvalidMessage, which names ``url``, for data that is no image, or a truncated one.
+    """
+    try:
+        with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
+            width, height = image.size
+            grid = grid_of(width, height)
+            image.draft(
+                "L", grid
+            )  # lets a JPEG be decoded small and grey, which takes a fraction of the time
+            grey = image.convert("L")
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise InvalidMessage(
+            f"frame {url} is not a whole JPEG or PNG image ({len(data)} bytes: {error}); "
+            "ingest the video again, or skip the frame",
+            field="url",
+        ) from error
+    if grey.size != grid:
+        grey = grey.resize(grid, Image.Resampling.BOX)
+    return width, height, np.asarray(grey)
