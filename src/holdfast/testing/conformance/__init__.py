@@ -27,12 +27,14 @@ waiting calls, in steps of the class's ``tick_s``: raise it for a service that i
 runs in real time and in virtual time alike. Set limits (``max_bytes``, ``max_state_bytes``) low enough
 that a test may exceed them.
 
-Needs pytest and pytest-asyncio.
+``oracle.StateMachine`` goes further with a state store: it plays random requests against the ledger.
+
+Needs pytest and pytest-asyncio; the oracle needs Hypothesis.
 """
 
 import pytest
 
-PORTS = ("coordinator", "objects", "peer", "queue", "slots", "state")
+PORTS = ("coordinator", "objects", "oracle", "peer", "queue", "slots", "state")
 pytest.register_assert_rewrite(*(f"{__name__}.{port}" for port in PORTS))  # before they are imported
 
 from holdfast.testing.conformance.coordinator import CoordinatorConformance  # noqa: E402

@@ -427,6 +427,16 @@ class StateConformance:
         assert await state.result(KEY, "2:7") is None
         assert await state.result("tracks/other", "2:0007") is None
 
+    async def test_a_result_made_again_replaces_the_old(self, state: StateStore) -> None:
+        """As when an operator has reset a stream, which then runs again."""
+        await state.open(KEY, 0, "member")
+        for body in (b"old", b"new"):
+            await state.commit(next_commit(await _standing(state), results=(Result("0:1", body),)))
+        logged = await state.result(KEY, "0:1")
+        assert logged is not None
+        assert logged.result.body == b"new"
+        assert (await _read_all(state))[-1] == logged
+
     # --- listing and expiry
 
     async def test_checkpoints_are_listed_by_page(self, state: StateStore) -> None:

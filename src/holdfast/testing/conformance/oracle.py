@@ -1,0 +1,192 @@
+"""A state store against the ledger: the same random operations, the same answers.
+
+Inherit, make the store, and let Hypothesis look for a difference::
+
+    class MyStoreMachine(StateMachine):
+        async def make(self) -> MyStore:
+            return await MyStore.connect("my://...")
+
+    TestMyStore = MyStoreMachine.TestCase
+
+Needs pytest and Hypothesis.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import msgspec
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from holdfast.core import ledger
+from holdfast.core.ledger import Aside, Checkpoint, Commit, Result, RunLog, Span
+from holdfast.core.message import RUN_DIGITS, SEQ_DIGITS
+from holdfast.errors import Fenced
+from holdfast.ports.state import StateStore
+
+T = TypeVar("T")
+
+FOREVER = 1e11
+"""A wall time that no clock reaches."""
+
+KEYS = ("s/a", "s/a/b", "t/käse \N{SNOWMAN}")
+
+texts = st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=8)
+heads = st.sampled_from(("0:1", "0:2"))
+seqs = st.integers(0, 10**SEQ_DIGITS - 1)
+spans = st.tuples(seqs, seqs).map(lambda ends: Span(min(ends), max(ends)))
+logs = st.builds(
+    RunLog,
+    run=st.integers(0, 10**RUN_DIGITS - 1),
+    start=seqs,
+    seq=seqs,
+    skips=st.lists(spans, max_size=2).map(tuple),
+)
+contents = st.fixed_dictionaries(
+    {},
+    optional={
+        "log": st.none() | logs,
+        "past": st.lists(logs, max_size=2).map(tuple),
+        "identities": st.lists(texts, max_size=4).map(tuple),
+        "window": st.integers(0, 5),
+        "state": st.none() | st.binary(max_size=20),
+        "state_version": st.integers(0, 3),
+        "clear_state": st.booleans(),
+        "results": st.lists(st.binary(max_size=9), max_size=3),
+        "aside": st.lists(st.builds(Aside, name=texts, reason=texts), max_size=2).map(tuple),
+        "starting": st.just("") | heads,
+        "parked": st.just("") | texts,
+        "done": st.integers(0, 9),
+        "skipped": st.integers(0, 9),
+    },
+)
+keys = st.sampled_from(KEYS)
+off = st.sampled_from((0, 0, 0, 0, -1, 1))
+"""How far a request is from what stands: mostly not at all."""
+
+
+class StateMachine(RuleBasedStateMachine):
+    """Feeds a store and the ledger the same requests, right and wrong; compares what they say and keep."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._runner = asyncio.Runner()
+        self._standing: dict[str, Checkpoint] = {}
+        self._logged: list[tuple[str, int, Result]] = []
+        self._sent: list[Commit] = []
+
+    async def make(self) -> StateStore:
+        """Override: a fresh, empty store."""
+        raise NotImplementedError("define make")
+
+    async def reopen(self, store: StateStore) -> StateStore:
+        """Override where a store survives its client: close this one and return another of the same store."""
+        return store
+
+    @initialize()
+    def begin(self) -> None:
+        self._store = self._run(self.make())
+
+    @rule(key=keys, off=off, member=st.sampled_from(("member-a", "member-b")))
+    def open(self, key: str, off: int, member: str) -> None:
+        expect = max(self._epoch(key) + off, 0)
+        wanted = _answer(lambda: ledger.open_(self._standing.get(key), key, expect, member))
+        answer = self._ask(self._store.open(key, expect, member))
+        if isinstance(wanted, Checkpoint):
+            self._standing[key] = wanted
+            assert isinstance(answer, Checkpoint)
+            answer = msgspec.structs.replace(answer, at=0.0)
+        assert answer == wanted
+
+    @rule(key=keys, off=off, head=heads)
+    def start(self, key: str, off: int, head: str) -> None:
+        epoch = self._epoch(key) + off
+        wanted = _answer(lambda: ledger.start(self._standing.get(key), key, epoch, head))
+        answer = self._ask(self._store.start(key, epoch, head))
+        if isinstance(wanted, Checkpoint):
+            self._standing[key] = wanted
+            assert wanted.started is not None
+            assert answer == wanted.started.openings
+        else:
+            assert answer == wanted
+
+    @rule(key=keys, off_epoch=off, off_number=off, content=contents)
+    def commit(self, key: str, off_epoch: int, off_number: int, content: dict[str, Any]) -> None:
+        number = self._standing[key].number + 1 if key in self._standing else 1
+        plain = Commit(key, self._epoch(key) + off_epoch, number + off_number, f"id-{len(self._sent)}", None)
+        bodies = content.get("results", ())
+        results = tuple(Result(f"{number}:{i}", body) for i, body in enumerate(bodies))
+        self._sent.append(msgspec.structs.replace(plain, **content | {"results": results}))
+        self._commit(self._sent[-1])
+
+    @rule(data=st.data())
+    def commit_again(self, data: st.DataObject) -> None:
+        if self._sent:
+            self._commit(data.draw(st.sampled_from(self._sent[-4:])))
+
+    @rule()
+    def expire_results(self) -> None:
+        dropped, _ = self._run(self._store.expire(FOREVER, 0.0))
+        assert dropped == len(self._logged)
+        self._logged.clear()
+
+    @rule()
+    def expire_checkpoints(self) -> None:
+        committed = [c for c in self._standing.values() if c.commit_id and c != ledger.expire(c)]
+        self._run(self._store.expire(0.0, FOREVER))
+        for checkpoint in committed:
+            self._standing[checkpoint.key] = ledger.expire(checkpoint)
+
+    @rule()
+    def restart(self) -> None:
+        self._store = self._run(self.reopen(self._store))
+
+    @invariant()
+    def the_same_is_kept(self) -> None:
+        for key in KEYS:
+            assert _bare(self._run(self._store.peek(key))) == _bare(self._standing.get(key))
+        logged = self._run(self._store.results(0, len(self._logged) + 1))
+        assert [(r.key, r.epoch, r.result) for r in logged] == self._logged
+        for result in logged:
+            assert self._run(self._store.result(result.key, result.result.name)) == result
+
+    def teardown(self) -> None:
+        if hasattr(self, "_store"):
+            self._run(self._store.close())
+        self._runner.close()
+
+    def _commit(self, commit: Commit) -> None:
+        before = self._standing.get(commit.key)
+        wanted = _answer(lambda: ledger.commit(before, commit, 0.0))
+        answer = self._ask(self._store.commit(commit))
+        if isinstance(wanted, Checkpoint):
+            self._standing[commit.key] = wanted
+            self._logged += [(commit.key, commit.epoch, result) for result in commit.results]
+            assert answer is None
+        else:
+            assert answer == wanted
+
+    def _epoch(self, key: str) -> int:
+        return self._standing[key].epoch if key in self._standing else 0
+
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        return self._runner.run(call)
+
+    def _ask(self, call: Coroutine[Any, Any, T]) -> T | tuple[str, int]:
+        return _answer(lambda: self._run(call))
+
+
+def _answer(call: Callable[[], T]) -> T | tuple[str, int]:
+    """What a call returns, or that it was refused and the epoch that stood."""
+    try:
+        return call()
+    except Fenced as refusal:
+        return "fenced at", refusal.epoch
+
+
+def _bare(checkpoint: Checkpoint | None) -> Checkpoint | None:
+    """Without the time, and without what ``peek`` may leave out."""
+    return checkpoint and msgspec.structs.replace(checkpoint, at=0.0, recent=())
