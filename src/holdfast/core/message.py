@@ -76,11 +76,13 @@ def fixed(seq: int) -> str:
 
 def check_key(key: object, field: str) -> str:
     """A usable key, or InvalidMessage naming ``field``."""
-    if isinstance(key, int) and not isinstance(key, bool):
-        key = str(key)
+    if isinstance(key, int) and not isinstance(key, bool) and key.bit_length() <= KEY_BYTES_MAX:
+        key = str(key)  # of a much longer one Python makes no text
     if not isinstance(key, str) or not key:
         raise InvalidMessage(
-            f"field {field!r} must be a non-empty text or an integer, to be the stream's key", field
+            f"field {field!r} must be a non-empty text or an integer of {KEY_BYTES_MAX} bits at most,"
+            " to be the stream's key",
+            field,
         )
     try:
         size = len(key.encode())
@@ -97,12 +99,12 @@ def check_key(key: object, field: str) -> str:
 
 def check_number(value: object, field: str, digits: int) -> int:
     """A usable seq or run, or InvalidMessage naming ``field``."""
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= digits:
-        value = int(value)
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        value = int(value.lstrip("0")[: digits + 1] or "0")  # enough to see that it is too long
     if not isinstance(value, int) or isinstance(value, bool):
         raise InvalidMessage(f"field {field!r} must be an integer", field)
     if value < 0:
-        raise InvalidMessage(f"field {field!r} is {value}; it must not be negative", field)
+        raise InvalidMessage(f"field {field!r} must not be negative", field)
     if value >= 10**digits:
         raise InvalidMessage(f"field {field!r} is over {digits} digits", field)
     return value
