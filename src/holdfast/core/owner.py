@@ -7,7 +7,8 @@ OPENING       opened: OWNER, judge what was held. Refused or unknown, and the cl
 OWNER         deliveries are judged by the last answered checkpoint; the head runs, results
               are appended and committed; an accepted commit settles (dead letters, then
               deletes, then reports)
-MOVING        nothing new is run; once all is answered: TRANSFERRING
+MOVING        nothing new is run; once all is answered: TRANSFERRING, or RELEASING if there is
+              nobody to take it
 TRANSFERRING  the claim is handed over. Done: hand off what is held, DROPPED; target gone:
               OWNER; refused: DROPPED
 RELEASING     idle, the claim is given up; what came meanwhile goes back to the router, DROPPED
@@ -21,7 +22,8 @@ checkpoint is judged again under a new epoch or left to the new owner.
 Before a head's handler first runs in an opening the store counts it (``Start``), or the commit before has
 named it (``starting``). The mark stands until a commit that leaves nothing running, so one mark covers a
 steady stream. An opening that finds a mark goes carefully: one message at a time, each with its own mark,
-so that a message which kills nodes is found by its count and passed over.
+so that a message which kills nodes is found by its count and passed over. The message it found marked is
+the suspect: commits keep its count until it, or another, is started.
 """
 
 from __future__ import annotations
@@ -150,8 +152,8 @@ class Write(msgspec.Struct, frozen=True):
 
 
 class Settle(msgspec.Struct, frozen=True):
-    """Send the letters; then delete every receipt; then report to senders. Answer: ``settled``.
-    Goes on even after DROPPED: all of it is covered by an accepted commit."""
+    """Send the letters; then delete every receipt; then report to senders. Answer: ``settled``, whatever
+    the generation. Goes on even after DROPPED: all of it is covered by an accepted commit."""
 
     letters: tuple[Letter, ...]
     messages: tuple[Held, ...]
@@ -215,7 +217,8 @@ class Entry(msgspec.Struct, frozen=True):
 class Owner:
     """One key's owner. Call an event method, then take what ``commands`` gives; look again at ``wake_at``.
 
-    ``now`` is monotonic seconds. Answers to commands of an earlier ``generation`` must not be fed back."""
+    ``now`` is monotonic seconds. A command belongs to the ``generation`` in which it was taken; its answer
+    must not be fed back in a later one, ``settled`` excepted."""
 
     __slots__ = (
         "_batch",
@@ -237,6 +240,7 @@ class Owner:
         "_seq",
         "_settling",
         "_starting",
+        "_suspect",
         "_target",
         "_unjudged",
         "epoch",
@@ -279,6 +283,7 @@ class Owner:
         self._running: tuple[Place, ...] = ()
         self._starting: Place | None = None
         self._marked = ""
+        self._suspect = ""
         self._next_head = ""
         self._careful = 0
         self._run_cap = 0
@@ -360,16 +365,23 @@ class Owner:
                 if rejected is not None:
                     self._out.append(Return((self._held.pop(rejected),)))
                 return True
-            if not self.parked:
+            if not self.parked or self._crowded:
                 return False
             self._held[held.place] = held
             self._append(Entry("parked", held, reason=f"parked: {self.parked}"), now)
         elif verdict is Verdict.LATE:
+            if self._crowded:
+                return False
             self._held[held.place] = held
             self._append(Entry("late", held, reason="late: the stream had passed this place"), now)
         else:
             self._settle_judged(held, verdict)
         return True
+
+    @property
+    def _crowded(self) -> bool:
+        """True while the store is slow to answer and much waits for the next commit already."""
+        return self._commit is not None and len(self._batch) >= self.rules.order.inbox_limit
 
     def _settle_judged(self, held: Held, verdict: Verdict) -> None:
         letters = (Letter("skipped before", held),) if verdict is Verdict.SKIPPED else ()
@@ -401,7 +413,8 @@ class Owner:
         self.epoch, self.number, self.parked = checkpoint.epoch, checkpoint.number, checkpoint.parked
         self.state, self.state_version = checkpoint.state, checkpoint.state_version
         self._seq = Sequencer(self.rules.order, checkpoint)
-        self._careful = CAREFUL_MESSAGES if checkpoint.started else 0
+        if checkpoint.started is not None:
+            self._careful, self._suspect = CAREFUL_MESSAGES, checkpoint.started.head
         self._busy_at = now
         self._judge_held(now)
         self._advance(now)
@@ -501,10 +514,10 @@ class Owner:
         self._next_head = held.place.name
         if now < self._retry_at:
             self._wake(self._retry_at)
-        elif self._careful and self._commit is not None:
-            return  # one at a time: the answer first
+        elif self._commit is not None and (self._careful or len(self._batch) >= self._limit()):
+            return  # enough is on its way: the answer first
         elif not self._is_marked(held):
-            if self._commit is None and not self._batch:
+            if self._commit is None and (not self._batch or held.place.name == self._suspect):
                 self._starting = held.place
                 self._out.append(Start(held.place.name))
         else:
@@ -552,7 +565,7 @@ class Owner:
         """Answer to Start."""
         assert self._starting is not None
         place, self._starting = self._starting, None
-        self._marked = place.name
+        self._marked, self._suspect = place.name, ""
         held = self._held.get(place)
         if held is not None and openings > self.rules.max_starts:
             held.error = f"poison: {openings - 1} openings ended while its handler ran (max_starts)"
@@ -634,7 +647,9 @@ class Owner:
     # -- committing -----------------------------------------------------------------------------------------
 
     def _plan_commit(self, now: float) -> None:
-        if self._commit is not None or self._starting is not None or not self._batch:
+        if self._commit is not None or self._starting is not None:
+            return
+        if not self._batch and (self._running or not self._seq.passed):
             return
         due_at = self._batch_at + self.rules.checkpoint_after_s
         if self._running and len(self._batch) < self.rules.checkpoint_every and now < due_at:
@@ -645,7 +660,7 @@ class Owner:
     def _compose(self) -> None:
         self._composed = self._seq.compose()
         self._flying, self._batch = self._batch, []
-        starting = self._running[0].name if self._running else self._next_head
+        starting = self._running[0].name if self._running else self._next_head or self._suspect
         self._commit = Commit(
             key=self.key,
             epoch=self.epoch,
@@ -685,8 +700,10 @@ class Owner:
         commit, self._commit = self._commit, None
         entries, self._flying = self._flying, []
         self.number = commit.number
-        if commit.starting and (self._careful or not self._marked):
-            self._marked = commit.starting
+        if commit.starting != self._suspect:
+            self._suspect = ""
+            if commit.starting and (self._careful or not self._marked):
+                self._marked = commit.starting
         self._settle_entries(entries)
         for place, verdict in self._seq.answer(self._composed):
             held = self._held[place]
@@ -722,9 +739,14 @@ class Owner:
         return not (self._running or self._batch or self._commit is not None or self._starting is not None)
 
     def _plan_rest(self, now: float) -> None:
-        if self.phase is Phase.MOVING:
+        if self.phase is Phase.MOVING and self._marked:
+            self._compose()  # nothing runs here any more: a move must not count against the head
+        elif self.phase is Phase.MOVING and self._target:
             self.phase = Phase.TRANSFERRING
             self._out.append(Transfer(self._target))
+        elif self.phase is Phase.MOVING:
+            self.phase = Phase.RELEASING
+            self._out.append(Release())
         elif not self._held and not self._settling:
             idle_at = self._busy_at + self.rules.idle_timeout_s
             if now < idle_at:
@@ -734,7 +756,8 @@ class Owner:
                 self._out.append(Release())
 
     def move(self, target: str, now: float) -> bool:
-        """Bring the stream to the membership ``target``; False if this isn't the moment."""
+        """Bring the stream to the membership ``target``, or to nobody if that is empty: the claim is then
+        released. False if this isn't the moment."""
         if self.phase is not Phase.OWNER or self.suspended:
             return False
         self.phase = Phase.MOVING

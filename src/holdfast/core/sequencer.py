@@ -107,6 +107,11 @@ class Sequencer:
         """The current run as appended so far."""
         return self._begun
 
+    @property
+    def passed(self) -> bool:
+        """True while places wait only for the cursor to be committed, to be judged by it."""
+        return self._first_ahead() > 0
+
     def judge(self, place: Place) -> Verdict:
         """What a delivery of ``place`` is, unless the owner holds it already."""
         if self.rules.kind != "dense":
