@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Coroutine, Sequence
+from typing import Any, Protocol, TypeVar
 
 import msgspec
+
+T = TypeVar("T")
 
 
 class Work(msgspec.Struct, frozen=True, array_like=True):
@@ -52,7 +54,10 @@ class Host(Protocol):
 
 
 class Worker(Protocol):
-    """The handlers inside a slot. Made by a factory from a Host; slots know no more of it than this."""
+    """The handlers inside a slot. Made by a factory from a Host; slots know no more of it than this.
+
+    Its calls suspend only where a loop runs already; else they can be stepped with ``drive``.
+    """
 
     async def open(self, stream: str, key: str, state: bytes | None, version: int) -> None:
         """As Slot.open."""
@@ -65,6 +70,17 @@ class Worker(Protocol):
 
     async def stop(self) -> None:
         """Close every handler."""
+
+
+def drive(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never suspends, as a worker's calls don't where no loop runs."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    work.close()
+    raise RuntimeError("a synchronous call can't wait while a loop runs; use the async form and await it")
 
 
 class Slot(Protocol):

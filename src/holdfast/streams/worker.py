@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from holdfast.errors import ConfigError, HandlerFailed, HoldfastError, InvalidMessage, Retry, StateRejected
 from holdfast.ports.objects import Objects
-from holdfast.ports.slots import Host, Ran, Work
+from holdfast.ports.slots import Host, Ran, Work, drive
 from holdfast.streams.codec import decoder, encode_result
 from holdfast.streams.handler import StreamHandler
 from holdfast.streams.spec import StreamSpec
@@ -222,17 +222,6 @@ class Worker:
             raise error
         self.host.failed(error)
         return describe(error)
-
-
-def drive(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never suspends."""
-    try:
-        work.send(None)
-    except StopIteration as end:
-        value: T = end.value
-        return value
-    work.close()
-    raise RuntimeError("a synchronous call can't wait while a loop runs; use the async form and await it")
 
 
 def load(host: Host, app: str, objects: str = "", objects_url: str = "") -> Worker:

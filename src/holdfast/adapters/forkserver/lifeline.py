@@ -1,0 +1,84 @@
+"""Ties a process to the life of its parent, and names its place among processes."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import threading
+from pathlib import Path
+
+LINUX = sys.platform == "linux"
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+OOM_SCORE_ADJ = 600
+"""Far above the node's own, so that the system that runs out of memory ends a slot and not the node."""
+
+
+def die_with(parent: int, *, bound: bool = True) -> None:
+    """On Linux, have the kernel end this process when ``parent`` ends; or stop that with ``bound`` False."""
+    if not LINUX:
+        return
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL if bound else 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def end_with(peer: socket.socket) -> None:
+    """Where the kernel doesn't see to it: end this process and its group when ``peer`` is closed.
+
+    A thread, so that it works while a handler runs; half-closed is not closed.
+    """
+    if LINUX:
+        return
+    threading.Thread(target=_watch, args=[peer.fileno()], name="holdfast-lifeline", daemon=True).start()
+
+
+def adopt_orphans() -> None:
+    """On Linux, become the parent of descendants that lose theirs, to reap them where init may not."""
+    if LINUX:
+        _prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def lead_group() -> None:
+    """Make this process the leader of its own process group: signals for the terminal don't reach it."""
+    os.setpgid(0, 0)
+
+
+def defer_signals() -> None:
+    """Leave it to the node when to stop: SIGINT and SIGTERM do nothing here, but as ever in descendants."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # A function rather than SIG_IGN, which programs started from here would inherit.
+        signal.signal(number, lambda *_: None)
+    os.register_at_fork(after_in_child=_restore_signals)
+
+
+def limit_memory(size_bytes: int) -> None:
+    """Make allocations past ``size_bytes`` fail, and this process the first to go where memory runs out."""
+    if size_bytes and LINUX:
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        size_bytes = size_bytes if hard == resource.RLIM_INFINITY else min(size_bytes, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (size_bytes, hard))
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE_ADJ), encoding="ascii")
+
+
+def _prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def _restore_signals() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _watch(peer: int) -> None:
+    poll = select.poll()
+    poll.register(peer, 0)
+    poll.poll()
+    os.killpg(0, signal.SIGKILL)

@@ -1,0 +1,139 @@
+"""Frames between a node, its fork server and its slots: a length of four bytes, then MessagePack."""
+
+from __future__ import annotations
+
+import struct
+
+import msgspec
+
+from holdfast.ports.slots import Ran, Work
+
+HEADER = struct.Struct("!I")
+
+
+class Start(msgspec.Struct, frozen=True, array_like=True):
+    """To the fork server, first: what slots run. ``factory`` makes a worker from a host and ``args``."""
+
+    node: int
+    preload: list[str]
+    factory: str
+    args: list[str]
+    memory_bytes: int
+
+
+class Spawn(msgspec.Struct, frozen=True, array_like=True, tag=0):
+    """To the fork server: a new slot. Two descriptors come along: its socket and a pipe for its stacks."""
+
+    name: str
+
+
+class Signal(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """To the fork server: signal a slot; with ``group``, all its descendants too."""
+
+    name: str
+    number: int
+    group: bool
+
+
+class Spawned(msgspec.Struct, frozen=True, array_like=True, tag=0):
+    """From the fork server."""
+
+    name: str
+    pid: int
+
+
+class Exited(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """From the fork server: a slot ended and was reaped. ``code`` is minus the signal if one ended it."""
+
+    name: str
+    code: int
+
+
+class Open(msgspec.Struct, frozen=True, array_like=True, tag=0):
+    """To a slot."""
+
+    stream: str
+    key: str
+    state: bytes | None
+    version: int
+
+
+class Run(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """To a slot."""
+
+    stream: str
+    key: str
+    work: list[Work]
+    limit: int
+    after_s: float
+
+
+class Close(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """To a slot."""
+
+    stream: str
+    key: str
+
+
+class Ready(msgspec.Struct, frozen=True, array_like=True, tag=0):
+    """From a slot, first: the app is imported, or ``error`` says why not."""
+
+    error: str = ""
+
+
+class Progress(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """From a slot, at any time."""
+
+    note: str
+
+
+class Opened(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """From a slot: the answer to Open and Close. ``rejected`` tells a state's fault from the handler's."""
+
+    error: str = ""
+    detail: str = ""
+    rejected: bool = False
+
+
+class Done(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """From a slot: the answer to Run."""
+
+    ran: Ran
+
+
+Order = Spawn | Signal
+Event = Spawned | Exited
+Request = Open | Run | Close
+Answer = Ready | Progress | Opened | Done
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def frame(message: msgspec.Struct) -> bytearray:
+    """A message with its length."""
+    buffer = bytearray(HEADER.size)
+    _encoder.encode_into(message, buffer, HEADER.size)
+    HEADER.pack_into(buffer, 0, len(buffer) - HEADER.size)
+    return buffer
+
+
+class Splitter:
+    """Cuts a byte stream into the payloads of its frames."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Take what was read; returns the payloads that are complete."""
+        buffer = self._buffer
+        buffer += data
+        payloads = []
+        at = 0
+        while len(buffer) >= at + HEADER.size:
+            end = at + HEADER.size + HEADER.unpack_from(buffer, at)[0]
+            if len(buffer) < end:
+                break
+            payloads.append(bytes(buffer[at + HEADER.size : end]))
+            at = end
+        del buffer[:at]
+        return payloads
