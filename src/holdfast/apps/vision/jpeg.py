@@ -8,17 +8,16 @@ import numpy as np
 from PIL import Image
 
 from holdfast.apps.vision.detector import Cells, grid_of
-from holdfast.apps.vision.scene import Pixels
 from holdfast.errors import InvalidMessage
 
 _QUALITY = 85
 _FORMATS = ("JPEG", "PNG")
 
 
-def encode(pixels: Pixels) -> bytes:
-    """RGB pixels of shape (height, width, 3) as JPEG."""
+def encode(image: Image.Image) -> bytes:
+    """The image as JPEG."""
     out = io.BytesIO()
-    Image.fromarray(pixels).save(out, "JPEG", quality=_QUALITY)
+    image.save(out, "JPEG", quality=_QUALITY)
     return out.getvalue()
 
 

@@ -91,10 +91,8 @@ def score(truth: Frames, tracks: Frames) -> Score:
 
 def total(scores: Iterable[Score]) -> Score:
     """The counts of several videos added up."""
-    counts = [astuple(score) for score in scores]
-    return (
-        Score(*(sum(column) for column in zip(*counts, strict=True))) if counts else Score(0, 0, 0, 0, 0, 0)
-    )
+    counts = np.array([astuple(score) for score in scores], np.int64).reshape(-1, len(fields(Score)))
+    return Score(*counts.sum(axis=0).tolist())
 
 
 def identity_switches(reference: Frames, tracks: Frames) -> int:

@@ -1,0 +1,1 @@
+"""Batteries that the core never sees."""

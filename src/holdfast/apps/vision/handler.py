@@ -1,0 +1,101 @@
+"""The stream handler: fetch a frame, find what moves, follow it."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+import msgspec
+
+from holdfast.apps.vision.detector import Background, Detector
+from holdfast.apps.vision.jpeg import decode_cells
+from holdfast.apps.vision.tracker import Tracker, Tracks
+from holdfast.errors import InvalidMessage
+from holdfast.streams.handler import Context, StreamHandler
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """The message: one frame of a video. ``frame`` counts from 0 in its ``run``, without gaps."""
+
+    video: str
+    run: int
+    frame: int
+    timestamp_ms: int
+    url: str
+
+
+class _State(msgspec.Struct, frozen=True, array_like=True):
+    run: int
+    background: Background
+    tracks: Tracks
+
+
+class Tracking(StreamHandler[Frame]):
+    """Tracks what moves in front of one fixed camera.
+
+    The result of a frame is ``{video, run, frame, tracks: [{id, box: [left, top, right, bottom], score}]}``,
+    with boxes in pixels, and ids that count from 1 in each run. A run begins with nothing learnt, so its
+    results follow from its frames alone.
+    """
+
+    version = 1
+
+    def open(self, context: Context, state: bytes | None) -> None:
+        """Continue from state, bit for bit, or begin."""
+        self._run: int | None = None
+        self._detector = Detector(0, 0)
+        self._tracker = Tracker()
+        if state:
+            restored = msgspec.msgpack.decode(state, type=_State)
+            self._run = restored.run
+            self._detector = Detector.restore(restored.background)
+            self._tracker = Tracker.restore(restored.tracks)
+
+    def process(self, message: Frame, context: Context) -> dict[str, Any]:
+        """Track one frame.
+
+        Raises FileNotFoundError for a frame that isn't there, and InvalidMessage for one that is no whole
+        image or has another size than those before it. Both name its URL.
+        """
+        width, height, cells = decode_cells(_fetch(message, context), message.url)
+        if message.run != self._run:
+            self._run, self._detector, self._tracker = message.run, Detector(width, height), Tracker()
+        size = self._detector.width, self._detector.height
+        if size != (width, height):
+            raise InvalidMessage(
+                f"frame {message.url} has {width}x{height} pixels, but run {message.run} of {message.video}"
+                f" has {size[0]}x{size[1]}; send frames of another size as a new run",
+                field="url",
+            )
+        tracks = self._tracker.update(message.frame, self._detector.detect(cells))
+        return {
+            "video": message.video,
+            "run": message.run,
+            "frame": message.frame,
+            "tracks": [
+                {
+                    "id": track.id,
+                    "box": [round(side, 1) for side in track.box],
+                    "score": round(track.score, 2),
+                }
+                for track in tracks
+            ],
+        }
+
+    def snapshot(self) -> bytes:
+        """What was learnt of the background, and the tracks."""
+        if self._run is None:
+            return b""
+        return msgspec.msgpack.encode(_State(self._run, self._detector.snapshot(), self._tracker.snapshot()))
+
+
+def _fetch(message: Frame, context: Context) -> bytes:
+    try:
+        return context.fetch(message.url)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            errno.ENOENT,
+            f"frame {message.frame} of {message.video} is not in the object store;"
+            " ingest the video again with the same run, or check that every node sees the same store",
+            message.url,
+        ) from error
