@@ -1,0 +1,90 @@
+"""Placement: by load, the same for the same facts, with the least movement."""
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core.placement import Load, Member, choose, spread
+
+
+def member(name: str, streams: int = 0, slots: int = 1, room: int = 100, draining: bool = False) -> Member:
+    return Member(name, name, f"http://{name}", Load(streams, slots, room, draining))
+
+
+members = st.lists(
+    st.builds(
+        member,
+        st.text("abcdef", min_size=1),
+        streams=st.integers(0, 5),
+        slots=st.integers(0, 3),
+        room=st.integers(-1, 3),
+        draining=st.booleans(),
+    ),
+    unique_by=lambda one: one.id,
+    max_size=6,
+)
+
+
+@given(st.text(), members, st.randoms(use_true_random=False))
+def test_the_choice_has_room_and_the_lowest_share(
+    key: str, nodes: list[Member], chance: random.Random
+) -> None:
+    chosen = choose(key, nodes)
+    able = [node for node in nodes if node.load.room > 0 and not node.load.draining]
+    if not able:
+        assert chosen is None
+        return
+    assert chosen in able
+    share = {node.id: node.load.streams // max(1, node.load.slots) for node in able}
+    assert share[chosen.id] == min(share.values())
+    chance.shuffle(nodes)
+    assert choose(key, nodes) == chosen, "the order of members says nothing"
+
+
+def test_nobody_is_nobody() -> None:
+    assert choose("k", []) is None
+
+
+def test_what_was_placed_since_counts_as_load_and_takes_room() -> None:
+    nodes = [member("a"), member("b", streams=1)]
+    assert choose("k", nodes, {"a": 2}) == nodes[1]
+    assert choose("k", [member("a", room=2)], {"a": 2}) is None
+
+
+def test_a_drained_node_gets_nothing() -> None:
+    assert choose("k", [member("a", draining=True)]) is None
+
+
+def test_equal_nodes_share_keys_and_a_new_one_moves_few() -> None:
+    keys = [f"cam-{i}" for i in range(600)]
+    nodes = [member(name) for name in "abc"]
+    before = {key: choose(key, nodes) for key in keys}
+    assert all(count > 150 for count in Counter(before.values()).values())
+    after = {key: choose(key, [*nodes, member("d")]) for key in keys}
+    moved = [key for key in keys if before[key] != after[key]]
+    assert {after[key] for key in moved} == {member("d")}, "keys move to the new node only"
+
+
+def test_keys_that_must_leave_are_spread_one_after_another() -> None:
+    nodes = [member("a", streams=2), member("b"), member("c", draining=True)]
+    placed = spread((f"cam-{i}" for i in range(6)), iter(nodes))
+    assert Counter(node.id for node in placed.values()) == {"a": 2, "b": 4}
+
+
+def test_keys_without_room_stay() -> None:
+    assert len(spread(["x", "y", "z"], [member("a", room=2)])) == 2
+
+
+@given(st.permutations(["x", "y", "z"]))
+def test_spreading_knows_no_order(keys: list[str]) -> None:
+    nodes = [member("a", room=1), member("b", room=1)]
+    assert spread(keys, nodes) == spread(["x", "y", "z"], nodes)
+
+
+@pytest.mark.parametrize("slots", [1, 2, 8])
+def test_load_is_counted_by_slot(slots: int) -> None:
+    small, large = member("small", streams=1), member("large", streams=slots, slots=slots * 2)
+    assert choose("k", [small, large]) == large
