@@ -1,0 +1,99 @@
+"""Objects as files below one directory."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import tempfile
+from pathlib import Path
+from urllib.parse import quote, unquote, urlsplit
+
+from holdfast.errors import ConfigError, InvalidMessage, Unavailable
+
+
+class FileObjects:
+    """Objects below the directory ``root``. URLs are ``file:///path``, percent-encoded.
+
+    ``durable``: an object is on the disk before its URL is returned, so that no message names a frame that
+    a power failure takes away.
+    """
+
+    def __init__(self, root: str | Path, *, durable: bool = True) -> None:
+        self.root = Path(root).resolve()
+        self._durable = durable
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"the object directory {self.root} can't be made: {error.strerror}") from error
+
+    async def get(self, url: str) -> bytes:
+        path = self._locate(url)
+        try:
+            return await asyncio.to_thread(path.read_bytes)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            raise FileNotFoundError(errno.ENOENT, "no such object", url) from None
+        except OSError as error:
+            raise Unavailable(f"{url} can't be read: {error.strerror}") from error
+
+    async def put(self, name: str, data: bytes) -> str:
+        _check_name(name)
+        path = self.root / name
+        try:
+            await asyncio.to_thread(self._write, path, data)
+        except OSError as error:
+            raise Unavailable(
+                f"the object {name!r} can't be written below {self.root}: {error.strerror}"
+            ) from error
+        return f"file://{quote(str(path))}"
+
+    async def close(self) -> None:
+        pass
+
+    def _locate(self, url: str) -> Path:
+        parts = urlsplit(url)
+        if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
+            raise InvalidMessage(f"{url!r} is not an object's URL here; they begin with file://{self.root}/")
+        if "?" in url or "#" in url:
+            raise InvalidMessage(f"{url!r} has a query or a fragment; an object's URL has none")
+        path = Path(unquote(parts.path))
+        if not path.is_relative_to(self.root):
+            raise InvalidMessage(f"{url!r} is outside the object directory {self.root}")
+        _check_name(str(path.relative_to(self.root)))
+        if not path.resolve().is_relative_to(self.root):
+            raise InvalidMessage(f"{url!r} leads by a link out of the object directory {self.root}")
+        return path
+
+    def _write(self, path: Path, data: bytes) -> None:
+        """The whole file at once, by renaming a finished one."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=".put-")
+        try:
+            with os.fdopen(fd, "wb") as file:
+                os.fchmod(fd, 0o644)
+                file.write(data)
+                file.flush()
+                if self._durable:
+                    os.fsync(fd)
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+        if self._durable:
+            _sync_directory(path.parent)
+
+
+def _sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _check_name(name: str) -> None:
+    segments = name.split("/")
+    if any(
+        segment in ("", ".", "..") or "\0" in segment or segment.startswith(".put-") for segment in segments
+    ):
+        raise InvalidMessage(f"object name {name!r} has an empty segment, '.', '..', '.put-' or a NUL")

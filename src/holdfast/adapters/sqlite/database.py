@@ -1,0 +1,406 @@
+"""One SQLite file for many processes: group commit in a writer thread, reads in another.
+
+Durability: ``full`` (the default) has the disk confirm every commit, so that what was answered survives a
+power failure; ``normal`` leaves that to the operating system, which is several times faster, survives any
+crash of processes, and may lose the last moments to a power failure or a crash of the host.
+
+Whoever holds the write lock keeps all other processes waiting, and a thread that runs SQL gives up the
+interpreter lock at every step of every statement. So operations of one kind that arrive together are
+merged into few statements of many rows (:meth:`Database.write_many`), and the time that a busy thread
+may keep the interpreter from the writer is cut (``SWITCH_S``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import sqlite3
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self, TypeVar
+
+from holdfast.adapters.sqlite import mounts, schema
+from holdfast.adapters.sqlite.doorbell import Doorbell
+from holdfast.adapters.sqlite.lock import WriteLock
+from holdfast.adapters.sqlite.rows import execute_rows
+from holdfast.adapters.sqlite.worker import Call, Worker, answer
+from holdfast.errors import (
+    ConfigError,
+    HoldfastError,
+    OutcomeUnknown,
+    Unavailable,
+    UnsupportedStore,
+)
+from holdfast.ports.clock import Clock
+
+T = TypeVar("T")
+ItemT = TypeVar("ItemT")
+
+Durability = Literal["full", "normal"]
+
+BATCH_MAX = 512
+"""Operations in one transaction."""
+
+SWITCH_S = 0.0001
+"""How long a busy thread may keep the interpreter from one that is ready (Python's default is 0.005)."""
+
+FOREIGN_LOCK_S = 5.0
+"""How long to wait for programs that lock the file without the lock file (such as the sqlite3 shell)."""
+
+CHECKPOINT_PAGES = 4_000
+STATEMENTS_CACHED = 512
+
+
+class Transaction:
+    """What an operation writes with. It takes effect, and rings, only once all of the batch is committed."""
+
+    __slots__ = ("connection", "execute", "topics")
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+        self.execute = connection.execute
+        self.topics: set[str] = set()
+
+    def change_rows(self, template: str, rows: Sequence[Sequence[Any]], *parameters: Any) -> int:
+        """Run one statement for many ``{rows}``; returns how many rows it changed."""
+        return sum(cursor.rowcount for cursor in execute_rows(self.connection, template, rows, *parameters))
+
+    def list_rows(self, template: str, rows: Sequence[Sequence[Any]], *parameters: Any) -> list[str]:
+        """Run one query for many ``{rows}`` that answers with texts joined by commas; returns them all."""
+        texts = [
+            cursor.fetchone()[0] for cursor in execute_rows(self.connection, template, rows, *parameters)
+        ]
+        return [item for text in texts if text for item in str(text).split(",")]
+
+    def ring(self, topic: str) -> None:
+        """Wake those who listen to ``topic``, after the commit."""
+        self.topics.add(topic)
+
+
+class Database:
+    """An open database file. Use :meth:`open`; whoever opened it closes it, after its adapters.
+
+    Attributes:
+        path: the file.
+        doorbell: wakes those who wait for changes, in all processes.
+    """
+
+    _shared: ClassVar[dict[Path, Database]] = {}
+    _sharing: ClassVar[threading.Lock] = threading.Lock()
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        clock: Clock,
+        *,
+        durability: Durability = "full",
+        lock_timeout_s: float = 1.0,
+        busy_timeout_s: float = 10.0,
+    ) -> Self:
+        """The database in the file ``path``, made if it doesn't exist, its schema brought up to date.
+
+        A process that opens the same file again shares the first one, settings included; each opening
+        needs its own closing.
+
+        Args:
+            clock: the host's clock, which all processes share.
+            durability: ``full`` or ``normal``, see above.
+            lock_timeout_s: a process that is stopped in a transaction is killed when another has waited
+                for it so long.
+            busy_timeout_s: writes that have waited so long for a process that runs are Unavailable.
+
+        Raises ConfigError if the file can't be made or written, UnsupportedStore for a file that isn't
+        a sound database of this version or lies on a network file system, Unavailable if it is locked or
+        the disk is full.
+        """
+        place = Path(path).absolute()
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _unusable(place, error) from error
+        place = place.resolve()
+        with cls._sharing:
+            database = cls._shared.get(place)
+            if database is None:
+                database = cls(place, clock, durability, lock_timeout_s, busy_timeout_s)
+                cls._shared[place] = database
+            database._users += 1
+            assert isinstance(database, cls)
+            return database
+
+    def __init__(
+        self, path: Path, clock: Clock, durability: Durability, lock_timeout_s: float, busy_timeout_s: float
+    ) -> None:
+        self.path = path
+        self._users = 0
+        self._lock_timeout_s = lock_timeout_s
+        self._busy_timeout_s = busy_timeout_s
+        if durability not in ("full", "normal"):
+            raise ConfigError(f"durability {durability!r} must be 'full' or 'normal'")
+        mounts.refuse_network(path)
+        with contextlib.ExitStack() as undo:
+            try:
+                self._lock = WriteLock(path.with_name(f"{path.name}.lock"))
+                undo.callback(self._lock.close)
+                self.doorbell = Doorbell(path.with_name(f"{path.name}.bells"), clock.new_id())
+            except OSError as error:
+                raise _unusable(path, error) from error
+            self._writer = Worker("holdfast-db-writer", self._serve_writes, BATCH_MAX)
+            undo.callback(self._writer.close)
+            self._reader = Worker("holdfast-db-reader", self._serve_reads, 1)
+            undo.callback(self._reader.close)
+            self._stop = threading.Event()
+            self._watchdog = threading.Thread(target=self._watch, name="holdfast-db-watchdog", daemon=True)
+            self._watchdog.start()
+            undo.callback(self._watchdog.join)
+            undo.callback(self._stop.set)
+            try:
+                self._write_connection = _connect(path, undo)
+                with self._locked():
+                    schema.check(self._write_connection, path)
+                    _configure(self._write_connection, path, durability)
+                    schema.migrate(self._write_connection)
+                    schema.settle_boot(self._write_connection, clock)
+                self._read_connection = _connect(path, undo)
+                self._read_connection.execute("PRAGMA query_only = ON")
+            except sqlite3.Error as error:
+                raise _named(error, path, opening=True) from error
+            undo.pop_all()
+        # For all of the process: with the default a busy event loop starves the writer a hundredfold.
+        sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
+
+    async def write(self, operation: Callable[[Transaction], T]) -> T:
+        """Run ``operation`` in a transaction shared with others; returns its result once committed.
+
+        It must not depend on others under way, and may be run again after a rollback. If it raises,
+        nothing of it is written. Raises Unavailable if nothing was written, OutcomeUnknown if the commit
+        failed half-way.
+        """
+        result: T = await self.submit(_each, operation)
+        return result
+
+    async def write_many(
+        self, operation: Callable[[Transaction, Sequence[ItemT]], Sequence[T | HoldfastError]], item: ItemT
+    ) -> T:
+        """As :meth:`write`, but ``operation`` is called once for all items that came together.
+
+        It returns for each item, in order, its result, or an error for that item alone.
+        """
+        result: T = await self.submit(operation, item)
+        return result
+
+    def submit(
+        self, operation: Callable[[Transaction, Sequence[Any]], Sequence[Any]], item: Any
+    ) -> asyncio.Future[Any]:
+        """As :meth:`write_many`, but returns at once. Cancelling the future is no way to know whether
+        the operation ran."""
+        return self._writer.submit(operation, item)
+
+    async def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        """Run ``query`` in the reader thread; returns its result. Each statement sees what was committed
+        when it began."""
+        result: T = await self._reader.submit(query, None)
+        return result
+
+    async def close(self) -> None:
+        """Finish what was called and close the file, once every opening has been closed."""
+        with self._sharing:
+            self._users -= 1
+            if self._users:
+                return
+            self._shared.pop(self.path, None)
+        await asyncio.to_thread(self._end)
+        self.doorbell.close()
+
+    # --- the writer thread
+
+    def _serve_writes(self) -> None:
+        try:
+            with self._locked():
+                calls = self._writer.take()
+                topics = self._transact(calls) if calls else set()
+                if topics is None:
+                    topics = set()
+                    for call in calls:  # one of them failed and took the rest with it
+                        topics |= self._transact([call]) or set()
+        except OSError as error:
+            self._writer.refuse(Unavailable(f"{self.path} can't be locked: {error}"))
+            return
+        if topics:
+            self.doorbell.ring(topics)
+        answer(calls)
+
+    def _transact(self, calls: list[Call]) -> set[str] | None:
+        """Run calls in one transaction; the topics to ring, or None if each must be run alone."""
+        transaction = Transaction(self._write_connection)
+        for call in calls:
+            call.error = None
+        try:
+            transaction.execute("BEGIN IMMEDIATE")
+            for run, group in _by_run(calls).items():
+                for call, result in zip(group, run(transaction, [c.item for c in group]), strict=True):
+                    if isinstance(result, HoldfastError):
+                        call.error = result
+                    else:
+                        call.result = result
+        except Exception as error:  # noqa: BLE001 - it is the caller's, who gets it
+            self._roll_back()
+            if len(calls) > 1:
+                return None
+            calls[0].error = _named(error, self.path)
+            return set()
+        try:
+            transaction.execute("COMMIT")
+        except sqlite3.Error as error:
+            undone = self._roll_back() and error.sqlite_errorcode & 0xFF in (
+                sqlite3.SQLITE_FULL,
+                sqlite3.SQLITE_BUSY,
+            )
+            for call in calls:
+                call.error = (
+                    _named(error, self.path)
+                    if undone
+                    else OutcomeUnknown(f"{self.path}: the commit failed half-way ({error}); see to the disk")
+                )
+            return set()
+        return transaction.topics
+
+    def _roll_back(self) -> bool:
+        try:
+            if self._write_connection.in_transaction:
+                self._write_connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            return False
+        return True
+
+    # --- the reader thread
+
+    def _serve_reads(self) -> None:
+        calls = self._reader.take()
+        for call in calls:
+            try:
+                call.result = call.run(self._read_connection)
+            except Exception as error:  # noqa: BLE001 - it is the caller's, who gets it
+                call.error = _named(error, self.path)
+        answer(calls)
+
+    # --- the watchdog thread
+
+    def _watch(self) -> None:
+        while not self._stop.wait(min(self._lock_timeout_s, self._busy_timeout_s) / 4):
+            waited_s = self._lock.waited_s()
+            if waited_s > self._lock_timeout_s:
+                self._lock.break_stopped()
+            if waited_s > self._busy_timeout_s:
+                self._writer.refuse(
+                    Unavailable(
+                        f"{self.path} is locked by another process ({self._lock.holder()})"
+                        f" for more than {self._busy_timeout_s:g} s"
+                    )
+                )
+
+    # --- opening and closing
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        self._lock.acquire()
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def _end(self) -> None:
+        self._reader.close()
+        self._writer.close()
+        self._stop.set()
+        self._watchdog.join()
+        self._read_connection.close()
+        with self._locked():  # the last one to close folds the log into the file
+            self._write_connection.close()
+        self._lock.close()
+
+
+def _each(transaction: Transaction, operations: Sequence[Callable[[Transaction], Any]]) -> list[Any]:
+    """Run single operations, so that one that refuses to write leaves the others alone."""
+    results: list[Any] = []
+    connection = transaction.connection
+    for operation in operations:
+        before = connection.total_changes
+        try:
+            results.append(operation(transaction))
+        except HoldfastError as error:
+            if connection.total_changes != before:
+                raise  # it had written already: the transaction must go
+            results.append(error)
+    return results
+
+
+def _by_run(calls: list[Call]) -> dict[Callable[..., Any], list[Call]]:
+    groups: dict[Callable[..., Any], list[Call]] = {}
+    for call in calls:
+        groups.setdefault(call.run, []).append(call)
+    return groups
+
+
+def _connect(path: Path, undo: contextlib.ExitStack) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        path,
+        timeout=FOREIGN_LOCK_S,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=STATEMENTS_CACHED,
+    )
+    undo.callback(connection.close)
+    return connection
+
+
+def _configure(connection: sqlite3.Connection, path: Path, durability: Durability) -> None:
+    [mode] = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        raise UnsupportedStore(f"{path}: SQLite can't keep a write-ahead log there; use a disk of this host")
+    for setting in (
+        f"synchronous = {durability}",
+        "fullfsync = ON",  # on macOS the disk confirms only then
+        f"wal_autocheckpoint = {CHECKPOINT_PAGES}",
+        "journal_size_limit = 67108864",
+        "cache_size = -16000",
+        "temp_store = MEMORY",
+        "secure_delete = OFF",
+    ):
+        connection.execute(f"PRAGMA {setting}")
+
+
+def _unusable(path: Path, error: OSError) -> HoldfastError:
+    if error.errno == errno.ENOSPC:
+        return Unavailable(f"{path}: the disk is full; make room")
+    return ConfigError(
+        f"the database {path} can't be made or written: {error.strerror or error};"
+        " name a file in a directory that this user may write"
+    )
+
+
+def _named(error: Exception, path: Path, *, opening: bool = False) -> Exception:
+    """An error of SQLite as one of Holdfast, naming the file and what to do; any other as it is."""
+    if not isinstance(error, sqlite3.Error):
+        return error
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return Unavailable(f"{path} is locked by another program; close what else has it open for writing")
+    if code == sqlite3.SQLITE_FULL:
+        return Unavailable(f"{path}: the disk is full; make room")
+    if code == sqlite3.SQLITE_IOERR:
+        return Unavailable(f"{path}: the disk failed ({error}); see to it")
+    if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+        return UnsupportedStore(
+            f"{path} is no sound SQLite database ({error}); restore a backup, or move it away to begin again"
+        )
+    if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
+        wrong = ConfigError if opening else Unavailable
+        return wrong(
+            f"{path} can't be opened for writing ({error}); check its directory's and its own permissions"
+        )
+    return error

@@ -1,0 +1,34 @@
+"""Statements for many rows at once, of few shapes, so that SQLite can keep them prepared."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+SIZES = (1, 4, 16, 64, 256)
+"""Rows in a statement. Fewer are filled up with rows of NULL, which the statement must ignore."""
+
+
+def execute_rows(
+    connection: sqlite3.Connection, template: str, rows: Sequence[Sequence[Any]], *parameters: Any
+) -> list[sqlite3.Cursor]:
+    """Run ``template`` with ``rows`` in the place of ``{rows}``, in as many statements as it takes.
+
+    ``parameters`` are for the template's own ``?``, all of which stand after ``{rows}``."""
+    cursors = []
+    for begin in range(0, len(rows), SIZES[-1]):
+        some = rows[begin : begin + SIZES[-1]]
+        size, width = next(size for size in SIZES if size >= len(some)), len(some[0])
+        values = [value for row in some for value in row]
+        values += [None] * (width * (size - len(some)))
+        values += parameters
+        cursors.append(connection.execute(_statement(template, size, width), values))
+    return cursors
+
+
+@lru_cache(maxsize=256)
+def _statement(template: str, size: int, width: int) -> str:
+    row = f"({','.join('?' * width)})"
+    return template.replace("{rows}", ",".join([row] * size))

@@ -1,0 +1,326 @@
+"""The state store in SQLite.
+
+The ledger decides. Commits that come together are decided by one statement that says the same for the
+usual case (the epoch stands, the number is next); the ledger itself judges whatever that finds unusual.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from holdfast.adapters.sqlite.database import Database, Transaction
+from holdfast.adapters.sqlite.doorbell import SAFETY_S
+from holdfast.core import ledger
+from holdfast.core.ledger import Checkpoint, Commit, Result, RunLog, Started
+from holdfast.errors import Fenced, HoldfastError, TooLarge
+from holdfast.ports.clock import Clock
+from holdfast.ports.state import Logged
+
+TOPIC = "results"
+
+EXPIRE_BATCH = 500
+"""Results or checkpoints that one transaction drops, so that commits don't wait for it."""
+
+TRIM_EVERY = 256
+"""Commits between removals of identities that have left the window."""
+
+COLUMNS = """
+    key, epoch, member, number, commit_id, at, log, past, window, head, openings, parked, done, skipped,
+    state_version"""
+
+SELECT = f"SELECT id, {COLUMNS}, state FROM checkpoints WHERE key = ?"  # noqa: S608
+
+RECENT = "SELECT names FROM recents WHERE checkpoint = ? ORDER BY number DESC"
+
+OPEN = """
+INSERT INTO checkpoints (key, epoch, member) VALUES (?, ?, ?)
+ON CONFLICT (key) DO UPDATE SET epoch = excluded.epoch, member = excluded.member"""
+
+START = "UPDATE checkpoints SET head = ?, openings = ? WHERE key = ?"
+
+UNUSUAL = """
+WITH c (place, key, epoch, number, window) AS (VALUES {rows})
+SELECT group_concat(c.place) FROM c LEFT JOIN checkpoints s ON s.key = c.key
+WHERE c.place IS NOT NULL
+AND (s.epoch = c.epoch AND s.number = c.number - 1 AND s.window = c.window) IS NOT TRUE"""
+
+APPLY = """
+WITH c (key, number, id, log, past, window, head, parked, done, skipped, keep, version, state)
+AS (VALUES {rows})
+UPDATE checkpoints SET
+    number = c.number, commit_id = c.id, at = ?, log = c.log, past = c.past, window = c.window,
+    openings = CASE WHEN c.head = '' THEN 0 WHEN c.head = checkpoints.head THEN openings ELSE 1 END,
+    head = c.head, parked = c.parked,
+    done = checkpoints.done + c.done, skipped = checkpoints.skipped + c.skipped,
+    state = iif(c.keep, checkpoints.state, c.state),
+    state_version = iif(c.state IS NULL, checkpoints.state_version, c.version)
+FROM c WHERE checkpoints.key = c.key"""
+
+ADD_RECENT = """
+WITH c (key, number, count, names) AS (VALUES {rows})
+INSERT INTO recents (checkpoint, number, count, names)
+SELECT s.id, c.number, c.count, c.names FROM c CROSS JOIN checkpoints s ON s.key = c.key"""
+
+# A row goes once newer ones hold as many identities as the window has.
+TRIM = """
+DELETE FROM recents WHERE checkpoint = (SELECT id FROM checkpoints WHERE key = ?1) AND number <= (
+    SELECT max(number) FROM (
+        SELECT number, sum(count) OVER (ORDER BY number DESC) - count AS newer FROM recents
+        WHERE checkpoint = (SELECT id FROM checkpoints WHERE key = ?1))
+    WHERE newer >= ?2)"""
+
+FORGET = "DELETE FROM recents WHERE checkpoint = (SELECT id FROM checkpoints WHERE key = ?)"
+
+LOG = """
+INSERT INTO results (stream, key, name, epoch, at, body)
+SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL"""
+
+EXPIRE_RESULTS = """
+DELETE FROM results WHERE cursor IN (
+    SELECT cursor FROM (SELECT cursor, at FROM results ORDER BY cursor LIMIT ?) WHERE at < ?)"""
+
+LOGGED = "cursor, key, epoch, name, body, at"
+
+_encode = msgspec.json.encode
+_log = msgspec.json.Decoder(RunLog | None)
+_past = msgspec.json.Decoder(tuple[RunLog, ...])
+_names = msgspec.json.Decoder(list[str])
+
+
+class SqliteState:
+    """The checkpoints and results of all streams in a database."""
+
+    def __init__(self, database: Database, clock: Clock, *, max_state_bytes: int = 16 << 20) -> None:
+        self.max_state_bytes = max_state_bytes
+        self._database = database
+        self._clock = clock
+        self._closings = 0
+
+    # --- checkpoints
+
+    async def peek(self, key: str) -> Checkpoint | None:
+        return await self._database.read(lambda connection: _peek(connection, key))
+
+    async def open(self, key: str, expect: int, member: str) -> Checkpoint:
+        def open_(transaction: Transaction) -> Checkpoint:
+            standing = _load(transaction.connection, key)
+            opened = ledger.open_(standing, key, expect, member)
+            transaction.execute(OPEN, (key, opened.epoch, opened.member))
+            return opened
+
+        return await self._database.write(open_)
+
+    async def start(self, key: str, epoch: int, head: str) -> int:
+        def start(transaction: Transaction) -> int:
+            started = ledger.start(_peek(transaction.connection, key), key, epoch, head).started
+            assert started is not None
+            transaction.execute(START, (started.head, started.openings, key))
+            return started.openings
+
+        return await self._database.write(start)
+
+    async def commit(self, commit: Commit) -> None:
+        size = len(commit.state or b"")
+        if size > self.max_state_bytes:
+            raise TooLarge(
+                f"{commit.key}: a state of {size} bytes is over max_state_bytes, {self.max_state_bytes}"
+            )
+        await self._database.write_many(self._commit_all, commit)
+
+    async def checkpoints(self, after: str = "", limit: int = 1000) -> list[Checkpoint]:
+        query = f"SELECT id, {COLUMNS}, NULL FROM checkpoints WHERE key > ? ORDER BY key LIMIT ?"  # noqa: S608
+        rows = await self._database.read(
+            lambda connection: connection.execute(query, (after, limit)).fetchall()
+        )
+        return [_checkpoint(row) for row in rows]
+
+    # --- results
+
+    async def results(self, after: int, limit: int, wait_s: float = 0.0, stream: str = "") -> list[Logged]:
+        deadline, closings = self._clock.monotonic() + wait_s, self._closings
+        query = f"SELECT {LOGGED} FROM results WHERE cursor > ? ORDER BY cursor LIMIT ?"  # noqa: S608
+        parameters: tuple[Any, ...] = (after, limit)
+        if stream:
+            query = f"SELECT {LOGGED} FROM results WHERE stream = ? AND cursor > ? ORDER BY cursor LIMIT ?"  # noqa: S608
+            parameters = (stream, after, limit)
+        with self._database.doorbell.listen(TOPIC) as rung:
+            while True:
+                rung.clear()
+                rows = await self._database.read(
+                    lambda connection: connection.execute(query, parameters).fetchall()
+                )
+                remaining_s = deadline - self._clock.monotonic()
+                if rows or remaining_s <= 0 or self._closings != closings:
+                    return [_logged(row) for row in rows]
+                await self._clock.wait(rung, min(remaining_s, SAFETY_S))
+
+    async def result(self, key: str, name: str) -> Logged | None:
+        query = f"SELECT {LOGGED} FROM results WHERE key = ? AND name = ? ORDER BY cursor DESC LIMIT 1"  # noqa: S608
+        row = await self._database.read(lambda connection: connection.execute(query, (key, name)).fetchone())
+        return _logged(row) if row else None
+
+    async def expire(self, results_before: float, idle_before: float) -> tuple[int, int]:
+        results = checkpoints = 0
+        while dropped := await self._database.write(
+            lambda transaction: transaction.execute(EXPIRE_RESULTS, (EXPIRE_BATCH, results_before)).rowcount
+        ):
+            results += dropped
+        query = "SELECT key FROM checkpoints WHERE at > 0 AND at < ?"
+        idle = await self._database.read(
+            lambda connection: connection.execute(query, (idle_before,)).fetchall()
+        )
+        for begin in range(0, len(idle), EXPIRE_BATCH):
+            keys = [key for (key,) in idle[begin : begin + EXPIRE_BATCH]]
+            checkpoints += await self._database.write(partial(_expire, keys=keys, idle_before=idle_before))
+        return results, checkpoints
+
+    async def close(self) -> None:
+        self._closings += 1
+        self._database.doorbell.ring_here([TOPIC])
+
+    # --- commits
+
+    def _commit_all(self, transaction: Transaction, commits: Sequence[Commit]) -> list[HoldfastError | None]:
+        """Decide commits that came together, in order; the usual ones all at once."""
+        at = self._clock.wall()
+        answers: list[HoldfastError | None] = [None] * len(commits)
+        first = {commit.key: place for place, commit in reversed(list(enumerate(commits)))}
+        rows = [
+            (place, c.key, c.epoch, c.number, c.window)
+            for place, c in enumerate(commits)
+            if first[c.key] == place
+        ]
+        unusual = {int(place) for place in transaction.list_rows(UNUSUAL, rows)}
+        usual = [commits[place] for place, *_ in rows if place not in unusual]
+        if usual:
+            _apply(transaction, usual, at)
+        for place, commit in enumerate(commits):
+            if place in unusual or first[commit.key] != place:
+                answers[place] = _judge(transaction, commit, at)
+        return answers
+
+
+def _apply(transaction: Transaction, commits: Sequence[Commit], at: float) -> None:
+    """Apply commits, of different keys, that the ledger accepts and whose window is the standing one."""
+    transaction.change_rows(APPLY, [_row(commit) for commit in commits], at)
+    recent = [
+        (c.key, c.number, len(c.identities), _text(c.identities))
+        for c in commits
+        if c.window and c.identities
+    ]
+    if recent:
+        transaction.change_rows(ADD_RECENT, recent)
+    for commit in commits:
+        if commit.window and commit.number % TRIM_EVERY == 0:
+            transaction.execute(TRIM, (commit.key, commit.window))
+    _publish(transaction, commits, at)
+
+
+def _judge(transaction: Transaction, commit: Commit, at: float) -> HoldfastError | None:
+    """Let the ledger decide one commit, and write down what it says."""
+    try:
+        after = ledger.commit(_load(transaction.connection, commit.key), commit, at)
+    except Fenced as error:
+        return error
+    if after is not None:
+        transaction.change_rows(APPLY, [_row(commit)], at)
+        transaction.execute(FORGET, (commit.key,))
+        if after.recent:
+            transaction.change_rows(
+                ADD_RECENT, [(commit.key, commit.number, len(after.recent), _text(after.recent))]
+            )
+        _publish(transaction, [commit], at)
+    return None
+
+
+def _publish(transaction: Transaction, commits: Sequence[Commit], at: float) -> None:
+    rows = [
+        (commit.key[: max(commit.key.find("/"), 0)], commit.key, result.name, commit.epoch, at, result.body)
+        for commit in commits
+        for result in commit.results
+    ]
+    if rows:
+        transaction.change_rows(LOG, rows)
+        transaction.ring(TOPIC)
+
+
+def _expire(transaction: Transaction, keys: Sequence[str], idle_before: float) -> int:
+    expired = 0
+    for key in keys:
+        standing = _peek(transaction.connection, key)
+        if standing is not None and 0 < standing.at < idle_before:
+            transaction.execute(FORGET, (key,))
+            transaction.execute("DELETE FROM checkpoints WHERE key = ?", (key,))
+            left = ledger.expire(standing)
+            transaction.execute(
+                "INSERT INTO checkpoints (key, epoch, member, number, commit_id) VALUES (?, ?, ?, ?, ?)",
+                (left.key, left.epoch, left.member, left.number, left.commit_id),
+            )
+            expired += 1
+    return expired
+
+
+def _row(c: Commit) -> tuple[Any, ...]:
+    keep = c.state is None and not c.clear_state
+    return (
+        c.key, c.number, c.id, _text(c.log), _text(c.past), c.window, c.starting, c.parked, c.done, c.skipped,
+        keep, c.state_version, c.state,
+    )  # fmt: skip
+
+
+def _load(connection: sqlite3.Connection, key: str) -> Checkpoint | None:
+    """The whole checkpoint."""
+    row = connection.execute(SELECT, (key,)).fetchone()
+    return (
+        msgspec.structs.replace(_checkpoint(row), recent=_recent(connection, row[0], row[9])) if row else None
+    )
+
+
+def _peek(connection: sqlite3.Connection, key: str) -> Checkpoint | None:
+    """The checkpoint without ``recent``."""
+    row = connection.execute(SELECT, (key,)).fetchone()
+    return _checkpoint(row) if row else None
+
+
+def _recent(connection: sqlite3.Connection, checkpoint: int, window: int) -> tuple[str, ...]:
+    newest_first: list[str] = []
+    for (names,) in connection.execute(RECENT, (checkpoint,)):
+        if len(newest_first) >= window:
+            break
+        newest_first += reversed(_names.decode(names))
+    return tuple(reversed(newest_first[:window]))
+
+
+def _checkpoint(row: Sequence[Any]) -> Checkpoint:
+    (_, key, epoch, member, number, commit_id, at, log, past, _, head, openings, parked, done, skipped,
+     version, state) = row  # fmt: skip
+    return Checkpoint(
+        key=key,
+        epoch=epoch,
+        number=number,
+        commit_id=commit_id,
+        log=_log.decode(log),
+        past=_past.decode(past),
+        state=state,
+        state_version=version,
+        started=Started(head, openings) if openings else None,
+        parked=parked,
+        done=done,
+        skipped=skipped,
+        member=member,
+        at=at,
+    )
+
+
+def _logged(row: Sequence[Any]) -> Logged:
+    cursor, key, epoch, name, body, at = row
+    return Logged(cursor, key, epoch, Result(name, body), at)
+
+
+def _text(value: object) -> str:
+    return _encode(value).decode()

@@ -1,0 +1,110 @@
+"""A thread that serves calls from any number of event loops."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any
+
+from holdfast.errors import HoldfastError, Unavailable
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One call: ``item`` for the function ``run``, and what came of it."""
+
+    run: Callable[..., Any]
+    item: Any
+    future: asyncio.Future[Any]
+    result: Any = None
+    error: BaseException | None = None
+
+
+class Worker:
+    """A thread that serves calls in the order of their coming.
+
+    ``serve`` is called, in the thread, when there are calls; it takes them itself (:meth:`take`), so that
+    those are together which came while it got ready.
+    """
+
+    def __init__(self, name: str, serve: Callable[[], None], limit: int) -> None:
+        self._serve = serve
+        self._limit = limit
+        self._mutex = threading.Lock()
+        self._pending: list[Call] = []
+        self._signal: SimpleQueue[bool] = SimpleQueue()
+        self._open = True
+        self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, run: Callable[..., Any], item: Any) -> asyncio.Future[Any]:
+        """Have ``item`` served by ``run``. A call that is cancelled before its turn does nothing."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        with self._mutex:
+            if not self._open:
+                raise Unavailable("the database is closed")
+            self._pending.append(Call(run, item, future))
+            first = len(self._pending) == 1
+        if first:
+            self._signal.put(True)
+        return future
+
+    def take(self) -> list[Call]:
+        """The next calls; the thread is woken again for what is left."""
+        with self._mutex:
+            taken, self._pending = self._pending[: self._limit], self._pending[self._limit :]
+            if self._pending:
+                self._signal.put(True)
+        return [call for call in taken if not call.future.cancelled()]
+
+    def refuse(self, error: HoldfastError) -> None:
+        """Answer every call that still waits with ``error``."""
+        with self._mutex:
+            refused, self._pending = self._pending, []
+        for call in refused:
+            call.error = error
+        answer(refused)
+
+    def close(self) -> None:
+        """Serve what waits, take no more, and end the thread."""
+        with self._mutex:
+            self._open = False
+        self._signal.put(False)
+        self._thread.join()
+
+    def _loop(self) -> None:
+        while self._signal.get():
+            self._serve()
+        while self._pending:
+            self._serve()
+
+
+def answer(calls: Iterable[Call]) -> None:
+    """Hand results to their callers, waking each event loop once."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Call]] = {}
+    for call in calls:
+        by_loop.setdefault(call.future.get_loop(), []).append(call)
+    for loop, its_calls in by_loop.items():
+        call_soon(loop, _deliver, its_calls)
+
+
+def call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *args: object) -> None:
+    """Run ``callback`` in the loop, if it still runs: nobody waits in one that is closed."""
+    try:
+        loop.call_soon_threadsafe(callback, *args)
+    except RuntimeError:
+        if not loop.is_closed():
+            raise
+
+
+def _deliver(calls: list[Call]) -> None:
+    for call in calls:
+        if call.future.done():
+            continue
+        if call.error is not None:
+            call.future.set_exception(call.error)
+        else:
+            call.future.set_result(call.result)

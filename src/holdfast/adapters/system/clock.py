@@ -1,0 +1,42 @@
+"""The machine's clock."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+
+
+class SystemClock:
+    """Time, chance and sleep as the machine has them. All processes of a host share ``monotonic``."""
+
+    # Linux stops its ordinary monotonic clock while the machine is suspended; macOS does not.
+    _monotonic = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+    def monotonic(self) -> float:
+        return time.clock_gettime(self._monotonic)
+
+    def wall(self) -> float:
+        return time.time()
+
+    def random(self) -> float:
+        return random.random()  # noqa: S311 - for jitter, not for secrets
+
+    def new_id(self) -> str:
+        """32 hex digits that sort by the millisecond of their making; not counted, so forks differ."""
+        return f"{time.time_ns() // 1_000_000:012x}{os.urandom(10).hex()}"
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def wait(self, event: asyncio.Event, timeout_s: float | None) -> bool:
+        if event.is_set():
+            return True
+        if timeout_s is not None and timeout_s <= 0:
+            return False
+        try:
+            async with asyncio.timeout(None if timeout_s == float("inf") else timeout_s):
+                return await event.wait()
+        except TimeoutError:
+            return event.is_set()

@@ -1,0 +1,42 @@
+"""The SQLite adapters keep the promises of their ports."""
+
+import pytest
+
+from holdfast.adapters.sqlite.coordinator import SqliteCoordinator
+from holdfast.adapters.sqlite.database import Database
+from holdfast.adapters.sqlite.queue import SqliteQueue
+from holdfast.adapters.sqlite.state import SqliteState
+from holdfast.ports.clock import Clock
+from holdfast.testing.conformance import CoordinatorConformance, QueueConformance, StateConformance
+
+
+class TestSqliteQueue(QueueConformance):
+    @pytest.fixture
+    def queue(self, database: Database, clock: Clock) -> SqliteQueue:
+        return SqliteQueue(database, "q", clock, max_bytes=100_000)
+
+    @pytest.fixture
+    def other_queue(self, queue: SqliteQueue, database: Database, clock: Clock) -> SqliteQueue:
+        return SqliteQueue(database, "q", clock)
+
+
+class TestSqliteCoordinator(CoordinatorConformance):
+    @pytest.fixture
+    def coordinator(self, database: Database, clock: Clock) -> SqliteCoordinator:
+        return SqliteCoordinator(database, clock)
+
+    @pytest.fixture
+    def other_coordinator(
+        self, coordinator: SqliteCoordinator, database: Database, clock: Clock
+    ) -> SqliteCoordinator:
+        return SqliteCoordinator(database, clock)
+
+
+class TestSqliteState(StateConformance):
+    @pytest.fixture
+    def state(self, database: Database, clock: Clock) -> SqliteState:
+        return SqliteState(database, clock, max_state_bytes=1_000_000)
+
+    @pytest.fixture
+    def other_state(self, state: SqliteState, database: Database, clock: Clock) -> SqliteState:
+        return SqliteState(database, clock)
