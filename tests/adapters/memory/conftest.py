@@ -1,11 +1,21 @@
-"""What tests of services in memory share."""
+"""Services in memory are tested in virtual time, as they are used."""
+
+import asyncio
+from collections.abc import Callable
+from random import Random
 
 import pytest
-from tests.adapters.memory.clock import LoopClock
 
 from holdfast.ports.clock import Clock
+from holdfast.testing.simulator.loop import SimClock, VirtualLoop
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return {"virtual": VirtualLoop}
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return LoopClock()
+async def clock() -> Clock:
+    return SimClock(Random(0), "clock")

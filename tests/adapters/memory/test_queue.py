@@ -1,5 +1,6 @@
 """The queue in memory."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -47,6 +48,16 @@ async def test_a_chooser_may_repeat_what_is_in_flight(clock: Clock) -> None:
     queue.choose = everything
     [again] = await queue.receive(1, 0, 60, "other")
     assert (again.body, again.receives) == (b"1", 2)
+
+
+async def test_waking_ends_waiting_receives_at_once(clock: Clock) -> None:
+    queue = MemoryQueue(clock)
+    waiting = asyncio.create_task(queue.receive(1, 60, 60, "node"))
+    await asyncio.sleep(0)
+    queue.wake()
+    before = clock.monotonic()
+    assert await waiting == []
+    assert clock.monotonic() == before
 
 
 async def test_the_log_tells_a_message_s_life(clock: Clock) -> None:

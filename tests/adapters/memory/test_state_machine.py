@@ -1,16 +1,18 @@
 """The state store in memory against the ledger."""
 
+from random import Random
+
 from hypothesis import settings
-from tests.adapters.memory.clock import LoopClock
 
 from holdfast.adapters.memory.state import MemoryState
 from holdfast.ports.state import StateStore
 from holdfast.testing.conformance.oracle import StateMachine
+from holdfast.testing.simulator.loop import SimClock
 
 
 class MemoryStateMachine(StateMachine):
     async def make(self) -> StateStore:
-        return MemoryState(LoopClock())
+        return MemoryState(SimClock(Random(0), "clock"))
 
 
 TestMemoryStateMachine = MemoryStateMachine.TestCase

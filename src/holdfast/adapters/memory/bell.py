@@ -6,6 +6,9 @@ import asyncio
 
 from holdfast.ports.clock import Clock
 
+WAIT_MIN_S = 1e-6
+"""Shorter waits may be lost in rounding: time would stand still for who waits and looks again."""
+
 
 class Bell:
     """Rung at every change; who waits looks again."""
@@ -19,6 +22,6 @@ class Bell:
         self._rung.set()
         self._rung = asyncio.Event()
 
-    async def wait(self, timeout_s: float | None) -> bool:
-        """Wait for the next ring (True), or until ``timeout_s`` has passed (False)."""
-        return await self._clock.wait(self._rung, timeout_s)
+    async def wait(self, timeout_s: float) -> None:
+        """Wait for the next ring, ``timeout_s`` at most."""
+        await self._clock.wait(self._rung, max(timeout_s, WAIT_MIN_S))

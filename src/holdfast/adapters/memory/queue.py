@@ -19,7 +19,7 @@ class QueueEvent(msgspec.Struct, frozen=True):
     """One thing that happened to one message.
 
     ``kind``: sent, received, extended, deleted, given back, freed, stale (a receipt was refused),
-    buried, redriven or purged. ``at`` is the queue's monotonic time.
+    buried, redriven, purged or expired. ``at`` is the queue's monotonic time.
     """
 
     kind: str
@@ -102,6 +102,10 @@ class MemoryQueue:
                 return deliveries
             await self._bell.wait(min(remaining_s, self._next_visible_s()))
 
+    def wake(self) -> None:
+        self._closings += 1
+        self._bell.ring()
+
     async def extend(self, receipts: Sequence[str], visibility_s: float) -> list[str]:
         standing, stale = self._resolve(receipts)
         for message in standing:
@@ -168,9 +172,14 @@ class MemoryQueue:
             self._note_letter("purged", letter)
         return len(letters)
 
+    async def expire(self, dead_before: float) -> int:
+        letters = self._pop_letters([i for i, letter in self.letters.items() if letter.at < dead_before])
+        for letter in letters:
+            self._note_letter("expired", letter)
+        return len(letters)
+
     async def close(self) -> None:
-        self._closings += 1
-        self._bell.ring()
+        self.wake()
 
     # --- how it is done
 

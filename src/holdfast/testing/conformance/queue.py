@@ -13,6 +13,9 @@ from holdfast.ports.queue import DeadLetter, Delivery, Outgoing, Queue
 LONG_S = 60.0
 """Longer than any test: what is invisible for so long stays so."""
 
+FOREVER = 1e11
+"""A wall time that no clock reaches."""
+
 PATIENCE_S = 10.0
 """How long a test waits for what must come."""
 
@@ -111,6 +114,14 @@ class QueueConformance:
         await asyncio.sleep(0)
         await queue.close()
         assert await asyncio.wait_for(waiting, PATIENCE_S) == []
+
+    async def test_a_woken_receive_ends_and_the_queue_goes_on(self, queue: Queue) -> None:
+        waiting = asyncio.create_task(queue.receive(1, 4 * self.tick_s, LONG_S, "node"))
+        await asyncio.sleep(0)
+        queue.wake()
+        assert await asyncio.wait_for(waiting, PATIENCE_S) == []
+        await queue.send([Outgoing(b"x")])
+        assert len(await _receive(queue, 1)) == 1
 
     async def test_concurrent_receivers_never_get_the_same_delivery(
         self, queue: Queue, other_queue: Queue
@@ -328,6 +339,15 @@ class QueueConformance:
         assert [letter.id for letter in await queue.dead_letters(10)] == ["b"]
         assert await queue.purge(["a"]) == 0
         assert await queue.receive(1, self.tick_s, LONG_S, "node") == []
+
+    async def test_expiry_drops_old_letters_only(self, queue: Queue) -> None:
+        await queue.bury([DeadLetter("a", b"x", "r"), DeadLetter("b", b"y", "r")])
+        letters = await queue.dead_letters(10)
+        assert await queue.expire(min(letter.at for letter in letters)) == 0
+        assert await queue.dead_letters(10) == letters
+        assert await queue.expire(FOREVER) == 2
+        assert await queue.dead_letters(10) == []
+        assert (await queue.depth()).dead == 0
 
 
 async def _receive(
