@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -30,6 +30,12 @@ class _State(msgspec.Struct, frozen=True, array_like=True):
     tracks: Tracks
 
 
+class _Watch(NamedTuple):
+    run: int
+    detector: Detector
+    tracker: Tracker
+
+
 class Tracking(StreamHandler[Frame]):
     """Tracks what moves in front of one fixed camera.
 
@@ -42,14 +48,10 @@ class Tracking(StreamHandler[Frame]):
 
     def open(self, context: Context, state: bytes | None) -> None:
         """Continue from state, bit for bit, or begin."""
-        self._run: int | None = None
-        self._detector = Detector(0, 0)
-        self._tracker = Tracker()
+        self._watch: _Watch | None = None
         if state:
-            restored = msgspec.msgpack.decode(state, type=_State)
-            self._run = restored.run
-            self._detector = Detector.restore(restored.background)
-            self._tracker = Tracker.restore(restored.tracks)
+            saved = msgspec.msgpack.decode(state, type=_State)
+            self._watch = _Watch(saved.run, Detector.restore(saved.background), Tracker.restore(saved.tracks))
 
     def process(self, message: Frame, context: Context) -> dict[str, Any]:
         """Track one frame.
@@ -58,16 +60,16 @@ class Tracking(StreamHandler[Frame]):
         image or has another size than those before it. Both name its URL.
         """
         width, height, cells = decode_cells(_fetch(message, context), message.url)
-        if message.run != self._run:
-            self._run, self._detector, self._tracker = message.run, Detector(width, height), Tracker()
-        size = self._detector.width, self._detector.height
-        if size != (width, height):
+        if self._watch is None or self._watch.run != message.run:
+            self._watch = _Watch(message.run, Detector(width, height), Tracker())
+        detector = self._watch.detector
+        if (detector.width, detector.height) != (width, height):
             raise InvalidMessage(
                 f"frame {message.url} has {width}x{height} pixels, but run {message.run} of {message.video}"
-                f" has {size[0]}x{size[1]}; send frames of another size as a new run",
+                f" has {detector.width}x{detector.height}; send frames of another size as a new run",
                 field="url",
             )
-        tracks = self._tracker.update(message.frame, self._detector.detect(cells))
+        tracks = self._watch.tracker.update(message.frame, detector.detect(cells))
         return {
             "video": message.video,
             "run": message.run,
@@ -84,9 +86,10 @@ class Tracking(StreamHandler[Frame]):
 
     def snapshot(self) -> bytes:
         """What was learnt of the background, and the tracks."""
-        if self._run is None:
+        if self._watch is None:
             return b""
-        return msgspec.msgpack.encode(_State(self._run, self._detector.snapshot(), self._tracker.snapshot()))
+        run, detector, tracker = self._watch
+        return msgspec.msgpack.encode(_State(run, detector.snapshot(), tracker.snapshot()))
 
 
 def _fetch(message: Frame, context: Context) -> bytes:

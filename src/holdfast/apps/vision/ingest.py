@@ -41,8 +41,8 @@ def stills(path: Path, *, fps: float | None = None, seconds: float | None = None
     """The frames of a video file, in order.
 
     ``fps`` leaves frames out so that at most so many remain of each second; ``seconds`` ends early.
-    Raises UnreadableVideo for a file that is missing or no video, and at the end of a truncated one if its format
-    tells how many frames there should be.
+    Raises UnreadableVideo for a file that is missing or no video, and at the end of a truncated one if
+    its format tells how many frames there should be.
     """
     try:
         with av.open(str(path)) as container:
@@ -66,27 +66,24 @@ def _sampled(
     path: Path, container: av.container.InputContainer, fps: float | None, seconds: float | None
 ) -> Iterator[Still]:
     stream = container.streams.video[0]
-    packets = count = number = 0
+    packets = number = 0
     start_s: float | None = None
     for packet in container.demux(stream):
         packets += packet.size > 0
         for frame in packet.decode():
             if packet.is_corrupt or frame.is_corrupt:
                 raise UnreadableVideo(_cut(path, number, "a frame is damaged"))
-            if frame.pts is None or frame.time_base is None:  # as in a bare stream, without a container
-                time_s = count / float(stream.average_rate or 25)
-            else:
-                time_s = float(frame.pts * frame.time_base)
-            count += 1
+            if frame.pts is None or frame.time_base is None:
+                raise UnreadableVideo(f"{path} has frames without a time; convert it to MP4")
+            time_s = float(frame.pts * frame.time_base)
             start_s = time_s if start_s is None else start_s
             time_s -= start_s
             if seconds is not None and time_s >= seconds:
                 return
             # A hair early is on time: timestamps are rounded.
             if fps is None or time_s * fps >= number - 1e-3:
-                yield Still(
-                    number, round(time_s * 1000), encode(Image.fromarray(frame.to_ndarray(format="rgb24")))
-                )
+                image = Image.fromarray(frame.to_ndarray(format="rgb24"))
+                yield Still(number, round(time_s * 1000), encode(image))
                 number += 1
     if packets < stream.frames:
         raise UnreadableVideo(_cut(path, number, f"it has {packets} of {stream.frames} frames"))
