@@ -1,0 +1,314 @@
+"""Order of one stream: verdicts, gaps, runs, skips and a bounded inbox, one rule at a time.
+
+``test_order.py`` tries them all at once."""
+
+from typing import Any
+
+import pytest
+
+from holdfast.core.ledger import Checkpoint, RunLog, Span
+from holdfast.core.message import Place
+from holdfast.core.sequencer import PAST_RUNS_MAX, Gap, Ready, Rules, Sequencer, Verdict, Wait
+
+GAP_S = 10.0
+
+
+def at(seq: int, run: int = 0) -> Place:
+    return Place(run, seq)
+
+
+def named(name: str) -> Place:
+    return Place(0, 0, name)
+
+
+def ready(*places: Place) -> Ready:
+    return Ready(places)
+
+
+def sequencer(log: RunLog | None = None, *, past: tuple[RunLog, ...] = (), **rules: Any) -> Sequencer:
+    rules = {"first": 0, "gap_timeout_s": GAP_S, **rules}
+    return Sequencer(Rules(**rules), Checkpoint("s/k", log=log, past=past))
+
+
+def offered(sequencer: Sequencer, *places: Place) -> Sequencer:
+    for place in places:
+        assert sequencer.judge(place) is Verdict.NEW
+        assert sequencer.offer(place) is None
+    return sequencer
+
+
+def handle(sequencer: Sequencer, *places: Place) -> None:
+    sequencer.take(places)
+    for place in places:
+        sequencer.done(place)
+
+
+def commit(sequencer: Sequencer) -> list[tuple[Place, Verdict]]:
+    return sequencer.answer(sequencer.compose())
+
+
+class TestJudging:
+    LOG = RunLog(run=2, start=10, seq=20, skips=(Span(12, 13),))
+    PAST = (RunLog(run=1, start=0, seq=5, skips=(Span(4, 4),)),)
+
+    @pytest.mark.parametrize(
+        "place, verdict",
+        [
+            (at(21, 2), Verdict.NEW),
+            (at(0, 3), Verdict.NEW),
+            (at(20, 2), Verdict.DONE),
+            (at(10, 2), Verdict.DONE),
+            (at(12, 2), Verdict.SKIPPED),
+            (at(9, 2), Verdict.LATE),
+            (at(5, 1), Verdict.DONE),
+            (at(4, 1), Verdict.SKIPPED),
+            (at(6, 1), Verdict.LATE),
+            (at(0, 0), Verdict.LATE),
+        ],
+    )
+    def test_dense(self, place: Place, verdict: Verdict) -> None:
+        assert sequencer(self.LOG, past=self.PAST).judge(place) is verdict
+
+    @pytest.mark.parametrize("place", [at(4), at(4, 3)])
+    def test_below_a_given_first_is_late(self, place: Place) -> None:
+        assert sequencer(first=5).judge(place) is Verdict.LATE
+        assert sequencer(self.LOG, first=5).judge(at(4, 3)) is Verdict.LATE
+        assert sequencer(first="lowest").judge(place) is Verdict.NEW
+
+    @pytest.mark.parametrize(
+        "place, verdict",
+        [
+            (at(21, 2), Verdict.NEW),
+            (at(0, 3), Verdict.NEW),
+            (at(20, 2), Verdict.DONE),
+            (at(19, 2), Verdict.SKIPPED),
+            (at(18, 2), Verdict.LATE),
+            (at(99, 1), Verdict.LATE),
+        ],
+    )
+    def test_increasing(self, place: Place, verdict: Verdict) -> None:
+        rules = Rules(kind="increasing", first=50)
+        recent = (at(20, 2).name, "!" + at(19, 2).name)
+        assert Sequencer(rules, Checkpoint("s/k", log=self.LOG, recent=recent)).judge(place) is verdict
+
+    @pytest.mark.parametrize(
+        "name, verdict", [("a", Verdict.DONE), ("b", Verdict.SKIPPED), ("c", Verdict.NEW)]
+    )
+    def test_absent(self, name: str, verdict: Verdict) -> None:
+        checkpoint = Checkpoint("s/k", log=self.LOG, recent=("0:a", "!0:b"))
+        assert Sequencer(Rules(kind="absent"), checkpoint).judge(named(name)) is verdict
+
+    def test_nothing_is_done_before_its_commit_is_answered(self) -> None:
+        seq = offered(sequencer(), at(0), at(1))
+        handle(seq, at(0))
+        composed = seq.compose()
+        assert seq.judge(at(0)) is Verdict.NEW
+        seq.answer(composed)
+        assert seq.judge(at(0)) is Verdict.DONE
+        assert seq.judge(at(1)) is Verdict.NEW
+
+
+class TestDense:
+    def test_an_empty_inbox_waits_for_arrivals(self) -> None:
+        assert sequencer().next(0, 8) == Wait(None)
+
+    def test_a_run_of_consecutive_places_is_ready(self) -> None:
+        seq = offered(sequencer(), at(2), at(0), at(1), at(4), at(0, 1))
+        assert seq.next(0, 8) == ready(at(0), at(1), at(2))
+        assert seq.next(0, 2) == ready(at(0), at(1))
+
+    def test_ready_places_end_with_their_run(self) -> None:
+        seq = offered(sequencer(RunLog(0, 0, 4)), at(5), at(6, 1))
+        assert seq.next(0, 8) == ready(at(5))
+
+    def test_what_was_taken_and_put_back_is_next_again(self) -> None:
+        seq = offered(sequencer(), at(0), at(1))
+        seq.take((at(0), at(1)))
+        assert seq.inbox == []
+        seq.put_back((at(0), at(1)))
+        assert seq.next(0, 8) == ready(at(0), at(1))
+
+    def test_a_gap_is_waited_for_then_passed(self) -> None:
+        seq = offered(sequencer(), at(0), at(3))
+        handle(seq, at(0))
+        assert seq.next(5, 8) == Wait(5 + GAP_S, gap=True)
+        assert seq.next(14.9, 8) == Wait(5 + GAP_S, gap=True)
+        assert seq.next(15, 8) == Gap(0, Span(1, 2))
+        seq.pass_over(Span(1, 2))
+        assert seq.next(15, 8) == ready(at(3))
+        handle(seq, at(3))
+        commit(seq)
+        assert [seq.judge(at(i)) for i in range(5)] == [
+            Verdict.DONE,
+            Verdict.SKIPPED,
+            Verdict.SKIPPED,
+            Verdict.DONE,
+            Verdict.NEW,
+        ]
+
+    def test_each_gap_is_waited_for_anew(self) -> None:
+        seq = offered(sequencer(), at(1), at(3))
+        seq.next(0, 8)
+        assert seq.next(10, 8) == Gap(0, Span(0, 0))
+        seq.pass_over(Span(0, 0))
+        handle(seq, at(1))
+        assert seq.next(11, 8) == Wait(11 + GAP_S, gap=True)
+
+    def test_a_gap_that_closes_is_forgotten(self) -> None:
+        seq = offered(sequencer(), at(1))
+        seq.next(0, 8)
+        offered(seq, at(0))
+        assert seq.next(9, 8) == ready(at(0), at(1))
+        handle(seq, at(0), at(1))
+        assert seq.next(9, 8) == Wait(None)
+        offered(seq, at(3))
+        assert seq.next(11, 8) == Wait(11 + GAP_S, gap=True)
+
+    def test_held_gaps_are_never_passed(self) -> None:
+        seq = offered(sequencer(on_gap="hold"), at(1))
+        assert seq.next(0, 8) == Wait(None, gap=True)
+        assert seq.next(1e9, 8) == Wait(None, gap=True)
+
+    def test_skips_are_kept_as_ranges(self) -> None:
+        seq = offered(sequencer(), at(0), at(1), at(3), at(4))
+        seq.take((at(0), at(1), at(3), at(4)))
+        seq.skip(at(0))
+        seq.skip(at(1))
+        seq.pass_over(Span(2, 2))
+        seq.done(at(3))
+        seq.skip(at(4))
+        assert seq.cursor == RunLog(0, 0, 4, (Span(0, 2), Span(4, 4)))
+
+    def test_what_the_cursor_passed_is_judged_by_the_next_commit(self) -> None:
+        seq = offered(sequencer(), at(2))
+        seq.next(0, 8)
+        seq.next(10, 8)
+        seq.pass_over(Span(0, 1))
+        offered(seq, at(0))
+        assert seq.passed
+        assert seq.next(10, 8) == ready(at(2))
+        assert commit(seq) == [(at(0), Verdict.SKIPPED)]
+        assert seq.inbox == [at(2)]
+
+
+class TestStart:
+    def test_a_given_first_is_a_gap_when_missing(self) -> None:
+        seq = offered(sequencer(first=3), at(5))
+        assert seq.next(0, 8) == Wait(GAP_S, gap=True)
+        assert seq.next(GAP_S, 8) == Gap(0, Span(3, 4))
+
+    def test_first_is_whatever_comes_first(self) -> None:
+        seq = offered(sequencer(first="first"), at(5))
+        assert seq.next(0, 8) == ready(at(5))
+        offered(seq, at(4))
+        handle(seq, at(5))
+        assert commit(seq) == [(at(4), Verdict.LATE)]
+
+    def test_lowest_is_the_lowest_seen_in_time(self) -> None:
+        seq = offered(sequencer(first="lowest"), at(5))
+        assert seq.next(0, 8) == Wait(GAP_S, gap=True)
+        offered(seq, at(4))
+        assert seq.next(GAP_S, 8) == ready(at(4), at(5))
+        assert seq.cursor == RunLog(0, 4, 3)
+
+
+class TestRuns:
+    @pytest.mark.parametrize("first, start", [(0, 0), ("first", 2), ("lowest", 2)])
+    def test_a_new_run_waits_like_a_gap(self, first: Any, start: int) -> None:
+        log = RunLog(0, 0, 4)
+        seq = offered(sequencer(log, first=first), at(2, 1))
+        assert seq.next(0, 8) == Wait(GAP_S, gap=True)
+        offered(seq, at(5))
+        assert seq.next(5, 8) == ready(at(5))
+        handle(seq, at(5))
+        assert seq.next(5, 8) == Wait(5 + GAP_S, gap=True)
+        seq.next(5 + GAP_S, 8)
+        assert seq.cursor == RunLog(1, start, start - 1)
+        composed = seq.compose()
+        assert composed.past == (RunLog(0, 0, 5),)
+
+    def test_a_lower_run_is_late_once_the_new_one_is_recorded(self) -> None:
+        seq = offered(sequencer(RunLog(0, 0, 4)), at(0, 1))
+        seq.next(0, 8)
+        assert seq.next(GAP_S, 8) == ready(at(0, 1))
+        offered(seq, at(7))
+        assert seq.passed
+        assert commit(seq) == [(at(7), Verdict.LATE)]
+        assert seq.judge(at(4)) is Verdict.DONE
+
+    def test_the_newest_past_runs_are_kept(self) -> None:
+        seq = sequencer(RunLog(0, 0, 0))
+        for run in range(1, PAST_RUNS_MAX + 2):
+            offered(seq, at(0, run))
+            seq.next(0, 8)
+            assert seq.next(GAP_S, 8) == ready(at(0, run))
+            handle(seq, at(0, run))
+        commit(seq)
+        assert seq.judge(at(0, 1)) is Verdict.DONE
+        assert seq.judge(at(0, 0)) is Verdict.LATE, "its range was forgotten"
+
+
+class TestInbox:
+    def test_a_full_inbox_takes_a_lower_place_for_its_highest(self) -> None:
+        seq = offered(sequencer(inbox_limit=2), at(5), at(7))
+        assert seq.offer(at(6)) == at(7)
+        assert seq.offer(at(7)) == at(7)
+        assert seq.offer(at(0)) == at(6)
+        assert seq.inbox == [at(0), at(5)]
+
+    def test_without_seqs_the_newest_is_refused(self) -> None:
+        seq = offered(sequencer(kind="absent", inbox_limit=1), named("b"))
+        assert seq.offer(named("a")) == named("a")
+
+
+class TestIncreasing:
+    def test_places_run_in_order_whatever_is_between(self) -> None:
+        seq = offered(sequencer(kind="increasing"), at(9), at(4), at(1, 1))
+        assert seq.next(0, 8) == ready(at(4), at(9))
+        assert seq.next(0, 1) == ready(at(4))
+
+    def test_a_new_run_waits(self) -> None:
+        seq = offered(sequencer(RunLog(0, 4, 9), kind="increasing"), at(3, 1))
+        assert seq.next(0, 8) == Wait(GAP_S, gap=True)
+        assert seq.next(GAP_S, 8) == ready(at(3, 1))
+        assert seq.cursor == RunLog(1, 3, 2)
+
+    def test_identities_tell_done_from_skipped_from_late(self) -> None:
+        seq = offered(sequencer(kind="increasing"), at(4), at(9))
+        seq.next(0, 8)
+        handle(seq, at(4))
+        seq.take((at(9),))
+        seq.skip(at(9))
+        assert seq.cursor == RunLog(0, 4, 9)
+        commit(seq)
+        verdicts = [seq.judge(at(i)) for i in (4, 5, 9, 10)]
+        assert verdicts == [Verdict.DONE, Verdict.LATE, Verdict.SKIPPED, Verdict.NEW]
+
+
+class TestAbsent:
+    def test_places_run_as_they_came(self) -> None:
+        seq = offered(sequencer(kind="absent"), named("b"), named("a"))
+        assert seq.next(0, 8) == ready(named("b"), named("a"))
+        seq.take((named("b"),))
+        seq.put_back((named("b"),))
+        assert seq.next(0, 1) == ready(named("b"))
+        assert not seq.passed
+
+    def test_identities_are_remembered_within_the_window(self) -> None:
+        seq = offered(sequencer(kind="absent", window=2), named("a"), named("b"), named("c"))
+        handle(seq, named("a"), named("b"))
+        assert commit(seq) == []
+        assert seq.judge(named("a")) is Verdict.DONE
+        handle(seq, named("c"))
+        composed = seq.compose()
+        assert composed.identities == ("0:c",)
+        seq.answer(composed)
+        assert [seq.judge(named(x)) for x in "abc"] == [Verdict.NEW, Verdict.DONE, Verdict.DONE]
+        assert seq.cursor == RunLog(0, 0, 3)
+
+    def test_skipped_ones_are_known_as_such(self) -> None:
+        seq = offered(sequencer(kind="absent"), named("a"))
+        seq.take((named("a"),))
+        seq.skip(named("a"))
+        commit(seq)
+        assert seq.judge(named("a")) is Verdict.SKIPPED
