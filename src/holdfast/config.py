@@ -89,7 +89,7 @@ class Config(BaseSettings):
 
     ttl_s: float = _setting(5.0, "How long a membership lives without being renewed.", gt=0)
     renew_s: float = _setting(
-        lambda above: above["ttl_s"] / 3, "How often a node renews its membership.", shown="`ttl_s` / 3", gt=0
+        lambda above: round(above["ttl_s"] / 3, 3), "How often a node renews its membership.", shown="`ttl_s` / 3", gt=0
     )
     visibility_s: float = _setting(
         30.0, "How long the queue hides a delivery; it is extended while work advances.", gt=0, le=12 * 3600

@@ -7,6 +7,7 @@ ConfigError            NEVER       a setting is wrong; the text names it and the
 InvalidMessage         NEVER       a message can't be understood; it becomes a dead letter
 TooLarge               NEVER       a message, state or result is over a stated limit
 UnsupportedStore       NEVER       a database file can't be used (newer schema, network disk)
+OperationRefused       NEVER       an operator's wish makes no sense for the stream as it stands
 Unavailable            SAFE        nothing happened; the same call may be made again
 OutcomeUnknown         SAME        it may have happened; repeat the very same call or reopen
 Fenced                 STOP        a newer epoch or commit exists; this opening is over
@@ -57,6 +58,10 @@ class TooLarge(HoldfastError):
 
 class UnsupportedStore(HoldfastError):
     """A database file can't be used safely by this version or on this file system."""
+
+
+class OperationRefused(HoldfastError):
+    """What an operator asked for can't be done to the stream as it stands; the text says why."""
 
 
 class Unavailable(HoldfastError):

@@ -1,0 +1,30 @@
+"""``holdfast config``."""
+
+from __future__ import annotations
+
+from cyclopts import App
+
+from holdfast.cli import output
+from holdfast.cli.options import DEFAULTS, Json, Options
+from holdfast.config import explain
+
+app = App(name="config", help="The settings.")
+
+
+@app.command
+def show(*, json: Json = False, options: Options = DEFAULTS) -> None:
+    """Show every setting in force and where it came from. Secrets are hidden.
+
+    ```
+    holdfast config show
+    HOLDFAST_TTL_S=10 holdfast config show --json
+    ```
+
+    Args:
+        json: Print one JSON object, settings by name.
+    """
+    settings = explain(options.load())
+    if json:
+        output.json_line({name: {"value": value, "source": source} for name, value, source in settings})
+    else:
+        output.console().print(output.table("Settings", ["setting", "value", "source"], settings))

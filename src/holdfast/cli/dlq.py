@@ -1,0 +1,201 @@
+"""``holdfast dlq``: the dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from holdfast.cli import output
+from holdfast.cli.options import DEFAULTS, Json, Options
+from holdfast.cli.status import stream_names
+from holdfast.errors import ConfigError, OperationRefused
+from holdfast.ports.queue import DeadLetter, Queue
+from holdfast.runtime import operations
+from holdfast.wiring import Services
+
+app = App(name="dlq", help="Dead letters: messages set aside, each with its reason.")
+
+REASON_CHARS = 100
+
+Id = Annotated[str, Parameter(help="Id of a letter, as `holdfast dlq ls` shows them.")]
+Stream = Annotated[str, Parameter(help="Letters of this stream; without it, of every stream that is known.")]
+Key = Annotated[str | None, Parameter(help="Only letters of this key.")]
+All = Annotated[bool, Parameter(name="--all", help="Every letter of --stream (and --key).")]
+
+
+@app.command
+async def ls(
+    stream: Stream = "",
+    /,
+    *,
+    key: Key = None,
+    limit: int = 100,
+    json: Json = False,
+    options: Options = DEFAULTS,
+) -> None:
+    """List dead letters.
+
+    ```
+    holdfast dlq ls
+    holdfast dlq ls detect --key cam-1 --json
+    ```
+
+    Args:
+        limit: List so many at most.
+        json: Print JSON lines, bodies and details included.
+    """
+    async with Services(options.load()) as services:
+        found = [letter async for letter in _first(limit, _letters(services, stream, key))]
+    if json:
+        for letter in found:
+            output.json_line(record(letter))
+    else:
+        rows = [
+            [letter.id, letter.stream, letter.key, output.moment(letter.at), letter.reason[:REASON_CHARS]]
+            for letter in found
+        ]
+        title = f"Dead letters: {len(found)}{' or more' if len(found) == limit else ''}"
+        output.console().print(output.table(title, ["id", "stream", "key", "at", "reason"], rows))
+
+
+@app.command
+async def show(letter_id: str, /, *, json: Json = False, options: Options = DEFAULTS) -> None:
+    """Show one dead letter whole: reason, traceback, body.
+
+    ```
+    holdfast dlq show detect/cam-1:0:000000000000000000000000000000000001500
+    ```
+
+    Args:
+        letter_id: Its id, as `holdfast dlq ls` shows it.
+        json: Print a JSON object.
+    """
+    async with Services(options.load()) as services:
+        async for letter in _letters(services, _stream_of(letter_id), None):
+            if letter.id == letter_id:
+                break
+        else:
+            raise OperationRefused(f"no dead letter {letter_id!r}; `holdfast dlq ls` lists them")
+    if json:
+        output.json_line(record(letter))
+    else:
+        for name, value in record(letter).items():
+            output.say(f"{name}: {value}")
+
+
+@app.command
+async def redrive(
+    *ids: Id,
+    stream: str = "",
+    key: Key = None,
+    all_: All = False,
+    json: Json = False,
+    options: Options = DEFAULTS,
+) -> None:
+    """Send dead letters to their queue again, in order.
+
+    ```
+    holdfast dlq redrive detect/cam-1:0:000000000000000000000000000000000001500
+    holdfast dlq redrive --stream detect --key cam-1 --all
+    ```
+
+    Args:
+        stream: The stream whose letters --all means.
+        json: Print a JSON object.
+    """
+    await _each_queue(
+        ids, stream, key, all_, json, options, "redriven", lambda queue, some: queue.redrive(some)
+    )
+
+
+@app.command
+async def purge(
+    *ids: Id,
+    stream: str = "",
+    key: Key = None,
+    all_: All = False,
+    yes: Annotated[bool, Parameter(name=["--yes", "-y"])] = False,
+    json: Json = False,
+    options: Options = DEFAULTS,
+) -> None:
+    """Remove dead letters for good.
+
+    ```
+    holdfast dlq purge --stream detect --all --yes
+    ```
+
+    Args:
+        stream: The stream whose letters --all means.
+        yes: Really do it.
+        json: Print a JSON object.
+    """
+    if not yes:
+        raise ConfigError("purge removes messages for good; say --yes to do it")
+    await _each_queue(ids, stream, key, all_, json, options, "purged", lambda queue, some: queue.purge(some))
+
+
+async def _each_queue(
+    ids: Sequence[str],
+    stream: str,
+    key: str | None,
+    everything: bool,
+    json: bool,
+    options: Options,
+    done: str,
+    act: Callable[[Queue, Sequence[str]], Awaitable[int]],
+) -> None:
+    if bool(ids) == everything or (everything and not stream):
+        raise ConfigError("name letters by their ids, or say --stream NAME --all")
+    async with Services(options.load()) as services:
+        if everything:
+            chosen = [letter async for letter in operations.letters(services.queue(stream), key)]
+            ids = [letter.id for letter in sorted(chosen, key=operations.in_order)]
+        by_stream: dict[str, list[str]] = {}
+        for letter_id in ids:
+            by_stream.setdefault(stream or _stream_of(letter_id), []).append(letter_id)
+        count = 0
+        for name, some in by_stream.items():
+            queue = services.queue(name)
+            for start in range(0, len(some), queue.max_batch):
+                count += await act(queue, some[start : start + queue.max_batch])
+    if json:
+        output.json_line({done: count, "asked": len(ids)})
+    else:
+        output.say(f"{count} {done}" + (f"; {len(ids) - count} not found" if count < len(ids) else ""))
+
+
+def _stream_of(letter_id: str) -> str:
+    return output.split_key(letter_id)[0]
+
+
+async def _letters(services: Services, stream: str, key: str | None) -> AsyncIterator[DeadLetter]:
+    for name in [stream] if stream else await stream_names(services):
+        async for letter in operations.letters(services.queue(name), key):
+            yield letter
+
+
+async def _first(limit: int, letters: AsyncIterator[DeadLetter]) -> AsyncIterator[DeadLetter]:
+    left = limit
+    async for letter in letters:
+        yield letter
+        left -= 1
+        if left <= 0:
+            return
+
+
+def record(letter: DeadLetter) -> dict[str, Any]:
+    """A dead letter as a JSON record."""
+    return {
+        "id": letter.id,
+        "stream": letter.stream,
+        "key": letter.key,
+        "run": letter.run,
+        "seq": output.seq(letter.seq),
+        "at": output.moment(letter.at),
+        "reason": letter.reason,
+        "detail": letter.detail,
+        "attributes": letter.attributes,
+        **output.body(letter.body, "body"),
+    }

@@ -1,0 +1,200 @@
+"""``holdfast doctor``: is everything in place?"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Annotated, Literal
+
+import msgspec
+import psutil
+from cyclopts import Parameter
+
+from holdfast import config as settings
+from holdfast.app import App
+from holdfast.cli import exits, output
+from holdfast.cli.options import DEFAULTS, Json, Options
+from holdfast.cli.status import stream_names
+from holdfast.config import Config
+from holdfast.errors import ConfigError, HoldfastError, OutcomeUnknown, Unavailable
+from holdfast.log import redact
+from holdfast.protocol.peer import Done, Probe, Reply, Request
+from holdfast.wiring import Services, load_app
+
+PROBE_TIMEOUT_S = 2.0
+MIB = 1024**2
+OBJECT = "holdfast-doctor"
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """What one check found. ``fix`` says what to do, where something is to be done."""
+
+    check: str
+    verdict: Literal["ok", "warning", "failed"]
+    text: str
+    fix: str = ""
+    exit_code: int = exits.OK
+
+
+async def doctor(
+    app: Annotated[str | None, Parameter(show_default=False)] = None,
+    /,
+    *,
+    json: Json = False,
+    options: Options = DEFAULTS,
+) -> int:
+    """Check the settings and everything they name, and say what to do about what is wrong.
+
+    Nothing is changed, except that a missing SQLite file is made and one small object is stored.
+
+    ```
+    holdfast doctor
+    holdfast doctor myproject.streams:app
+    ```
+
+    Args:
+        app: Also check this app, MODULE:NAME, against the settings.
+        json: Print JSON lines, one a check.
+    """
+    findings = await examine(app, options)
+    for finding in findings:
+        if json:
+            output.json_line(finding)
+        else:
+            mark = {"ok": "✓", "warning": "!", "failed": "✗"}[finding.verdict]
+            fix = f"\n  → {finding.fix}" if finding.fix else ""
+            output.say(f"{mark} {finding.check}: {finding.text}{fix}")
+    return max(finding.exit_code for finding in findings)
+
+
+async def examine(place: str | None, options: Options) -> list[Finding]:
+    """Every check, one after the other."""
+    try:
+        config = options.load()
+    except ConfigError as error:
+        return [Finding("settings", "failed", str(error), "correct them, then run this again", exits.USAGE)]
+    changed = sum(setting.source != "default" for setting in settings.explain(config))
+    findings = [Finding("settings", "ok", f"sound; {changed} of them set, see `holdfast config show`")]
+    findings += _unknown_variables()
+    findings += _machine(config)
+    app = None
+    if place:
+        app, finding = _app(place, config)
+        findings.append(finding)
+    async with Services(config) as services:
+        findings += await _services(services, app)
+    return findings
+
+
+def _unknown_variables() -> Iterable[Finding]:
+    for variable in sorted(os.environ):
+        name = variable.removeprefix(settings.PREFIX).lower()
+        if variable.startswith(settings.PREFIX) and name not in Config.model_fields:
+            near = difflib.get_close_matches(name, Config.model_fields, 1)
+            fix = f"did you mean {settings.PREFIX}{near[0].upper()}?" if near else "unset it"
+            yield Finding("environment", "warning", f"{variable} is no setting and does nothing", fix)
+
+
+def _machine(config: Config) -> Iterable[Finding]:
+    cores, memory_mb = os.cpu_count() or 1, psutil.virtual_memory().total // MIB
+    slots = config.slots + config.spare_slots
+    needed_mb = slots * config.slot_memory_mb
+    text = f"{cores} cores, {memory_mb} MB; {config.slots} slots and {config.spare_slots} spare"
+    if needed_mb > memory_mb:
+        fix = f"set slot_memory_mb to {memory_mb // slots} or less, or have fewer slots"
+        yield Finding("machine", "warning", f"{text} may take {needed_mb} MB (slot_memory_mb)", fix)
+    elif config.slots > cores:
+        yield Finding("machine", "warning", f"{text}: slots share cores", f"set slots to {cores} or less")
+    else:
+        yield Finding("machine", "ok", text)
+
+
+def _app(place: str, config: Config) -> tuple[App | None, Finding]:
+    try:
+        app = load_app(place)
+        settings.check(config, app.streams.values())
+    except ConfigError as error:
+        return None, Finding("app", "failed", str(error), "correct it, then run this again", exits.USAGE)
+    return app, Finding("app", "ok", f"{app.name} declares {', '.join(sorted(app.streams))}")
+
+
+async def _services(services: Services, app: App | None) -> list[Finding]:
+    config = services.config
+
+    async def state() -> str:
+        some = await services.state().checkpoints(limit=1)
+        return "holds checkpoints" if some else "answers; nothing committed yet"
+
+    async def coordinator() -> str:
+        return f"answers; {len(await services.coordinator().members())} nodes live"
+
+    async def queues() -> str:
+        names = sorted(app.streams) if app else await stream_names(services)
+        depths = [(name, await services.queue(name).depth()) for name in names]
+        return (
+            "; ".join(f"{name}: {d.ready} ready, {d.dead} dead" for name, d in depths)
+            or "no stream known yet"
+        )
+
+    async def objects() -> str:
+        url = await services.objects().put(OBJECT, b"ok")
+        return (
+            f"stores and returns {url}"
+            if await services.objects().get(url) == b"ok"
+            else "returns other bytes"
+        )
+
+    findings = [
+        await _service("state store", config.state_url, state),
+        await _service("coordinator", config.coordinator_url, coordinator),
+        await _service("queue", config.queue_url, queues),
+        await _service("objects", config.objects_url, objects),
+        await _service("peer", f"{config.host}:{config.port}", lambda: _reach_itself(services)),
+    ]
+    if all(finding.verdict == "ok" for finding in findings):
+        findings += await _nodes(services)
+    return findings
+
+
+async def _service(check: str, url: str, look: Callable[[], Awaitable[str]]) -> Finding:
+    try:
+        return Finding(check, "ok", f"{redact(url)}: {await look()}")
+    except (HoldfastError, OSError) as error:
+        unreachable = isinstance(error, Unavailable | OutcomeUnknown)
+        fix = f"see that {redact(url)} is up and can be reached" if unreachable else "correct it as it says"
+        return Finding(check, "failed", f"{redact(url)}: {error}", fix, exits.code(error))
+
+
+async def _reach_itself(services: Services) -> str:
+    peer, me = services.peer(), services.clock.new_id()
+
+    async def answer(request: Request) -> Reply:
+        return Done()
+
+    try:
+        address = await peer.serve(answer)
+    except ConfigError:
+        address = f"http://{services.config.advertise or services.config.host}:{services.config.port}"
+        if any(member.address == address for member in await services.coordinator().members()):
+            return f"a node of this coordinator listens at {address}"
+        raise
+    await peer.call(address, Probe(me), PROBE_TIMEOUT_S)
+    return f"can listen, and reaches itself at {address}"
+
+
+async def _nodes(services: Services) -> list[Finding]:
+    findings, peer = [], services.peer()
+    for member in await services.coordinator().members():
+        check = f"node {member.name}"
+        try:
+            reply = await peer.call(member.address, Probe(member.id), PROBE_TIMEOUT_S)
+        except (Unavailable, OutcomeUnknown) as error:
+            fix = f"see that its machine is up and that {member.address} can be reached from here"
+            findings.append(Finding(check, "failed", str(error), fix, exits.UNREACHABLE))
+        else:
+            alive = isinstance(reply, Done)
+            text = f"{member.address} answers" + ("" if alive else ", but as another membership")
+            fix = "" if alive else "it has just joined again; look once more in a few seconds"
+            findings.append(Finding(check, "ok" if alive else "warning", text, fix))
+    return findings

@@ -1,0 +1,20 @@
+"""What the exit code of the command line says."""
+
+from __future__ import annotations
+
+from holdfast.errors import ConfigError, OutcomeUnknown, Unavailable, UnsupportedStore
+
+OK = 0
+FAILED = 1
+USAGE = 2
+"""The command line, a setting or a file is wrong; trying again doesn't help."""
+UNREACHABLE = 3
+"""A service can't be reached; trying again may help."""
+INTERRUPTED = 130
+
+
+def code(error: BaseException) -> int:
+    """The exit code for an error."""
+    if isinstance(error, ConfigError | UnsupportedStore):
+        return USAGE
+    return UNREACHABLE if isinstance(error, Unavailable | OutcomeUnknown) else FAILED

@@ -1,0 +1,45 @@
+"""What every command takes: where the settings are, and how to change one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Group, Parameter
+
+from holdfast import log
+from holdfast.config import Config, load
+from holdfast.errors import ConfigError
+
+CONFIG = Group("Settings", sort_key=99)
+
+
+@Parameter(name="*", group=CONFIG)
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options of every command."""
+
+    config: Path | None = None
+    "Config file to use instead of holdfast.toml."
+    url: str | None = None
+    "Service that is queue, coordinator and state store: sqlite:///PATH."
+    set: Annotated[tuple[str, ...], Parameter(name=["--set", "-s"], show_default=False)] = ()
+    "Any setting, as NAME=VALUE; may be repeated. `holdfast config show` lists them."
+
+    def load(self, **more: Any) -> Config:
+        """The config in force, ``more`` settings given first; logging is set up by it."""
+        overrides: dict[str, Any] = {"url": self.url}
+        for item in self.set:
+            name, equals, value = item.partition("=")
+            if not equals:
+                raise ConfigError(f"--set {item!r} must be NAME=VALUE, such as --set ttl_s=10")
+            overrides[name] = value
+        overrides.update({name: value for name, value in more.items() if value is not None})
+        config = load(overrides, self.config)
+        log.set_up(config.log_format, config.log_level)
+        return config
+
+
+DEFAULTS = Options()
+Json = Annotated[bool, Parameter(name="--json")]

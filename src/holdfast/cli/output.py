@@ -1,0 +1,85 @@
+"""What commands print: tables for people, JSON for programs. Log and errors go to stderr, never here."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from holdfast.core.message import SEQ_DIGITS
+
+
+def json_line(record: Any) -> None:
+    """One JSON value on a line, at once."""
+    sys.stdout.write(msgspec.json.encode(record).decode() + "\n")
+    sys.stdout.flush()
+
+
+def say(text: str) -> None:
+    """A line for people."""
+    console().print(Text(text), soft_wrap=True)
+
+
+def complain(text: str) -> None:
+    """An error, to stderr."""
+    Console(stderr=True).print(Text(text, style="red"), soft_wrap=True)
+
+
+def console() -> Console:
+    """The console of the present stdout. Where that is no terminal, lines are not cut to fit one."""
+    return Console() if sys.stdout.isatty() else Console(width=240)
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
+    """A table; numbers to the right."""
+    made = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    lines = [list(row) for row in rows]
+    for index, column in enumerate(columns):
+        numeric = bool(lines) and all(isinstance(line[index], int | float) for line in lines)
+        made.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for line in lines:
+        made.add_row(*(Text(_cell(value)) for value in line))
+    return made
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.1f}" if isinstance(value, float) else str(value)
+
+
+def body(data: bytes, name: str) -> dict[str, Any]:
+    """A body as a field of a JSON record: as the JSON or the text that it is, else as Base64."""
+    try:
+        return {name: msgspec.json.decode(data)}
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(data).decode()}
+
+
+def split_key(full_key: str) -> tuple[str, str]:
+    """Stream and key of a full key."""
+    stream, _, key = full_key.partition("/")
+    return stream, key
+
+
+def seq(stored: str) -> int | str:
+    """A stored seq as a number; where there is no seq, the message's id."""
+    return int(stored) if len(stored) == SEQ_DIGITS and stored.isdigit() else stored
+
+
+def moment(at: float) -> str:
+    """A wall time for people and programs: ISO 8601, UTC."""
+    return (
+        datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        if at
+        else ""
+    )

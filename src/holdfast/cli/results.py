@@ -1,0 +1,70 @@
+"""``holdfast results``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from holdfast.cli import output
+from holdfast.cli.options import DEFAULTS, Options
+from holdfast.ports.state import Logged
+from holdfast.wiring import Services
+
+PAGE = 500
+WAIT_S = 20.0
+
+
+async def results(
+    *,
+    after: int = 0,
+    stream: str = "",
+    follow: Annotated[bool, Parameter(name=["--follow", "-f"])] = False,
+    limit: Annotated[int | None, Parameter(name=["--limit", "-n"])] = None,
+    options: Options = DEFAULTS,
+) -> None:
+    """Print committed results as JSON lines, in the order of their commits.
+
+    Each line has a `cursor`; go on from the last one with --after, and no result that is still kept
+    is missed. A result is identified by `stream`, `key` and `name`.
+
+    ```
+    holdfast results --stream detect --limit 10
+    holdfast results --follow --after 1234
+    ```
+
+    Args:
+        after: Cursor to go on from.
+        stream: Only results of this stream.
+        follow: Wait for more instead of ending.
+        limit: End after so many.
+    """
+    async with Services(options.load()) as services:
+        state = services.state()
+        left = limit
+        while left is None or left > 0:
+            page = await state.results(after, min(PAGE, left or PAGE), WAIT_S if follow else 0.0, stream)
+            for logged in page:
+                output.json_line(record(logged))
+                after = logged.cursor
+            if left is not None:
+                left -= len(page)
+            if not page and not follow:
+                return
+
+
+def record(logged: Logged) -> dict[str, Any]:
+    """A result as a JSON record."""
+    stream, key = output.split_key(logged.key)
+    run, _, seq = logged.result.name.partition(":")
+    return {
+        "cursor": logged.cursor,
+        "stream": stream,
+        "key": key,
+        "run": int(run),
+        "seq": output.seq(seq),
+        "name": logged.result.name,
+        "epoch": logged.epoch,
+        "at": output.moment(logged.at),
+        **output.body(logged.result.body, "result"),
+    }

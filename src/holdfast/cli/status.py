@@ -1,0 +1,181 @@
+"""``holdfast status``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from cyclopts import Parameter
+from rich.console import Group
+from rich.live import Live
+
+from holdfast.cli import output
+from holdfast.cli.options import DEFAULTS, Json, Options
+from holdfast.core.ledger import Checkpoint
+from holdfast.ports.coordinator import Claim, Member
+from holdfast.ports.state import StateStore
+from holdfast.wiring import Services
+
+PAGE = 1000
+REFRESH_S = 1.0
+
+
+async def status(
+    *,
+    stream: tuple[str, ...] = (),
+    limit: int = 40,
+    watch: Annotated[bool, Parameter(name=["--watch", "-w"])] = False,
+    json: Json = False,
+    options: Options = DEFAULTS,
+) -> None:
+    """Show nodes, queues and streams: who owns what, how far it is, what waits.
+
+    ```
+    holdfast status
+    holdfast status --watch --stream detect
+    holdfast status --json
+    ```
+
+    Args:
+        stream: Only these streams. Also shows queues of streams that nothing was committed for yet.
+        limit: Streams shown in the table, those that stand still first.
+        watch: Go on, once a second.
+        json: Print one JSON object.
+    """
+    async with Services(options.load()) as services:
+        if not watch:
+            found = await survey(services, stream)
+            output.json_line(found) if json else output.console().print(render(found, limit))
+        elif json:
+            while True:
+                output.json_line(await survey(services, stream))
+                await services.clock.sleep(REFRESH_S)
+        else:
+            with Live(console=output.console(), auto_refresh=False, screen=True) as live:
+                while True:
+                    live.update(render(await survey(services, stream), limit), refresh=True)
+                    await services.clock.sleep(REFRESH_S)
+
+
+class QueueStatus(msgspec.Struct):
+    """One stream's queue: messages in it by what they wait for."""
+
+    stream: str
+    ready: int
+    in_flight: int
+    delayed: int
+    dead: int
+
+
+class StreamStatus(msgspec.Struct):
+    """One stream. ``owner`` is a node's name, or empty; ``quiet_s`` the time since its last commit."""
+
+    stream: str
+    key: str
+    owner: str
+    epoch: int
+    run: int | None
+    seq: int | None
+    done: int
+    skipped: int
+    parked: str
+    quiet_s: float | None
+
+
+class Survey(msgspec.Struct):
+    """Everything at one moment."""
+
+    nodes: list[Member]
+    queues: list[QueueStatus]
+    streams: list[StreamStatus]
+
+
+async def survey(services: Services, only: tuple[str, ...] = ()) -> Survey:
+    """Ask coordinator, state store and queues."""
+    members = await services.coordinator().members()
+    claims = {claim.key: claim for claim in await services.coordinator().claims()}
+    checkpoints = {point.key: point for point in await all_checkpoints(services.state())}
+    keys = sorted({*claims, *checkpoints})
+    names = {member.id: member.name for member in members}
+    now = services.clock.wall()
+    streams = [_stream(key, claims.get(key), checkpoints.get(key), names, now) for key in keys]
+    known = sorted({*only} or {entry.stream for entry in streams})
+    queues = []
+    for name in known:
+        depth = await services.queue(name).depth()
+        queues.append(QueueStatus(name, depth.ready, depth.in_flight, depth.delayed, depth.dead))
+    return Survey(members, queues, [entry for entry in streams if entry.stream in known])
+
+
+async def all_checkpoints(state: StateStore) -> list[Checkpoint]:
+    """Every checkpoint, in order of key."""
+    found: list[Checkpoint] = []
+    while page := await state.checkpoints(found[-1].key if found else "", PAGE):
+        found.extend(page)
+    return found
+
+
+def _stream(
+    full_key: str, claim: Claim | None, checkpoint: Checkpoint | None, names: dict[str, str], now: float
+) -> StreamStatus:
+    stream, key = output.split_key(full_key)
+    point = checkpoint or Checkpoint(full_key)
+    return StreamStatus(
+        stream=stream,
+        key=key,
+        owner=names.get(claim.member, "") if claim else "",
+        epoch=point.epoch,
+        run=point.log.run if point.log else None,
+        seq=point.log.seq if point.log else None,
+        done=point.done,
+        skipped=point.skipped,
+        parked=point.parked,
+        quiet_s=max(0.0, now - point.at) if point.at else None,
+    )
+
+
+def render(found: Survey, limit: int) -> Group:
+    """A survey for people."""
+    nodes = output.table(
+        f"Nodes: {len(found.nodes)}",
+        ["name", "address", "streams", "slots", "", "membership"],
+        [
+            [node.name, node.address, node.load.streams, node.load.slots, _draining(node), node.id]
+            for node in found.nodes
+        ],
+    )
+    queues = output.table(
+        f"\nQueues: {len(found.queues)}",
+        ["stream", "ready", "in flight", "delayed", "dead"],
+        [[queue.stream, queue.ready, queue.in_flight, queue.delayed, queue.dead] for queue in found.queues],
+    )
+    worst_first = sorted(found.streams, key=lambda entry: (not entry.parked, bool(entry.owner)))
+    more = f", the first {limit} shown" if len(found.streams) > limit else ""
+    streams = output.table(
+        f"\nStreams: {len(found.streams)}{more}",
+        ["stream", "key", "owner", "run", "seq", "done", "skipped", "quiet (s)", "parked"],
+        [
+            [
+                entry.stream,
+                entry.key,
+                entry.owner or "—",
+                "" if entry.run is None else entry.run,
+                "" if entry.seq is None else entry.seq,
+                entry.done,
+                entry.skipped,
+                "" if entry.quiet_s is None else entry.quiet_s,
+                entry.parked,
+            ]
+            for entry in worst_first[:limit]
+        ],
+    )
+    return Group(nodes, queues, streams)
+
+
+def _draining(node: Member) -> str:
+    return "draining" if node.load.draining else ""
+
+
+async def stream_names(services: Services) -> list[str]:
+    """Streams that a commit or a claim is known of."""
+    return [queue.stream for queue in (await survey(services)).queues]

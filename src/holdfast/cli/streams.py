@@ -1,0 +1,147 @@
+"""``holdfast streams``: what an operator may do to one stream."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from holdfast.cli import output
+from holdfast.cli.options import DEFAULTS, Json, Options
+from holdfast.core.ledger import Checkpoint
+from holdfast.errors import ConfigError
+from holdfast.runtime import operations
+from holdfast.wiring import Services
+
+app = App(name="streams", help="Pause, resume, skip or reset one stream.")
+
+Key = Annotated[str, Parameter(help="The stream and its key: STREAM/KEY, as `holdfast status` shows them.")]
+
+
+@app.command
+async def pause(key: Key, /, *, json: Json = False, options: Options = DEFAULTS) -> None:
+    """Stop a stream where it stands. Its messages wait; those over its inbox limit become dead letters
+    `parked`, which resume sends again.
+
+    ```
+    holdfast streams pause detect/cam-1
+    ```
+
+    Args:
+        json: Print the stream as a JSON object.
+    """
+    await _operate(key, json, options, lambda services: operations.pause(services.state(), key))
+
+
+@app.command
+async def resume(key: Key, /, *, json: Json = False, options: Options = DEFAULTS) -> None:
+    """Let a parked stream go on, and send its `parked` dead letters to the queue again, in order.
+
+    ```
+    holdfast streams resume detect/cam-1
+    ```
+
+    Args:
+        json: Print the stream as a JSON object.
+    """
+
+    async def go_on(services: Services) -> Checkpoint:
+        stream, _ = output.split_key(key)
+        checkpoint, sent = await operations.resume(services.state(), services.queue(stream), key)
+        if sent and not json:
+            output.say(f"{sent} dead letters sent to the queue again")
+        return checkpoint
+
+    await _operate(key, json, options, go_on)
+
+
+@app.command
+async def skip(
+    key: Key,
+    /,
+    *,
+    through: int | None = None,
+    run: int | None = None,
+    json: Json = False,
+    options: Options = DEFAULTS,
+) -> None:
+    """Pass over the message that a stream stands at, or all up to one. If it comes (again), it becomes a
+    dead letter.
+
+    ```
+    holdfast streams skip detect/cam-1
+    holdfast streams skip detect/cam-1 --through 1500
+    ```
+
+    Args:
+        through: The last seq to pass over; without it, the message at the head.
+        run: The run that --through counts in; without it, the current one.
+        json: Print the stream as a JSON object.
+    """
+    await _operate(key, json, options, lambda services: operations.skip(services.state(), key, through, run))
+
+
+@app.command
+async def reset(
+    key: Key,
+    /,
+    *,
+    keep_place: bool = False,
+    yes: Annotated[bool, Parameter(name=["--yes", "-y"])] = False,
+    json: Json = False,
+    options: Options = DEFAULTS,
+) -> None:
+    """Forget a stream's state and place, as if it had never run. Messages that were handled before are
+    then handled again if they come again. Results stay.
+
+    ```
+    holdfast streams reset detect/cam-1 --yes
+    ```
+
+    Args:
+        keep_place: Forget the state only; the stream goes on where it stands.
+        yes: Really do it.
+        json: Print the stream as a JSON object.
+    """
+    if not yes:
+        raise ConfigError(f"reset forgets the state of {key} for good; say --yes to do it")
+    await _operate(
+        key, json, options, lambda services: operations.reset(services.state(), key, keep_place=keep_place)
+    )
+
+
+async def _operate(
+    key: str, json: bool, options: Options, operation: Callable[[Services], Awaitable[Checkpoint]]
+) -> None:
+    stream, plain = output.split_key(key)
+    if not (stream and plain):
+        raise ConfigError(f"{key!r} must be STREAM/KEY, as `holdfast status` shows them")
+    async with Services(options.load()) as services:
+        checkpoint = await operation(services)
+        told = await operations.poke(services.coordinator(), services.peer(), key)
+    if json:
+        output.json_line(describe(checkpoint) | {"told": told})
+    else:
+        place = f"run {checkpoint.log.run}, seq {checkpoint.log.seq}" if checkpoint.log else "no place"
+        standing = f"parked: {checkpoint.parked}" if checkpoint.parked else "free to run"
+        owner = f"; {told} was told" if told else ""
+        output.say(f"{key}: {standing}; {place}; epoch {checkpoint.epoch}{owner}")
+
+
+def describe(checkpoint: Checkpoint) -> dict[str, Any]:
+    """A checkpoint as a JSON record, without its state."""
+    stream, key = output.split_key(checkpoint.key)
+    return {
+        "stream": stream,
+        "key": key,
+        "epoch": checkpoint.epoch,
+        "number": checkpoint.number,
+        "run": checkpoint.log.run if checkpoint.log else None,
+        "seq": checkpoint.log.seq if checkpoint.log else None,
+        "parked": checkpoint.parked,
+        "done": checkpoint.done,
+        "skipped": checkpoint.skipped,
+        "state_bytes": len(checkpoint.state or b""),
+        "at": output.moment(checkpoint.at),
+    }

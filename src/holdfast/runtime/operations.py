@@ -1,0 +1,190 @@
+"""What an operator may do to a stream: pause, resume, skip, reset.
+
+Each opens the stream, which fences its owner, and changes the checkpoint in one commit. The owner finds out
+at its next commit, or at once if it is poked, and opens the stream again as it now stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+
+import msgspec
+
+from holdfast.core.ledger import Aside, Checkpoint, Commit, RunLog, Span
+from holdfast.core.message import SEQ_DIGITS, Place
+from holdfast.core.sequencer import PAST_RUNS_MAX, SKIP_MARK
+from holdfast.errors import Fenced, OperationRefused, OutcomeUnknown, Unavailable
+from holdfast.ports.coordinator import Coordinator
+from holdfast.ports.peer import Peer
+from holdfast.ports.queue import DeadLetter, Queue
+from holdfast.ports.state import StateStore
+from holdfast.protocol.peer import Done, Poke
+
+PAUSED = "paused"
+PARKED_LETTER = "parked"
+MEMBER = "operator"
+TRIES = 5
+PAGE = 500
+POKE_TIMEOUT_S = 2.0
+
+
+async def pause(state: StateStore, key: str) -> Checkpoint:
+    """Park the stream ``key`` (``stream/key``). Raises OperationRefused."""
+
+    def change(now: Checkpoint) -> Commit:
+        # Pausing is no way to make a message that kills nodes look new: its count stays.
+        head = now.started.head if now.started else ""
+        return msgspec.structs.replace(_unchanged(now), parked=PAUSED, starting=head)
+
+    return await _change(state, key, change)
+
+
+async def resume(state: StateStore, queue: Queue, key: str) -> tuple[Checkpoint, int]:
+    """Let a parked stream go on, its head with all its tries, and send its overflow to the queue again, in
+    order. Returns the checkpoint and how many messages were sent. Raises OperationRefused."""
+    checkpoint = await _change(state, key, lambda now: msgspec.structs.replace(_unchanged(now), parked=""))
+    plain = key.partition("/")[2]
+    overflow = [
+        letter async for letter in letters(queue, plain) if letter.reason.partition(":")[0] == PARKED_LETTER
+    ]
+    overflow.sort(key=in_order)
+    sent = 0
+    for start in range(0, len(overflow), queue.max_batch):
+        sent += await queue.redrive([letter.id for letter in overflow[start : start + queue.max_batch]])
+    return checkpoint, sent
+
+
+async def skip(state: StateStore, key: str, through: int | None = None, run: int | None = None) -> Checkpoint:
+    """Pass over the head, or every seq of ``run`` up to ``through``. Raises OperationRefused."""
+    return await _change(state, key, lambda now: _skipping(now, through, run))
+
+
+async def reset(state: StateStore, key: str, *, keep_place: bool = False) -> Checkpoint:
+    """Forget the stream's state, and its place too unless ``keep_place``: then messages that were handled
+    before are new again. Results stay. Raises OperationRefused."""
+
+    def change(now: Checkpoint) -> Commit:
+        commit = msgspec.structs.replace(_unchanged(now), clear_state=True, parked="")
+        return commit if keep_place else msgspec.structs.replace(commit, log=None, past=(), window=0)
+
+    return await _change(state, key, change)
+
+
+async def poke(coordinator: Coordinator, peer: Peer, key: str) -> str:
+    """Tell the stream's owner to look at the store; returns its name, or "" if nobody could be told, which
+    does no harm: it finds out at its next commit."""
+    try:
+        claim = await coordinator.lookup(key)
+        members = await coordinator.members() if claim else []
+        for member in members:
+            if claim and member.id == claim.member:
+                stream, _, plain = key.partition("/")
+                reply = await peer.call(member.address, Poke(member.id, stream, plain), POKE_TIMEOUT_S)
+                return member.name if isinstance(reply, Done) and reply.ok else ""
+    except (Unavailable, OutcomeUnknown):
+        pass
+    return ""
+
+
+async def letters(queue: Queue, key: str | None = None) -> AsyncIterator[DeadLetter]:
+    """All dead letters, or those of the plain ``key``, in order of id."""
+    after = ""
+    while page := await queue.dead_letters(PAGE, after, key):
+        for letter in page:
+            yield letter
+        after = page[-1].id
+
+
+def in_order(letter: DeadLetter) -> tuple[str, int, str]:
+    """Sorts letters by key, and those of a key as its messages were ordered."""
+    return letter.key, letter.run, letter.seq
+
+
+async def _change(state: StateStore, key: str, change: Callable[[Checkpoint], Commit]) -> Checkpoint:
+    """Open the stream and commit ``change``; again if an owner came between, or an answer was lost."""
+    for attempt in range(1, TRIES + 1):
+        standing = await state.peek(key)
+        if standing is None:
+            raise OperationRefused(f"no stream {key!r} in the state store; `holdfast status` lists them")
+        change(standing)  # refuse what can't be before anybody is fenced
+        try:
+            opened = await state.open(key, standing.epoch, MEMBER)
+            await _commit(state, change(opened))
+            return await state.peek(key) or opened
+        except (Fenced, OutcomeUnknown):
+            if attempt == TRIES:
+                raise
+    raise AssertionError
+
+
+async def _commit(state: StateStore, commit: Commit) -> None:
+    """Apply a commit; one of unknown outcome is repeated unchanged."""
+    for _ in range(TRIES - 1):
+        try:
+            return await state.commit(commit)
+        except OutcomeUnknown:
+            continue
+    return await state.commit(commit)
+
+
+def _unchanged(now: Checkpoint) -> Commit:
+    """The next commit, which changes nothing yet; the window keeps every identity that is known."""
+    number = now.number + 1
+    return Commit(
+        key=now.key,
+        epoch=now.epoch,
+        number=number,
+        id=f"{now.epoch}.{number}",
+        log=now.log,
+        past=now.past,
+        window=len(now.recent),
+        parked=now.parked,
+    )
+
+
+def _skipping(now: Checkpoint, through: int | None, run: int | None) -> Commit:
+    place = _skipped_place(now, through, run)
+    log, past = now.log, now.past
+    if log is not None and place.run < log.run:
+        raise OperationRefused(
+            f"{now.key}: run {place.run} is over, {log.run} is current; nothing of it is waited for"
+        )
+    if log is None or place.run > log.run:
+        if log is not None:
+            past = (log, *past)[:PAST_RUNS_MAX]
+        first = place.seq if through is None else 0
+        log = RunLog(place.run, first, first - 1)
+    if place.seq <= log.seq and not place.id:
+        raise OperationRefused(
+            f"{now.key}: seq {place.seq} is passed already; the stream stands at {log.seq}"
+        )
+    seq = log.seq + 1 if place.id else place.seq
+    skips = (*log.skips, Span(log.seq + 1, seq))
+    commit = msgspec.structs.replace(
+        _unchanged(now),
+        log=msgspec.structs.replace(log, seq=seq, skips=skips),
+        past=past,
+        aside=(Aside(place.name, "skipped by the operator"),),
+        skipped=1 if through is None else seq - log.seq,
+    )
+    if now.recent or (now.started is not None and through is None):
+        # A stream that tells messages by identity must know this one; one that doesn't won't mind.
+        mark = SKIP_MARK + place.name
+        commit = msgspec.structs.replace(commit, identities=(mark,), window=len(now.recent) + 1)
+    return commit
+
+
+def _skipped_place(now: Checkpoint, through: int | None, run: int | None) -> Place:
+    """The named place, else the head whose handler was begun, else the next seq."""
+    if through is not None:
+        current = now.log.run if now.log else 0
+        return Place(current if run is None else run, through)
+    if now.started is not None:
+        head_run, _, rest = now.started.head.partition(":")
+        if len(rest) == SEQ_DIGITS and rest.isdigit():
+            return Place(int(head_run), int(rest))
+        return Place(int(head_run), 0, rest)
+    by_identity = any(not name.startswith(SKIP_MARK) for name in now.recent)
+    if now.log is None or by_identity:
+        raise OperationRefused(f"{now.key}: no message of it was begun; name the seq to skip with --through")
+    return Place(now.log.run, now.log.seq + 1)
