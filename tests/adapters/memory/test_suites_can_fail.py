@@ -1,0 +1,106 @@
+"""The suites notice a rule that is switched off."""
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from holdfast.adapters.memory.coordinator import MemoryCoordinator
+from holdfast.adapters.memory.queue import MemoryQueue
+from holdfast.adapters.memory.state import MemoryState
+from holdfast.core import ledger
+from holdfast.ports.clock import Clock
+from holdfast.testing.conformance import CoordinatorConformance, QueueConformance, StateConformance
+
+Test = Callable[..., Awaitable[None]]
+
+QUEUE, COORDINATOR, STATE = QueueConformance(), CoordinatorConformance(), StateConformance()
+
+
+def nothing(*args: Any) -> None:
+    pass
+
+
+def always(*args: Any) -> bool:
+    return True
+
+
+def never(*args: Any) -> bool:
+    return False
+
+
+def any_claim(self: MemoryCoordinator, claim: Any) -> bool:
+    return self._standing(claim.key) is not None
+
+
+def any_checkpoint(standing: Any, *args: Any) -> Any:
+    return standing
+
+
+# What is switched off, with what in its place, and which test must notice.
+QUEUE_CASES = [
+    ("_is_stale", never, QUEUE.test_a_stale_receipt_changes_nothing),
+    ("_show", nothing, QUEUE.test_given_back_shows_at_once),
+    ("_check_batch", nothing, QUEUE.test_batches_over_max_batch_are_refused),
+]
+
+COORDINATOR_CASES = [
+    ("_may_transfer", any_claim, COORDINATOR.test_a_stale_transfer_changes_nothing),
+    ("_may_transfer", any_claim, COORDINATOR.test_of_several_transfers_one_happens),
+    ("_may_release", always, COORDINATOR.test_a_stale_release_changes_nothing),
+    ("_guard_target", nothing, COORDINATOR.test_a_transfer_to_the_dead_is_refused),
+    ("_guard_lives", nothing, COORDINATOR.test_a_dead_membership_can_t_claim),
+    ("_change", nothing, COORDINATOR.test_watching_sees_joins_claims_and_leaves_in_order),
+]
+
+STATE_CASES = [
+    ("_guard_epoch", any_checkpoint, STATE.test_an_old_epoch_can_t_commit),
+    ("_guard_epoch", any_checkpoint, STATE.test_a_start_at_another_epoch_is_refused),
+    ("_guard_number", nothing, STATE.test_only_the_next_number_is_accepted),
+    ("_guard_number", nothing, STATE.test_an_old_commit_after_the_next_is_refused),
+    ("_guard_number", nothing, STATE.test_of_several_next_commits_one_happens),
+    ("is_repeat", never, STATE.test_many_repeats_at_once_apply_once),
+]
+
+
+def name(value: object) -> str:
+    return getattr(value, "__name__", str(value))
+
+
+def call(test: Test, adapter: object) -> Awaitable[None]:
+    """Run a suite's test with the adapter as every client it asks for."""
+    return test(*[adapter] * len(inspect.signature(test).parameters))
+
+
+async def fails(check: Awaitable[None]) -> None:
+    """The check ends with a failed assertion, a wrong error, or one that doesn't come in time."""
+    with pytest.raises((Exception, pytest.fail.Exception)):
+        await check
+
+
+@pytest.mark.parametrize("rule,instead,test", QUEUE_CASES, ids=name)
+async def test_the_queue_suite_can_fail(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, rule: str, instead: object, test: Test
+) -> None:
+    queue = MemoryQueue(clock)
+    monkeypatch.setattr(MemoryQueue, rule, instead)
+    await fails(call(test, queue))
+
+
+@pytest.mark.parametrize("rule,instead,test", COORDINATOR_CASES, ids=name)
+async def test_the_coordinator_suite_can_fail(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, rule: str, instead: object, test: Test
+) -> None:
+    coordinator = MemoryCoordinator(clock)
+    monkeypatch.setattr(MemoryCoordinator, rule, instead)
+    await fails(call(test, coordinator))
+
+
+@pytest.mark.parametrize("rule,instead,test", STATE_CASES, ids=name)
+async def test_the_state_suite_can_fail(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, rule: str, instead: object, test: Test
+) -> None:
+    state = MemoryState(clock)
+    monkeypatch.setattr(ledger, rule, instead)
+    await fails(call(test, state))
