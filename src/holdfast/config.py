@@ -72,7 +72,11 @@ class Config(BaseSettings):
         "What a commit to SQLite survives. `full`: a power cut. `normal`: a crash of any process, but a power"
         " cut may take back the last moments, which are then done again; several times faster on slow disks.",
     )
-    lock_timeout_s: float = _setting(2.0, "How long a call waits for SQLite's write lock.", gt=0)
+    lock_timeout_s: float = _setting(
+        2.0,
+        "A process that is stopped inside a SQLite transaction is killed when another waits so long.",
+        gt=0,
+    )
 
     node_name: str = _setting(
         socket.gethostname, "Name of this node, for people.", shown="the host's name", min_length=1
@@ -89,7 +93,10 @@ class Config(BaseSettings):
 
     ttl_s: float = _setting(5.0, "How long a membership lives without being renewed.", gt=0)
     renew_s: float = _setting(
-        lambda above: round(above["ttl_s"] / 3, 3), "How often a node renews its membership.", shown="`ttl_s` / 3", gt=0
+        lambda above: round(above["ttl_s"] / 3, 3),
+        "How often a node renews its membership.",
+        shown="`ttl_s` / 3",
+        gt=0,
     )
     visibility_s: float = _setting(
         30.0, "How long the queue hides a delivery; it is extended while work advances.", gt=0, le=12 * 3600

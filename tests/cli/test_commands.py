@@ -1,0 +1,329 @@
+"""Commands on real SQLite files: what they print, what they change, how they end."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.core.ledger import Checkpoint, Commit, Result, RunLog
+from holdfast.core.message import Place
+from holdfast.ports.coordinator import Load, Member
+from holdfast.ports.queue import DeadLetter, Outgoing
+from holdfast.wiring import Services
+
+KEY = "detect/cam-1"
+
+
+async def opened(services: Services, key: str = KEY) -> Checkpoint:
+    standing = await services.state().peek(key)
+    return await services.state().open(key, standing.epoch if standing else 0, "m")
+
+
+async def commit(services: Services, results: int = 3, key: str = KEY) -> None:
+    """Commit ``results`` messages of a stream, from seq 0."""
+    now = await opened(services, key)
+    await services.state().commit(
+        Commit(
+            key,
+            now.epoch,
+            now.number + 1,
+            f"{now.epoch}.{now.number + 1}",
+            RunLog(0, 0, results - 1),
+            state=b"state",
+            results=tuple(Result(Place(0, seq).name, b'{"count":%d}' % seq) for seq in range(results)),
+            done=results,
+        )
+    )
+
+
+async def bury(services: Services) -> None:
+    await services.queue("detect").bury(
+        [
+            DeadLetter(
+                "detect/cam-1:0:7",
+                b'{"a":1}',
+                "failed: boom",
+                {"x": "y"},
+                "Traceback",
+                "detect",
+                "cam-1",
+                0,
+                "7",
+            ),
+            DeadLetter("detect/cam-2:0:8", b"\xff", "late", {}, "", "detect", "cam-2", 0, "8"),
+            DeadLetter("detect/cam-1:0:6", b"six", "parked: paused", {}, "", "detect", "cam-1", 0, "6"),
+        ]
+    )
+
+
+# --- exit codes and help
+
+
+@pytest.mark.parametrize(
+    "arguments, code, said",
+    [
+        ([], 0, "Usage: holdfast"),
+        (["--version"], 0, "."),
+        (["wat"], 2, "Unknown command"),
+        (["status", "--wat"], 2, "Unknown option"),
+        (["status", "--limit", "x"], 2, "--limit"),
+        (["status", "--set", "ttl_s"], 2, "must be NAME=VALUE"),
+        (["status", "--set", "ttl=1"], 2, "did you mean 'ttl_s'?"),
+        (["status", "--url", "redis://:hunter2@h"], 2, "nothing serves that"),
+        (["status", "--url", "sqlite://"], 2, "names no path"),
+        (["status", "--config", "absent.toml"], 2, "no file"),
+        (["streams", "pause", "cam-1"], 2, "must be STREAM/KEY"),
+        (["streams", "pause", KEY], 1, "no stream 'detect/cam-1'"),
+        (["streams", "reset", KEY], 2, "--yes"),
+        (["dlq", "purge", "a/b"], 2, "--yes"),
+        (["dlq", "redrive"], 2, "--stream NAME --all"),
+        (["dlq", "redrive", "a/b", "--all"], 2, "--stream NAME --all"),
+        (["dlq", "show", "detect/x"], 1, "no dead letter 'detect/x'"),
+    ],
+)
+def test_exit_codes(holdfast: Any, arguments: list[str], code: int, said: str) -> None:
+    outcome = holdfast(*arguments)
+    assert outcome.code == code
+    assert said in outcome.out + outcome.err
+    assert "hunter2" not in outcome.out + outcome.err
+    assert "Traceback" not in outcome.err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["results"], ["status"], ["doctor"], ["config", "show"]]
+    + [["streams", name] for name in ("pause", "resume", "skip", "reset")]
+    + [["dlq", name] for name in ("ls", "show", "redrive", "purge")],
+    ids=" ".join,
+)
+def test_every_command_explains_itself_with_an_example(holdfast: Any, command: list[str]) -> None:
+    outcome = holdfast(*command, "--help")
+    assert outcome.code == 0
+    assert f"holdfast {' '.join(command)}" in outcome.out.replace("Usage: ", "").split("Parameters")[0]
+    assert outcome.out.count(f"holdfast {' '.join(command)}") >= 2, "usage and an example"
+    assert "--set" in outcome.out
+
+
+def test_a_service_that_does_not_answer(holdfast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.adapters.sqlite.coordinator import SqliteCoordinator
+    from holdfast.errors import Unavailable
+
+    async def fail(*arguments: Any) -> None:
+        raise Unavailable("the database is locked")
+
+    monkeypatch.setattr(SqliteCoordinator, "members", fail)
+    outcome = holdfast("status")
+    assert (outcome.code, outcome.err) == (3, "the database is locked\n")
+
+
+def test_a_reader_that_has_enough(arrange: Any, place: Path) -> None:
+    """As ``holdfast results | head -1`` ends: quietly, and well."""
+    arrange(lambda services: commit(services, results=2000))
+    reading, writing = os.pipe()
+    program = "import sys; from holdfast import cli; sys.exit(cli.run(['results', '--follow']))"
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=writing, stderr=subprocess.PIPE, cwd=place
+    ) as child:
+        os.close(writing)
+        with os.fdopen(reading) as lines:
+            assert '"cursor":1' in lines.readline()
+        assert child.stderr is not None
+        assert child.stderr.read() == b""
+        assert child.wait() == 0
+
+
+# --- results
+
+
+def test_results_are_json_lines_that_go_on_from_a_cursor(holdfast: Any, arrange: Any) -> None:
+    arrange(commit)
+    arrange(lambda services: commit(services, 1, "track/cam-1"))
+    every = holdfast("results").lines
+    assert [line["cursor"] for line in every] == [1, 2, 3, 4]
+    first = every[0]
+    assert (first["stream"], first["key"], first["run"], first["seq"]) == ("detect", "cam-1", 0, 0)
+    assert first["result"] == {"count": 0}
+    assert first["name"] == Place(0, 0).name
+    assert first["at"].endswith("Z")
+    assert holdfast("results", "--after", "2").lines == every[2:]
+    assert holdfast("results", "--stream", "track").lines == every[3:]
+    assert holdfast("results", "--limit", "2").lines == every[:2]
+    assert holdfast("results", "--follow", "--limit", "4").lines == every
+
+
+# --- status
+
+
+async def busy(services: Services) -> None:
+    await commit(services)
+    member = Member("m", "node-a", "http://127.0.0.1:1", Load(streams=1, slots=2, draining=True))
+    await services.coordinator().join(member, 30)
+    await services.coordinator().claim(KEY, "m")
+    await services.queue("detect").send([Outgoing(b"1"), Outgoing(b"2"), Outgoing(b"3", delay_s=60)])
+    await bury(services)
+
+
+def test_status_for_programs(holdfast: Any, arrange: Any) -> None:
+    arrange(busy)
+    (found,) = holdfast("status", "--json").lines
+    assert [(node["name"], node["load"]["draining"]) for node in found["nodes"]] == [("node-a", True)]
+    assert found["queues"] == [{"stream": "detect", "ready": 2, "in_flight": 0, "delayed": 1, "dead": 3}]
+    (stream,) = found["streams"]
+    assert stream.pop("quiet_s") >= 0
+    assert stream == {
+        "stream": "detect",
+        "key": "cam-1",
+        "owner": "node-a",
+        "epoch": 1,
+        "run": 0,
+        "seq": 2,
+        "done": 3,
+        "skipped": 0,
+        "parked": "",
+    }
+
+
+def test_status_for_people(holdfast: Any, arrange: Any) -> None:
+    arrange(busy)
+    arrange(lambda services: commit(services, key="track/cam-9"))
+    text = holdfast("status", "--limit", "1").out
+    assert "node-a" in text
+    assert "draining" in text
+    assert "Streams: 2, the first 1 shown" in text
+    assert "cam-9" in text, "what nobody owns comes first"
+    assert "cam-9" not in holdfast("status", "--stream", "detect").out
+
+
+def test_status_of_a_stream_that_has_not_begun(holdfast: Any) -> None:
+    (found,) = holdfast("status", "--json", "--stream", "detect").lines
+    assert [queue["stream"] for queue in found["queues"]] == ["detect"]
+
+
+# --- streams
+
+
+def test_an_operator_s_day(holdfast: Any, arrange: Any) -> None:
+    arrange(commit)
+    (paused,) = holdfast("streams", "pause", KEY, "--json").lines
+    assert (paused["parked"], paused["epoch"], paused["told"]) == ("paused", 2, "")
+    arrange(bury)
+    outcome = holdfast("streams", "resume", KEY)
+    assert "1 dead letters sent to the queue again" in outcome.out
+    assert "detect/cam-1: free to run; run 0, seq 2; epoch 3" in outcome.out
+    (skipped,) = holdfast("streams", "skip", KEY, "--through", "9", "--json").lines
+    assert (skipped["seq"], skipped["skipped"]) == (9, 7)
+    (kept,) = holdfast("streams", "reset", KEY, "--keep-place", "--yes", "--json").lines
+    assert (kept["seq"], kept["state_bytes"]) == (9, 0)
+    (reset,) = holdfast("streams", "reset", KEY, "--yes", "--json").lines
+    assert (reset["run"], reset["seq"]) == (None, None)
+    assert holdfast("streams", "skip", KEY, "--through", "1", "--run", "0").code == 0
+
+
+# --- dead letters
+
+
+def test_dead_letters_listed_and_shown(holdfast: Any, arrange: Any) -> None:
+    arrange(commit)
+    arrange(bury)
+    text = holdfast("dlq", "ls").out
+    assert "Dead letters: 3" in text
+    assert "failed: boom" in text
+    listed = holdfast("dlq", "ls", "detect", "--key", "cam-1", "--json").lines
+    assert [(letter["id"], letter["body"]) for letter in listed] == [
+        ("detect/cam-1:0:6", "six"),
+        ("detect/cam-1:0:7", {"a": 1}),
+    ]
+    assert len(holdfast("dlq", "ls", "--limit", "2", "--json").lines) == 2
+    (shown,) = holdfast("dlq", "show", "detect/cam-2:0:8", "--json").lines
+    assert (shown["reason"], shown["body_base64"]) == ("late", "/w==")
+    assert "detail: Traceback" in holdfast("dlq", "show", "detect/cam-1:0:7").out
+
+
+def test_dead_letters_sent_again_and_removed(holdfast: Any, arrange: Any) -> None:
+    arrange(commit)
+    arrange(bury)
+    assert holdfast("dlq", "redrive", "detect/cam-2:0:8", "detect/none", "--json").lines == [
+        {"redriven": 1, "asked": 2}
+    ]
+    assert "2 redriven" in holdfast("dlq", "redrive", "--stream", "detect", "--key", "cam-1", "--all").out
+
+    async def bodies(services: Services) -> list[bytes]:
+        return [d.body for d in await services.queue("detect").receive(10, 0, 30, "m")]
+
+    assert arrange(bodies) == [b"\xff", b"six", b'{"a":1}']
+    arrange(bury)
+    assert "1 purged; 1 not found" in holdfast("dlq", "purge", "detect/cam-2:0:8", "detect/none", "--yes").out
+    assert "2 purged" in holdfast("dlq", "purge", "--stream", "detect", "--all", "--yes").out
+    assert holdfast("dlq", "ls", "--json").lines == []
+
+
+# --- config and doctor
+
+
+def test_config_show(holdfast: Any, place: Path) -> None:
+    (place / "holdfast.toml").write_text('peer_secret = "correct-horse-battery"\nttl_s = 9\n')
+    (shown,) = holdfast("config", "show", "--set", "port=80", "--json").lines
+    assert shown["port"] == {"value": "80", "source": "the command line"}
+    assert shown["ttl_s"] == {"value": "9.0", "source": "holdfast.toml"}
+    assert shown["peer_secret"] == {"value": "***", "source": "holdfast.toml"}
+    assert "correct-horse" not in holdfast("config", "show").out
+
+
+def test_doctor_in_a_sound_place(holdfast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_TTLS", "1")
+    outcome = holdfast("doctor", "--json", "--set", "slot_memory_mb=1", "--set", "slots=1")
+    assert outcome.code == 0
+    found = {line["check"]: line["verdict"] for line in outcome.lines}
+    assert set(found) == {
+        "settings",
+        "environment",
+        "machine",
+        "state store",
+        "coordinator",
+        "queue",
+        "objects",
+        "peer",
+    }
+    assert {check for check, verdict in found.items() if verdict != "ok"} == {"environment"}
+    assert "HOLDFAST_TTLS is no setting and does nothing" in holdfast("doctor").out
+    assert "did you mean HOLDFAST_TTL_S?" in holdfast("doctor").out
+
+
+def test_doctor_says_what_is_wrong_and_what_to_do(holdfast: Any, place: Path) -> None:
+    assert holdfast("doctor", "--set", "port=x").code == 2
+    (place / "broken.db").write_bytes(b"no database " * 1000)
+    outcome = holdfast(
+        "doctor", "--json", "--set", "state_url=sqlite:///broken.db", "--set", "slot_memory_mb=9999999"
+    )
+    assert outcome.code == 2
+    found = {line["check"]: line for line in outcome.lines}
+    assert found["state store"]["verdict"] == "failed"
+    assert found["coordinator"]["verdict"] == "ok"
+    assert "set slot_memory_mb to" in found["machine"]["fix"]
+
+
+def test_doctor_asks_every_node(holdfast: Any, arrange: Any) -> None:
+    arrange(busy)
+    outcome = holdfast("doctor", "--json")
+    assert outcome.code == 3
+    node = outcome.lines[-1]
+    assert (node["check"], node["verdict"]) == ("node node-a", "failed")
+    assert "can be reached from here" in node["fix"]
+
+
+def test_doctor_with_an_app(holdfast: Any, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (place / "cameras.py").write_text(
+        "from holdfast import App\n"
+        "app = App('cameras')\n"
+        "@app.stream('detect', seq='frame', gap_timeout_s=45.0)\n"
+        "def detect(message, context):\n"
+        "    return None\n"
+    )
+    assert "cameras declares detect" in holdfast("doctor", "cameras:app").out
+    outcome = holdfast("doctor", "cameras:app", "--set", "visibility_s=60")
+    assert outcome.code == 2
+    assert "gap_timeout_s is 45.0 and visibility_s is 60.0" in outcome.out

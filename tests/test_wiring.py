@@ -1,0 +1,149 @@
+"""From URLs to adapters, and from a place to an app."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.config import load
+from holdfast.errors import ConfigError
+from holdfast.ports.objects import Objects
+from holdfast.ports.queue import Outgoing
+from holdfast.protocol.peer import Done, Probe, Reply, Request
+from holdfast.wiring import Services, limits, load_app, open_objects
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return tmp_path
+
+
+def names(place: Path, pattern: str) -> set[str]:
+    return {path.name for path in place.rglob(pattern)}
+
+
+async def test_services_are_opened_once_and_shared(place: Path) -> None:
+    async with Services(load({"max_message_bytes": 5, "max_state_bytes": 7})) as services:
+        queue = services.queue("detect")
+        assert services.queue("detect") is queue
+        assert services.queue("track") is not queue
+        assert services.coordinator() is services.coordinator()
+        assert services.state() is services.state()
+        assert services.objects() is services.objects()
+        assert (queue.max_bytes, services.state().max_state_bytes) == (5, 7)
+        await queue.send([Outgoing(b"12345")])
+        assert (await services.queue("track").depth()).ready == 0
+    assert (place / "holdfast.db").is_file()
+
+
+async def test_services_may_lie_apart(place: Path) -> None:
+    urls = {"queue_url": "sqlite:///q.db", "state_url": f"sqlite:///{place}/deep/s%20.db"}
+    async with Services(load(urls)) as services:
+        await services.queue("detect").send([Outgoing(b"1")])
+        assert await services.state().peek("detect/cam-1") is None
+    assert names(place, "*.db") == {"q.db", "s .db"}
+
+
+async def test_nothing_is_opened_that_is_not_asked_for(place: Path) -> None:
+    async with Services(load()):
+        pass
+    assert names(place, "*") == set()
+
+
+async def test_peers_take_the_config() -> None:
+    secret = "correct-horse-battery"
+
+    async def answer(request: Request) -> Reply:
+        return Done()
+
+    async with Services(load({"peer_secret": secret, "advertise": "localhost"})) as services:
+        address = await services.peer().serve(answer)
+        assert address.startswith("http://localhost:")
+        assert await services.peer().call(address, Probe("m"), 5) == Done()
+
+
+async def objects_round_trip(objects: Objects) -> None:
+    url = await objects.put("cam-1/1.jpg", b"frame")
+    assert await objects.get(url) == b"frame"
+
+
+@pytest.mark.parametrize("url", ["file:./frames", "file:frames", "file:///{here}/frames"])
+async def test_objects_by_url(place: Path, url: str) -> None:
+    await objects_round_trip(open_objects(url.replace("/{here}", str(place))))
+    assert (place / "frames").is_dir()
+
+
+@pytest.mark.parametrize(
+    "setting, url",
+    [
+        ("queue_url", "sqs://q"),
+        ("coordinator_url", "holdfast.db"),
+        ("state_url", "sqlite:"),
+        ("state_url", "sqlite://host/holdfast.db"),
+        ("state_url", "sqlite:///a.db?mode=ro"),
+        ("objects_url", "s3://bucket"),
+        ("objects_url", "file:"),
+    ],
+)
+async def test_urls_that_nothing_serves(setting: str, url: str) -> None:
+    async with Services(load({setting: url})) as services:
+        opening = {
+            "queue_url": lambda: services.queue("detect"),
+            "coordinator_url": services.coordinator,
+            "state_url": services.state,
+            "objects_url": services.objects,
+        }
+        with pytest.raises(ConfigError, match=rf"^{setting} is '.*use a URL such as"):
+            opening[setting]()
+
+
+def test_limits_follow_the_config() -> None:
+    config = load({"ttl_s": 9, "slots": 2, "streams_per_slot_max": 10})
+    found = limits(config)
+    assert (found.ttl_s, found.renew_s, found.streams_max) == (9, config.renew_s, 20)
+
+
+# --- apps
+
+APP = """
+from holdfast import App
+cameras = App("cameras")
+empty = App("empty")
+other = 3
+@cameras.stream("detect")
+def detect(message, context):
+    return None
+"""
+
+
+def test_an_app_is_found_from_the_working_directory(place: Path) -> None:
+    (place / "found_here.py").write_text(APP)
+    assert list(load_app("found_here:cameras").streams) == ["detect"]
+
+
+@pytest.mark.parametrize(
+    "place_of_app, said",
+    [
+        ("wired", "must be 'module:name'"),
+        (":app", "must be 'module:name'"),
+        ("nowhere_at_all:app", "there is no module 'nowhere_at_all'"),
+        ("nowhere_at_all.deep:app", "there is no module 'nowhere_at_all'"),
+        ("wired:app", "did you mean 'wired:cameras'"),
+        ("wired:other", "is int, not a holdfast.App"),
+        ("wired:empty", "declares no stream"),
+        ("wired_apart:app", "importing 'wired_apart' failed: ModuleNotFoundError"),
+        ("wired_broken:app", "importing 'wired_broken' failed: ZeroDivisionError"),
+        ("wired_bare:app", "it has no App"),
+    ],
+)
+def test_apps_that_cannot_be_loaded(place: Path, place_of_app: str, said: str) -> None:
+    (place / "wired.py").write_text(APP)
+    (place / "wired_broken.py").write_text("1 / 0")
+    (place / "wired_bare.py").write_text("")
+    (place / "wired_apart.py").write_text("import nowhere_at_all_either")
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        load_app(place_of_app)
