@@ -112,7 +112,7 @@ class SqliteQueue:
         self._name = name
         self._clock = clock
         self._topic = f"queue:{name}"
-        self._closings = 0
+        self._wakes = 0
         self._known_number: int | None = None
 
     # --- messages
@@ -132,7 +132,7 @@ class SqliteQueue:
 
     async def receive(self, limit: int, wait_s: float, visibility_s: float, holder: str) -> list[Delivery]:
         self._check_batch(range(limit))
-        deadline, closings = self._clock.monotonic() + wait_s, self._closings
+        deadline, wakes = self._clock.monotonic() + wait_s, self._wakes
         await self._number()
         with self._database.doorbell.listen(self._topic) as rung:
             while True:
@@ -141,7 +141,7 @@ class SqliteQueue:
                     return deliveries
                 while not rung.is_set():
                     remaining_s = deadline - self._clock.monotonic()
-                    if remaining_s <= 0 or self._closings != closings:
+                    if remaining_s <= 0 or self._wakes != wakes:
                         return []
                     due_s = await self._due_s()
                     if due_s <= 0 or await self._clock.wait(rung, min(due_s, remaining_s, SAFETY_S)):
@@ -252,20 +252,22 @@ class SqliteQueue:
 
         return await self._database.write(purge)
 
-    async def expire_dead(self, before: float) -> int:
-        """Remove dead letters older than the wall time ``before``; returns how many."""
+    async def expire(self, dead_before: float) -> int:
         number = await self._number()
         return await self._database.write(
             lambda transaction: (
                 transaction.execute(
-                    "DELETE FROM dead_letters WHERE queue = ? AND at < ?", (number, before)
+                    "DELETE FROM dead_letters WHERE queue = ? AND at < ?", (number, dead_before)
                 ).rowcount
             )
         )
 
-    async def close(self) -> None:
-        self._closings += 1
+    def wake(self) -> None:
+        self._wakes += 1
         self._database.doorbell.ring_here([self._topic])
+
+    async def close(self) -> None:
+        self.wake()
 
     # --- how it is done
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -77,8 +77,8 @@ DELETE FROM recents WHERE checkpoint = (SELECT id FROM checkpoints WHERE key = ?
 FORGET = "DELETE FROM recents WHERE checkpoint = (SELECT id FROM checkpoints WHERE key = ?)"
 
 LOG = """
-INSERT INTO results (stream, key, name, epoch, at, body)
-SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL"""
+WITH r (stream, key, name, epoch, body) AS (VALUES {rows})
+INSERT INTO results (stream, key, name, epoch, body, at) SELECT r.*, ? FROM r WHERE key IS NOT NULL"""
 
 EXPIRE_RESULTS = """
 DELETE FROM results WHERE cursor IN (
@@ -130,7 +130,7 @@ class SqliteState:
             raise TooLarge(
                 f"{commit.key}: a state of {size} bytes is over max_state_bytes, {self.max_state_bytes}"
             )
-        await self._database.write_many(self._commit_all, commit)
+        await self._database.write_many(self._commit_all, _prepare(commit))
 
     async def checkpoints(self, after: str = "", limit: int = 1000) -> list[Checkpoint]:
         query = f"SELECT id, {COLUMNS}, NULL FROM checkpoints WHERE key > ? ORDER BY key LIMIT ?"  # noqa: S608
@@ -185,67 +185,85 @@ class SqliteState:
 
     # --- commits
 
-    def _commit_all(self, transaction: Transaction, commits: Sequence[Commit]) -> list[HoldfastError | None]:
+    def _commit_all(
+        self, transaction: Transaction, commits: Sequence[Prepared]
+    ) -> list[HoldfastError | None]:
         """Decide commits that came together, in order; the usual ones all at once."""
         at = self._clock.wall()
-        answers: list[HoldfastError | None] = [None] * len(commits)
-        first = {commit.key: place for place, commit in reversed(list(enumerate(commits)))}
+        first: dict[str, int] = {}
+        for place, prepared in enumerate(commits):
+            first.setdefault(prepared.commit.key, place)
         rows = [
-            (place, c.key, c.epoch, c.number, c.window)
-            for place, c in enumerate(commits)
-            if first[c.key] == place
+            (place, key, commit.epoch, commit.number, commit.window)
+            for key, place in first.items()
+            for commit in [commits[place].commit]
         ]
-        unusual = {int(place) for place in transaction.list_rows(UNUSUAL, rows)}
-        usual = [commits[place] for place, *_ in rows if place not in unusual]
+        usual = set(first.values()).difference(map(int, transaction.list_rows(UNUSUAL, rows)))
         if usual:
-            _apply(transaction, usual, at)
-        for place, commit in enumerate(commits):
-            if place in unusual or first[commit.key] != place:
-                answers[place] = _judge(transaction, commit, at)
-        return answers
+            _apply(transaction, [commits[place] for place in sorted(usual)], at)
+        return [
+            None if place in usual else _judge(transaction, prepared, at)
+            for place, prepared in enumerate(commits)
+        ]
 
 
-def _apply(transaction: Transaction, commits: Sequence[Commit], at: float) -> None:
+class Prepared(NamedTuple):
+    """A commit and its rows, made before the transaction so that nobody waits for that."""
+
+    commit: Commit
+    row: tuple[Any, ...]
+    recent: tuple[Any, ...] | None
+    results: list[tuple[Any, ...]]
+
+
+def _prepare(commit: Commit) -> Prepared:
+    c, keep = commit, commit.state is None and not commit.clear_state
+    stream = c.key[: max(c.key.find("/"), 0)]
+    return Prepared(
+        commit,
+        row=(
+            c.key, c.number, c.id, _text(c.log), _text(c.past), c.window, c.starting, c.parked,
+            c.done, c.skipped, keep, c.state_version, c.state,
+        ),
+        recent=_recent_row(c, c.identities) if c.window and c.identities else None,
+        results=[(stream, c.key, result.name, c.epoch, result.body) for result in c.results],
+    )  # fmt: skip
+
+
+def _recent_row(commit: Commit, identities: Sequence[str]) -> tuple[Any, ...]:
+    return (commit.key, commit.number, len(identities), _text(identities))
+
+
+def _apply(transaction: Transaction, commits: Sequence[Prepared], at: float) -> None:
     """Apply commits, of different keys, that the ledger accepts and whose window is the standing one."""
-    transaction.change_rows(APPLY, [_row(commit) for commit in commits], at)
-    recent = [
-        (c.key, c.number, len(c.identities), _text(c.identities))
-        for c in commits
-        if c.window and c.identities
-    ]
-    if recent:
-        transaction.change_rows(ADD_RECENT, recent)
-    for commit in commits:
+    transaction.change_rows(APPLY, [prepared.row for prepared in commits], at)
+    transaction.change_rows(ADD_RECENT, [prepared.recent for prepared in commits if prepared.recent])
+    for commit, *_ in commits:
         if commit.window and commit.number % TRIM_EVERY == 0:
             transaction.execute(TRIM, (commit.key, commit.window))
     _publish(transaction, commits, at)
 
 
-def _judge(transaction: Transaction, commit: Commit, at: float) -> HoldfastError | None:
+def _judge(transaction: Transaction, prepared: Prepared, at: float) -> HoldfastError | None:
     """Let the ledger decide one commit, and write down what it says."""
+    commit = prepared.commit
     try:
         after = ledger.commit(_load(transaction.connection, commit.key), commit, at)
     except Fenced as error:
         return error
     if after is not None:
-        transaction.change_rows(APPLY, [_row(commit)], at)
+        transaction.change_rows(APPLY, [prepared.row], at)
         transaction.execute(FORGET, (commit.key,))
         if after.recent:
-            transaction.change_rows(
-                ADD_RECENT, [(commit.key, commit.number, len(after.recent), _text(after.recent))]
-            )
-        _publish(transaction, [commit], at)
+            transaction.change_rows(ADD_RECENT, [_recent_row(commit, after.recent)])
+        _publish(transaction, [prepared], at)
     return None
 
 
-def _publish(transaction: Transaction, commits: Sequence[Commit], at: float) -> None:
-    rows = [
-        (commit.key[: max(commit.key.find("/"), 0)], commit.key, result.name, commit.epoch, at, result.body)
-        for commit in commits
-        for result in commit.results
-    ]
+def _publish(transaction: Transaction, commits: Sequence[Prepared], at: float) -> None:
+    rows = [row for prepared in commits for row in prepared.results]
     if rows:
-        transaction.change_rows(LOG, rows)
+        transaction.change_rows(LOG, rows, at)
         transaction.ring(TOPIC)
 
 
@@ -263,14 +281,6 @@ def _expire(transaction: Transaction, keys: Sequence[str], idle_before: float) -
             )
             expired += 1
     return expired
-
-
-def _row(c: Commit) -> tuple[Any, ...]:
-    keep = c.state is None and not c.clear_state
-    return (
-        c.key, c.number, c.id, _text(c.log), _text(c.past), c.window, c.starting, c.parked, c.done, c.skipped,
-        keep, c.state_version, c.state,
-    )  # fmt: skip
 
 
 def _load(connection: sqlite3.Connection, key: str) -> Checkpoint | None:

@@ -1,0 +1,38 @@
+"""What only the coordinator in SQLite does."""
+
+import pytest
+
+from holdfast.adapters.sqlite import coordinator as module
+from holdfast.adapters.sqlite.coordinator import SqliteCoordinator
+from holdfast.adapters.sqlite.database import Database
+from holdfast.ports.clock import Clock
+from holdfast.ports.coordinator import Member
+
+
+async def test_old_changes_are_pruned_and_who_missed_them_starts_again(
+    database: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CHANGES_KEPT", 20)
+    monkeypatch.setattr(module, "PRUNE_EVERY", 10)
+    coordinator = SqliteCoordinator(database, clock)
+    begin, _ = await coordinator.watch(-1, 0)
+    await coordinator.join(Member("a", "a", ""), 60)
+    for i in range(30):
+        await coordinator.release(await coordinator.claim(f"s/{i}", "a"))
+    assert await coordinator.watch(begin, 60) == (-1, [])
+    now, changes = await coordinator.watch(-1, 60)
+    assert changes == []
+    assert [c.claim.key for c in (await coordinator.watch(now - 2, 60))[1] if c.claim] == ["s/29", "s/29"]
+    [rows] = await database.read(lambda c: c.execute("SELECT count(*) FROM changes").fetchone())
+    assert rows <= 30
+
+
+async def test_a_lapse_wakes_who_watches(database: Database, clock: Clock) -> None:
+    coordinator = SqliteCoordinator(database, clock)
+    member = Member("a", "a", "")
+    await coordinator.join(member, 0.2)
+    number, _ = await coordinator.watch(-1, 0)
+    begun_at = clock.monotonic()
+    _, [change] = await coordinator.watch(number, 30)
+    assert (change.kind, change.member) == ("left", member)
+    assert 0.1 < clock.monotonic() - begun_at < 1.0
