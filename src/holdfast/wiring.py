@@ -106,6 +106,7 @@ class Services:
         secret = self.config.peer_secret
         return self._kept(
             HttpPeer(
+                self.clock,
                 self.config.host,
                 self.config.port,
                 secret=secret.get_secret_value() if secret else None,

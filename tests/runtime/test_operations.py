@@ -271,4 +271,4 @@ async def test_poking_the_owner(clock: Clock, reply: Any, told: str) -> None:
     await coordinator.join(Member("m", "node-a", "http://a"), 30)
     await coordinator.claim(KEY, "m")
     assert await operations.poke(coordinator, ear, KEY) == told
-    assert ear.calls == [("http://a", Poke("m", "detect", "cam-1"))]
+    assert ear.calls == [("http://a", Poke("m", "detect", KEY))]

@@ -78,8 +78,8 @@ async def poke(coordinator: Coordinator, peer: Peer, key: str) -> str:
         members = await coordinator.members() if claim else []
         for member in members:
             if claim and member.id == claim.member:
-                stream, _, plain = key.partition("/")
-                reply = await peer.call(member.address, Poke(member.id, stream, plain), POKE_TIMEOUT_S)
+                request = Poke(member.id, key.partition("/")[0], key)
+                reply = await peer.call(member.address, request, POKE_TIMEOUT_S)
                 return member.name if isinstance(reply, Done) and reply.ok else ""
     except (Unavailable, OutcomeUnknown):
         pass

@@ -28,6 +28,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from yarl import URL
 
 from holdfast.errors import ConfigError, HoldfastError, OutcomeUnknown, Retry, TooLarge, Unavailable
+from holdfast.ports.clock import Clock
 from holdfast.ports.peer import Handler
 from holdfast.protocol.peer import VERSION, Probe, Reply, Request, Stranger
 
@@ -37,6 +38,7 @@ MEDIA_TYPE = "application/msgpack"
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 CONNECT_TIMEOUT_S = 5.0
+GONE_RETRY_S = 1.0
 CLOSE_TIMEOUT_S = 1.0
 REASON_CHARS_MAX = 500
 
@@ -47,6 +49,7 @@ class HttpPeer:
     """A node's HTTP server and its client to other nodes.
 
     Args:
+        clock: the node's clock.
         host, port: where to listen; port 0 takes a free one.
         secret: shared by all nodes; needed wherever ``host`` isn't loopback.
         advertise: ``host`` or ``host:port`` that other nodes reach this one at, if not the one bound.
@@ -58,6 +61,7 @@ class HttpPeer:
 
     def __init__(
         self,
+        clock: Clock,
         host: str = "127.0.0.1",
         port: int = 0,
         *,
@@ -68,6 +72,7 @@ class HttpPeer:
         ready: Callable[[], str] = lambda: "",
         registry: CollectorRegistry = REGISTRY,
     ) -> None:
+        self._clock = clock
         self._host = host
         self._port = port
         self._authorization = f"Bearer {secret}" if secret else ""
@@ -144,9 +149,14 @@ class HttpPeer:
     async def gone(self, address: str, member: str) -> None:
         """Return when an open connection to that membership's process has closed, or none can be made.
 
-        Raises Unavailable for what shows nothing about that process: a node that answers but won't say
-        (another secret), a failure of this machine (no file descriptors, no network), a name that doesn't
-        resolve, this peer's own closing."""
+        What shows nothing about that process is tried again: a node that answers but won't say (another
+        secret), a failure of this machine (no file descriptors, no network), a name that doesn't resolve.
+        Raises Unavailable once this peer is closed."""
+        while not await self._is_gone(address, member):
+            await self._clock.sleep(GONE_RETRY_S)
+
+    async def _is_gone(self, address: str, member: str) -> bool:
+        """Read the presence to its end; False if that shows nothing."""
         try:
             async with self._client().get(
                 f"{address}{PATH}/presence",
@@ -155,14 +165,20 @@ class HttpPeer:
                 allow_redirects=False,
             ) as response:
                 if VERSION_HEADER not in response.headers or response.status == 404:
-                    return  # the port is someone else's now, or the membership is over
-                if response.status == 200:
-                    await response.content.read()
-                else:
-                    raise Unavailable(await _refusal(address, response))
+                    return True  # the port is someone else's now, or the membership is over
+                if response.status != 200:
+                    log.warning(
+                        "a node does not say whether it is there", why=await _refusal(address, response)
+                    )
+                    return False
+                await response.content.read()
         except (aiohttp.ClientError, OSError) as error:
-            if self._closing.is_set() or _is_own_failure(error):
-                raise Unavailable(f"can't tell whether {address} is gone: {_words(error)}") from error
+            if self._closing.is_set():
+                raise Unavailable(f"this peer closed before {address} was gone") from error
+            if _is_own_failure(error):
+                log.warning("can't tell whether a node is gone", address=address, why=_words(error))
+                return False
+        return True
 
     async def close(self) -> None:
         """Stop answering and drop connections."""
