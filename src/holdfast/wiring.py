@@ -10,7 +10,9 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
+import structlog
 from aiohttp import web
+from prometheus_client import REGISTRY, CollectorRegistry, ProcessCollector
 
 from holdfast.adapters.file.objects import FileObjects
 from holdfast.adapters.forkserver.slots import ForkserverSlots
@@ -21,7 +23,7 @@ from holdfast.adapters.sqlite.queue import SqliteQueue
 from holdfast.adapters.sqlite.state import SqliteState
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.app import App
-from holdfast.config import Config
+from holdfast.config import Config, check
 from holdfast.errors import ConfigError
 from holdfast.log import redact
 from holdfast.ports.clock import Clock
@@ -32,6 +34,9 @@ from holdfast.ports.queue import Queue
 from holdfast.ports.slots import Slots
 from holdfast.ports.state import StateStore
 from holdfast.runtime.limits import Limits
+from holdfast.runtime.metrics import NodeMetrics
+from holdfast.runtime.node import Host, Node
+from holdfast.streams.work import StreamWork
 
 
 class Closing(Protocol):
@@ -100,9 +105,13 @@ class Services:
         return self._objects
 
     def peer(
-        self, *, routes: Sequence[web.AbstractRouteDef] = (), ready: Callable[[], str] = lambda: ""
+        self,
+        *,
+        routes: Sequence[web.AbstractRouteDef] = (),
+        ready: Callable[[], str] = lambda: "",
+        registry: CollectorRegistry = REGISTRY,
     ) -> Peer:
-        """A new peer; ``routes`` and ``ready`` as :class:`~holdfast.adapters.http.peer.HttpPeer` has them."""
+        """A new peer; the rest is as :class:`~holdfast.adapters.http.peer.HttpPeer` has it."""
         secret = self.config.peer_secret
         return self._kept(
             HttpPeer(
@@ -114,6 +123,7 @@ class Services:
                 max_body_bytes=self.config.max_peer_bytes,
                 routes=routes,
                 ready=ready,
+                registry=registry,
             )
         )
 
@@ -151,6 +161,33 @@ class Services:
 def open_objects(url: str) -> Objects:
     """The object store at ``url``. Raises ConfigError for one that nothing here serves."""
     return FileObjects(_path("objects_url", url, "file", "file:./holdfast-objects"))
+
+
+def make_node(services: Services, place: str) -> Node:
+    """A node that runs the app at ``module:name``, not started yet. Raises ConfigError."""
+    config, app = services.config, load_app(place)
+    check(config, app.streams.values())
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+
+    def why_not_ready() -> str:
+        if not host.membership.alive:
+            return "no membership at present"
+        return "draining" if host.draining else ""
+
+    host = Host(
+        services.coordinator(),
+        services.peer(ready=why_not_ready, registry=registry),
+        services.clock,
+        limits(config),
+        structlog.get_logger().bind(node=config.node_name),
+        config.node_name,
+    )
+    queues = {name: services.queue(name) for name in app.streams}
+    streams = StreamWork(host, app.streams, queues, services.state(), services.slots(place))
+    node = Node(host, [streams])
+    registry.register(NodeMetrics(host, streams.load))
+    return node
 
 
 def limits(config: Config) -> Limits:

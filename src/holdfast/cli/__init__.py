@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError, Parameter
 
 import holdfast
-from holdfast.cli import config, dlq, doctor, exits, output, results, status, streams
+from holdfast.cli import config, dlq, doctor, exits, node, output, results, status, streams
 from holdfast.errors import HoldfastError
 
 HELP = """Keyed, ordered, stateful, at-least-once work for Python.
@@ -27,6 +27,7 @@ app = App(
     suppress_keyboard_interrupt=False,
     default_parameter=Parameter(negative=()),
 )
+app.command(node.run, name="node")
 app.command(status.status)
 app.command(results.results)
 app.command(streams.app)

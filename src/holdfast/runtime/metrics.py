@@ -1,0 +1,35 @@
+"""A node's numbers for its metrics page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from holdfast.ports.coordinator import Load
+from holdfast.runtime.node import Host
+
+
+class NodeMetrics(Collector):
+    """Reads a node's counters and load whenever the page is asked for."""
+
+    def __init__(self, host: Host, load: Callable[[], Load]) -> None:
+        self._host = host
+        self._load = load
+
+    def collect(self) -> Iterable[Metric]:
+        """Every counter as ``holdfast_…_total``, and what the node holds now."""
+        for name, value in msgspec.structs.asdict(self._host.stats).items():
+            text = f"{name.replace('_', ' ').capitalize()}, since the node's start."
+            yield CounterMetricFamily(f"holdfast_{name}", text, value=value)
+        load = self._load()
+        yield GaugeMetricFamily("holdfast_streams", "Streams that the node owns.", value=load.streams)
+        yield GaugeMetricFamily("holdfast_slots", "Slots of the node.", value=load.slots)
+        yield GaugeMetricFamily("holdfast_room", "Further streams that the node would take.", value=load.room)
+        yield GaugeMetricFamily("holdfast_draining", "1 while the node drains.", value=load.draining)
+        alive = self._host.membership.alive
+        yield GaugeMetricFamily(
+            "holdfast_member", "1 while the node's membership may be trusted.", value=alive
+        )
