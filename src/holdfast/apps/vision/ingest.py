@@ -57,8 +57,8 @@ def stills(path: Path, *, fps: float | None = None, seconds: float | None = None
         raise UnreadableVideo(f"{path} may not be read; check its permissions") from error
     except av.error.FFmpegError as error:
         raise UnreadableVideo(
-            f"{path} is not a video that can be read, or is damaged ({error.strerror}); "
-            "copy the file again, or convert it to MP4"
+            f"{path} is not a video that can be read ({error.strerror});"
+            " copy the file again, or convert it to MP4"
         ) from error
 
 
@@ -68,31 +68,34 @@ def _sampled(
     stream = container.streams.video[0]
     packets = number = 0
     start_s: float | None = None
-    for packet in container.demux(stream):
-        packets += packet.size > 0
-        for frame in packet.decode():
-            if packet.is_corrupt or frame.is_corrupt:
-                raise UnreadableVideo(_cut(path, number, "a frame is damaged"))
-            if frame.pts is None or frame.time_base is None:
-                raise UnreadableVideo(f"{path} has frames without a time; convert it to MP4")
-            time_s = float(frame.pts * frame.time_base)
-            start_s = time_s if start_s is None else start_s
-            time_s -= start_s
-            if seconds is not None and time_s >= seconds:
-                return
-            # A hair early is on time: timestamps are rounded.
-            if fps is None or time_s * fps >= number - 1e-3:
-                image = Image.fromarray(frame.to_ndarray(format="rgb24"))
-                yield Still(number, round(time_s * 1000), encode(image))
-                number += 1
+    try:
+        for packet in container.demux(stream):
+            packets += packet.size > 0
+            for frame in packet.decode():
+                if packet.is_corrupt or frame.is_corrupt:
+                    raise UnreadableVideo(_cut(path, number, "a frame is damaged"))
+                if frame.pts is None or frame.time_base is None:
+                    raise UnreadableVideo(f"{path} has frames without a time; convert it to MP4")
+                time_s = float(frame.pts * frame.time_base)
+                start_s = time_s if start_s is None else start_s
+                time_s -= start_s
+                if seconds is not None and time_s >= seconds:
+                    return
+                # A hair early is on time: timestamps are rounded.
+                if fps is None or time_s * fps >= number - 1e-3:
+                    image = Image.fromarray(frame.to_ndarray(format="rgb24"))
+                    yield Still(number, round(time_s * 1000), encode(image))
+                    number += 1
+    except av.error.FFmpegError as error:
+        raise UnreadableVideo(_cut(path, number, error.strerror or "it can't be decoded")) from error
     if packets < stream.frames:
         raise UnreadableVideo(_cut(path, number, f"it has {packets} of {stream.frames} frames"))
 
 
 def _cut(path: Path, number: int, why: str) -> str:
     return (
-        f"{path} is truncated: {why}; {number} frames before that were read. Copy the file again and ingest "
-        "it with the same run: frames already there are not processed twice"
+        f"{path} is truncated or damaged: {why}; {number} frames before that were read."
+        " Copy the file again and ingest it with the same run: frames already there are not processed twice"
     )
 
 
