@@ -82,6 +82,10 @@ class Queue(Protocol):
         Each stays invisible for ``visibility_s``. ``holder`` is the membership that receives.
         """
 
+    def wake(self) -> None:
+        """Let the receives that wait in this process end at once with what they have, where the service
+        allows that; else they end by themselves."""
+
     async def extend(self, receipts: Sequence[str], visibility_s: float) -> list[str]:
         """Make deliveries invisible for ``visibility_s`` from now; returns the receipts known to be stale."""
 
@@ -109,6 +113,9 @@ class Queue(Protocol):
 
     async def purge(self, ids: Sequence[str]) -> int:
         """Remove dead letters for good; returns how many."""
+
+    async def expire(self, dead_before: float) -> int:
+        """Drop dead letters older than this wall time; returns how many."""
 
     async def close(self) -> None:
         """Release connections. Waiting receives end with what they have."""

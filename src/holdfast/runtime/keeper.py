@@ -1,0 +1,182 @@
+"""Keeps deliveries alive while work advances, and settles them once it is committed. Ten a call, or what
+the queue takes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from holdfast.core.message import fixed
+from holdfast.core.owner import Held, Letter, Receipt
+from holdfast.core.progress import chunks, due
+from holdfast.errors import HoldfastError, Retry
+from holdfast.ports.clock import Clock
+from holdfast.ports.queue import DeadLetter, Queue
+from holdfast.runtime.limits import Limits
+from holdfast.runtime.service import Tasks
+from holdfast.runtime.stats import Stats
+
+Reporter = Callable[[list[Receipt], bool], Coroutine[Any, Any, None]]
+
+
+class Settlement(msgspec.Struct, frozen=True):
+    """What follows an accepted commit: letters, then deletes, then reports, then ``done``."""
+
+    key: str
+    letters: tuple[Letter, ...]
+    messages: tuple[Held, ...]
+    done: Callable[[], None]
+
+
+class Keeper:
+    """Extends and settles the deliveries of one stream's queue.
+
+    ``holders`` give every receipt that is to be kept alive at this moment; ``report`` tells senders that
+    their parcels are settled."""
+
+    def __init__(
+        self,
+        stream: str,
+        queue: Queue,
+        clock: Clock,
+        limits: Limits,
+        tasks: Tasks,
+        stats: Stats,
+        log: Any,
+        *,
+        holders: Callable[[str], Iterable[Receipt]],
+        report: Reporter,
+    ) -> None:
+        self._stream = stream
+        self._queue = queue
+        self._clock = clock
+        self._limits = limits
+        self._tasks = tasks
+        self._stats = stats
+        self._log = log
+        self._holders = holders
+        self._report = report
+        self._pending: list[Settlement] = []
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def start(self) -> None:
+        """Begin to extend and settle."""
+        self._tasks.spawn(self._extend_loop())
+        self._tasks.spawn(self._settle_loop())
+
+    def settle(self, settlement: Settlement) -> None:
+        """Take over what an accepted commit covers. Goes on whatever becomes of the stream."""
+        self._pending.append(settlement)
+        self._idle.clear()
+        self._wake.set()
+
+    async def settled(self) -> None:
+        """Return when nothing is left to settle."""
+        await self._idle.wait()
+
+    async def _extend_loop(self) -> None:
+        while True:
+            await self._clock.sleep(self._limits.visibility_s / 6)
+            now = self._clock.monotonic()
+            receipts = due(self._holders(self._stream), now, self._limits.visibility_s)
+            await self._extend({receipt.receipt: receipt for receipt in receipts})
+
+    async def _extend(self, receipts: dict[str, Any]) -> None:
+        for batch in chunks(list(receipts), self._queue.max_batch):
+            sent_at = self._clock.monotonic()
+            self._stats.extend_calls += 1
+            try:
+                stale = await self._queue.extend(batch, self._limits.visibility_s)
+            except HoldfastError as error:
+                self._log.warning("could not extend deliveries", stream=self._stream, error=str(error))
+                return  # the next round tries again: half of the visibility is left
+            for name in batch:
+                receipts[name].expires_at = sent_at + self._limits.visibility_s
+            for name in stale:
+                receipts[name].stale = True
+
+    async def _settle_loop(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            taken, self._pending = self._pending, []
+            if taken:
+                await self._settle(taken)
+            if not self._pending:
+                self._idle.set()
+
+    async def _settle(self, taken: list[Settlement]) -> None:
+        letters = [
+            dead_letter(self._stream, item.key, letter, self._clock.wall())
+            for item in taken
+            for letter in item.letters
+        ]
+        for start in range(0, len(letters), self._queue.max_batch):
+            batch = letters[start : start + self._queue.max_batch]
+            self._stats.set_aside += len(batch)
+            await self._insist(partial(self._queue.bury, batch))
+        receipts = [receipt for item in taken for held in item.messages for receipt in held.receipts]
+        # A stale receipt's message has been delivered again, and that delivery will be judged.
+        names = list(dict.fromkeys(receipt.receipt for receipt in receipts if not receipt.stale))
+        for names_batch in chunks(names, self._queue.max_batch):
+            self._stats.delete_calls += 1
+            await self._insist(partial(self._queue.delete, names_batch))
+        foreign = [receipt for receipt in receipts if receipt.sender]
+        if foreign:
+            self._tasks.spawn(self._report(foreign, True))
+        for item in taken:
+            item.done()
+
+    async def _insist(self, call: Callable[[], Awaitable[Any]]) -> None:
+        """Repeat a call that is harmless to repeat until it is answered."""
+        failures = 0
+        while True:
+            try:
+                await call()
+                return
+            except HoldfastError as error:
+                if error.retry is Retry.NEVER:
+                    self._log.error("the queue refused for good", stream=self._stream, error=str(error))
+                    return
+                failures += 1
+                self._log.warning("the queue does not answer", stream=self._stream, error=str(error))
+            await self._clock.sleep(self._limits.retry.delay_s(failures, self._clock.random()))
+
+
+def dead_letter(stream: str, key: str, letter: Letter, at: float) -> DeadLetter:
+    """The record of a letter. Its id follows from identity, so that a letter sent again changes nothing."""
+    plain = key.partition("/")[2]
+    if letter.held is None:
+        assert letter.span is not None
+        span = f"{letter.span.first}-{letter.span.last}"
+        return DeadLetter(
+            f"{key}:{letter.run}:{span}",
+            b"",
+            letter.reason,
+            {},
+            letter.detail,
+            stream,
+            plain,
+            letter.run,
+            span,
+            at,
+        )
+    held = letter.held
+    return DeadLetter(
+        id=f"{key}:{held.place.name}",
+        body=held.body,
+        reason=letter.reason,
+        attributes=held.attributes,
+        detail=letter.detail,
+        stream=stream,
+        key=plain,
+        run=held.place.run,
+        seq=held.place.id or fixed(held.place.seq),
+        at=at,
+    )

@@ -1,0 +1,239 @@
+"""A node's membership: joined, renewed once a node, watched, and ended early on evidence of death."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.core.lease import Lease
+from holdfast.core.retry import Backoff
+from holdfast.errors import ConfigError, HoldfastError, MembershipLost, OutcomeUnknown, Retry, Unavailable
+from holdfast.ports.clock import Clock
+from holdfast.ports.coordinator import Coordinator, Load, Member
+from holdfast.ports.peer import Peer
+from holdfast.protocol.peer import Probe, Stranger
+from holdfast.runtime.limits import Limits
+from holdfast.runtime.service import Tasks
+from holdfast.runtime.stats import Stats
+
+WATCH_WAIT_S = 5.0
+
+
+class Membership:
+    """This node's membership and its view of the others.
+
+    ``view`` maps ids of the living, this node included. ``on_left`` is told ids that ended, ``on_lost``
+    that our own did (a new one is being sought; ``joined`` is set again once it is had)."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        peer: Peer,
+        clock: Clock,
+        limits: Limits,
+        tasks: Tasks,
+        stats: Stats,
+        log: Any,
+        *,
+        name: str,
+        load: Callable[[], Load],
+        on_left: Callable[[str], None],
+        on_lost: Callable[[], None],
+    ) -> None:
+        self._coordinator = coordinator
+        self._peer = peer
+        self._clock = clock
+        self._limits = limits
+        self._tasks = tasks
+        self._stats = stats
+        self._log = log
+        self._name = name
+        self._load = load
+        self._on_left = on_left
+        self._on_lost = on_lost
+        self._address = ""
+        self._lease = Lease(limits.ttl_s, -1e18)
+        self._backoff = Backoff(limits.ttl_s / 20, limits.ttl_s)
+        self._suspects: dict[str, None] = {}
+        self._changed = asyncio.Event()
+        self.renew_now = asyncio.Event()
+        self.joined = asyncio.Event()
+        self.id = ""
+        self.view: dict[str, Member] = {}
+
+    @property
+    def alive(self) -> bool:
+        """True while the membership may be trusted; past its deadline nothing new is started."""
+        return self.joined.is_set() and self._lease.holds(self._clock.monotonic())
+
+    async def start(self, address: str) -> None:
+        """Join under ``address`` and keep the membership alive."""
+        self._address = address
+        await self._join()
+        self._tasks.spawn(self._renew())
+        self._tasks.spawn(self._watch())
+        self._tasks.spawn(self._watch_neighbour())
+
+    async def leave(self) -> None:
+        """End the membership; what it claims is free."""
+        self.joined.clear()
+        try:
+            await self._coordinator.leave(self.id)
+        except HoldfastError as error:
+            self._log.warning("could not leave; the membership lapses by itself", error=str(error))
+
+    def _me(self) -> Member:
+        return Member(self.id, self._name, self._address, self._load())
+
+    async def _join(self) -> None:
+        tries = 0
+        while True:
+            self.id = self._clock.new_id()
+            sent_at = self._clock.monotonic()
+            try:
+                await self._reach_self()
+                await self._coordinator.join(self._me(), self._limits.ttl_s)
+                self._lease = Lease(self._limits.ttl_s, sent_at)
+                await self.refresh()
+                break
+            except HoldfastError as error:
+                if error.retry is Retry.NEVER:
+                    raise
+                tries += 1
+                self._log.warning("can't join yet", error=str(error))
+                await self._clock.sleep(self._backoff.delay_s(tries, self._clock.random()))
+        self._stats.memberships += 1
+        self.joined.set()
+        self._log.info("joined", member=self.id, address=self._address)
+
+    async def _reach_self(self) -> None:
+        """A node that others can't reach must not own anything."""
+        try:
+            reply = await self._peer.call(self._address, Probe(self.id), self._limits.peer_timeout_s)
+        except OutcomeUnknown as error:
+            raise Unavailable(f"no answer from this node's own address {self._address}: {error}") from error
+        if isinstance(reply, Stranger):
+            raise ConfigError(
+                f"another node answers at {self._address}; set advertise to an address that reaches this node"
+            )
+
+    async def _renew(self) -> None:
+        while True:
+            await self._clock.wait(self.renew_now, self._limits.renew_s)
+            self.renew_now.clear()
+            sent_at = self._clock.monotonic()
+            try:
+                await self._coordinator.renew(self._me(), self._limits.ttl_s)
+                self._lease = self._lease.renewed(sent_at)
+                await self.refresh()
+            except MembershipLost:
+                self._log.warning("membership lost; joining again", member=self.id)
+                self.joined.clear()
+                self._on_lost()
+                await self._join()
+            except HoldfastError as error:
+                self._log.warning("could not renew", error=str(error))
+
+    async def _watch(self) -> None:
+        after, failures = -1, 0
+        while True:
+            try:
+                number, changes = await self._coordinator.watch(after, WATCH_WAIT_S)
+                failures = 0
+            except HoldfastError as error:
+                failures += 1
+                self._log.debug("watch interrupted", error=str(error))
+                await self._clock.sleep(self._backoff.delay_s(failures, self._clock.random()))
+                continue
+            if after < 0 or number < after:
+                changes = []
+                self._tasks.spawn(self._refresh_quietly())
+            after = number
+            for change in changes:
+                if change.kind == "joined" and change.member is not None:
+                    self._set_member(change.member)
+                elif change.kind == "left" and change.member is not None:
+                    self._drop_member(change.member.id)
+
+    async def _refresh_quietly(self) -> None:
+        try:
+            await self.refresh()
+        except HoldfastError as error:
+            self._log.debug("could not read members", error=str(error))
+
+    async def refresh(self) -> None:
+        """Read who lives, with their loads. Raises as the coordinator does."""
+        members = await self._coordinator.members()
+        living = {member.id for member in members}
+        for known in list(self.view):
+            if known not in living:
+                self._drop_member(known)
+        for member in members:
+            self._set_member(member)
+
+    def _set_member(self, member: Member) -> None:
+        if member.id not in self.view:
+            self._changed.set()
+        self.view[member.id] = member
+
+    def _drop_member(self, member: str) -> None:
+        if self.view.pop(member, None) is not None:
+            self._changed.set()
+            self._on_left(member)
+            if member == self.id:
+                self.renew_now.set()  # find out at once
+
+    async def _watch_neighbour(self) -> None:
+        """Hold a connection to the next member in the ring of ids: its breaking is a reason to look."""
+        while True:
+            self._changed.clear()
+            neighbour = self._neighbour()
+            if neighbour is None:
+                await self._changed.wait()
+                continue
+            gone = self._tasks.spawn(self._peer.gone(neighbour.address, neighbour.id))
+            changed = self._tasks.spawn(self._changed.wait())
+            if gone is None or changed is None:
+                return
+            await asyncio.wait((gone, changed), return_when=asyncio.FIRST_COMPLETED)
+            changed.cancel()
+            if not gone.done():
+                gone.cancel()
+                continue
+            await self.suspect(neighbour.id)
+            if neighbour.id in self.view:  # it lives after all: no hot loop
+                await self._clock.sleep(self._limits.renew_s)
+
+    def _neighbour(self) -> Member | None:
+        others = sorted(member for member in self.view if member != self.id)
+        if not others:
+            return None
+        after = [member for member in others if member > self.id]
+        return self.view[after[0] if after else others[0]]
+
+    async def suspect(self, member: str) -> None:
+        """Probe a member whose connection failed, and evict it if its process is gone."""
+        suspected = self.view.get(member)
+        if suspected is None or member == self.id or member in self._suspects:
+            return
+        self._suspects[member] = None
+        try:
+            if await self._is_gone(suspected):
+                await self._coordinator.evict(member)
+                self._stats.evictions += 1
+                self._log.warning("evicted a dead node", node=suspected.name, member=member)
+                self._drop_member(member)
+        except HoldfastError as error:
+            self._log.warning("could not evict a dead node", member=member, error=str(error))
+        finally:
+            del self._suspects[member]
+
+    async def _is_gone(self, member: Member) -> bool:
+        try:
+            reply = await self._peer.call(member.address, Probe(member.id), self._limits.peer_timeout_s)
+        except Unavailable:
+            return True  # refused: nobody listens there any more
+        except OutcomeUnknown:
+            return False  # silence is no evidence; its membership lapses by itself
+        return isinstance(reply, Stranger)

@@ -1,0 +1,164 @@
+"""One node: a membership, an address for peers, and the kinds of work that it runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from holdfast.ports.clock import Clock
+from holdfast.ports.coordinator import Coordinator, Load
+from holdfast.ports.peer import Peer
+from holdfast.protocol.peer import Done, Probe, Reply, Report, Request, Stranger
+from holdfast.runtime.limits import Limits
+from holdfast.runtime.membership import Membership
+from holdfast.runtime.service import Service, Tasks
+from holdfast.runtime.stats import Stats
+
+MAINTENANCE_S = 600.0
+
+
+class Work(Protocol):
+    """One kind of work (streams, tasks, devices) on a node."""
+
+    async def prepare(self) -> None:
+        """Make ready what must work before the node joins. Raises ConfigError."""
+
+    def begin(self, address: str) -> None:
+        """The node has joined and is reached at ``address``: start to receive."""
+
+    async def drain(self) -> None:
+        """Take nothing new, and bring what is owned to other nodes or back to the queue."""
+
+    async def close(self) -> None:
+        """Release what ``prepare`` made."""
+
+    async def handle(self, request: Request) -> Reply | None:
+        """Answer a peer's request, or None if it is for another kind of work."""
+
+    def load(self) -> Load:
+        """What the node tells of itself."""
+
+    def left(self, member: str) -> None:
+        """A membership ended."""
+
+    def vanished(self) -> None:
+        """This node's membership was lost; another is being sought."""
+
+    async def maintain(self) -> None:
+        """Drop what is kept too long."""
+
+
+class Host:
+    """What a node gives to its work. Made before the work, filled when the node starts."""
+
+    def __init__(
+        self, coordinator: Coordinator, peer: Peer, clock: Clock, limits: Limits, log: Any, name: str
+    ) -> None:
+        self.coordinator = coordinator
+        self.peer = peer
+        self.clock = clock
+        self.limits = limits
+        self.log = log
+        self.name = name
+        self.stats = Stats()
+        self.crashed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        self.tasks = Tasks(self._crash)
+        self.draining = False
+        self.membership: Membership
+
+    def _crash(self, error: BaseException) -> None:
+        if not self.crashed.done():
+            self.crashed.set_result(error)
+
+
+class Node(Service):
+    """Joins, serves peers and runs its work until stopped; ``host.crashed`` tells what ended it."""
+
+    def __init__(self, host: Host, works: Sequence[Work]) -> None:
+        super().__init__()
+        self._host = host
+        self._works = works
+        self._ids: dict[str, None] = {}
+        host.membership = Membership(
+            host.coordinator,
+            host.peer,
+            host.clock,
+            host.limits,
+            host.tasks,
+            host.stats,
+            host.log,
+            name=host.name,
+            load=self._load,
+            on_left=self._left,
+            on_lost=self._lost,
+        )
+
+    @property
+    def host(self) -> Host:
+        """What the node is made of."""
+        return self._host
+
+    async def _start(self) -> None:
+        host = self._host
+        address = await host.peer.serve(self._handle)
+        for work in self._works:
+            await work.prepare()
+        await host.membership.start(address)
+        for work in self._works:
+            work.begin(address)
+        host.tasks.spawn(self._maintain())
+
+    async def _stop(self) -> None:
+        """Drain, leave, and release. What cannot be moved in time goes back to the queue."""
+        host = self._host
+        host.draining = True
+        host.membership.renew_now.set()
+        for work in self._works:
+            await work.drain()
+        await host.membership.leave()
+        await host.tasks.close()
+        for work in self._works:
+            await work.close()
+        await host.peer.close()
+
+    def abandon(self) -> None:
+        """Stop at once, in the way a crash does: nothing is said to anybody."""
+        self._host.tasks.cancel()
+
+    def _load(self) -> Load:
+        loads = [work.load() for work in self._works]
+        return Load(
+            streams=sum(load.streams for load in loads),
+            slots=max((load.slots for load in loads), default=1),
+            room=min((load.room for load in loads), default=0),
+            draining=self._host.draining,
+        )
+
+    def _left(self, member: str) -> None:
+        for work in self._works:
+            work.left(member)
+
+    def _lost(self) -> None:
+        for work in self._works:
+            work.vanished()
+
+    async def _handle(self, request: Request) -> Reply:
+        member = self._host.membership.id
+        self._ids[member] = None
+        # A report is good under any name this node has had: custody outlives a membership.
+        if request.to != member and not (isinstance(request, Report) and request.to in self._ids):
+            return Stranger(member)
+        if isinstance(request, Probe):
+            return Done()
+        for work in self._works:
+            reply = await work.handle(request)
+            if reply is not None:
+                return reply
+        return Done(ok=False, text=f"nothing here answers a {type(request).__name__}")
+
+    async def _maintain(self) -> None:
+        while True:
+            await self._host.clock.sleep(MAINTENANCE_S * (0.5 + self._host.clock.random()))
+            for work in self._works:
+                await work.maintain()

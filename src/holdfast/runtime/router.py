@@ -1,0 +1,445 @@
+"""One router for every way in: find the owner of a key, or choose a node for it; forward; keep custody.
+
+A message that another node owns is passed on with its receipt. This node keeps body and receipt until the
+owner reports the commit, and offers them to the next owner if that one is lost. What nobody has accepted
+is offered again after a pause that grows, and goes back to the queue, with jitter, only as the last resort.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from holdfast.core.owner import Held, Receipt
+from holdfast.core.placement import choose
+from holdfast.errors import HoldfastError, MembershipLost, OutcomeUnknown, Unavailable
+from holdfast.ports.clock import Clock
+from holdfast.ports.coordinator import Claim, Coordinator
+from holdfast.ports.peer import Peer
+from holdfast.ports.queue import Queue
+from holdfast.protocol.peer import Answer, Answers, Forward, Parcel, Report, number
+from holdfast.runtime.limits import Limits
+from holdfast.runtime.membership import Membership
+from holdfast.runtime.service import Tasks
+from holdfast.runtime.stats import Stats
+
+FORWARD_PARCELS_MAX = 200
+FORWARD_BYTES_MAX = 4 << 20
+DEPARTED_MAX = 10_000
+
+
+class Owners(Protocol):
+    """The owners on this node, as the router sees them. Keys are full keys."""
+
+    def offer(self, key: str, held: Held) -> Literal["accepted", "full", "no", "unknown"]:
+        """Offer to a local owner; ``unknown``: there is none."""
+
+    def adopt(self, stream: str, key: str, claim: Claim) -> bool:
+        """Own a key whose claim is ours; False if its stream isn't declared here."""
+
+
+class Route(msgspec.Struct, frozen=True):
+    """Who owns a key, as far as is known. An owner's word counts only if its epoch is higher."""
+
+    member: str
+    epoch: int = 0
+
+
+class Custody(msgspec.Struct, eq=False):
+    """A message that this node answers for and does not own.
+
+    ``to`` is the membership it was sent to, if any; ``accepted`` once that one holds it."""
+
+    number: int
+    stream: str
+    key: str
+    held: Held
+    to: str = ""
+    accepted: bool = False
+    tries: int = 0
+    offered_at: float = 0.0
+
+
+class Router:
+    """Routes and custody of one node."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        peer: Peer,
+        queues: Mapping[str, Queue],
+        clock: Clock,
+        limits: Limits,
+        tasks: Tasks,
+        stats: Stats,
+        log: Any,
+        *,
+        membership: Callable[[], Membership],
+        owners: Callable[[], Owners],
+    ) -> None:
+        self._coordinator = coordinator
+        self._peer = peer
+        self._queues = queues
+        self._clock = clock
+        self._limits = limits
+        self._tasks = tasks
+        self._stats = stats
+        self._log = log
+        self._membership = membership
+        self._owners = owners
+        self._address = ""
+        self._number = 0
+        self._custody: dict[int, Custody] = {}
+        self._routes: dict[str, Route] = {}
+        self._departed: dict[str, Route] = {}
+        self._placing: dict[str, list[Custody]] = {}
+        self._outboxes: dict[str, list[Custody]] = {}
+        self._deferred: list[tuple[float, int]] = []
+        self._defer_changed = asyncio.Event()
+        self._placed: dict[str, int] = {}
+
+    def start(self, address: str) -> None:
+        """Begin to look after custody; ``address`` is where reports reach this node."""
+        self._address = address
+        self._tasks.spawn(self._offer_deferred())
+        self._tasks.spawn(self._check_custody())
+
+    @property
+    def custody(self) -> int:
+        """Messages in custody."""
+        return len(self._custody)
+
+    @property
+    def unplaced(self) -> int:
+        """Messages whose key has no owner yet, as far as this node knows."""
+        return sum(len(waiting) for waiting in self._placing.values())
+
+    def receipts(self, stream: str) -> Iterator[Receipt]:
+        """Deliveries that no owner has accepted yet, to be kept alive from here."""
+        for item in self._custody.values():
+            if not item.accepted and item.stream == stream:
+                yield from item.held.receipts
+
+    # -- in ---------------------------------------------------------------------------------------------
+
+    def dispatch(self, stream: str, key: str, held: Held) -> None:
+        """Bring a message that this node received to its owner, wherever that is."""
+        verdict = self._owners().offer(key, held)
+        if verdict != "accepted":
+            item = self._take(stream, key, held)
+            if verdict == "unknown":
+                self._route(item)
+            else:
+                self._defer(item)
+
+    def take_back(self, stream: str, key: str, messages: Iterable[Held], to: str = "") -> list[Receipt]:
+        """Messages that an owner here lets go: own deliveries are routed again (to ``to``, if named);
+        returns the foreign ones, for their senders."""
+        foreign: list[Receipt] = []
+        for held in messages:
+            for receipt in held.receipts:
+                if receipt.sender:
+                    foreign.append(receipt)
+                elif not receipt.stale:
+                    item = self._take(stream, key, Held(held.place, held.body, held.attributes, [receipt]))
+                    if to:
+                        self._send(item, to)
+                    else:
+                        self._defer(item)
+        return foreign
+
+    def _take(self, stream: str, key: str, held: Held) -> Custody:
+        self._number += 1
+        item = self._custody[self._number] = Custody(self._number, stream, key, held)
+        return item
+
+    # -- placing ----------------------------------------------------------------------------------------
+
+    def departed(self, key: str, to: str, epoch: int) -> None:
+        """A stream moved from here to the membership ``to``; it opens at a higher epoch than ours."""
+        self._departed.pop(key, None)
+        self._departed[key] = Route(to, epoch + 1)
+        if len(self._departed) > DEPARTED_MAX:
+            del self._departed[next(iter(self._departed))]
+        self._routes[key] = Route(to, epoch + 1)
+
+    def hint(self, key: str) -> Route:
+        """Who owns a key that isn't ours, if this node knows."""
+        return self._departed.get(key, Route(""))
+
+    def _route(self, item: Custody) -> None:
+        route = self._routes.get(item.key)
+        if route is not None and route.member in self._membership().view:
+            self._send(item, route.member)
+            return
+        waiting = self._placing.get(item.key)
+        if waiting is not None:
+            waiting.append(item)
+            return
+        self._placing[item.key] = [item]
+        self._tasks.spawn(self._place(item.stream, item.key))
+
+    async def _place(self, stream: str, key: str) -> None:
+        """Find the owner of ``key``, or claim it for the node with most room, and send what waits."""
+        claim = await self._claim(stream, key)
+        waiting = self._placing.pop(key)
+        membership = self._membership()
+        if claim is not None and claim.member == membership.id:
+            self._routes.pop(key, None)
+            self._departed.pop(key, None)
+            if not self._owners().adopt(stream, key, claim):
+                claim = None
+        for item in waiting:
+            if item.number not in self._custody:
+                continue
+            if claim is None:
+                self._defer(item)
+            elif claim.member == membership.id:
+                self._keep_here(item)
+            else:
+                self._send(item, claim.member)
+        if claim is not None and claim.member != membership.id:
+            self._routes[key] = Route(claim.member)
+
+    async def _claim(self, stream: str, key: str) -> Claim | None:
+        membership = self._membership()
+        if not membership.alive:
+            return None
+        target = choose(key, membership.view.values(), self._placed)
+        if target is None:
+            self._log.warning("no node has room for a new stream", stream=stream, key=key)
+            return None
+        try:
+            claim = await self._coordinator.claim(key, target.id)
+            if claim.member not in membership.view:
+                await membership.refresh()
+        except MembershipLost:
+            await self._refresh()
+            return None
+        except HoldfastError as error:
+            self._log.debug("could not place a stream", key=key, error=str(error))
+            return None
+        self._placed[claim.member] = self._placed.get(claim.member, 0) + 1
+        return claim if claim.member in membership.view else None
+
+    async def _refresh(self) -> None:
+        self._placed.clear()
+        try:
+            await self._membership().refresh()
+        except HoldfastError as error:
+            self._log.debug("could not read members", error=str(error))
+
+    def renewed(self) -> None:
+        """Loads are known afresh."""
+        self._placed.clear()
+
+    def _keep_here(self, item: Custody) -> None:
+        verdict = self._owners().offer(item.key, item.held)
+        if verdict == "accepted":
+            del self._custody[item.number]
+        else:
+            self._defer(item)
+
+    # -- forwarding -------------------------------------------------------------------------------------
+
+    def _send(self, item: Custody, member: str) -> None:
+        item.to, item.accepted = member, False
+        outbox = self._outboxes.get(member)
+        if outbox is not None:
+            outbox.append(item)
+        else:
+            self._outboxes[member] = [item]
+            self._tasks.spawn(self._empty_outbox(member))
+
+    async def _empty_outbox(self, member: str) -> None:
+        """One call at a time a peer: what gathers meanwhile goes in the next."""
+        while True:
+            batch = self._next_batch(member)
+            if not batch:
+                del self._outboxes[member]
+                return
+            await self._forward(member, batch)
+
+    def _next_batch(self, member: str) -> list[Custody]:
+        outbox = self._outboxes[member]
+        size, count = 0, 0
+        for item in outbox[:FORWARD_PARCELS_MAX]:
+            size += len(item.held.body)
+            if count and size > FORWARD_BYTES_MAX:
+                break
+            count += 1
+        batch, self._outboxes[member] = outbox[:count], outbox[count:]
+        return [item for item in batch if item.number in self._custody and item.to == member]
+
+    async def _forward(self, member: str, batch: list[Custody]) -> None:
+        known = self._membership().view.get(member)
+        if known is None:
+            self._failed(batch, member)
+            return
+        now = self._clock.monotonic()
+        forward = Forward(
+            member, self._membership().id, self._address, [_parcel(item, now) for item in batch]
+        )
+        try:
+            reply = await self._peer.call(known.address, forward, self._limits.peer_timeout_s)
+        except Unavailable:
+            self._tasks.spawn(self._membership().suspect(member))
+            self._failed(batch, member)
+            return
+        except OutcomeUnknown:
+            self._failed(batch, member)  # offering again what it may hold is harmless
+            return
+        if not isinstance(reply, Answers):
+            self._tasks.spawn(self._membership().suspect(member))
+            self._failed(batch, member)
+            return
+        answers = {answer.number: answer for answer in reply.answers}
+        for item in batch:
+            if item.number in self._custody and item.to == member:
+                self._answered(item, answers.get(item.number))
+
+    def _failed(self, batch: list[Custody], member: str) -> None:
+        for item in batch:
+            if item.number in self._custody and item.to == member:
+                self._forget_route(item.key, member)
+                self._defer(item)
+
+    def _answered(self, item: Custody, answer: Answer | None) -> None:
+        if answer is not None and answer.verdict == "accepted":
+            self._stats.forwarded += 1
+            self._accept(item)
+        elif answer is not None and answer.verdict == "full":
+            self._defer(item)
+        else:
+            self._redirect(item, answer)
+
+    def _accept(self, item: Custody) -> None:
+        """The owner holds it and keeps it alive; body and receipt stay here until it reports."""
+        item.accepted, item.tries = True, 0
+        item.offered_at = self._clock.monotonic()
+
+    def _redirect(self, item: Custody, answer: Answer | None) -> None:
+        route = self._routes.get(item.key, Route(item.to))
+        if answer is not None and answer.member and answer.epoch > route.epoch:
+            self._stats.redirected += 1
+            self._routes[item.key] = Route(answer.member, answer.epoch)
+            if answer.member != self._membership().id:
+                self._send(item, answer.member)
+                return
+        self._forget_route(item.key, item.to)
+        self._defer(item)
+
+    def _forget_route(self, key: str, member: str) -> None:
+        route = self._routes.get(key)
+        if route is not None and route.member == member:
+            del self._routes[key]
+
+    def reported(self, report: Report) -> None:
+        """An owner says what became of parcels."""
+        for number in report.settled:
+            self._custody.pop(number, None)
+        for number in report.returned:
+            item = self._custody.get(number)
+            if item is not None and item.to == report.sender:
+                self._forget_route(item.key, item.to)
+                self._defer(item)
+
+    def left(self, member: str) -> None:
+        """A membership ended: what it held is offered to the next owner at once."""
+        self._routes = {key: route for key, route in self._routes.items() if route.member != member}
+        for item in [item for item in self._custody.values() if item.to == member]:
+            item.to, item.accepted, item.tries = "", False, 0
+            self._again(item)
+
+    def _again(self, item: Custody) -> None:
+        verdict = self._owners().offer(item.key, item.held)
+        if verdict == "accepted":
+            del self._custody[item.number]
+        elif verdict == "unknown":
+            self._route(item)
+        else:
+            self._defer(item)
+
+    # -- waiting ----------------------------------------------------------------------------------------
+
+    def _defer(self, item: Custody) -> None:
+        """Offer again after a pause. The last resort is the queue."""
+        item.to, item.accepted = "", False
+        item.tries += 1
+        if item.tries > self._limits.give_back_after or len(self._custody) > self._limits.custody_limit:
+            if self._membership().alive:
+                self._tasks.spawn(self._give_back(item))
+                return
+            item.tries = self._limits.give_back_after
+        pause_s = self._limits.defer.delay_s(item.tries, self._clock.random())
+        heapq.heappush(self._deferred, (self._clock.monotonic() + pause_s, item.number))
+        self._defer_changed.set()
+
+    async def _give_back(self, item: Custody) -> None:
+        del self._custody[item.number]
+        self._stats.given_back += 1
+        receipts = [receipt.receipt for receipt in item.held.receipts if not receipt.stale]
+        pause_s = self._limits.give_back_s * (0.5 + self._clock.random())
+        try:
+            await self._queues[item.stream].give_back(receipts, pause_s)
+        except HoldfastError as error:
+            self._log.warning("could not give back a message; it shows again by itself", error=str(error))
+
+    async def give_back_all(self) -> int:
+        """Before a stop: what no owner has accepted goes back to the queue; returns how many."""
+        items = [item for item in self._custody.values() if not item.accepted]
+        for item in items:
+            if item.number in self._custody:
+                await self._give_back(item)
+        return len(items)
+
+    async def _offer_deferred(self) -> None:
+        while True:
+            self._defer_changed.clear()
+            timeout_s = None
+            if self._deferred:
+                timeout_s = max(0.0, self._deferred[0][0] - self._clock.monotonic())
+            if timeout_s is None or timeout_s > 0:
+                await self._clock.wait(self._defer_changed, timeout_s)
+            now = self._clock.monotonic()
+            while self._deferred and self._deferred[0][0] <= now:
+                item = self._custody.get(heapq.heappop(self._deferred)[1])
+                if item is not None and not item.to and item not in self._placing.get(item.key, ()):
+                    self._again(item)
+
+    async def _check_custody(self) -> None:
+        """Reports can be lost, and deliveries lapse: look at what has been in custody for long."""
+        while True:
+            await self._clock.sleep(self._limits.custody_check_s / 2)
+            now = self._clock.monotonic()
+            for item in list(self._custody.values()):
+                if item.accepted and now - item.offered_at >= self._limits.custody_check_s:
+                    self._send(item, item.to)
+                elif not item.accepted and all(_lapsed(receipt, now) for receipt in item.held.receipts):
+                    del self._custody[item.number]  # the queue delivers it to somebody
+
+
+def _lapsed(receipt: Receipt, now: float) -> bool:
+    return receipt.stale or receipt.expires_at <= now
+
+
+def _parcel(item: Custody, now: float) -> Parcel:
+    receipt = item.held.receipts[0]
+    place = item.held.place
+    return Parcel(
+        number=item.number,
+        stream=item.stream,
+        key=item.key,
+        run=number(place.run),
+        seq=number(place.seq),
+        id=place.id,
+        receipt=receipt.receipt,
+        body=item.held.body,
+        attributes=item.held.attributes,
+        expires_in_s=receipt.expires_at - now,
+        receives=item.held.receives,
+    )

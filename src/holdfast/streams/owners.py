@@ -1,0 +1,550 @@
+"""The owners of one node: performs what each owner machine commands, and feeds the answers back."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal, TypeVar
+
+from holdfast.core import owner as machine
+from holdfast.core.owner import Held, Owner, OwnerRules, Phase, Receipt
+from holdfast.core.sequencer import Rules
+from holdfast.errors import (
+    ClaimLost,
+    Fenced,
+    HandlerFailed,
+    HoldfastError,
+    MembershipLost,
+    OutcomeUnknown,
+    Retry,
+    StateRejected,
+    TooLarge,
+)
+from holdfast.ports.clock import Clock
+from holdfast.ports.coordinator import Claim, Coordinator
+from holdfast.ports.slots import Slot, Work
+from holdfast.ports.state import StateStore
+from holdfast.runtime.keeper import Keeper, Reporter, Settlement
+from holdfast.runtime.limits import Limits
+from holdfast.runtime.membership import Membership
+from holdfast.runtime.router import Router
+from holdfast.runtime.service import Tasks
+from holdfast.runtime.slots import Died, Seat, SlotPool
+from holdfast.runtime.stats import Stats
+from holdfast.streams.spec import StreamSpec
+
+T = TypeVar("T")
+
+
+class Entry:
+    """One owned key: its machine, its claim, its seat, and the slot its handler was last opened in."""
+
+    __slots__ = ("claim", "key", "owner", "reopened", "seat", "slot", "spec", "timer_at")
+
+    def __init__(self, spec: StreamSpec, key: str, owner: Owner, claim: Claim) -> None:
+        self.spec = spec
+        self.key = key
+        self.owner = owner
+        self.claim = claim
+        self.seat: Seat | None = None
+        self.slot: Slot | None = None
+        self.reopened = 0
+        self.timer_at: float | None = None
+
+    @property
+    def plain_key(self) -> str:
+        """The key without its stream."""
+        return self.key.partition("/")[2]
+
+
+def rules_of(spec: StreamSpec, limits: Limits) -> OwnerRules:
+    """What the owner machine needs of a declared stream."""
+    return OwnerRules(
+        order=Rules(
+            kind=spec.seq_kind,
+            first=spec.first_seq,
+            gap_timeout_s=spec.gap_timeout_s,
+            on_gap=spec.on_gap,
+            inbox_limit=spec.inbox_limit,
+            window=spec.identity_window,
+        ),
+        max_tries=spec.max_tries,
+        backoff=spec.backoff,
+        max_starts=spec.max_starts,
+        on_failure=spec.on_failure,
+        on_late=spec.on_late,
+        checkpoint_every=spec.checkpoint_every,
+        checkpoint_after_s=spec.checkpoint_after_ms / 1000,
+        idle_timeout_s=spec.idle_timeout_s,
+        max_state_bytes=limits.max_state_bytes,
+    )
+
+
+class Owners:
+    """All owners of a node."""
+
+    def __init__(
+        self,
+        specs: Mapping[str, StreamSpec],
+        coordinator: Coordinator,
+        state: StateStore,
+        pool: SlotPool,
+        keepers: Mapping[str, Keeper],
+        router: Router,
+        report: Reporter,
+        clock: Clock,
+        limits: Limits,
+        tasks: Tasks,
+        stats: Stats,
+        log: Any,
+        *,
+        membership: Callable[[], Membership],
+    ) -> None:
+        self._specs = specs
+        self._rules = {name: rules_of(spec, limits) for name, spec in specs.items()}
+        self._coordinator = coordinator
+        self._state = state
+        self._pool = pool
+        self._keepers = keepers
+        self._router = router
+        self._report = report
+        self._clock = clock
+        self._limits = limits
+        self._tasks = tasks
+        self._stats = stats
+        self._log = log
+        self._membership = membership
+        self._entries: dict[str, Entry] = {}
+        self._warm: dict[str, Seat] = {}
+        self._timers: list[tuple[float, str]] = []
+        self._timer_set = asyncio.Event()
+        self._forgot = asyncio.Event()
+
+    def start(self) -> None:
+        """Begin to serve timers."""
+        self._tasks.spawn(self._serve_timers())
+
+    # -- what others ask --------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(list(self._entries.values()))
+
+    def get(self, key: str) -> Entry | None:
+        """The entry of an owned key."""
+        return self._entries.get(key)
+
+    @property
+    def held(self) -> int:
+        """Messages in inboxes, without those that stand behind a gap: what they wait for must get in."""
+        return sum(entry.owner.waiting for entry in self._entries.values() if not entry.owner.gapped)
+
+    def receipts(self, stream: str) -> Iterator[Receipt]:
+        """Deliveries that owners of ``stream`` hold and must keep alive."""
+        for entry in self._entries.values():
+            if entry.spec.name == stream and not entry.owner.suspended:
+                yield from entry.owner.receipts()
+
+    def offer(self, key: str, held: Held) -> Literal["accepted", "full", "no", "unknown"]:
+        """Offer a delivery to the key's owner here."""
+        entry = self._entries.get(key)
+        if entry is None:
+            return "unknown"
+        verdict = entry.owner.offer(held, self._clock.monotonic())
+        self._perform(entry)
+        return verdict
+
+    def adopt(self, stream: str, key: str, claim: Claim) -> bool:
+        """Begin to own a key whose claim is ours."""
+        if key in self._entries:
+            self._entries[key].claim = claim
+            return True
+        spec = self._specs.get(stream)
+        if spec is None:
+            return False
+        owner = Owner(key, self._rules[stream], self._clock.monotonic())
+        entry = self._entries[key] = Entry(spec, key, owner, claim)
+        self._perform(entry)
+        return True
+
+    def vanished(self) -> None:
+        """The membership is lost: every owner must see its own epoch before it accepts again."""
+        for entry in self:
+            entry.owner.vanished()
+            self._perform(entry)
+
+    def poke(self, key: str) -> None:
+        """An operator changed the stream at the store."""
+        if (entry := self._entries.get(key)) is not None:
+            entry.owner.poked()
+            self._perform(entry)
+
+    def slot_died(self, seat: Seat) -> None:
+        """The slot of a seat is gone; what ran in it hears of it by its own call."""
+        for entry in self:
+            if entry.seat is seat:
+                entry.slot = None
+                entry.owner.unloaded()
+
+    # -- moves ------------------------------------------------------------------------------------------
+
+    async def warm(self, stream: str, key: str) -> str:
+        """Get ready to own a key: its handler opens from the state as it stands, with its models loaded,
+        in the seat that the stream will have. Returns what stood in the way, or nothing."""
+        spec = self._specs.get(stream)
+        if spec is None:
+            return f"stream {stream!r} is not declared here"
+        if key in self._warm or key in self._entries:
+            return ""
+        try:
+            checkpoint = await self._state.peek(key)
+        except HoldfastError as error:
+            return f"the state can't be read: {error}"
+        seat = self._warm[key] = self._pool.assign()
+        self._tasks.spawn(self._forget_warm(key, seat))
+        if checkpoint is None:
+            return ""
+        plain, state, version = key.partition("/")[2], checkpoint.state, checkpoint.state_version
+        try:
+            await self._pool.call(seat, spec.timeout_s, lambda slot: slot.open(stream, plain, state, version))
+        except (StateRejected, HandlerFailed, Died) as error:
+            return str(error)
+        return ""
+
+    async def _forget_warm(self, key: str, seat: Seat) -> None:
+        await self._clock.sleep(self._limits.move_timeout_s * 2)
+        if self._warm.get(key) is seat:
+            del self._warm[key]
+            self._pool.leave(seat)
+            stream, _, plain = key.partition("/")
+            if key not in self._entries and seat.slot is not None:
+                await seat.slot.close(stream, plain)
+
+    def move(self, key: str, target: str) -> bool:
+        """Begin to bring an owned stream to the membership ``target``, or to nobody if that is empty."""
+        entry = self._entries.get(key)
+        if entry is None or not entry.owner.move(target, self._clock.monotonic()):
+            return False
+        self._perform(entry)
+        return True
+
+    async def gone(self, key: str) -> None:
+        """Return when ``key`` is not owned here any more."""
+        while key in self._entries:
+            await self._forgot.wait()
+
+    async def emptied(self) -> None:
+        """Return when nothing is owned."""
+        while self._entries:
+            await self._forgot.wait()
+
+    def give_up_all(self) -> None:
+        """Finish what runs, commit, and free every key for whoever comes."""
+        for entry in self:
+            self.move(entry.key, "")
+
+    def drop_all(self) -> None:
+        """Let go of everything at once: what is held goes back to its senders and the queue."""
+        for entry in self:
+            entry.owner.drop()
+            self._perform(entry)
+
+    # -- timers -----------------------------------------------------------------------------------------
+
+    def _set_timer(self, entry: Entry) -> None:
+        at = entry.owner.wake_at
+        if at is not None and (entry.timer_at is None or at < entry.timer_at):
+            entry.timer_at = at
+            heapq.heappush(self._timers, (at, entry.key))
+            if self._timers[0][0] == at:
+                self._timer_set.set()
+
+    async def _serve_timers(self) -> None:
+        while True:
+            self._timer_set.clear()
+            timeout_s = None
+            if self._timers:
+                timeout_s = max(0.0, self._timers[0][0] - self._clock.monotonic())
+            await self._clock.wait(self._timer_set, timeout_s)
+            now = self._clock.monotonic()
+            while self._timers and self._timers[0][0] <= now:
+                at, key = heapq.heappop(self._timers)
+                entry = self._entries.get(key)
+                if entry is not None and entry.timer_at == at:
+                    self._ring(entry, now)
+
+    def _ring(self, entry: Entry, now: float) -> None:
+        entry.timer_at = None
+        if entry.owner.wake_at is not None and entry.owner.wake_at <= now:
+            entry.owner.ticked(now)
+            self._perform(entry)
+        else:
+            self._set_timer(entry)
+
+    # -- commands ---------------------------------------------------------------------------------------
+
+    def _perform(self, entry: Entry) -> None:
+        for command in entry.owner.commands():
+            match command:
+                case machine.Run():
+                    self._tasks.spawn(self._run(entry, command))
+                case machine.Write():
+                    self._tasks.spawn(self._write(entry, command))
+                case machine.Settle():
+                    self._settle(entry, command)
+                case machine.Return():
+                    foreign = self._router.take_back(entry.spec.name, entry.key, command.messages)
+                    self._send_back(foreign)
+                case machine.HandOff():
+                    self._stats.moved_out += 1
+                    self._router.departed(entry.key, command.target, entry.owner.epoch)
+                    foreign = self._router.take_back(
+                        entry.spec.name, entry.key, command.messages, command.target
+                    )
+                    self._send_back(foreign)
+                case machine.Dropped():
+                    self._forget(entry)
+                case machine.Peek():
+                    self._tasks.spawn(self._peek(entry))
+                case machine.Open():
+                    self._tasks.spawn(self._open(entry, command.expect))
+                case machine.Start():
+                    self._tasks.spawn(self._start_head(entry, command.head))
+                case machine.CheckClaim():
+                    self._tasks.spawn(self._check_claim(entry))
+                case machine.Reclaim():
+                    self._tasks.spawn(self._reclaim(entry, command.epoch))
+                case machine.Transfer():
+                    self._tasks.spawn(self._transfer(entry, command.target))
+                case machine.Release():
+                    self._tasks.spawn(self._release(entry))
+        self._set_timer(entry)
+
+    def _answer(self, entry: Entry, generation: int, feed: Callable[[float], None]) -> None:
+        """Feed an answer to the machine, unless it belongs to an opening that is over."""
+        if entry.owner.generation == generation:
+            feed(self._clock.monotonic())
+            self._perform(entry)
+
+    async def _insist(self, entry: Entry, call: Callable[[], Awaitable[T]], *retried: Retry) -> T:
+        """Repeat a call for as long as it fails in a way that may be retried, and the opening stands.
+
+        Raises Fenced once it doesn't."""
+        generation, failures = entry.owner.generation, 0
+        while True:
+            try:
+                return await call()
+            except HoldfastError as error:
+                if error.retry not in retried:
+                    raise
+                failures += 1
+                self._log.debug("trying again", key=entry.key, error=str(error))
+            await self._clock.sleep(self._limits.retry.delay_s(failures, self._clock.random()))
+            if entry.owner.generation != generation:
+                raise Fenced(f"{entry.key}: the opening is over", 0)
+
+    async def _peek(self, entry: Entry) -> None:
+        generation = entry.owner.generation
+        try:
+            checkpoint = await self._insist(
+                entry, lambda: self._state.peek(entry.key), Retry.SAFE, Retry.SAME
+            )
+        except Fenced:
+            return
+        self._answer(entry, generation, lambda now: entry.owner.peeked(checkpoint, now))
+
+    async def _open(self, entry: Entry, expect: int) -> None:
+        generation = entry.owner.generation
+        try:
+            checkpoint = await self._insist(
+                entry, lambda: self._state.open(entry.key, expect, self._membership().id), Retry.SAFE
+            )
+        except (Fenced, OutcomeUnknown):
+            self._answer(entry, generation, entry.owner.open_failed)
+            return
+        self._stats.opened += 1
+        self._answer(entry, generation, lambda now: entry.owner.opened(checkpoint, now))
+
+    async def _check_claim(self, entry: Entry) -> None:
+        generation = entry.owner.generation
+        entry.reopened += 1
+        if entry.reopened > 1:
+            await self._clock.sleep(self._limits.retry.delay_s(entry.reopened, self._clock.random()))
+        try:
+            claim = await self._insist(
+                entry, lambda: self._coordinator.lookup(entry.key), Retry.SAFE, Retry.SAME
+            )
+        except Fenced:
+            return
+        ours = claim is not None and claim.member == self._membership().id
+        if claim is not None and ours:
+            entry.claim = claim
+        self._answer(entry, generation, lambda now: entry.owner.claim_checked(ours, now))
+
+    async def _reclaim(self, entry: Entry, epoch: int | None) -> None:
+        """After a lost membership: the store says whether this opening still stands."""
+        generation = entry.owner.generation
+        membership = self._membership()
+        await membership.joined.wait()
+        try:
+            ours = await self._insist(entry, lambda: self._claim_again(entry, epoch), Retry.SAFE, Retry.SAME)
+        except (Fenced, MembershipLost):
+            ours = False
+        self._answer(entry, generation, lambda now: entry.owner.claim_checked(ours, now))
+
+    async def _claim_again(self, entry: Entry, epoch: int | None) -> bool:
+        if not await self._epoch_stands(entry, epoch):
+            return False
+        member = self._membership().id
+        entry.claim = await self._coordinator.claim(entry.key, member)
+        return entry.claim.member == member
+
+    async def _epoch_stands(self, entry: Entry, epoch: int | None) -> bool:
+        if epoch is None:
+            return True
+        checkpoint = await self._state.peek(entry.key)
+        return checkpoint is not None and checkpoint.epoch == epoch
+
+    async def _start_head(self, entry: Entry, head: str) -> None:
+        generation, epoch = entry.owner.generation, entry.owner.epoch
+        try:
+            openings = await self._insist(
+                entry, lambda: self._state.start(entry.key, epoch, head), Retry.SAFE, Retry.SAME
+            )
+        except Fenced:
+            self._stats.fenced += 1
+            self._answer(entry, generation, entry.owner.fenced)
+            return
+        self._answer(entry, generation, lambda now: entry.owner.started(openings, now))
+
+    async def _write(self, entry: Entry, command: machine.Write) -> None:
+        """Send a commit; while its outcome is unknown, the very same again."""
+        generation, commit = entry.owner.generation, command.commit
+        try:
+            await self._insist(entry, lambda: self._state.commit(commit), Retry.SAFE, Retry.SAME)
+        except Fenced:
+            self._stats.fenced += 1
+            self._answer(entry, generation, entry.owner.fenced)
+            return
+        except TooLarge as error:
+            self._log.error("a commit is too large", key=entry.key, error=str(error))
+            self._answer(entry, generation, entry.owner.fenced)
+            return
+        self._stats.commits += 1
+        self._stats.committed += commit.done
+        entry.reopened = 0
+        self._answer(entry, generation, entry.owner.committed)
+
+    async def _run(self, entry: Entry, command: machine.Run) -> None:
+        generation, spec = entry.owner.generation, entry.spec
+        works = [Work(held.place.run, held.place.seq, held.body, held.tries + 1) for held in command.messages]
+        owner = entry.owner
+        try:
+            if command.fresh:
+                await self._open_handler(entry, command)
+            seat, slot = entry.seat, entry.slot
+            if seat is None or slot is None or seat.slot is not slot:
+                raise Died("the slot was replaced", "", guilty=False)
+            ran, _ = await self._pool.call(
+                seat,
+                spec.timeout_s,
+                lambda slot: slot.run(
+                    spec.name, entry.plain_key, works, command.limit, spec.checkpoint_after_ms / 1000
+                ),
+            )
+        except StateRejected as error:
+            reason = str(error)
+            self._log.error("state does not load; the stream is parked", key=entry.key, error=reason)
+            self._answer(entry, generation, lambda now: owner.rejected(reason, now))
+            return
+        except HandlerFailed as error:
+            text, detail = str(error), error.detail
+            self._answer(entry, generation, lambda now: owner.load_failed(text, detail, now))
+            return
+        except Died as error:
+            text, detail, guilty = str(error), error.detail, error.guilty
+            self._answer(entry, generation, lambda now: owner.slot_died(guilty, text, detail, now))
+            return
+        self._stats.handled += len(ran.results)
+        if ran.error:
+            self._log.warning("handler failed", key=entry.key, error=ran.error)
+        self._answer(
+            entry,
+            generation,
+            lambda now: owner.ran(
+                ran.results, ran.state, ran.version, ran.error, ran.detail, ran.permanent, now
+            ),
+        )
+
+    async def _open_handler(self, entry: Entry, command: machine.Run) -> None:
+        if entry.seat is None:
+            entry.seat = self._warm.pop(entry.key, None) or self._pool.assign()
+        spec, key = entry.spec, entry.plain_key
+        _, entry.slot = await self._pool.call(
+            entry.seat, spec.timeout_s, lambda slot: slot.open(spec.name, key, command.state, command.version)
+        )
+
+    def _settle(self, entry: Entry, command: machine.Settle) -> None:
+        owner = entry.owner
+
+        def done() -> None:
+            owner.settled(self._clock.monotonic())
+            self._perform(entry)
+
+        settlement = Settlement(entry.key, command.letters, command.messages, done)
+        self._keepers[entry.spec.name].settle(settlement)
+
+    def _send_back(self, foreign: list[Receipt]) -> None:
+        if foreign:
+            self._tasks.spawn(self._report(foreign, False))
+
+    async def _transfer(self, entry: Entry, target: str) -> None:
+        generation = entry.owner.generation
+        try:
+            outcome = await self._insist(
+                entry, lambda: self._try_transfer(entry, target), Retry.SAFE, Retry.SAME
+            )
+        except Fenced:
+            return
+        self._answer(entry, generation, lambda now: entry.owner.transferred(outcome, now))
+
+    async def _try_transfer(self, entry: Entry, target: str) -> Literal["done", "kept", "refused"]:
+        try:
+            await self._coordinator.transfer(entry.claim, target)
+        except MembershipLost:
+            return "kept"
+        except ClaimLost:
+            # Perhaps an earlier try took effect and its answer was lost.
+            claim = await self._coordinator.lookup(entry.key)
+            return "done" if claim is not None and claim.member == target else "refused"
+        return "done"
+
+    async def _release(self, entry: Entry) -> None:
+        generation = entry.owner.generation
+        try:
+            await self._coordinator.release(entry.claim)
+        except HoldfastError as error:
+            self._log.debug("could not release", key=entry.key, error=str(error))
+        self._answer(entry, generation, lambda now: entry.owner.released())
+
+    def _forget(self, entry: Entry) -> None:
+        if self._entries.get(entry.key) is entry:
+            del self._entries[entry.key]
+            self._forgot.set()
+            self._forgot = asyncio.Event()
+        if entry.seat is not None:
+            self._pool.leave(entry.seat)
+            if entry.slot is not None:
+                self._tasks.spawn(entry.slot.close(entry.spec.name, entry.plain_key))
+            entry.seat = entry.slot = None
+
+
+def phases(entries: Iterable[Entry]) -> dict[str, int]:
+    """How many owners stand in each phase, for status."""
+    counts = dict.fromkeys((phase.value for phase in Phase), 0)
+    for entry in entries:
+        counts[entry.owner.phase.value] += 1
+    return counts

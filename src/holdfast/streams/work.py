@@ -1,0 +1,319 @@
+"""Streams as work of a node: from the queues through router and owners to the slots and the store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.core.message import Place
+from holdfast.core.owner import Held, Receipt
+from holdfast.core.placement import spread
+from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
+from holdfast.ports.coordinator import Load, Member
+from holdfast.ports.queue import Delivery, Queue
+from holdfast.ports.slots import Slots
+from holdfast.ports.state import StateStore
+from holdfast.protocol.peer import (
+    Answer,
+    Answers,
+    Done,
+    Forward,
+    Move,
+    Parcel,
+    Poke,
+    Reply,
+    Report,
+    Request,
+    Warm,
+)
+from holdfast.runtime.keeper import Keeper
+from holdfast.runtime.node import Host
+from holdfast.runtime.pump import Pump
+from holdfast.runtime.router import Router
+from holdfast.runtime.slots import SlotPool
+from holdfast.streams.codec import address
+from holdfast.streams.owners import Owners
+from holdfast.streams.spec import StreamSpec
+
+MOVES_AT_ONCE = 8
+"""Streams that a draining node moves side by side."""
+
+
+class StreamWork:
+    """The streams of one app on one node. ``queues`` holds a queue for each declared stream."""
+
+    def __init__(
+        self,
+        host: Host,
+        specs: Mapping[str, StreamSpec],
+        queues: Mapping[str, Queue],
+        state: StateStore,
+        slots: Slots,
+    ) -> None:
+        self._host = host
+        self._specs = specs
+        self._queues = queues
+        self._state = state
+        clock, limits, tasks, stats, log = host.clock, host.limits, host.tasks, host.stats, host.log
+        self.router = Router(
+            host.coordinator,
+            host.peer,
+            queues,
+            clock,
+            limits,
+            tasks,
+            stats,
+            log,
+            membership=lambda: host.membership,
+            owners=lambda: self.owners,
+        )
+        self._keepers = {
+            name: Keeper(
+                name,
+                queue,
+                clock,
+                limits,
+                tasks,
+                stats,
+                log,
+                holders=self._receipts,
+                report=self._report,
+            )
+            for name, queue in queues.items()
+        }
+        self.pool = SlotPool(slots, clock, limits, tasks, stats, log, on_death=self._slot_died)
+        self.owners = Owners(
+            specs,
+            host.coordinator,
+            state,
+            self.pool,
+            self._keepers,
+            self.router,
+            self._report,
+            clock,
+            limits,
+            tasks,
+            stats,
+            log,
+            membership=lambda: host.membership,
+        )
+        self._pumps: dict[str, Pump] = {}
+        self._pumping: list[asyncio.Task[Any]] = []
+
+    async def prepare(self) -> None:
+        await self.pool.start()
+
+    def begin(self, address: str) -> None:
+        host = self._host
+        self.router.start(address)
+        self.owners.start()
+        for name, queue in self._queues.items():
+            self._keepers[name].start()
+            pump = self._pumps[name] = Pump(
+                name,
+                queue,
+                host.clock,
+                host.limits,
+                host.membership,
+                host.stats,
+                host.log,
+                take=self._taker(self._specs[name]),
+                has_room=self._has_room,
+            )
+            task = host.tasks.spawn(pump.run())
+            if task is not None:
+                self._pumping.append(task)
+
+    def _taker(self, spec: StreamSpec) -> Any:
+        def take(delivery: Delivery, receipt: Receipt) -> None:
+            key, place = address(spec, delivery.body, delivery.attributes, delivery.id, delivery.number)
+            held = Held(place, delivery.body, delivery.attributes, [receipt], delivery.receives)
+            self.router.dispatch(spec.name, spec.full_key(key), held)
+
+        return take
+
+    def _has_room(self) -> bool:
+        return self.owners.held + self.router.custody < self._host.limits.max_held
+
+    def _receipts(self, stream: str) -> list[Receipt]:
+        """What to keep alive. A node that is no member keeps nothing: others may hold it by now."""
+        if not self._host.membership.alive:
+            return []
+        return [*self.owners.receipts(stream), *self.router.receipts(stream)]
+
+    def _slot_died(self, seat: Any) -> None:
+        self.owners.slot_died(seat)
+
+    def load(self) -> Load:
+        limits, streams = self._host.limits, len(self.owners)
+        return Load(streams, limits.slots, max(0, limits.streams_max - streams), self._host.draining)
+
+    def left(self, member: str) -> None:
+        self.router.left(member)
+        self._host.tasks.spawn(self._free(member))
+
+    async def _free(self, member: str) -> None:
+        """What the dead node alone had received shows again at once, where the queue can do that."""
+        for queue in self._queues.values():
+            if queue.frees_on_evict:
+                try:
+                    await queue.free(member)
+                except HoldfastError as error:
+                    self._host.log.warning("could not free a dead node's deliveries", error=str(error))
+
+    def vanished(self) -> None:
+        self.owners.vanished()
+
+    # -- peers ------------------------------------------------------------------------------------------
+
+    async def handle(self, request: Request) -> Reply | None:
+        match request:
+            case Forward():
+                return await self._accept(request)
+            case Report():
+                self.router.reported(request)
+                return Done()
+            case Warm():
+                return await self._warm(request)
+            case Poke():
+                self.owners.poke(request.key)
+                return Done()
+            case Move():
+                moved = await self.move(request.key, request.target)
+                return Done(moved == "", moved)
+        return None
+
+    async def _accept(self, forward: Forward) -> Answers:
+        """Parcels for streams that this node owns, or whose claim it finds to be its own."""
+        strangers = {
+            parcel.key: parcel.stream for parcel in forward.parcels if not self.owners.get(parcel.key)
+        }
+        await asyncio.gather(*(self._adopt_claimed(stream, key) for key, stream in strangers.items()))
+        now = self._host.clock.monotonic()
+        return Answers([self._offer(parcel, forward, now) for parcel in forward.parcels])
+
+    async def _adopt_claimed(self, stream: str, key: str) -> None:
+        try:
+            claim = await self._host.coordinator.lookup(key)
+        except HoldfastError as error:
+            self._host.log.debug("could not look up a claim", key=key, error=str(error))
+            return
+        if claim is not None and claim.member == self._host.membership.id:
+            self.owners.adopt(stream, key, claim)
+
+    def _offer(self, parcel: Parcel, forward: Forward, now: float) -> Answer:
+        receipt = Receipt(
+            parcel.receipt,
+            now + parcel.expires_in_s,
+            sender=forward.sender,
+            number=parcel.number,
+            reply_to=forward.reply_to,
+        )
+        place = Place(int(parcel.run), int(parcel.seq), parcel.id)
+        held = Held(place, parcel.body, parcel.attributes, [receipt], parcel.receives)
+        verdict = self.owners.offer(parcel.key, held)
+        if verdict in ("accepted", "full"):
+            self._host.stats.accepted += verdict == "accepted"
+            return Answer(parcel.number, verdict)
+        hint = self.router.hint(parcel.key)
+        return Answer(parcel.number, "no", hint.member, hint.epoch)
+
+    async def _report(self, receipts: list[Receipt], settled: bool) -> None:
+        """Tell senders what became of their parcels. A lost report costs them another offer, no more."""
+        senders: dict[tuple[str, str], list[int]] = {}
+        for receipt in receipts:
+            senders.setdefault((receipt.reply_to, receipt.sender), []).append(receipt.number)
+        for (reply_to, sender), numbers in senders.items():
+            report = Report(
+                sender, self._host.membership.id, numbers if settled else [], [] if settled else numbers
+            )
+            try:
+                await self._host.peer.call(reply_to, report, self._host.limits.peer_timeout_s)
+            except (Unavailable, OutcomeUnknown) as error:
+                self._host.log.debug("could not report", sender=sender, error=str(error))
+
+    # -- moves ------------------------------------------------------------------------------------------
+
+    async def _warm(self, request: Warm) -> Done:
+        if self._host.draining:
+            return Done(ok=False, text="this node is draining")
+        obstacle = await self.owners.warm(request.stream, request.key)
+        return Done(obstacle == "", obstacle)
+
+    async def move(self, key: str, target: str) -> str:
+        """Bring an owned stream to the membership ``target``, which warms before this node stops.
+        Returns what stood in the way, or nothing."""
+        entry = self.owners.get(key)
+        member = self._host.membership.view.get(target)
+        if entry is None or member is None or target == self._host.membership.id:
+            return f"{key} is not owned here, or {target} is no other living node"
+        warm = Warm(target, entry.spec.name, key)
+        try:
+            reply = await self._host.peer.call(member.address, warm, self._host.limits.move_timeout_s)
+        except (Unavailable, OutcomeUnknown) as error:
+            return str(error)
+        if isinstance(reply, Done) and not reply.ok:
+            return reply.text
+        return "" if self.owners.move(key, target) else f"{key} is just being opened or released"
+
+    async def drain(self) -> None:
+        for pump in self._pumps.values():
+            pump.stopping = True
+        for queue in self._queues.values():
+            queue.wake()
+        await self._within(self._end_pumps())
+        await self._within(self._move_all())
+        self.owners.drop_all()
+        for keeper in self._keepers.values():
+            await self._within(keeper.settled())
+        returned = await self.router.give_back_all()
+        self._host.log.info("drained", given_back=returned, left=len(self.owners))
+
+    async def _within(self, work: Any) -> None:
+        """Await ``work`` for as long as a drain may take."""
+        task = self._host.tasks.spawn(work)
+        if task is not None:
+            done = asyncio.Event()
+            task.add_done_callback(lambda _: done.set())
+            if not await self._host.clock.wait(done, self._host.limits.drain_timeout_s):
+                task.cancel()
+
+    async def _end_pumps(self) -> None:
+        for task in self._pumping:
+            await asyncio.wait((task,))
+
+    async def _move_all(self) -> None:
+        """Streams go to the others by load, a few at a time, until none is left here."""
+        while len(self.owners):
+            others = [m for m in self._host.membership.view.values() if m.id != self._host.membership.id]
+            targets = spread((entry.key for entry in self.owners), others)
+            if not targets:
+                self.owners.give_up_all()
+                await self.owners.emptied()
+                return
+            room = asyncio.Semaphore(MOVES_AT_ONCE)
+            await asyncio.gather(*(self._move_one(room, key, to) for key, to in targets.items()))
+            await self._host.clock.sleep(0.01)
+
+    async def _move_one(self, room: asyncio.Semaphore, key: str, target: Member) -> None:
+        async with room:
+            obstacle = await self.move(key, target.id)
+            if obstacle:
+                self._host.log.debug("could not move", key=key, to=target.name, obstacle=obstacle)
+                await self._host.clock.sleep(0.05)
+            else:
+                await self.owners.gone(key)
+
+    async def close(self) -> None:
+        await self.pool.close()
+
+    async def maintain(self) -> None:
+        """Drop results, dead letters and idle checkpoints that are kept long enough."""
+        limits, now = self._host.limits, self._host.clock.wall()
+        try:
+            await self._state.expire(now - limits.results_keep_s, now - limits.idle_keep_s)
+            for queue in self._queues.values():
+                await queue.expire(now - limits.dead_keep_s)
+        except HoldfastError as error:
+            self._host.log.warning("could not clean up", error=str(error))

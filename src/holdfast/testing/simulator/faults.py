@@ -1,0 +1,110 @@
+"""What goes wrong between a node and the services: delay, loss, answers lost after their effect, requests
+that arrive when nobody waits for them any more, and partitions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import OutcomeUnknown, Unavailable
+from holdfast.testing.simulator.loop import Gate
+
+WAITING_CALLS = frozenset({"receive", "watch", "results"})
+"""Calls that may wait in the service; they are not sent late."""
+
+
+class Weather(msgspec.Struct, frozen=True):
+    """How likely each trouble is, a call. Delays in seconds."""
+
+    delay_s: float = 0.003
+    lost: float = 0.0
+    answer_lost: float = 0.0
+    late: float = 0.0
+    late_s: float = 8.0
+
+
+class Line:
+    """A node's line to the services: its weather, and where it is cut."""
+
+    def __init__(self, gate: Gate, random: Random, weather: Weather, counts: Counter[str]) -> None:
+        self.gate = gate
+        self.random = random
+        self.weather = weather
+        self.counts = counts
+        self.cut: dict[str, None] = {}
+        self.calls = 0
+        self.troubled_at = -1e9
+        self._late: dict[asyncio.Task[Any], None] = {}
+
+    async def carry(self, service: str, name: str, call: Callable[[], Awaitable[Any]]) -> Any:
+        """Make one call, in this weather."""
+        await self.gate.enter()
+        self.calls += 1
+        random, weather = self.random, self.weather
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(random.uniform(0.0002, weather.delay_s))
+        if service in self.cut:
+            self.troubled_at = loop.time()
+            await self._pause(random.uniform(0.5, 2.0))
+            raise Unavailable(f"{service} is cut off")
+        chance = random.random()
+        if chance < weather.lost:
+            self._note("request lost")
+            await self.gate.enter()
+            raise Unavailable(f"{service}.{name}: the request was lost")
+        chance -= weather.lost
+        if chance < weather.late and name not in WAITING_CALLS:
+            self._note("request late")
+            task = loop.create_task(self._later(random.uniform(0.05, weather.late_s), call))
+            self._late[task] = None
+            task.add_done_callback(self._late.pop)
+            await self._pause(random.uniform(0.01, 0.3))
+            raise OutcomeUnknown(f"{service}.{name}: no answer")
+        chance -= weather.late
+        answer = await call()
+        if chance < weather.answer_lost or service in self.cut:
+            self._note("answer lost")
+            await self._pause(random.uniform(0.01, 0.3))
+            raise OutcomeUnknown(f"{service}.{name}: the answer was lost")
+        await asyncio.sleep(random.uniform(0.0002, weather.delay_s))
+        await self.gate.enter()
+        return answer
+
+    async def _pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        await self.gate.enter()
+
+    async def _later(self, seconds: float, call: Callable[[], Awaitable[Any]]) -> None:
+        await asyncio.sleep(seconds)
+        try:
+            await call()
+        except Exception:  # noqa: BLE001 - whatever it was, nobody hears of it
+            self.counts["late request refused"] += 1
+
+    def _note(self, trouble: str) -> None:
+        self.counts[trouble] += 1
+        self.troubled_at = asyncio.get_running_loop().time()
+
+
+class Faulty:
+    """A service as one node sees it: every call goes over the node's line."""
+
+    def __init__(self, service: Any, name: str, line: Line) -> None:
+        self._service = service
+        self._name = name
+        self._line = line
+
+    def __getattr__(self, name: str) -> Any:
+        member = getattr(self._service, name)
+        if not asyncio.iscoroutinefunction(member):
+            return member
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            return await self._line.carry(self._name, name, lambda: member(*args, **kwargs))
+
+        return call

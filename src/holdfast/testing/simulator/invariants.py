@@ -1,0 +1,154 @@
+"""What must hold, checked over everything that the services saw."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from typing import Any
+
+from holdfast.adapters.memory.queue import QueueEvent
+from holdfast.adapters.memory.state import Committed, Opened
+from holdfast.core.message import Place
+from holdfast.testing.simulator.handler import START, link
+from holdfast.testing.simulator.scenario import STREAM, Planned
+from holdfast.testing.simulator.world import World, body_of
+
+CALLS_A_MESSAGE_MAX = 400
+CALLS_A_NODE_SECOND_MAX = 40
+
+
+class Streams:
+    """What accepted commits say, as the history is read."""
+
+    def __init__(self) -> None:
+        self.epoch: dict[str, int] = {}
+        self.number: dict[str, int] = {}
+        self.handled: dict[str, list[tuple[str, Any]]] = defaultdict(list)
+        self.names: dict[str, set[str]] = defaultdict(set)
+        self.aside: dict[str, dict[str, str]] = defaultdict(dict)
+        self.logs: dict[str, Any] = {}
+
+
+def check(world: World, unfinished: str) -> list[str]:
+    """Every violation found, in words."""
+    wrong = [f"{name} failed: {error!r}" for name, error in world.failures]
+    wrong += world.coordinator.violations
+    if unfinished:
+        wrong.append(unfinished)
+    streams = Streams()
+    ids: dict[str, Planned] = {}
+    for event in world.log:
+        if isinstance(event, Opened):
+            wrong += _opened(event, streams)
+        elif isinstance(event, Committed):
+            wrong += _committed(event, streams)
+        elif isinstance(event, QueueEvent):
+            if event.kind == "sent":
+                ids[event.id] = world.plan_by_body[event.body]
+            wrong += _queued(world, event, streams, ids)
+    for key, handled in streams.handled.items():
+        wrong += _chain(world, key, handled)
+    wrong += _all_told(world, streams, ids, unfinished)
+    wrong += _hot(world)
+    return wrong
+
+
+def _opened(event: Opened, streams: Streams) -> list[str]:
+    if event.after is None:
+        return []
+    before = streams.epoch.get(event.key, 0)
+    streams.epoch[event.key] = max(before, event.after.epoch)
+    if event.expect != before or event.after.epoch != before + 1:
+        return [f"{event.key}: open({event.expect}) was accepted at epoch {before}, giving {event.after.epoch}"]
+    return []
+
+
+def _committed(event: Committed, streams: Streams) -> list[str]:
+    if event.after is None or event.repeated:
+        return []
+    commit, wrong = event.commit, []
+    if commit.epoch < streams.epoch.get(commit.key, 0):
+        wrong.append(f"{commit.key}: a commit of epoch {commit.epoch} was accepted below the last opened epoch")
+    if commit.number != streams.number.get(commit.key, 0) + 1:
+        wrong.append(f"{commit.key}: commit {commit.number} was accepted out of turn")
+    streams.number[commit.key] = commit.number
+    streams.logs[commit.key] = commit.log
+    for result in commit.results:
+        if result.name in streams.names[commit.key]:
+            wrong.append(f"{commit.key}:{result.name} was committed twice")
+        streams.names[commit.key].add(result.name)
+        streams.handled[commit.key].append((result.name, json.loads(result.body)))
+    for aside in commit.aside:
+        streams.aside[commit.key][aside.name] = aside.reason
+    return wrong
+
+
+def _queued(world: World, event: QueueEvent, streams: Streams, ids: dict[str, Planned]) -> list[str]:
+    if event.kind == "deleted":
+        planned = ids[event.id]
+        key = f"{STREAM}/{planned.key}"
+        name = _name(world, planned, event.id)
+        if name not in streams.names[key] and name not in streams.aside[key]:
+            return [f"{key}:{name} was deleted before a commit covered it"]
+    if event.kind == "buried" and event.letter is not None:
+        letter = event.letter
+        key, _, name = letter.id.partition(":")
+        if name not in streams.aside[key]:
+            return [f"{letter.id} was dead-lettered before a commit named it"]
+        planned = world.plan_by_body[letter.body]
+        healthy = planned.fails >= 0 and planned.kills >= 0
+        if healthy and not letter.reason.startswith("parked") and not _may_be_late(world):
+            return [f"{letter.id} was healthy and dead-lettered: {letter.reason}"]
+    return []
+
+
+def _name(world: World, planned: Planned, id_: str) -> str:
+    if world.scenario.kind == "absent":
+        return Place(planned.run, 0, id_).name
+    return Place(planned.run, planned.seq).name
+
+
+def _may_be_late(world: World) -> bool:
+    """Where a stream begins at whatever comes first, or goes by a queue's order that this queue does not
+    keep, a message may rightly come too late."""
+    return world.scenario.first == "first" or world.scenario.kind == "increasing"
+
+
+def _chain(world: World, key: str, handled: list[tuple[str, Any]]) -> list[str]:
+    """Results must chain: each was computed from the state that the one before left."""
+    wrong: list[str] = []
+    chain, last = START, -1
+    for name, result in handled:
+        if result["before"] != chain or result["after"] != link(chain, result["run"], result["seq"]):
+            wrong.append(f"{key}:{name} was not computed from the state before it")
+        chain = result["after"]
+        if world.scenario.kind != "absent" and result["seq"] <= last:
+            wrong.append(f"{key}:{name} was committed after {last}")
+        last = result["seq"]
+    return wrong
+
+
+def _all_told(world: World, streams: Streams, ids: dict[str, Planned], unfinished: str) -> list[str]:
+    """Every message sent ended in a result, or was set aside and lies with the dead letters."""
+    if unfinished:
+        return []
+    wrong: list[str] = []
+    letters = {letter.body for letter in world.queue.letters.values()}
+    bodies = {json.dumps([key, r["run"], r["seq"]]) for key, rs in streams.handled.items() for _, r in rs}
+    for planned in world.scenario.messages:
+        key = f"{STREAM}/{planned.key}"
+        told = json.dumps([key, planned.run, planned.seq]) in bodies
+        if not told and body_of(planned) not in letters:
+            wrong.append(f"{key}: run {planned.run} seq {planned.seq} is lost")
+    return wrong
+
+
+def _hot(world: World) -> list[str]:
+    """Nobody calls in circles once the world is well."""
+    seconds = world.seconds_after_healing
+    most = CALLS_A_MESSAGE_MAX * len(world.scenario.messages) + CALLS_A_NODE_SECOND_MAX * seconds * len(
+        world.nodes
+    )
+    if world.calls_made > most:
+        return [f"{world.calls_made} calls in {seconds:.0f} s after healing: a hot loop"]
+    return []

@@ -1,0 +1,97 @@
+"""Runs seeds, in this process or over all cores, and says what came of them."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import msgspec
+
+from holdfast.testing.simulator import invariants
+from holdfast.testing.simulator.loop import Deadlock, run
+from holdfast.testing.simulator.mutations import RULES, broken
+from holdfast.testing.simulator.scenario import make
+from holdfast.testing.simulator.world import World
+
+__all__ = ["RULES", "Outcome", "replay", "simulate", "sweep"]
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What came of one seed. ``trace`` is a hash over everything that the services saw."""
+
+    seed: int
+    wrong: list[str]
+    counts: dict[str, int]
+    trace: str
+    virtual_s: float
+
+
+def simulate(seed: int, rule: str | None = None, verbose: bool = False) -> Outcome:
+    """Live through one seed and check it."""
+    with broken(rule):
+        return run(_live(seed, verbose))
+
+
+async def _live(seed: int, verbose: bool) -> Outcome:
+    world = World(make(seed), verbose)
+    try:
+        unfinished = await world.live()
+    except Deadlock as error:
+        unfinished = str(error)
+    wrong = invariants.check(world, unfinished)
+    trace = hashlib.blake2b(repr(world.log).encode(), digest_size=8).hexdigest()
+    return Outcome(seed, wrong, dict(world.counts), trace, world.clock.monotonic())
+
+
+def replay(seed: int, rule: str | None) -> int:
+    """One seed with everything that happens, printed."""
+    say = sys.stdout.write
+    say(f"{make(seed)}\n")
+    outcome = simulate(seed, rule, verbose=True)
+    say(f"seed {seed}: {outcome.virtual_s:.1f} s, trace {outcome.trace}, {outcome.counts}\n")
+    for wrong in outcome.wrong:
+        say(f"VIOLATION {wrong}\n")
+    return 1 if outcome.wrong else 0
+
+
+def _job(work: tuple[int, str | None]) -> Outcome:
+    return simulate(*work)
+
+
+def outcomes(first: int, seeds: int, rule: str | None, jobs: int) -> Iterator[Outcome]:
+    """Outcomes in order of seed."""
+    works = [(seed, rule) for seed in range(first, first + seeds)]
+    if jobs == 1:
+        yield from map(_job, works)
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs or None) as pool:
+        yield from pool.imap(_job, works, chunksize=4)
+
+
+def sweep(first: int, seeds: int, rule: str | None, jobs: int) -> int:
+    """Run seeds until one fails; 0 if that is what was to happen."""
+    say = sys.stdout.write
+    began, counts, ran = time.monotonic(), Counter[str](), 0
+    for outcome in outcomes(first, seeds, rule, jobs):
+        ran += 1
+        counts.update(outcome.counts)
+        if outcome.wrong:
+            break
+    else:
+        outcome = None
+    took_s = time.monotonic() - began
+    say(f"{ran} seeds in {took_s:.1f} s, {ran / took_s:.1f} seeds/s\n")
+    for kind, count in sorted(counts.items()):
+        say(f"  {kind}: {count}\n")
+    if outcome is None:
+        say(f"no violation{f' although {rule!r} is broken' if rule else ''}\n")
+        return 1 if rule else 0
+    again = f"python -m holdfast.testing.simulator --seed {outcome.seed}{f' --break {rule}' if rule else ''}"
+    say(f"seed {outcome.seed} fails; replay it with: {again}\n")
+    for wrong in outcome.wrong:
+        say(f"  {wrong}\n")
+    return 0 if rule else 1

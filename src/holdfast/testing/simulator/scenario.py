@@ -1,0 +1,154 @@
+"""What a seed means: the size of the world, its messages, its weather, and what goes wrong when."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Literal
+
+import msgspec
+
+from holdfast.core.message import SeqKind
+from holdfast.testing.simulator.faults import Weather
+
+STREAM = "numbers"
+TROUBLE_S = 40.0
+"""Faults happen in this first while; then the world heals."""
+
+TTL_S = 5.0
+VISIBILITY_S = 30.0
+GAP_TIMEOUT_S = 300.0
+
+FaultKind = Literal[
+    "crash", "pause", "cut", "forget", "slot", "move", "operator", "stop", "duplicate", "isolate"
+]
+
+
+class Planned(msgspec.Struct, frozen=True):
+    """A message to be sent at ``at_s``. ``fails``: how many tries raise (-1: all of them)."""
+
+    at_s: float
+    key: str
+    run: int
+    seq: int
+    fails: int = 0
+    kills: int = 0
+    """How many nodes die of it (-1: every one)."""
+    hangs: bool = False
+    seconds: float = 0.01
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """One thing that goes wrong at ``at_s``, to node number ``node``, for ``for_s``."""
+
+    at_s: float
+    kind: FaultKind
+    node: int
+    for_s: float = 0.0
+    detail: str = ""
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that a seed decides in advance."""
+
+    seed: int
+    nodes: int
+    kind: SeqKind
+    first: int | Literal["first", "lowest"]
+    inbox_limit: int
+    checkpoint_every: int
+    frees_on_evict: bool
+    weather: Weather
+    drift: float
+    messages: tuple[Planned, ...]
+    faults: tuple[Fault, ...]
+
+    def random(self, name: str) -> Random:
+        """The seed's own stream of random numbers for ``name``."""
+        return Random(f"{self.seed}:{name}")
+
+
+def make(seed: int) -> Scenario:
+    """The scenario of a seed."""
+    random = Random(f"{seed}:scenario")
+    calm = random.random() < 0.2
+    nodes = random.choice((2, 2, 3, 3, 4))
+    kind: SeqKind = random.choice(("dense", "dense", "dense", "increasing", "absent"))
+    trouble = random.choice((0.0, 0.01, 0.04))
+    weather = Weather(
+        delay_s=random.choice((0.002, 0.01, 0.05)),
+        lost=random.random() * trouble,
+        answer_lost=random.random() * trouble,
+        late=random.random() * trouble,
+    )
+    faults = () if calm else _faults(random, nodes)
+    return Scenario(
+        seed=seed,
+        nodes=nodes,
+        kind=kind,
+        first=0 if kind == "dense" and random.random() < 0.85 else random.choice(("first", "lowest", 0)),
+        inbox_limit=random.choice((2, 4, 64, 64)),
+        checkpoint_every=random.choice((1, 1, 3)),
+        frees_on_evict=random.random() < 0.5,
+        weather=weather,
+        drift=random.choice((0.0, 0.0, 0.004)),
+        messages=_messages(random, kind),
+        faults=faults,
+    )
+
+
+def _messages(random: Random, kind: SeqKind) -> tuple[Planned, ...]:
+    planned: list[Planned] = []
+    odd = random.random() < 0.3
+    for number in range(random.randint(1, 4)):
+        key = f"k{number}"
+        count = random.randint(2, 16)
+        span_s = random.choice((0.5, 5.0, 25.0))
+        for seq in range(count):
+            at_s = span_s * seq / count + random.random() * random.choice((0.05, 2.0))
+            trouble = random.random() if odd else 1.0
+            planned.append(
+                Planned(
+                    at_s=at_s,
+                    key=key,
+                    run=0,
+                    seq=seq if kind == "dense" else seq * 3 + 1,
+                    fails=random.choice((1, 2, -1)) if trouble < 0.08 else 0,
+                    kills=random.choice((1, -1)) if 0.08 < trouble < 0.11 else 0,
+                    hangs=0.11 < trouble < 0.14,
+                    seconds=random.choice((0.001, 0.02, 0.3)),
+                )
+            )
+    return tuple(sorted(planned, key=lambda message: (message.at_s, message.key, message.seq)))
+
+
+KINDS: tuple[FaultKind, ...] = (
+    "crash",
+    "crash",
+    "pause",
+    "pause",
+    "cut",
+    "cut",
+    "isolate",
+    "forget",
+    "slot",
+    "move",
+    "move",
+    "operator",
+    "stop",
+    "duplicate",
+)
+
+
+def _faults(random: Random, nodes: int) -> tuple[Fault, ...]:
+    count = random.randint(1, 8)
+    faults = [
+        Fault(
+            at_s=random.random() * TROUBLE_S * 0.7,
+            kind=random.choice(KINDS),
+            node=random.randrange(nodes),
+            for_s=random.choice((0.3, 2.0, 7.0, 12.0)),
+            detail=random.choice(("coordinator", "state", "queue", "peers")),
+        )
+        for _ in range(count)
+    ]
+    return tuple(sorted(faults, key=lambda fault: (fault.at_s, fault.kind, fault.node)))
