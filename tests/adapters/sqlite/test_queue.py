@@ -75,7 +75,7 @@ async def test_a_receive_cancelled_half_way_gives_back(queue: SqliteQueue, datab
 
 
 @pytest.mark.parametrize(
-    "receipt", ["", "1", "x.1", "1.x", "0.1", "1.1.1", "-1.1", "9" * 30 + ".1", "1." + "9" * 30, "\u0661.\u0661"]
+    "receipt", ["", "1", "x.1", "1.x", "0.1", "1.1.1", "-1.1", "9" * 30 + ".1", "1." + "9" * 30, "\u0661.1"]
 )
 async def test_junk_for_a_receipt_is_stale(queue: SqliteQueue, receipt: str) -> None:
     await queue.send([Outgoing(b"x")])

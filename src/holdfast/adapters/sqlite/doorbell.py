@@ -79,7 +79,7 @@ class Doorbell:
         with self._mutex:
             ears = list(self._ears.values())
         for ear in ears:
-            if ear.events:
+            if not ear.events.keys().isdisjoint(hashes):
                 call_soon(ear.loop, ear.hear, hashes)
 
     def close(self) -> None:

@@ -134,18 +134,19 @@ class SqliteQueue:
         self._check_batch(range(limit))
         deadline, wakes = self._clock.monotonic() + wait_s, self._wakes
         await self._number()
+        if (deliveries := await self._take(limit, visibility_s, holder)) or wait_s <= 0:
+            return deliveries
         with self._database.doorbell.listen(self._topic) as rung:
             while True:
                 rung.clear()
-                if deliveries := await self._take(limit, visibility_s, holder):
+                due_s = await self._due_s()
+                if due_s <= 0 and (deliveries := await self._take(limit, visibility_s, holder)):
                     return deliveries
-                while not rung.is_set():
-                    remaining_s = deadline - self._clock.monotonic()
-                    if remaining_s <= 0 or self._wakes != wakes:
-                        return []
-                    due_s = await self._due_s()
-                    if due_s <= 0 or await self._clock.wait(rung, min(due_s, remaining_s, SAFETY_S)):
-                        break
+                remaining_s = deadline - self._clock.monotonic()
+                if remaining_s <= 0 or self._wakes != wakes:
+                    return []
+                if due_s > 0:  # else another took it
+                    await self._clock.wait(rung, min(due_s, remaining_s, SAFETY_S))
 
     async def extend(self, receipts: Sequence[str], visibility_s: float) -> list[str]:
         return await self._shift(receipts, visibility_s, DELIVERED)
