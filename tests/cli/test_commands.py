@@ -94,7 +94,7 @@ def test_exit_codes(holdfast: Any, arguments: list[str], code: int, said: str) -
 
 @pytest.mark.parametrize(
     "command",
-    [["results"], ["status"], ["doctor"], ["config", "show"]]
+    [["node"], ["ingest"], ["results"], ["status"], ["doctor"], ["config", "show"]]
     + [["streams", name] for name in ("pause", "resume", "skip", "reset")]
     + [["dlq", name] for name in ("ls", "show", "redrive", "purge")],
     ids=" ".join,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError, Parameter
 
 import holdfast
-from holdfast.cli import config, dlq, doctor, exits, node, output, results, status, streams
+from holdfast.cli import config, dlq, doctor, exits, ingest, node, output, results, status, streams
 from holdfast.errors import HoldfastError
 
 HELP = """Keyed, ordered, stateful, at-least-once work for Python.
@@ -28,6 +28,7 @@ app = App(
     default_parameter=Parameter(negative=()),
 )
 app.command(node.run, name="node")
+app.command(ingest.ingest)
 app.command(status.status)
 app.command(results.results)
 app.command(streams.app)

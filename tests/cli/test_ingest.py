@@ -1,0 +1,77 @@
+"""``holdfast ingest`` on small real videos."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+
+from holdfast.wiring import Services
+
+FRAMES = 5
+
+
+@pytest.fixture
+def video(place: Path) -> Path:
+    """A short video."""
+    path = place / "lobby.mp4"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=5)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for number in range(FRAMES):
+            picture = np.full((48, 64, 3), number * 20, np.uint8)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture)))
+        container.mux(stream.encode())
+    return path
+
+
+async def sent(services: Services) -> list[tuple[str, int, int, bytes]]:
+    """What waits in the queue, frames fetched."""
+    deliveries = await services.queue("track").receive(100, 0, 30, "m")
+    frames = [json.loads(delivery.body) for delivery in deliveries]
+    return [(f["video"], f["run"], f["frame"], await services.objects().get(f["url"])) for f in frames]
+
+
+def test_frames_and_messages(holdfast: Any, arrange: Any, video: Path) -> None:
+    outcome = holdfast("ingest", str(video), "--key", "cam-1", "--run", "7", "--json")
+    assert outcome.code == 0
+    (line,) = outcome.lines
+    assert (line["key"], line["run"], line["stream"], line["frames"], line["error"]) == (
+        "cam-1",
+        7,
+        "track",
+        FRAMES,
+        "",
+    )
+    frames = arrange(sent)
+    assert [frame[:3] for frame in frames] == [("cam-1", 7, number) for number in range(FRAMES)]
+    assert all(frame[3].startswith(b"\xff\xd8") for frame in frames), "JPEG"
+
+
+def test_the_file_names_the_key_and_the_time_the_run(holdfast: Any, arrange: Any, video: Path) -> None:
+    outcome = holdfast("ingest", str(video), "--fps", "2")
+    assert "2 frames of" in outcome.out
+    assert "sent to track/lobby, run 1" in outcome.out
+    assert len(arrange(sent)) == 2
+
+
+def test_one_bad_video_keeps_no_other_back(holdfast: Any, arrange: Any, video: Path) -> None:
+    (video.parent / "broken.mp4").write_bytes(b"no video")
+    outcome = holdfast("ingest", "broken.mp4", "lobby.mp4", "--json")
+    assert outcome.code == 1
+    assert [line["frames"] for line in outcome.lines] == [0, FRAMES]
+    assert "broken.mp4 is not a video" in outcome.err
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["a.mp4", "b.mp4", "--key", "cam-1"], "1 keys for 2 videos"),
+        (["a/x.mp4", "b/x.mp4"], "would share a key"),
+    ],
+)
+def test_keys_that_do_not_fit(holdfast: Any, arguments: list[str], said: str) -> None:
+    outcome = holdfast("ingest", *arguments)
+    assert (outcome.code, said in outcome.err) == (2, True)

@@ -1,0 +1,167 @@
+"""``holdfast node`` as a real process."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.core.ledger import Checkpoint
+from holdfast.ports.queue import Outgoing
+from holdfast.wiring import Services
+
+APP = """
+from holdfast import App, StreamHandler
+
+app = App("counting")
+
+@app.stream("count", seq="n", first_seq=0)
+class Count(StreamHandler[dict]):
+    def open(self, context, state):
+        self.count = int(state or b"0")
+
+    def process(self, message, context):
+        self.count += 1
+        return {"count": self.count}
+
+    def snapshot(self):
+        return str(self.count).encode()
+"""
+
+
+class Process:
+    """A node process, and the events of its log."""
+
+    def __init__(self, *arguments: str) -> None:
+        command = [sys.executable, "-m", "holdfast", "node", *arguments]
+        self.child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self.events: list[dict[str, Any]] = []
+        self._more = threading.Condition()
+        self._ended = False
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.child.stderr is not None
+        with self.child.stderr as lines:
+            for line in lines:
+                with self._more:
+                    self.events.append(json.loads(line) if line.startswith("{") else {"event": line.strip()})
+                    self._more.notify_all()
+        with self._more:
+            self._ended = True
+            self._more.notify_all()
+
+    def wait_for(self, event: str) -> dict[str, Any]:
+        """The first event of that name."""
+
+        def found() -> list[dict[str, Any]]:
+            return [entry for entry in self.events if entry["event"] == event]
+
+        with self._more:
+            assert self._more.wait_for(lambda: found() or self._ended, 30), self.events
+        assert found(), self.events
+        return found()[0]
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal; returns the exit code."""
+        self.child.send_signal(number)
+        return self.join()
+
+    def join(self) -> int:
+        """Wait for the end."""
+        code = self.child.wait(30)
+        self._reader.join(30)
+        return code
+
+
+@pytest.fixture
+def start(place: Path) -> Iterator[Callable[..., Process]]:
+    """Start a node of the app ``counting``."""
+    (place / "counting.py").write_text(APP)
+    started: list[Process] = []
+
+    def run(*arguments: str) -> Process:
+        started.append(Process(*arguments))
+        return started[-1]
+
+    yield run
+    for process in started:
+        process.child.kill()
+        process.join()
+
+
+async def send(services: Services) -> None:
+    await services.queue("count").send([Outgoing(b'{"key":"cam-1","n":%d}' % n) for n in range(50)])
+
+
+def results(holdfast: Any) -> list[int]:
+    return [line["result"]["count"] for line in holdfast("results", "--follow", "--limit", "50").lines]
+
+
+def test_a_node_runs_drains_and_ends(holdfast: Any, arrange: Any, start: Callable[..., Process]) -> None:
+    node = start("counting:app", "--name", "a", "--slots", "1")
+    joined = node.wait_for("joined")
+    assert joined["node"] == "a"
+    arrange(send)
+    assert results(holdfast) == list(range(1, 51))
+    assert holdfast("doctor", "counting:app").code == 0
+    (paused,) = holdfast("streams", "pause", "count/cam-1", "--json").lines
+    assert paused["told"] == "a"
+    assert node.end() == 0
+    node.wait_for("node ended")
+    (status,) = holdfast("status", "--json").lines
+    assert status["nodes"] == []
+    assert status["queues"] == [{"stream": "count", "ready": 0, "in_flight": 0, "delayed": 0, "dead": 0}]
+
+
+def test_what_a_killed_node_committed_is_where_the_next_goes_on(
+    holdfast: Any, arrange: Any, start: Callable[..., Process]
+) -> None:
+    arrange(send)
+    first = start("counting:app", "--name", "a", "--slots", "1")
+    assert results(holdfast) == list(range(1, 51))
+    assert first.end(signal.SIGKILL) == -signal.SIGKILL
+
+    async def more(services: Services) -> Checkpoint | None:
+        await services.queue("count").send([Outgoing(b'{"key":"cam-1","n":50}')])
+        return await services.state().peek("count/cam-1")
+
+    before = arrange(more)
+    start("counting:app", "--name", "b", "--slots", "1")
+    (line,) = holdfast("results", "--follow", "--after", "50", "--limit", "1").lines
+    assert line["result"] == {"count": 51}
+    assert line["epoch"] > before.epoch
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["counting:nothing"], "did you mean 'counting:app'?"),
+        (["nowhere_at_all:app"], "there is no module 'nowhere_at_all'"),
+        (["counting:app", "--host", "0.0.0.0"], "needs peer_secret"),
+        (["counting:app", "--slots", "0"], "slots is 0"),
+        (["counting:app", "--set", "visibility_s=50"], "gap_timeout_s"),
+    ],
+)
+def test_a_node_that_cannot_start_says_why(
+    start: Callable[..., Process], arguments: list[str], said: str
+) -> None:
+    node = start(*arguments)
+    assert node.join() == 2
+    text = "\n".join(entry["event"] for entry in node.events)
+    assert said in text
+    assert "Traceback" not in text
+
+
+def test_a_port_in_use_is_named(start: Callable[..., Process]) -> None:
+    first = start("counting:app", "--name", "a", "--slots", "1")
+    port = first.wait_for("joined")["address"].rpartition(":")[2]
+    second = start("counting:app", "--name", "b", "--slots", "1", "--port", port)
+    assert second.join() == 2
+    assert any(f"127.0.0.1:{port} is in use" in entry["event"] for entry in second.events)
