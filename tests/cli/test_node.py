@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,12 @@ async def send(services: Services) -> None:
     await services.queue("count").send([Outgoing(b'{"key":"cam-1","n":%d}' % n) for n in range(50)])
 
 
+def get(address: str, page: str) -> str:
+    with urllib.request.urlopen(f"{address}/{page}", timeout=10) as answer:
+        text: bytes = answer.read()
+    return text.decode()
+
+
 def results(holdfast: Any) -> list[int]:
     return [line["result"]["count"] for line in holdfast("results", "--follow", "--limit", "50").lines]
 
@@ -110,6 +117,11 @@ def test_a_node_runs_drains_and_ends(holdfast: Any, arrange: Any, start: Callabl
     assert joined["node"] == "a"
     arrange(send)
     assert results(holdfast) == list(range(1, 51))
+    assert get(joined["address"], "readyz") == "ready\n"
+    numbers = get(joined["address"], "metrics")
+    assert "holdfast_handled_total 50.0" in numbers
+    assert "holdfast_streams 1.0" in numbers
+    assert "holdfast_member 1.0" in numbers
     assert holdfast("doctor", "counting:app").code == 0
     (paused,) = holdfast("streams", "pause", "count/cam-1", "--json").lines
     assert paused["told"] == "a"
