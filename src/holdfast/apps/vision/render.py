@@ -11,6 +11,7 @@ from pathlib import Path
 
 import av
 import msgspec
+from av.video.reformatter import VideoReformatter
 
 from holdfast.apps.vision.scene import Box, Scene, stage
 
@@ -69,6 +70,7 @@ def render_all(scenes: Sequence[Scene], folder: Path, threads: int | None = None
 
 def _encode(scene: Scene, path: Path) -> Truth:
     frames = []
+    converter = VideoReformatter()
     # One thread and no B-frames: x264's choice between them was seen to differ from run to run, and the
     # bytes are to depend on the scene alone.
     options = {"preset": "superfast", "crf": "28", "bf": "0", "threads": "1"}
@@ -77,6 +79,7 @@ def _encode(scene: Scene, path: Path) -> Truth:
         stream.width, stream.height, stream.pix_fmt = scene.width, scene.height, "yuv420p"
         for staged in stage(scene):
             frames.append(staged.truth)
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(staged.pixels, format="rgb24")))
+            picture = av.VideoFrame.from_ndarray(staged.pixels, format="rgb24")
+            container.mux(stream.encode(converter.reformat(picture, format="yuv420p", threads=1)))
         container.mux(stream.encode(None))
     return Truth(scene.fps, scene.width, scene.height, frames)
