@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import importlib
+import os
 import signal
 import socket
 import threading
@@ -22,7 +23,8 @@ DUMP_SIGNAL = signal.SIGUSR2
 TELL_EVERY_S = 0.05
 READ_BYTES = 1 << 18
 
-_decode = msgspec.msgpack.Decoder(wire.Request).decode
+# Not strict, for numbers too large for MessagePack come as texts.
+_decode = msgspec.msgpack.Decoder(wire.Request, strict=False).decode
 
 
 class ChildHost:
@@ -70,12 +72,12 @@ def main(peer: socket.socket, stacks: int, start: wire.Start) -> int:
         module, _, name = start.factory.partition(":")
         worker: Worker = getattr(importlib.import_module(module), name)(host, *start.args)
     except ConfigError as error:
-        host.send(wire.Ready(str(error)))
+        host.send(wire.Ready(os.getpid(), str(error)))
         return 1
     except BaseException:  # noqa: BLE001 - whatever an import does, the node must hear of it
-        host.send(wire.Ready(traceback.format_exc()))
+        host.send(wire.Ready(os.getpid(), traceback.format_exc()))
         return 1
-    host.send(wire.Ready())
+    host.send(wire.Ready(os.getpid()))
     splitter = wire.Splitter()
     while data := peer.recv(READ_BYTES):
         for payload in splitter.feed(data):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from holdfast.adapters.forkserver import wire
+from holdfast.adapters.forkserver.child import DUMP_SIGNAL
 
 _decode = msgspec.msgpack.Decoder(wire.Event).decode
 
@@ -55,6 +56,10 @@ class ForkServer:
     def signal(self, name: str, number: signal.Signals, *, group: bool = False) -> None:
         """Signal a slot, or all of its group. Does nothing for one that has ended."""
         self._send(wire.Signal(name, number, group))
+
+    def abort(self) -> None:
+        """End a server that is stuck in an import; its stack goes to the log."""
+        self._process.send_signal(DUMP_SIGNAL)
 
     async def close(self) -> None:
         """End the server, and with it every slot that still lives."""

@@ -7,6 +7,7 @@ their parent knows that a process id still means the same process.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import importlib
 import os
@@ -30,10 +31,12 @@ def main(control_fd: int) -> None:
     start = msgspec.msgpack.decode(_receive(control)[0], type=wire.Start)
     # While it imports it can't see its node end; afterwards it does, and ends the slots' groups first.
     lifeline.die_with(start.node)
+    faulthandler.register(child.DUMP_SIGNAL, chain=True)
     for module in start.preload:
         # A slot imports again what failed here, and reports it.
         with contextlib.suppress(BaseException):
             importlib.import_module(module)
+    faulthandler.unregister(child.DUMP_SIGNAL)
     lifeline.die_with(start.node, bound=False)
     lifeline.adopt_orphans()
     Server(control, start).serve()

@@ -24,6 +24,7 @@ from holdfast.ports.slots import Ran, Work
 _decode = msgspec.msgpack.Decoder(wire.Answer).decode
 
 DUMP_TIMEOUT_S = 0.2
+KILL_TIMEOUT_S = 2.0
 LAST_WORDS_TIMEOUT_S = 0.2
 DUMP_BYTES_MAX = 1 << 16
 MIB = 1 << 20
@@ -77,6 +78,8 @@ class ForkserverSlot(asyncio.Protocol):
             self._server.signal(self.name, DUMP_SIGNAL)
             if not await self._clock.wait(self._exited, DUMP_TIMEOUT_S):
                 self._server.signal(self.name, signal.SIGKILL, group=True)
+                if not await self._clock.wait(self._exited, KILL_TIMEOUT_S):
+                    await self.ended("")  # stuck in the kernel; nobody is to wait for it
         await self._exited.wait()
         return self._dump
 
@@ -94,6 +97,8 @@ class ForkserverSlot(asyncio.Protocol):
 
     async def ended(self, why: str) -> None:
         """The process is gone: take what it still said, then fail the calls that it can't answer."""
+        if self._why:
+            return
         self._why = f"was killed: {self._reason}" if self._reason else why
         await self._clock.wait(self._hung_up, LAST_WORDS_TIMEOUT_S)
         self._transport.abort()
@@ -117,7 +122,8 @@ class ForkserverSlot(asyncio.Protocol):
             match _decode(payload):
                 case wire.Progress(note):
                     self._note = note or self._note
-                case wire.Ready(error):
+                case wire.Ready(pid, error):
+                    self.pid = pid
                     self.refusal = error
                     self.ready.set()
                 case answer:
@@ -219,6 +225,8 @@ class ForkserverSlots:
         slot = await self._fork(f"{self._prefix}-{self._count}", self._server)
         try:
             if not await self._clock.wait(slot.ready, self._spawn_timeout_s):
+                if not slot.pid:
+                    self._server.abort()
                 dump = await slot.kill("its app did not load in time")
                 raise self._unloadable(f"importing it took longer than {self._spawn_timeout_s:g} s\n{dump}")
         except asyncio.CancelledError:
@@ -227,7 +235,7 @@ class ForkserverSlots:
         if slot.refusal:
             await slot.exited()
             raise self._unloadable(slot.refusal)
-        if not slot.pid or slot.name not in self._slots:
+        if slot.name not in self._slots:
             why = await slot.exited()
             # An app that loaded before isn't to blame for a process that could not start now.
             raise (

@@ -78,6 +78,7 @@ class Close(msgspec.Struct, frozen=True, array_like=True, tag=2):
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag=0):
     """From a slot, first: the app is imported, or ``error`` says why not."""
 
+    pid: int
     error: str = ""
 
 
@@ -112,9 +113,19 @@ _encoder = msgspec.msgpack.Encoder()
 def frame(message: msgspec.Struct) -> bytearray:
     """A message with its length."""
     buffer = bytearray(HEADER.size)
-    _encoder.encode_into(message, buffer, HEADER.size)
+    try:
+        _encoder.encode_into(message, buffer, HEADER.size)
+    except OverflowError:
+        _encoder.encode_into(_spelled(message), buffer, HEADER.size)
     HEADER.pack_into(buffer, 0, len(buffer) - HEADER.size)
     return buffer
+
+
+def _spelled(message: msgspec.Struct) -> msgspec.Struct:
+    """A Run whose numbers are past the 64 bits that MessagePack has, with texts in their place."""
+    assert isinstance(message, Run)
+    work = [[str(item.run), str(item.seq), item.body, item.attempt] for item in message.work]
+    return msgspec.structs.replace(message, work=work)
 
 
 class Splitter:

@@ -1,0 +1,109 @@
+"""An app whose handlers do what handlers must not."""
+
+import ctypes
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from holdfast import App, Context, StreamHandler
+
+app = App("rogue")
+not_an_app = "text"
+
+SLEEPER = [sys.executable, "-c", "import signal\nwhile True: signal.pause()"]
+
+
+def spin() -> None:
+    while True:
+        pass
+
+
+def wait_for_ever() -> None:
+    threading.Event().wait()
+
+
+def hang_in_c_with_the_lock_held() -> None:
+    while True:
+        ctypes.PyDLL(None).pause()
+
+
+def ignore_what_can_be_ignored() -> None:
+    for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_IGN)
+    spin()
+
+
+def wait_with_a_grandchild() -> None:
+    wait_for_ever()
+
+
+def crash() -> None:
+    ctypes.string_at(0)
+
+
+def leave() -> None:
+    os._exit(3)
+
+
+def exit_politely() -> None:
+    sys.exit("so long")
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def allocate_without_end() -> None:
+    hoard = []
+    while True:
+        hoard.append(bytearray(1 << 20))
+
+
+def share_without_end() -> None:
+    hoard = []
+    while True:
+        hoard.append(mmap.mmap(-1, 1 << 20))
+        hoard[-1].write(bytes(1 << 20))
+
+
+@app.stream("rogue")
+class Rogue(StreamHandler[dict[str, Any]]):
+    """Does what it is told: calls the function ``do``, after it wrote its process ids to ``tell``."""
+
+    def open(self, context: Context, state: bytes | None) -> None:
+        self.state = state or b""
+        self.last_word: dict[str, Any] = {}
+
+    def process(self, message: dict[str, Any], context: Context) -> Any:
+        self.last_word = message.get("last_word", {})
+        pids = [os.getpid()]
+        if message.get("grandchild"):
+            self.grandchild = subprocess.Popen(SLEEPER)
+            pids.append(self.grandchild.pid)
+        if "tell" in message:
+            Path(message["tell"]).write_text(" ".join(map(str, pids)))
+        if "do" in message:
+            globals()[message["do"]]()
+        if "progress_until" in message:
+            while not Path(message["progress_until"]).exists():
+                context.progress("step \N{SNOWMAN}")
+        if "print" in message:
+            print(message["print"])  # noqa: T201
+        if message.get("terminate"):
+            self.grandchild.terminate()
+            return self.grandchild.wait()
+        return "x" * message.get("size", 0)
+
+    def snapshot(self) -> bytes:
+        return self.state
+
+    def close(self) -> None:
+        if "tell" in self.last_word:
+            Path(self.last_word["tell"]).write_text("closed")
+        if "do" in self.last_word:
+            globals()[self.last_word["do"]]()
