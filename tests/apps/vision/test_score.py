@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.apps.vision.boxes import Boxes, ious
-from holdfast.apps.vision.scene import Box
+from holdfast.apps.vision.boxes import Box, Boxes, ious
 from holdfast.apps.vision.score import Score, identity_switches, score, total
 
 HERE, THERE = (0.0, 0.0, 10.0, 20.0), (50.0, 0.0, 60.0, 20.0)

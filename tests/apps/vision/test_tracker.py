@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.apps.vision.boxes import Box
 from holdfast.apps.vision.detector import Detection
-from holdfast.apps.vision.scene import Box
 from holdfast.apps.vision.tracker import CONFIRM_FRAMES, LOST_FRAMES, SHARE_FRAMES, Track, Tracker, Tracks
 
 

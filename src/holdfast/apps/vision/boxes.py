@@ -7,8 +7,11 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+Box: TypeAlias = tuple[float, float, float, float]
+"""Left, top, right, bottom in pixels; right and bottom are exclusive."""
+
 Boxes: TypeAlias = NDArray[np.float64]
-"""Shape (n, 4): left, top, right, bottom."""
+"""Many, of shape (n, 4)."""
 
 
 def areas(boxes: Boxes) -> NDArray[np.float64]:

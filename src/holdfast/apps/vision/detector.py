@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from holdfast.apps.vision.scene import Box
+from holdfast.apps.vision.boxes import Box
 
 Cells: TypeAlias = NDArray[np.uint8]
 Numbers: TypeAlias = NDArray[np.int32]

@@ -13,7 +13,8 @@ import av
 import msgspec
 from av.video.reformatter import VideoReformatter
 
-from holdfast.apps.vision.scene import Box, Scene, stage
+from holdfast.apps.vision.boxes import Box
+from holdfast.apps.vision.scene import Scene, stage
 
 _LOOK = 1
 """Raise it when the same scene gives other pixels or truth, so that cached videos are rendered anew."""

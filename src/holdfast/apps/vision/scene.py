@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from holdfast.apps.vision.boxes import Box
+
 Pixels: TypeAlias = NDArray[np.uint8]
-Box: TypeAlias = tuple[float, float, float, float]
-"""Left, top, right, bottom in pixels; right and bottom are exclusive."""
 
 VISIBLE_MIN = 0.25
 """An object is part of a frame's truth when at least this share of it can be seen."""

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from holdfast.apps.vision.boxes import ious
-from holdfast.apps.vision.scene import Box
+from holdfast.apps.vision.boxes import Box, ious
 
 Frames = Sequence[Mapping[int, Box]]
 """For each frame, boxes by object id or track id."""

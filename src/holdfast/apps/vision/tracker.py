@@ -20,9 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from holdfast.apps.vision.boxes import Boxes, areas, intersections, ious
+from holdfast.apps.vision.boxes import Box, Boxes, areas, intersections, ious
 from holdfast.apps.vision.detector import Detection
-from holdfast.apps.vision.scene import Box
 
 LOST_FRAMES = 30
 """A track unseen for longer is given up."""
