@@ -117,10 +117,57 @@ async def test_openings_of_one_file_share_it(path: Path, clock: Clock) -> None:
     await second.close()
 
 
-@pytest.mark.parametrize("durability, level", [("full", 2), ("normal", 1)])
-async def test_durability(path: Path, clock: Clock, durability: module.Durability, level: int) -> None:
-    database = Database.open(path, clock, durability=durability)
-    assert await database.write(lambda t: t.execute("PRAGMA synchronous").fetchone()) == (level,)
+async def test_full_durability_answers_after_the_disk(
+    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, go_on = threading.Event(), threading.Event()
+
+    def confirm(log: int) -> None:
+        asked.set()
+        go_on.wait()
+        module_confirm(log)
+
+    module_confirm = module.confirm
+    monkeypatch.setattr(module, "confirm", confirm)
+    database = Database.open(path, clock)
+    first = asyncio.create_task(database.write(add("a")))
+    assert await asyncio.to_thread(asked.wait, 10)
+    assert await names(database) == ["a"]
+    second = asyncio.create_task(database.write(add("b")))  # commits meanwhile, and waits too
+    results = asyncio.create_task(database.read(lambda _: "leaves the host", confirmed=True))
+    assert await database.read(lambda _: 0, confirmed=True) == 0
+    assert not first.done()
+    assert not second.done()
+    assert not results.done()
+    go_on.set()
+    assert await asyncio.gather(first, second, results) == ["a", "b", "leaves the host"]
+    await database.close()
+
+
+async def test_normal_durability_asks_the_disk_for_nothing(
+    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(module, "confirm")
+    database = Database.open(path, clock, durability="normal")
+    assert await database.write(add("a")) == "a"
+    await database.close()
+
+
+async def test_a_disk_that_fails_is_not_trusted_again(
+    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = Database.open(path, clock)
+
+    def fail(log: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(module, "confirm", fail)
+    with pytest.raises(OutcomeUnknown, match=rf"{path}: the disk failed .*Input/output error"):
+        await database.write(add("a"))
+    monkeypatch.setattr(module, "confirm", lambda log: None)
+    with pytest.raises(Unavailable, match="the disk failed"):
+        await database.write(add("b"))
+    assert await names(database) == ["a"]
     await database.close()
 
 

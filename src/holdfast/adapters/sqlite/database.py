@@ -1,39 +1,42 @@
 """One SQLite file for many processes: group commit in a writer thread, reads in another.
 
-Durability: ``full`` (the default) has the disk confirm every commit, so that what was answered survives a
-power failure; ``normal`` leaves that to the operating system, which is several times faster, survives any
-crash of processes, and may lose the last moments to a power failure or a crash of the host.
+Durability: ``full`` (the default) has the disk confirm every commit before it is answered, so that it
+survives a power failure; ``normal`` leaves that to the operating system, which is several times faster,
+survives any crash of processes, and may lose the last moments to a power failure or a crash of the host.
+
+The disk confirms outside the write lock. A commit reaches SQLite's log unconfirmed (``synchronous =
+NORMAL``), the lock passes on, and a third thread has the disk confirm the log and then answers: processes
+don't wait for each other's disk writes, and one confirmation serves all commits before it. Others of the
+host may see a commit that isn't confirmed yet, but nothing leaves the host on its account: what they
+write is confirmed after it, and reads whose answers leave the host are confirmed too (``confirmed``).
 
 Whoever holds the write lock keeps all other processes waiting, and a thread that runs SQL gives up the
 interpreter lock at every step of every statement. So operations of one kind that arrive together are
 merged into few statements of many rows (:meth:`Database.write_many`), and the time that a busy thread
-may keep the interpreter from the writer is cut (``SWITCH_S``).
+may keep the interpreter from the others is cut (``SWITCH_S``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
+import fcntl
+import os
 import sqlite3
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from holdfast.adapters.sqlite import mounts, schema
 from holdfast.adapters.sqlite.doorbell import Doorbell
+from holdfast.adapters.sqlite.faults import named, unusable
 from holdfast.adapters.sqlite.lock import WriteLock
 from holdfast.adapters.sqlite.rows import execute_rows
-from holdfast.adapters.sqlite.worker import Call, Worker, answer
-from holdfast.errors import (
-    ConfigError,
-    HoldfastError,
-    OutcomeUnknown,
-    Unavailable,
-    UnsupportedStore,
-)
+from holdfast.adapters.sqlite.worker import Call, Worker, answer, called
+from holdfast.errors import ConfigError, HoldfastError, OutcomeUnknown, Unavailable, UnsupportedStore
 from holdfast.ports.clock import Clock
 
 T = TypeVar("T")
@@ -121,7 +124,7 @@ class Database:
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise _unusable(place, error) from error
+            raise unusable(place, error) from error
         place = place.resolve()
         with cls._sharing:
             database = cls._shared.get(place)
@@ -137,6 +140,8 @@ class Database:
     ) -> None:
         self.path = path
         self._users = 0
+        self._log: int | None = None
+        self._failed = ""
         self._lock_timeout_s = lock_timeout_s
         self._busy_timeout_s = busy_timeout_s
         if durability not in ("full", "normal"):
@@ -148,10 +153,12 @@ class Database:
                 undo.callback(self._lock.close)
                 self.doorbell = Doorbell(path.with_name(f"{path.name}.bells"), clock.new_id())
             except OSError as error:
-                raise _unusable(path, error) from error
-            self._writer = Worker("holdfast-db-writer", self._serve_writes, BATCH_MAX)
+                raise unusable(path, error) from error
+            self._finisher: Worker[Batch] = Worker("holdfast-db-finisher", self._serve_finished, BATCH_MAX)
+            undo.callback(self._finisher.close)
+            self._writer: Worker[Call] = Worker("holdfast-db-writer", self._serve_writes, BATCH_MAX)
             undo.callback(self._writer.close)
-            self._reader = Worker("holdfast-db-reader", self._serve_reads, 1)
+            self._reader: Worker[Call] = Worker("holdfast-db-reader", self._serve_reads, 1)
             undo.callback(self._reader.close)
             self._stop = threading.Event()
             self._watchdog = threading.Thread(target=self._watch, name="holdfast-db-watchdog", daemon=True)
@@ -162,13 +169,17 @@ class Database:
                 self._write_connection = _connect(path, undo)
                 with self._locked():
                     schema.check(self._write_connection, path)
-                    _configure(self._write_connection, path, durability)
+                    _configure(self._write_connection, path)
                     schema.migrate(self._write_connection)
                     schema.settle_boot(self._write_connection, clock)
                 self._read_connection = _connect(path, undo)
                 self._read_connection.execute("PRAGMA query_only = ON")
+                if durability == "full":
+                    self._log = os.open(f"{path}-wal", os.O_RDWR | os.O_CLOEXEC)
             except sqlite3.Error as error:
-                raise _named(error, path, opening=True) from error
+                raise named(error, path, opening=True) from error
+            except OSError as error:
+                raise unusable(path, error) from error
             undo.pop_all()
         # For all of the process: with the default a busy event loop starves the writer a hundredfold.
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
@@ -198,12 +209,18 @@ class Database:
     ) -> asyncio.Future[Any]:
         """As :meth:`write_many`, but returns at once. Cancelling the future is no way to know whether
         the operation ran."""
-        return self._writer.submit(operation, item)
+        call = called(operation, item)
+        self._writer.put(call)
+        return call.future
 
-    async def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
+    async def read(self, query: Callable[[sqlite3.Connection], T], *, confirmed: bool = False) -> T:
         """Run ``query`` in the reader thread; returns its result. Each statement sees what was committed
-        when it began."""
-        result: T = await self._reader.submit(query, None)
+        when it began.
+
+        ``confirmed``: what it found, if anything, is safe from power failures too."""
+        call = called(query, confirmed)
+        self._reader.put(call)
+        result: T = await call.future
         return result
 
     async def close(self) -> None:
@@ -219,23 +236,23 @@ class Database:
     # --- the writer thread
 
     def _serve_writes(self) -> None:
+        if self._failed:
+            self._refuse(self._failed)
+            return
+        topics: set[str] = set()
         try:
             with self._locked():
-                calls = self._writer.take()
-                topics = self._transact(calls) if calls else set()
-                if topics is None:
-                    topics = set()
+                calls = [call for call in self._writer.take() if not call.future.cancelled()]
+                if calls and not self._transact(calls, topics):
                     for call in calls:  # one of them failed and took the rest with it
-                        topics |= self._transact([call]) or set()
+                        self._transact([call], topics)
         except OSError as error:
-            self._writer.refuse(Unavailable(f"{self.path} can't be locked: {error}"))
+            self._refuse(f"{self.path} can't be locked: {error}")
             return
-        if topics:
-            self.doorbell.ring(topics)
-        answer(calls)
+        self._finisher.put(Batch(calls, topics))
 
-    def _transact(self, calls: list[Call]) -> set[str] | None:
-        """Run calls in one transaction; the topics to ring, or None if each must be run alone."""
+    def _transact(self, calls: list[Call], topics: set[str]) -> bool:
+        """Run calls in one transaction and collect what to ring; False if each must be run alone."""
         transaction = Transaction(self._write_connection)
         for call in calls:
             call.error = None
@@ -249,25 +266,22 @@ class Database:
                         call.result = result
         except Exception as error:  # noqa: BLE001 - it is the caller's, who gets it
             self._roll_back()
-            if len(calls) > 1:
-                return None
-            calls[0].error = _named(error, self.path)
-            return set()
+            if len(calls) == 1:
+                calls[0].error = named(error, self.path)
+            return len(calls) == 1
         try:
             transaction.execute("COMMIT")
         except sqlite3.Error as error:
-            undone = self._roll_back() and error.sqlite_errorcode & 0xFF in (
-                sqlite3.SQLITE_FULL,
-                sqlite3.SQLITE_BUSY,
-            )
+            nothing_happened = self._roll_back() and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_FULL
             for call in calls:
                 call.error = (
-                    _named(error, self.path)
-                    if undone
-                    else OutcomeUnknown(f"{self.path}: the commit failed half-way ({error}); see to the disk")
+                    named(error, self.path)
+                    if nothing_happened
+                    else OutcomeUnknown(f"{self.path}: a commit failed half-way ({error}); see to the disk")
                 )
-            return set()
-        return transaction.topics
+            return True
+        topics |= transaction.topics
+        return True
 
     def _roll_back(self) -> bool:
         try:
@@ -277,16 +291,36 @@ class Database:
             return False
         return True
 
+    # --- the finisher thread
+
+    def _serve_finished(self) -> None:
+        batches = self._finisher.take()
+        calls = [call for batch in batches for call in batch.calls]
+        if topics := set().union(*(batch.topics for batch in batches)):
+            self.doorbell.ring(topics)
+        try:
+            if calls and self._log is not None and not self._failed:
+                confirm(self._log)
+        except OSError as error:
+            # What the disk has refused once it may forget and then confirm: never ask it again.
+            self._failed = f"{self.path}: the disk failed ({error}); see to it, then start this process again"
+        if self._failed:
+            for call in calls:
+                call.error = call.error or OutcomeUnknown(self._failed)
+        answer(calls)
+
     # --- the reader thread
 
     def _serve_reads(self) -> None:
-        calls = self._reader.take()
-        for call in calls:
+        for call in self._reader.take():
             try:
                 call.result = call.run(self._read_connection)
             except Exception as error:  # noqa: BLE001 - it is the caller's, who gets it
-                call.error = _named(error, self.path)
-        answer(calls)
+                call.error = named(error, self.path)
+            if call.item and call.result:
+                self._finisher.put(Batch([call], set()))
+            else:
+                answer([call])
 
     # --- the watchdog thread
 
@@ -296,12 +330,17 @@ class Database:
             if waited_s > self._lock_timeout_s:
                 self._lock.break_stopped()
             if waited_s > self._busy_timeout_s:
-                self._writer.refuse(
-                    Unavailable(
-                        f"{self.path} is locked by another process ({self._lock.holder()})"
-                        f" for more than {self._busy_timeout_s:g} s"
-                    )
+                self._refuse(
+                    f"{self.path} is locked by another process ({self._lock.holder()})"
+                    f" for more than {self._busy_timeout_s:g} s"
                 )
+
+    def _refuse(self, why: str) -> None:
+        """Answer every write that still waits."""
+        refused = self._writer.drop()
+        for call in refused:
+            call.error = Unavailable(why)
+        answer(refused)
 
     # --- opening and closing
 
@@ -316,12 +355,31 @@ class Database:
     def _end(self) -> None:
         self._reader.close()
         self._writer.close()
+        self._finisher.close()
         self._stop.set()
         self._watchdog.join()
         self._read_connection.close()
         with self._locked():  # the last one to close folds the log into the file
             self._write_connection.close()
+        if self._log is not None:
+            os.close(self._log)
         self._lock.close()
+
+
+@dataclass(slots=True)
+class Batch:
+    """Calls that are done but for the disk's word, and the topics to ring."""
+
+    calls: list[Call]
+    topics: set[str]
+
+
+def confirm(log: int) -> None:
+    """Return once the disk has what was written to the log."""
+    if sys.platform == "darwin":
+        fcntl.fcntl(log, fcntl.F_FULLFSYNC)
+    else:
+        os.fdatasync(log)
 
 
 def _each(transaction: Transaction, operations: Sequence[Callable[[Transaction], Any]]) -> list[Any]:
@@ -358,12 +416,12 @@ def _connect(path: Path, undo: contextlib.ExitStack) -> sqlite3.Connection:
     return connection
 
 
-def _configure(connection: sqlite3.Connection, path: Path, durability: Durability) -> None:
+def _configure(connection: sqlite3.Connection, path: Path) -> None:
     [mode] = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
         raise UnsupportedStore(f"{path}: SQLite can't keep a write-ahead log there; use a disk of this host")
     for setting in (
-        f"synchronous = {durability}",
+        "synchronous = NORMAL",
         "fullfsync = ON",  # on macOS the disk confirms only then
         f"wal_autocheckpoint = {CHECKPOINT_PAGES}",
         "journal_size_limit = 67108864",
@@ -372,35 +430,3 @@ def _configure(connection: sqlite3.Connection, path: Path, durability: Durabilit
         "secure_delete = OFF",
     ):
         connection.execute(f"PRAGMA {setting}")
-
-
-def _unusable(path: Path, error: OSError) -> HoldfastError:
-    if error.errno == errno.ENOSPC:
-        return Unavailable(f"{path}: the disk is full; make room")
-    return ConfigError(
-        f"the database {path} can't be made or written: {error.strerror or error};"
-        " name a file in a directory that this user may write"
-    )
-
-
-def _named(error: Exception, path: Path, *, opening: bool = False) -> Exception:
-    """An error of SQLite as one of Holdfast, naming the file and what to do; any other as it is."""
-    if not isinstance(error, sqlite3.Error):
-        return error
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return Unavailable(f"{path} is locked by another program; close what else has it open for writing")
-    if code == sqlite3.SQLITE_FULL:
-        return Unavailable(f"{path}: the disk is full; make room")
-    if code == sqlite3.SQLITE_IOERR:
-        return Unavailable(f"{path}: the disk failed ({error}); see to it")
-    if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
-        return UnsupportedStore(
-            f"{path} is no sound SQLite database ({error}); restore a backup, or move it away to begin again"
-        )
-    if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
-        wrong = ConfigError if opening else Unavailable
-        return wrong(
-            f"{path} can't be opened for writing ({error}); check its directory's and its own permissions"
-        )
-    return error

@@ -31,7 +31,7 @@ TRIM_EVERY = 256
 
 COLUMNS = """
     key, epoch, member, number, commit_id, at, log, past, window, head, openings, parked, done, skipped,
-    state_version"""
+    suspects, state_version"""
 
 SELECT = f"SELECT id, {COLUMNS}, state FROM checkpoints WHERE key = ?"  # noqa: S608
 
@@ -41,7 +41,7 @@ OPEN = """
 INSERT INTO checkpoints (key, epoch, member) VALUES (?, ?, ?)
 ON CONFLICT (key) DO UPDATE SET epoch = excluded.epoch, member = excluded.member"""
 
-START = "UPDATE checkpoints SET head = ?, openings = ? WHERE key = ?"
+START = "UPDATE checkpoints SET head = ?, openings = ?, suspects = ? WHERE key = ?"
 
 UNUSUAL = """
 WITH c (place, key, epoch, number, window) AS (VALUES {rows})
@@ -89,6 +89,7 @@ LOGGED = "cursor, key, epoch, name, body, at"
 _encode = msgspec.json.encode
 _log = msgspec.json.Decoder(RunLog | None)
 _past = msgspec.json.Decoder(tuple[RunLog, ...])
+_suspects = msgspec.json.Decoder(tuple[Started, ...])
 _names = msgspec.json.Decoder(list[str])
 
 
@@ -117,9 +118,10 @@ class SqliteState:
 
     async def start(self, key: str, epoch: int, head: str) -> int:
         def start(transaction: Transaction) -> int:
-            started = ledger.start(_peek(transaction.connection, key), key, epoch, head).started
+            checkpoint = ledger.start(_peek(transaction.connection, key), key, epoch, head)
+            started = checkpoint.started
             assert started is not None
-            transaction.execute(START, (started.head, started.openings, key))
+            transaction.execute(START, (started.head, started.openings, _text(checkpoint.suspects), key))
             return started.openings
 
         return await self._database.write(start)
@@ -161,7 +163,9 @@ class SqliteState:
 
     async def result(self, key: str, name: str) -> Logged | None:
         query = f"SELECT {LOGGED} FROM results WHERE key = ? AND name = ? ORDER BY cursor DESC LIMIT 1"  # noqa: S608
-        row = await self._database.read(lambda connection: connection.execute(query, (key, name)).fetchone())
+        row = await self._database.read(
+            lambda connection: connection.execute(query, (key, name)).fetchone(), confirmed=True
+        )
         return _logged(row) if row else None
 
     async def expire(self, results_before: float, idle_before: float) -> tuple[int, int]:
@@ -308,7 +312,7 @@ def _recent(connection: sqlite3.Connection, checkpoint: int, window: int) -> tup
 
 def _checkpoint(row: Sequence[Any]) -> Checkpoint:
     (_, key, epoch, member, number, commit_id, at, log, past, _, head, openings, parked, done, skipped,
-     version, state) = row  # fmt: skip
+     suspects, version, state) = row  # fmt: skip
     return Checkpoint(
         key=key,
         epoch=epoch,
@@ -319,6 +323,7 @@ def _checkpoint(row: Sequence[Any]) -> Checkpoint:
         state=state,
         state_version=version,
         started=Started(head, openings) if openings else None,
+        suspects=_suspects.decode(suspects),
         parked=parked,
         done=done,
         skipped=skipped,

@@ -7,9 +7,11 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from holdfast.errors import HoldfastError, Unavailable
+from holdfast.errors import Unavailable
+
+ItemT = TypeVar("ItemT")
 
 
 @dataclass(slots=True, eq=False)
@@ -23,10 +25,15 @@ class Call:
     error: BaseException | None = None
 
 
-class Worker:
-    """A thread that serves calls in the order of their coming.
+def called(run: Callable[..., Any], item: Any) -> Call:
+    """A new call from the running event loop."""
+    return Call(run, item, asyncio.get_running_loop().create_future())
 
-    ``serve`` is called, in the thread, when there are calls; it takes them itself (:meth:`take`), so that
+
+class Worker(Generic[ItemT]):
+    """A thread that serves items in the order of their coming.
+
+    ``serve`` is called, in the thread, when there are some; it takes them itself (:meth:`take`), so that
     those are together which came while it got ready.
     """
 
@@ -34,39 +41,35 @@ class Worker:
         self._serve = serve
         self._limit = limit
         self._mutex = threading.Lock()
-        self._pending: list[Call] = []
+        self._pending: list[ItemT] = []
         self._signal: SimpleQueue[bool] = SimpleQueue()
         self._open = True
         self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, run: Callable[..., Any], item: Any) -> asyncio.Future[Any]:
-        """Have ``item`` served by ``run``. A call that is cancelled before its turn does nothing."""
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    def put(self, item: ItemT) -> None:
+        """Have ``item`` served. Raises Unavailable once the worker is closed."""
         with self._mutex:
             if not self._open:
                 raise Unavailable("the database is closed")
-            self._pending.append(Call(run, item, future))
+            self._pending.append(item)
             first = len(self._pending) == 1
         if first:
             self._signal.put(True)
-        return future
 
-    def take(self) -> list[Call]:
-        """The next calls; the thread is woken again for what is left."""
+    def take(self) -> list[ItemT]:
+        """The next items; the thread is woken again for what is left."""
         with self._mutex:
             taken, self._pending = self._pending[: self._limit], self._pending[self._limit :]
             if self._pending:
                 self._signal.put(True)
-        return [call for call in taken if not call.future.cancelled()]
+        return taken
 
-    def refuse(self, error: HoldfastError) -> None:
-        """Answer every call that still waits with ``error``."""
+    def drop(self) -> list[ItemT]:
+        """All items that wait; they are not served."""
         with self._mutex:
-            refused, self._pending = self._pending, []
-        for call in refused:
-            call.error = error
-        answer(refused)
+            dropped, self._pending = self._pending, []
+        return dropped
 
     def close(self) -> None:
         """Serve what waits, take no more, and end the thread."""

@@ -85,6 +85,7 @@ CREATE TABLE checkpoints (
     window        INTEGER NOT NULL DEFAULT 0,   -- of the last commit: how many recents count
     head          TEXT NOT NULL DEFAULT '',     -- begun and not yet covered by a commit
     openings      INTEGER NOT NULL DEFAULT 0,   -- in so many openings
+    suspects      TEXT NOT NULL DEFAULT '[]',   -- heads begun lately, and in how many openings
     parked        TEXT NOT NULL DEFAULT '',
     done          INTEGER NOT NULL DEFAULT 0,
     skipped       INTEGER NOT NULL DEFAULT 0,

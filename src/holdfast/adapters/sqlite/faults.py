@@ -1,0 +1,42 @@
+"""Errors of SQLite and the file system as errors of Holdfast, naming the file and what to do."""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+from pathlib import Path
+
+from holdfast.errors import ConfigError, HoldfastError, Unavailable, UnsupportedStore
+
+
+def unusable(path: Path, error: OSError) -> HoldfastError:
+    """Why the file can't be made or written."""
+    if error.errno == errno.ENOSPC:
+        return Unavailable(f"{path}: the disk is full; make room")
+    return ConfigError(
+        f"the database {path} can't be made or written: {error.strerror or error};"
+        " name a file in a directory that this user may write"
+    )
+
+
+def named(error: Exception, path: Path, *, opening: bool = False) -> Exception:
+    """An error of SQLite as one of Holdfast; any other as it is."""
+    if not isinstance(error, sqlite3.Error):
+        return error
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return Unavailable(f"{path} is locked by another program; close what else has it open for writing")
+    if code == sqlite3.SQLITE_FULL:
+        return Unavailable(f"{path}: the disk is full; make room")
+    if code == sqlite3.SQLITE_IOERR:
+        return Unavailable(f"{path}: the disk failed ({error}); see to it")
+    if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+        return UnsupportedStore(
+            f"{path} is no sound SQLite database ({error}); restore a backup, or move it away to begin again"
+        )
+    if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
+        wrong = ConfigError if opening else Unavailable
+        return wrong(
+            f"{path} can't be opened for writing ({error}); check its directory's and its own permissions"
+        )
+    return error
