@@ -140,7 +140,7 @@ async def test_full_durability_answers_after_the_disk(
     assert not second.done()
     assert not results.done()
     go_on.set()
-    assert await asyncio.gather(first, second, results) == ["a", "b", "leaves the host"]
+    assert [*await asyncio.gather(first, second, results)] == ["a", "b", "leaves the host"]
     await database.close()
 
 

@@ -93,17 +93,23 @@ class WriteLock:
 
     def _wait_for(self, byte: int) -> None:
         self._waiting = (byte, time.monotonic())
-        while True:
-            try:
-                fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, byte)
-            except OSError as error:
-                # The kernel takes threads for one waiter, so two databases can look like a deadlock.
-                if error.errno != errno.EDEADLK:
-                    raise
+        try:
+            while not self._try_for(byte):
                 time.sleep(RECHECK_S)
-            else:
-                break
-        self._waiting = None
+        finally:
+            self._waiting = None
+
+    def _try_for(self, byte: int) -> bool:
+        """Wait for one lock; False if the kernel mistakes the wait for a deadlock.
+
+        It takes all threads of a process for one, so the waits for two databases can look like that."""
+        try:
+            fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, byte)
+        except OSError as error:
+            if error.errno != errno.EDEADLK:
+                raise
+            return False
+        return True
 
 
 def _holder(fd: int, byte: int) -> int:
