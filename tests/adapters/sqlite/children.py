@@ -104,11 +104,10 @@ async def send_when_told(database: Database, pipe: Connection) -> None:
 
 
 async def listen(database: Database, pipe: Connection) -> None:
-    """Wait for messages that don't come."""
-    waiting = asyncio.create_task(SqliteQueue(database, "q", SystemClock()).receive(1, 60, 60, "child"))
-    await SqliteQueue(database, "other", SystemClock()).send([Outgoing(b"x")])
-    pipe.send("listening")
-    await waiting
+    """Listen to the doorbell, until killed."""
+    with database.doorbell.listen("anything"):
+        pipe.send("listening")
+        await asyncio.to_thread(pipe.recv)
 
 
 async def drain(database: Database, pipe: Connection) -> None:

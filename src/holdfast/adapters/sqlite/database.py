@@ -47,6 +47,9 @@ Durability = Literal["full", "normal"]
 BATCH_MAX = 512
 """Operations in one transaction."""
 
+READS_MAX = 32
+"""Reads that are answered together."""
+
 SWITCH_S = 0.0001
 """How long a busy thread may keep the interpreter from one that is ready (Python's default is 0.005)."""
 
@@ -158,7 +161,7 @@ class Database:
             undo.callback(self._finisher.close)
             self._writer: Worker[Call] = Worker("holdfast-db-writer", self._serve_writes, BATCH_MAX)
             undo.callback(self._writer.close)
-            self._reader: Worker[Call] = Worker("holdfast-db-reader", self._serve_reads, 1)
+            self._reader: Worker[Call] = Worker("holdfast-db-reader", self._serve_reads, READS_MAX)
             undo.callback(self._reader.close)
             self._stop = threading.Event()
             self._watchdog = threading.Thread(target=self._watch, name="holdfast-db-watchdog", daemon=True)
@@ -312,15 +315,16 @@ class Database:
     # --- the reader thread
 
     def _serve_reads(self) -> None:
-        for call in self._reader.take():
+        calls = self._reader.take()
+        for call in calls:
             try:
                 call.result = call.run(self._read_connection)
             except Exception as error:  # noqa: BLE001 - it is the caller's, who gets it
                 call.error = named(error, self.path)
-            if call.item and call.result:
-                self._finisher.put(Batch([call], set()))
-            else:
-                answer([call])
+        to_confirm = [call for call in calls if call.item and call.result]
+        answer(call for call in calls if not (call.item and call.result))
+        if to_confirm:
+            self._finisher.put(Batch(to_confirm, set()))
 
     # --- the watchdog thread
 
