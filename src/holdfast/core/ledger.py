@@ -54,11 +54,17 @@ class Started(msgspec.Struct, frozen=True, array_like=True):
     openings: int
 
 
+SUSPECTS_MAX = 16
+"""Heads begun and never finished that are remembered; the oldest is forgotten first."""
+
+
 class Checkpoint(msgspec.Struct, frozen=True):
     """A stream as its last accepted commit left it.
 
     ``number`` counts commits over the stream's life. ``log`` is the current run, ``past`` older ones.
     ``recent`` holds the newest identities where the stream needs a window of them, oldest first.
+    ``suspects`` are heads whose mark another head took before a commit covered them: messages may come in
+    any order, and one that kills nodes must not hide behind another.
     ``parked`` is the reason why the stream stands still, or empty. ``at`` is the wall time of the commit.
     """
 
@@ -72,6 +78,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     state: bytes | None = None
     state_version: int = 0
     started: Started | None = None
+    suspects: tuple[Started, ...] = ()
     parked: str = ""
     done: int = 0
     skipped: int = 0
@@ -115,10 +122,14 @@ def open_(standing: Checkpoint | None, key: str, expect: int, member: str) -> Ch
 
 
 def start(standing: Checkpoint | None, key: str, epoch: int, head: str) -> Checkpoint:
-    """The checkpoint with one more opening counted for ``head``. Raises Fenced for another epoch."""
+    """The checkpoint with one more opening counted for ``head``; a head that still stood marked becomes a
+    suspect. Raises Fenced for another epoch."""
     current = _guard_epoch(standing, key, epoch)
-    before = current.started.openings if current.started and current.started.head == head else 0
-    return msgspec.structs.replace(current, started=Started(head, before + 1))
+    standing_head = (current.started,) if current.started else ()
+    known = (*current.suspects, *standing_head)
+    openings = 1 + sum(suspect.openings for suspect in known if suspect.head == head)
+    suspects = tuple(suspect for suspect in known if suspect.head != head)[-SUSPECTS_MAX:]
+    return msgspec.structs.replace(current, started=Started(head, openings), suspects=suspects)
 
 
 def is_repeat(standing: Checkpoint, commit: Commit) -> bool:

@@ -21,9 +21,8 @@ checkpoint is judged again under a new epoch or left to the new owner.
 
 Before a head's handler first runs in an opening the store counts it (``Start``), or the commit before has
 named it (``starting``). The mark stands until a commit that leaves nothing running, so one mark covers a
-steady stream. An opening that finds a mark goes carefully: one message at a time, each with its own mark,
-so that a message which kills nodes is found by its count and passed over. The message it found marked is
-the suspect: commits keep its count until it, or another, is started.
+steady stream. An opening that finds a mark is wary, for its predecessor died at work: what has been
+delivered before is run by itself, counted by its own name, and passed over once it has been begun too often.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ from holdfast.core.progress import Visibility
 from holdfast.core.retry import Backoff
 from holdfast.core.sequencer import Composed, Gap, Ready, Rules, Sequencer, Verdict
 
+ALONE_OPENINGS = 2
+"""A head that so many openings have begun and not finished is tried alone on its node."""
+
 RUN_LIMIT = 32
 """Messages that one run hands to a slot at most, where each is to be committed soon anyway."""
-
-CAREFUL_MESSAGES = 2 * RUN_LIMIT
-"""Messages handled one by one after an opening that found a mark: those that might have killed the node."""
 
 
 class Phase(enum.Enum):
@@ -91,6 +90,7 @@ class Held(msgspec.Struct, eq=False):
     attributes: dict[str, str]
     receipts: list[Receipt]
     receives: int = 1
+    suspect: bool = False
     tries: int = 0
     spent: bool = False
     error: str = ""
@@ -128,9 +128,12 @@ class Reclaim(msgspec.Struct, frozen=True):
 
 
 class Start(msgspec.Struct, frozen=True):
-    """Count an opening that begins ``head``. Answer: ``started`` or ``fenced``."""
+    """Count an opening that begins ``head``. ``alone``: it has been begun so often that nothing else which
+    is suspected may run on this node meanwhile, or it would be blamed too. Answer: ``started`` or
+    ``fenced``."""
 
     head: str
+    alone: bool = False
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -223,10 +226,11 @@ class Owner:
     __slots__ = (
         "_batch",
         "_batch_at",
+        "_begun",
         "_busy_at",
-        "_careful",
         "_commit",
         "_composed",
+        "_counted",
         "_dirty",
         "_flying",
         "_held",
@@ -243,6 +247,7 @@ class Owner:
         "_suspect",
         "_target",
         "_unjudged",
+        "_wary",
         "epoch",
         "generation",
         "key",
@@ -283,9 +288,11 @@ class Owner:
         self._running: tuple[Place, ...] = ()
         self._starting: Place | None = None
         self._marked = ""
+        self._counted = ""
         self._suspect = ""
         self._next_head = ""
-        self._careful = 0
+        self._wary = False
+        self._begun: dict[str, int] = {}
         self._run_cap = 0
         self._retry_at = 0.0
         self._batch: list[Entry] = []
@@ -310,6 +317,11 @@ class Owner:
     def gapped(self) -> bool:
         """True while what waits stands behind a missing message."""
         return bool(self._seq.inbox) and not self._running and not self._next_head
+
+    @property
+    def running(self) -> bool:
+        """True while the slot works for this key."""
+        return bool(self._running)
 
     @property
     def lowest_waiting(self) -> Place | None:
@@ -414,7 +426,8 @@ class Owner:
         self.state, self.state_version = checkpoint.state, checkpoint.state_version
         self._seq = Sequencer(self.rules.order, checkpoint)
         if checkpoint.started is not None:
-            self._careful, self._suspect = CAREFUL_MESSAGES, checkpoint.started.head
+            self._wary, self._suspect = True, checkpoint.started.head
+            self._begun = {head.head: head.openings for head in (*checkpoint.suspects, checkpoint.started)}
         self._busy_at = now
         self._judge_held(now)
         self._advance(now)
@@ -511,17 +524,19 @@ class Owner:
         if head is None:
             return
         places, held = head
-        self._next_head = held.place.name
+        if not self._is_suspect(held) or self._counted == held.place.name:
+            self._next_head = held.place.name
         if now < self._retry_at:
             self._wake(self._retry_at)
-        elif self._commit is not None and (self._careful or len(self._batch) >= self._limit()):
+        elif self._commit is not None and (self._is_suspect(held) or len(self._batch) >= self._limit()):
             return  # enough is on its way: the answer first
         elif not self._is_marked(held):
             if self._commit is None and (not self._batch or held.place.name == self._suspect):
                 self._starting = held.place
-                self._out.append(Start(held.place.name))
+                name = held.place.name
+                self._out.append(Start(name, self._begun.get(name, 0) >= ALONE_OPENINGS))
         else:
-            self._run(places)
+            self._run(self._together(places))
 
     def _head(self, now: float) -> tuple[tuple[Place, ...], Held] | None:
         """The places to run next, after passing over gaps and messages whose tries are spent."""
@@ -546,12 +561,22 @@ class Owner:
                 return None
 
     def _limit(self) -> int:
-        if self._careful:
-            return 1
         return self._run_cap or max(RUN_LIMIT, self.rules.checkpoint_every)
 
+    def _is_suspect(self, held: Held) -> bool:
+        """True if the message may have killed a slot or, in a wary opening, a node."""
+        return held.suspect or (self._wary and held.receives > 1)
+
+    def _together(self, places: tuple[Place, ...]) -> tuple[Place, ...]:
+        """Of the places that are next, those to hand to the slot in one run: suspects run alone."""
+        for count, place in enumerate(places):
+            if self._is_suspect(self._held[place]):
+                return places[: max(1, count)]
+        return places
+
     def _is_marked(self, head: Held) -> bool:
-        return self._marked == head.place.name if self._careful else bool(self._marked)
+        name = head.place.name
+        return self._counted == self._marked == name if self._is_suspect(head) else bool(self._marked)
 
     def _run(self, places: tuple[Place, ...]) -> None:
         self._running = places
@@ -565,7 +590,8 @@ class Owner:
         """Answer to Start."""
         assert self._starting is not None
         place, self._starting = self._starting, None
-        self._marked, self._suspect = place.name, ""
+        self._marked = self._counted = place.name
+        self._suspect = ""
         held = self._held.get(place)
         if held is not None and openings > self.rules.max_starts:
             held.error = f"poison: {openings - 1} openings ended while its handler ran (max_starts)"
@@ -597,7 +623,6 @@ class Owner:
             self._fail(self._held[places[len(results)]], error, detail, permanent, now)
         else:
             self._run_cap = 0
-            self._careful = max(0, self._careful - len(results))
             for place, result in zip(places, results, strict=False):
                 self._seq.done(place)
                 self._append(Entry("done", self._held[place], result), now)
@@ -633,7 +658,8 @@ class Owner:
             self._run_cap = 0
             self._fail(self._held[places[0]], error, detail, False, now)
         elif guilty:
-            self._careful = max(self._careful, len(places))
+            for place in places:
+                self._held[place].suspect = True
         self._advance(now)
 
     def unloaded(self) -> None:
@@ -660,7 +686,7 @@ class Owner:
     def _compose(self) -> None:
         self._composed = self._seq.compose()
         self._flying, self._batch = self._batch, []
-        starting = self._running[0].name if self._running else self._next_head or self._suspect
+        starting = self._starting_next()
         self._commit = Commit(
             key=self.key,
             epoch=self.epoch,
@@ -693,6 +719,15 @@ class Owner:
             self._marked = ""  # this commit takes the mark away
         self._out.append(Write(self._commit))
 
+    def _starting_next(self) -> str:
+        """The head that the commit is to leave marked. An unfinished mark found at the opening stands until
+        a Start takes its place, and suspects are marked by Start alone: else their counts were lost."""
+        if self._suspect:
+            return self._suspect
+        if self._running:
+            return self._running[0].name
+        return self._next_head
+
     def committed(self, now: float) -> None:
         """Answer to Write: accepted. Only now is anything set aside, deleted or reported."""
         assert self._commit is not None
@@ -700,10 +735,8 @@ class Owner:
         commit, self._commit = self._commit, None
         entries, self._flying = self._flying, []
         self.number = commit.number
-        if commit.starting != self._suspect:
-            self._suspect = ""
-            if commit.starting and (self._careful or not self._marked):
-                self._marked = commit.starting
+        if not self._marked and commit.starting != self._suspect:
+            self._marked = commit.starting
         self._settle_entries(entries)
         for place, verdict in self._seq.answer(self._composed):
             held = self._held[place]

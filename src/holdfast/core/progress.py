@@ -17,7 +17,7 @@ class Visibility(msgspec.Struct):
 
 def hung(progress_at: float, now: float, timeout_s: float) -> bool:
     """True if work that last advanced at ``progress_at`` has stood still for too long."""
-    return now - progress_at >= timeout_s
+    return now >= progress_at + timeout_s
 
 
 def due(deliveries: Iterable[Visibility], now: float, visibility_s: float) -> list[Visibility]:

@@ -57,6 +57,7 @@ class Membership:
         self._backoff = Backoff(limits.ttl_s / 20, limits.ttl_s)
         self._suspects: dict[str, None] = {}
         self._changed = asyncio.Event()
+        self._left = False
         self.renew_now = asyncio.Event()
         self.joined = asyncio.Event()
         self.id = ""
@@ -77,11 +78,15 @@ class Membership:
 
     async def leave(self) -> None:
         """End the membership; what it claims is free."""
+        self._left = True
         self.joined.clear()
         try:
             await self._coordinator.leave(self.id)
         except HoldfastError as error:
             self._log.warning("could not leave; the membership lapses by itself", error=str(error))
+
+    def _has_left(self) -> bool:
+        return self._left
 
     def _me(self) -> Member:
         return Member(self.id, self._name, self._address, self._load())
@@ -122,12 +127,16 @@ class Membership:
         while True:
             await self._clock.wait(self.renew_now, self._limits.renew_s)
             self.renew_now.clear()
+            if self._has_left():
+                return
             sent_at = self._clock.monotonic()
             try:
                 await self._coordinator.renew(self._me(), self._limits.ttl_s)
                 self._lease = self._lease.renewed(sent_at)
                 await self.refresh()
             except MembershipLost:
+                if self._has_left():
+                    return
                 self._log.warning("membership lost; joining again", member=self.id)
                 self.joined.clear()
                 self._on_lost()

@@ -340,10 +340,10 @@ class Router:
 
     def reported(self, report: Report) -> None:
         """An owner says what became of parcels."""
-        for number in report.settled:
-            self._custody.pop(number, None)
-        for number in report.returned:
-            item = self._custody.get(number)
+        for settled in report.settled:
+            self._custody.pop(settled, None)
+        for returned in report.returned:
+            item = self._custody.get(returned)
             if item is not None and item.to == report.sender:
                 self._forget_route(item.key, item.to)
                 self._defer(item)
@@ -353,6 +353,7 @@ class Router:
         self._routes = {key: route for key, route in self._routes.items() if route.member != member}
         for item in [item for item in self._custody.values() if item.to == member]:
             item.to, item.accepted, item.tries = "", False, 0
+            item.held.receives += 1  # it may be what its owner died of
             self._again(item)
 
     def _again(self, item: Custody) -> None:

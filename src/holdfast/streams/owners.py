@@ -40,7 +40,7 @@ T = TypeVar("T")
 class Entry:
     """One owned key: its machine, its claim, its seat, and the slot its handler was last opened in."""
 
-    __slots__ = ("claim", "key", "owner", "reopened", "seat", "slot", "spec", "timer_at")
+    __slots__ = ("alone", "claim", "key", "owner", "reopened", "seat", "slot", "spec", "timer_at")
 
     def __init__(self, spec: StreamSpec, key: str, owner: Owner, claim: Claim) -> None:
         self.spec = spec
@@ -50,6 +50,7 @@ class Entry:
         self.seat: Seat | None = None
         self.slot: Slot | None = None
         self.reopened = 0
+        self.alone = False
         self.timer_at: float | None = None
 
     @property
@@ -119,6 +120,7 @@ class Owners:
         self._warm: dict[str, Seat] = {}
         self._timers: list[tuple[float, str]] = []
         self._timer_set = asyncio.Event()
+        self._quarantine = asyncio.Lock()
         self._forgot = asyncio.Event()
 
     def start(self) -> None:
@@ -312,7 +314,7 @@ class Owners:
                 case machine.Open():
                     self._tasks.spawn(self._open(entry, command.expect))
                 case machine.Start():
-                    self._tasks.spawn(self._start_head(entry, command.head))
+                    self._tasks.spawn(self._start_head(entry, command))
                 case machine.CheckClaim():
                     self._tasks.spawn(self._check_claim(entry))
                 case machine.Reclaim():
@@ -408,17 +410,28 @@ class Owners:
         checkpoint = await self._state.peek(entry.key)
         return checkpoint is not None and checkpoint.epoch == epoch
 
-    async def _start_head(self, entry: Entry, head: str) -> None:
+    async def _start_head(self, entry: Entry, command: machine.Start) -> None:
         generation, epoch = entry.owner.generation, entry.owner.epoch
+        if command.alone:
+            await self._quarantine.acquire()
+            entry.alone = True
         try:
-            openings = await self._insist(
-                entry, lambda: self._state.start(entry.key, epoch, head), Retry.SAFE, Retry.SAME
-            )
+            if entry.owner.generation == generation:
+                openings = await self._insist(
+                    entry, lambda: self._state.start(entry.key, epoch, command.head), Retry.SAFE, Retry.SAME
+                )
+                self._answer(entry, generation, lambda now: entry.owner.started(openings, now))
         except Fenced:
             self._stats.fenced += 1
             self._answer(entry, generation, entry.owner.fenced)
-            return
-        self._answer(entry, generation, lambda now: entry.owner.started(openings, now))
+        finally:
+            if not entry.owner.running:
+                self._end_quarantine(entry)
+
+    def _end_quarantine(self, entry: Entry) -> None:
+        if entry.alone:
+            entry.alone = False
+            self._quarantine.release()
 
     async def _write(self, entry: Entry, command: machine.Write) -> None:
         """Send a commit; while its outcome is unknown, the very same again."""
@@ -440,6 +453,14 @@ class Owners:
 
     async def _run(self, entry: Entry, command: machine.Run) -> None:
         generation, spec = entry.owner.generation, entry.spec
+        try:
+            await self._run_in_slot(entry, command, generation, spec)
+        finally:
+            self._end_quarantine(entry)
+
+    async def _run_in_slot(
+        self, entry: Entry, command: machine.Run, generation: int, spec: StreamSpec
+    ) -> None:
         works = [Work(held.place.run, held.place.seq, held.body, held.tries + 1) for held in command.messages]
         owner = entry.owner
         try:

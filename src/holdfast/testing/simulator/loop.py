@@ -11,6 +11,9 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
+TICK_S = 1e-6
+"""Shortest sleep: time is a float, and less may be lost in its rounding."""
+
 SPINS_MAX = 100_000
 """Turns of the loop at one moment of virtual time that can't be anything but a circle."""
 
@@ -63,10 +66,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Run ``main`` to its end in virtual time."""
     loop = VirtualLoop()
+    # What a dead node waits for never comes: its tasks are forgotten as they are.
+    loop.set_exception_handler(lambda _loop, _context: None)
     try:
         return loop.run_until_complete(main)
     finally:
-        loop.set_exception_handler(lambda _loop, _context: None)  # what still waits, waits for ever
         loop.close()
 
 
@@ -130,16 +134,20 @@ class SimClock:
         return f"{self._name}.{self._ids}"
 
     async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds / self._rate)
+        await asyncio.sleep(self._world_s(seconds))
         await self.gate.enter()
 
     async def wait(self, event: asyncio.Event, timeout_s: float | None) -> bool:
         if not event.is_set():
             try:
-                async with asyncio.timeout(None if timeout_s is None else timeout_s / self._rate):
+                async with asyncio.timeout(None if timeout_s is None else self._world_s(timeout_s)):
                     await event.wait()
             except TimeoutError:
                 pass
         happened = event.is_set()
         await self.gate.enter()
         return happened
+
+    def _world_s(self, seconds: float) -> float:
+        """So much of this clock's time in the world's, and never too little for the world's to move."""
+        return max(seconds / self._rate, TICK_S) if seconds > 0 else 0.0
