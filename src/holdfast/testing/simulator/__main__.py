@@ -14,7 +14,9 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=500, help="how many seeds to run")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seed", type=int, help="run this seed alone, with everything that happens")
-    parser.add_argument("--break", dest="broken", help="switch off one protection: " + ", ".join(runner.RULES))
+    parser.add_argument(
+        "--break", dest="broken", help="switch off one protection: " + ", ".join(runner.RULES)
+    )
     parser.add_argument("--jobs", type=int, default=0, help="processes (default: one a core)")
     options = parser.parse_args()
     if options.broken is not None and options.broken not in runner.RULES:

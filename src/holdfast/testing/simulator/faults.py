@@ -31,14 +31,21 @@ class Weather(msgspec.Struct, frozen=True):
 class Line:
     """A node's line to the services: its weather, and where it is cut."""
 
-    def __init__(self, gate: Gate, random: Random, weather: Weather, counts: Counter[str]) -> None:
+    def __init__(
+        self,
+        gate: Gate,
+        random: Random,
+        weather: Weather,
+        counts: Counter[str],
+        on_trouble: Callable[[], None],
+    ) -> None:
         self.gate = gate
         self.random = random
         self.weather = weather
         self.counts = counts
         self.cut: dict[str, None] = {}
         self.calls = 0
-        self.troubled_at = -1e9
+        self._on_trouble = on_trouble
         self._late: dict[asyncio.Task[Any], None] = {}
 
     async def carry(self, service: str, name: str, call: Callable[[], Awaitable[Any]]) -> Any:
@@ -46,10 +53,9 @@ class Line:
         await self.gate.enter()
         self.calls += 1
         random, weather = self.random, self.weather
-        loop = asyncio.get_running_loop()
         await asyncio.sleep(random.uniform(0.0002, weather.delay_s))
         if service in self.cut:
-            self.troubled_at = loop.time()
+            self._on_trouble()
             await self._pause(random.uniform(0.5, 2.0))
             raise Unavailable(f"{service} is cut off")
         chance = random.random()
@@ -60,7 +66,7 @@ class Line:
         chance -= weather.lost
         if chance < weather.late and name not in WAITING_CALLS:
             self._note("request late")
-            task = loop.create_task(self._later(random.uniform(0.05, weather.late_s), call))
+            task = asyncio.ensure_future(self._later(random.uniform(0.05, weather.late_s), call))
             self._late[task] = None
             task.add_done_callback(self._late.pop)
             await self._pause(random.uniform(0.01, 0.3))
@@ -75,6 +81,11 @@ class Line:
         await self.gate.enter()
         return answer
 
+    async def uncut(self, service: str) -> None:
+        """Wait while the line to ``service`` is cut."""
+        while service in self.cut:  # noqa: ASYNC110 - cuts end by the scenario, which tells nobody
+            await asyncio.sleep(0.5)
+
     async def _pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
         await self.gate.enter()
@@ -88,7 +99,7 @@ class Line:
 
     def _note(self, trouble: str) -> None:
         self.counts[trouble] += 1
-        self.troubled_at = asyncio.get_running_loop().time()
+        self._on_trouble()
 
 
 class Faulty:

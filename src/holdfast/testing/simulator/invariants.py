@@ -8,7 +8,9 @@ from typing import Any
 
 from holdfast.adapters.memory.queue import QueueEvent
 from holdfast.adapters.memory.state import Committed, Opened
+from holdfast.core.ledger import RunLog
 from holdfast.core.message import Place
+from holdfast.ports.queue import DeadLetter
 from holdfast.testing.simulator.handler import START, link
 from holdfast.testing.simulator.scenario import STREAM, Planned
 from holdfast.testing.simulator.world import World, body_of
@@ -26,7 +28,7 @@ class Streams:
         self.handled: dict[str, list[tuple[str, Any]]] = defaultdict(list)
         self.names: dict[str, set[str]] = defaultdict(set)
         self.aside: dict[str, dict[str, str]] = defaultdict(dict)
-        self.logs: dict[str, Any] = {}
+        self.logs: dict[str, RunLog | None] = {}
 
 
 def check(world: World, unfinished: str) -> list[str]:
@@ -48,6 +50,7 @@ def check(world: World, unfinished: str) -> list[str]:
             wrong += _queued(world, event, streams, ids)
     for key, handled in streams.handled.items():
         wrong += _chain(world, key, handled)
+    wrong += _lapses(world)
     wrong += _all_told(world, streams, ids, unfinished)
     wrong += _hot(world)
     return wrong
@@ -59,7 +62,9 @@ def _opened(event: Opened, streams: Streams) -> list[str]:
     before = streams.epoch.get(event.key, 0)
     streams.epoch[event.key] = max(before, event.after.epoch)
     if event.expect != before or event.after.epoch != before + 1:
-        return [f"{event.key}: open({event.expect}) was accepted at epoch {before}, giving {event.after.epoch}"]
+        return [
+            f"{event.key}: open({event.expect}) was accepted at epoch {before}, giving {event.after.epoch}"
+        ]
     return []
 
 
@@ -68,7 +73,9 @@ def _committed(event: Committed, streams: Streams) -> list[str]:
         return []
     commit, wrong = event.commit, []
     if commit.epoch < streams.epoch.get(commit.key, 0):
-        wrong.append(f"{commit.key}: a commit of epoch {commit.epoch} was accepted below the last opened epoch")
+        wrong.append(
+            f"{commit.key}: a commit of epoch {commit.epoch} was accepted below the last opened epoch"
+        )
     if commit.number != streams.number.get(commit.key, 0) + 1:
         wrong.append(f"{commit.key}: commit {commit.number} was accepted out of turn")
     streams.number[commit.key] = commit.number
@@ -93,13 +100,18 @@ def _queued(world: World, event: QueueEvent, streams: Streams, ids: dict[str, Pl
     if event.kind == "buried" and event.letter is not None:
         letter = event.letter
         key, _, name = letter.id.partition(":")
-        if name not in streams.aside[key]:
+        if name not in streams.aside[key] and not _passed_over(streams.logs.get(key), letter):
             return [f"{letter.id} was dead-lettered before a commit named it"]
         planned = world.plan_by_body[letter.body]
         healthy = planned.fails >= 0 and planned.kills >= 0
         if healthy and not letter.reason.startswith("parked") and not _may_be_late(world):
             return [f"{letter.id} was healthy and dead-lettered: {letter.reason}"]
     return []
+
+
+def _passed_over(log: RunLog | None, letter: DeadLetter) -> bool:
+    """True if a commit recorded the letter's seq as one that never came."""
+    return log is not None and letter.run == log.run and letter.seq.isdigit() and log.skipped(int(letter.seq))
 
 
 def _name(world: World, planned: Planned, id_: str) -> str:
@@ -140,6 +152,25 @@ def _all_told(world: World, streams: Streams, ids: dict[str, Planned], unfinishe
         told = json.dumps([key, planned.run, planned.seq]) in bodies
         if not told and body_of(planned) not in letters:
             wrong.append(f"{key}: run {planned.run} seq {planned.seq} is lost")
+    return wrong
+
+
+def _lapses(world: World) -> list[str]:
+    """What a healthy node received never shows again by itself: it, or who it forwarded to, keeps it alive,
+    whatever becomes of the owner."""
+    wrong: list[str] = []
+    last: dict[str, QueueEvent] = {}
+    for event in world.log:
+        if not isinstance(event, QueueEvent) or event.kind in ("extended", "stale"):
+            continue
+        before = last.get(event.id)
+        if event.kind == "received" and before is not None and before.kind == "received":
+            node = before.holder.rpartition(".")[0]
+            if not world.was_troubled(node, before.at, event.at) and event.receipt not in world.doubled:
+                wrong.append(
+                    f"{event.body.decode()} lapsed at {event.at:.1f}, received by the healthy {node}"
+                )
+        last[event.id] = event
     return wrong
 
 

@@ -1,14 +1,143 @@
-"""Protections that can be switched off, one at a time, to show that the simulator notices."""
+"""Protections that can be switched off, one at a time, to show that the simulator notices.
+
+Each names the rule that goes missing and patches the one place where the runtime keeps it. ``seeds`` is
+within how many seeds the simulator must notice; a test holds it to that.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
+from unittest import mock
 
-RULES: dict[str, str] = {}
+import msgspec
+
+from holdfast.adapters.memory.coordinator import MemoryCoordinator
+from holdfast.core import ledger
+from holdfast.core import owner as machine
+from holdfast.core.ledger import Checkpoint
+from holdfast.core.owner import Held, Letter, Owner
+from holdfast.core.sequencer import Sequencer
+from holdfast.errors import HoldfastError, OutcomeUnknown
+from holdfast.runtime.router import Custody, Router
+from holdfast.streams.owners import Entry, Owners
+
+
+class Mutation(msgspec.Struct, frozen=True):
+    """One protection: what it says, where it lives, and what stands there without it."""
+
+    says: str
+    where: Any
+    name: str
+    instead: Any
+    seeds: int = 200
+
+
+def _any_epoch(standing: Checkpoint | None, key: str, epoch: int) -> Checkpoint:
+    return standing or Checkpoint(key)
+
+
+def _open_always(standing: Checkpoint | None, key: str, expect: int, member: str) -> Checkpoint:
+    epoch = standing.epoch if standing else 0
+    return msgspec.structs.replace(standing or Checkpoint(key), epoch=epoch + 1, member=member)
+
+
+_append = Owner._append
+
+
+def _settle_at_once(self: Owner, entry: machine.Entry, now: float) -> None:
+    _append(self, entry, now)
+    if entry.kind == "done" and entry.held is not None:
+        self._settle((), (entry.held,))
+
+
+def _letter_at_once(self: Owner, entry: machine.Entry, now: float) -> None:
+    _append(self, entry, now)
+    if entry.kind in ("skip", "late", "parked") and entry.held is not None:
+        self._settle((Letter(entry.reason, entry.held),), ())
+
+
+def _acknowledge_again(self: Owner, standing: Held, again: Held) -> None:
+    self._settle((), (again,))
+
+
+def _let_go(self: Router, item: Custody) -> None:
+    self._custody.pop(item.number, None)
+
+
+def _keep_no_more(self: Sequencer, composed: Any) -> list[Any]:
+    self._log, self._past = composed.log, composed.past
+    self._remember(composed.identities)
+    return []
+
+
+async def _believe_unknown(self: Owners, entry: Entry, command: machine.Write) -> None:
+    generation = entry.owner.generation
+    try:
+        await self._state.commit(command.commit)
+    except OutcomeUnknown:
+        pass  # it will have worked
+    except HoldfastError:
+        self._answer(entry, generation, entry.owner.fenced)
+        return
+    self._answer(entry, generation, entry.owner.committed)
+
+
+def _count_nothing(self: Owner, openings: int, now: float) -> None:
+    _started(self, 1, now)
+
+
+_started = Owner.started
+
+RULES: dict[str, Mutation] = {
+    "epoch-at-commit": Mutation("only the last opened epoch commits", ledger, "_guard_epoch", _any_epoch),
+    "commit-number": Mutation(
+        "a commit is the next one", ledger, "_guard_number", lambda standing, commit: None
+    ),
+    "open-expects": Mutation("an open applies only at the epoch it expects", ledger, "open_", _open_always),
+    "repeat-unknown": Mutation("a commit of unknown outcome is repeated", Owners, "_write", _believe_unknown),
+    "delete-after-commit": Mutation(
+        "nothing is deleted before its commit is answered", Owner, "_append", _settle_at_once
+    ),
+    "skip-before-letter": Mutation(
+        "a dead letter follows the commit that names it", Owner, "_append", _letter_at_once
+    ),
+    "identity-window": Mutation(
+        "known identities are duplicates", Sequencer, "_remember", lambda self, names: None
+    ),
+    "receipt-merging": Mutation(
+        "a second delivery of a waiting message waits with it", Owner, "_merge", _acknowledge_again
+    ),
+    "sender-custody": Mutation(
+        "the sender keeps what it forwarded until the commit is reported", Router, "_accept", _let_go
+    ),
+    "conditional-release": Mutation(
+        "a release names the claim that it ends", MemoryCoordinator, "_may_release", lambda self, claim: True
+    ),
+    "transfer-version": Mutation(
+        "a transfer names the claim that it moves",
+        MemoryCoordinator,
+        "_may_transfer",
+        lambda self, claim: True,
+    ),
+    "gap-timer": Mutation("a missing message is waited for", Sequencer, "_waited", lambda self, now: True),
+    "room-for-lower": Mutation(
+        "a full inbox takes the message that it waits for", Sequencer, "_overflow", lambda self, place: place
+    ),
+    "judge-again": Mutation(
+        "the inbox is judged again after each commit", Sequencer, "answer", _keep_no_more
+    ),
+    "poison-count": Mutation("a message that kills nodes is passed over", Owner, "started", _count_nothing),
+}
 
 
 @contextlib.contextmanager
 def broken(rule: str | None) -> Iterator[None]:
     """Run with one protection switched off."""
-    yield
+    if rule is None:
+        yield
+        return
+    mutation = RULES[rule]
+    with mock.patch.object(mutation.where, mutation.name, mutation.instead):
+        yield

@@ -40,10 +40,13 @@ from holdfast.testing.simulator.scenario import (
     Scenario,
 )
 
-HEAL_LIMIT_S = 5000.0
-"""Enough for a poisonous first message: every node that begins the stream waits for its lowest seq first."""
+HEAL_LIMIT_S = 600.0
+GAP_HEAL_LIMIT_S = 5000.0
+"""Where a stream waits for its lowest seq, every node that a poisonous first message kills waits again."""
 TIMEOUT_S = 3.0
 MAX_STARTS = 10
+TROUBLE_MARGIN_S = 1.0
+FOREVER_S = 1e9
 
 LIMITS = Limits(
     ttl_s=TTL_S,
@@ -92,7 +95,7 @@ class CheckedCoordinator(MemoryCoordinator):
     async def release(self, claim: Claim) -> bool:
         standing = self._standing(claim.key)
         released = await super().release(claim)
-        if released and standing != claim:
+        if released and standing not in (None, claim):
             self.violations.append(f"a stale release of {claim} freed {standing}")
         return released
 
@@ -107,8 +110,7 @@ class SimPeer:
     async def serve(self, handler: Handler) -> str:
         async def gated(request: Request) -> Reply:
             await self._line.gate.enter()
-            while "peers" in self._line.cut:
-                await asyncio.sleep(0.5)
+            await self._line.uncut("peers")
             reply = await handler(request)
             await self._line.gate.enter()
             return reply
@@ -142,6 +144,10 @@ class SimSlot:
     @property
     def progress_at(self) -> float:
         return self.slot.progress_at
+
+    @progress_at.setter
+    def progress_at(self, at: float) -> None:
+        self.slot.progress_at = at
 
     async def open(self, stream: str, key: str, state: bytes | None, version: int) -> None:
         try:
@@ -195,7 +201,13 @@ class SimNode:
         self.clock = SimClock(random, self.name, rate=rate, offset_s=offset_s)
         slot_clock = SimClock(random, self.name + "s", rate=rate, offset_s=offset_s)
         weather = scenario.weather if not world.healed else Weather()
-        self.line = Line(self.clock.gate, scenario.random(f"line:{self.name}"), weather, world.counts)
+        self.line = Line(
+            self.clock.gate,
+            scenario.random(f"line:{self.name}"),
+            weather,
+            world.counts,
+            lambda: world.trouble(self),
+        )
         self.peer = MemoryPeer(world.network, f"sim://{self.name}")
         self.slots = MemorySlots(
             lambda host: Worker(world.specs, None, host),
@@ -251,6 +263,7 @@ class SimNode:
 
     def crash(self) -> None:
         """The process is gone: ports first, then tasks, so that no ``finally`` has an effect."""
+        self.world.trouble(self, FOREVER_S)
         self.clock.gate.kill()
         self.world.network.cut(self.peer.address)
         self._starting.cancel()
@@ -259,6 +272,7 @@ class SimNode:
 
     async def stop(self) -> None:
         """End gracefully."""
+        self.world.trouble(self, FOREVER_S)
         self.stopped = True
         await self.node.stop()
 
@@ -290,6 +304,17 @@ class World:
         self._random = scenario.random("choose")
         self._background: dict[asyncio.Task[Any], None] = {}
         self._duplicate_until = 0.0
+        self.doubled: dict[str, None] = {}
+        self.troubles: list[tuple[str, float, float]] = []
+
+    def trouble(self, node: SimNode, for_s: float = 0.0) -> None:
+        """Note that something is done to a node, so that it answers for nothing meanwhile."""
+        now = asyncio.get_running_loop().time()
+        self.troubles.append((node.name, now - TROUBLE_MARGIN_S, now + for_s + TROUBLE_MARGIN_S))
+
+    def was_troubled(self, node: str, begin: float, end: float) -> bool:
+        """True if anything was done to the node in that while."""
+        return any(name == node and start <= end and begin <= stop for name, start, stop in self.troubles)
 
     def _choose(self, visible: list[Stored]) -> list[Stored]:
         """Any order; now and then something in flight is delivered again."""
@@ -300,7 +325,9 @@ class World:
             again = [m for m in self.queue.messages.values() if m.receipt and m not in chosen]
             if again and self._random.random() < 0.3:
                 self.counts["duplicate delivery"] += 1
-                chosen.append(self._random.choice(again))
+                twice = self._random.choice(again)
+                self.doubled[f"{twice.number}.{twice.receives + 1}"] = None
+                chosen.append(twice)
         return chosen
 
     def spawn(self, work: Any) -> None:
@@ -349,14 +376,14 @@ class World:
             self.restart_later(fault.node, fault.for_s)
         elif fault.kind == "pause":
             node.clock.gate.close()
-            node.line.troubled_at = asyncio.get_running_loop().time() + fault.for_s
+            self.trouble(node, fault.for_s)
             await asyncio.sleep(fault.for_s)
             node.clock.gate.open()
         elif fault.kind in ("cut", "isolate"):
             services = (fault.detail,) if fault.kind == "cut" else ("coordinator", "state", "queue", "peers")
             for service in services:
                 node.line.cut[service] = None
-            node.line.troubled_at = asyncio.get_running_loop().time() + fault.for_s
+            self.trouble(node, fault.for_s)
             await asyncio.sleep(fault.for_s)
             for service in services:
                 node.line.cut.pop(service, None)
@@ -442,14 +469,15 @@ class World:
 
     async def _finish(self) -> str:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + HEAL_LIMIT_S
+        limit_s = GAP_HEAL_LIMIT_S if self.scenario.first == "lowest" else HEAL_LIMIT_S
+        deadline = loop.time() + limit_s
         while loop.time() < deadline:
             await self._resume_parked()
             if not self.queue.messages and not self._waiting_letters():
                 return ""
             await asyncio.sleep(0.5)
         left = [json.loads(m.body) for m in self.queue.messages.values()]
-        return f"{len(left)} messages still there {HEAL_LIMIT_S:g} s after healing: {left[:4]}"
+        return f"{len(left)} messages still there {limit_s:g} s after healing: {left[:4]}"
 
     def _waiting_letters(self) -> list[str]:
         return [letter.id for letter in self.queue.letters.values() if letter.reason.startswith("parked")]
