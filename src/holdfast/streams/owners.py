@@ -117,6 +117,7 @@ class Owners:
         self._log = log
         self._membership = membership
         self._entries: dict[str, Entry] = {}
+        self._holding: dict[str, Entry] = {}  # those with messages: cost goes with work, not with keys
         self._warm: dict[str, Seat] = {}
         self._timers: list[tuple[float, str]] = []
         self._timer_set = asyncio.Event()
@@ -142,11 +143,11 @@ class Owners:
     @property
     def held(self) -> int:
         """Messages in inboxes, without those that stand behind a gap: what they wait for must get in."""
-        return sum(entry.owner.waiting for entry in self._entries.values() if not entry.owner.gapped)
+        return sum(entry.owner.waiting for entry in self._holding.values() if not entry.owner.gapped)
 
     def receipts(self, stream: str) -> Iterator[Receipt]:
         """Deliveries that owners of ``stream`` hold and must keep alive."""
-        for entry in self._entries.values():
+        for entry in self._holding.values():
             if entry.spec.name == stream and not entry.owner.suspended:
                 yield from entry.owner.receipts()
 
@@ -238,11 +239,6 @@ class Owners:
         while key in self._entries:
             await self._forgot.wait()
 
-    async def emptied(self) -> None:
-        """Return when nothing is owned."""
-        while self._entries:
-            await self._forgot.wait()
-
     def give_up_all(self) -> None:
         """Finish what runs, commit, and free every key for whoever comes."""
         for entry in self:
@@ -323,6 +319,10 @@ class Owners:
                     self._tasks.spawn(self._transfer(entry, command.target))
                 case machine.Release():
                     self._tasks.spawn(self._release(entry))
+        if entry.owner.waiting:
+            self._holding[entry.key] = entry
+        elif self._holding.get(entry.key) is entry:
+            del self._holding[entry.key]
         self._set_timer(entry)
 
     def _answer(self, entry: Entry, generation: int, feed: Callable[[float], None]) -> None:
