@@ -288,13 +288,12 @@ class StreamWork:
         while len(self.owners):
             others = [m for m in self._host.membership.view.values() if m.id != self._host.membership.id]
             targets = spread((entry.key for entry in self.owners), others)
-            if not targets:
+            if targets:
+                room = asyncio.Semaphore(MOVES_AT_ONCE)
+                await asyncio.gather(*(self._move_one(room, key, to) for key, to in targets.items()))
+            else:
                 self.owners.give_up_all()
-                await self.owners.emptied()
-                return
-            room = asyncio.Semaphore(MOVES_AT_ONCE)
-            await asyncio.gather(*(self._move_one(room, key, to) for key, to in targets.items()))
-            await self._host.clock.sleep(0.01)
+            await self._host.clock.sleep(0.01)  # one that is just being opened can't go yet: ask again
 
     async def _move_one(self, room: asyncio.Semaphore, key: str, target: Member) -> None:
         async with room:
