@@ -33,8 +33,11 @@ class Life(enum.Enum):
 
 
 NEXT: dict[Life, frozenset[Life]] = {
-    # A delivery arrives; it waits at its owner, is passed on, is found done, has no key, or can't be placed.
-    Life.RECEIVED: frozenset({Life.WAITING, Life.FORWARDED, Life.COMMITTED, Life.BURIED, Life.GIVEN_BACK}),
+    # A delivery arrives, or comes back from an owner that is no more. It waits at its owner, is passed on,
+    # is found done or late, has no key, or can't be placed.
+    Life.RECEIVED: frozenset(
+        {Life.WAITING, Life.FORWARDED, Life.COMMITTED, Life.APPENDED, Life.BURIED, Life.GIVEN_BACK}
+    ),
     # In custody until the owner reports the commit; an owner that is lost or full sends it back.
     Life.FORWARDED: frozenset({Life.RECEIVED, Life.COMMITTED, Life.GIVEN_BACK}),
     # In an inbox. APPENDED without a run: a skip or a late record.

@@ -34,7 +34,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.core.ledger import Aside, Checkpoint, Commit, Result, Span
-from holdfast.core.message import Place
+from holdfast.core.message import Life, Place, may_follow
 from holdfast.core.progress import Visibility
 from holdfast.core.retry import Backoff
 from holdfast.core.sequencer import Composed, Gap, Ready, Rules, Sequencer, Verdict
@@ -90,11 +90,24 @@ class Held(msgspec.Struct, eq=False):
     attributes: dict[str, str]
     receipts: list[Receipt]
     receives: int = 1
+    life: Life = Life.RECEIVED
     suspect: bool = False
     tries: int = 0
     spent: bool = False
     error: str = ""
     detail: str = ""
+
+    def become(self, then: Life) -> None:
+        """Take the next step of a message's life; one that the table doesn't know is a mistake of ours."""
+        assert may_follow(self.life, then), (
+            f"{self.place.name} is {self.life.value}, so can't be {then.value}"
+        )
+        self.life = then
+
+    def come_back(self) -> None:
+        """Be as if just received: the opening that held it is over."""
+        if self.life is not Life.RECEIVED:
+            self.become(Life.RECEIVED)
 
 
 class Letter(msgspec.Struct, frozen=True):
@@ -373,9 +386,10 @@ class Owner:
         if verdict is Verdict.NEW:
             rejected = self._seq.offer(held.place)
             if rejected != held.place:
+                held.become(Life.WAITING)
                 self._held[held.place] = held
                 if rejected is not None:
-                    self._out.append(Return((self._held.pop(rejected),)))
+                    self._return(self._held.pop(rejected))
                 return True
             if not self.parked or self._crowded:
                 return False
@@ -395,7 +409,12 @@ class Owner:
         """True while the store is slow to answer and much waits for the next commit already."""
         return self._commit is not None and len(self._batch) >= self.rules.order.inbox_limit
 
+    def _return(self, held: Held) -> None:
+        held.come_back()
+        self._out.append(Return((held,)))
+
     def _settle_judged(self, held: Held, verdict: Verdict) -> None:
+        held.become(Life.COMMITTED)
         letters = (Letter("skipped before", held),) if verdict is Verdict.SKIPPED else ()
         self._settle(letters, (held,))
 
@@ -404,6 +423,8 @@ class Owner:
         self._out.append(Settle(letters, messages))
 
     def _append(self, entry: Entry, now: float) -> None:
+        if entry.held is not None:
+            entry.held.become(Life.APPENDED)
         if not self._batch:
             self._batch_at = now
         self._batch.append(entry)
@@ -436,7 +457,7 @@ class Owner:
         unjudged, self._unjudged = self._unjudged, {}
         for held in unjudged.values():
             if not self._judge(held, now):
-                self._out.append(Return((held,)))
+                self._return(held)
 
     def open_failed(self, now: float) -> None:
         """Answer to Open: refused, or nobody knows."""
@@ -456,6 +477,7 @@ class Owner:
         """The store refused: another opening exists. Begin anew if the claim is still ours."""
         for held in self._held.values():
             held.tries, held.spent = 0, False
+            held.come_back()
         self._unjudged = {**self._held, **self._unjudged}
         self._held = {}
         self._forget_opening()
@@ -492,6 +514,8 @@ class Owner:
         self.wake_at = None
         self._held, self._unjudged = {}, {}
         self._forget_opening()
+        for held in last.messages:
+            held.come_back()
         if last.messages:
             self._out.append(last)
         self._out.append(Dropped())
@@ -583,6 +607,8 @@ class Owner:
         self._next_head = ""
         self._seq.take(places)
         messages = tuple(self._held[place] for place in places)
+        for held in messages:
+            held.become(Life.RUNNING)
         self._out.append(Run(messages, not self._loaded, self.state, self.state_version, len(places)))
         self._loaded = True
 
@@ -618,7 +644,7 @@ class Owner:
         self._retry_at = 0.0
         if error:
             self._loaded = False
-            self._seq.put_back(places)
+            self._put_back(places)
             self._run_cap = len(results)  # those before the failed one run again, to a snapshot
             self._fail(self._held[places[len(results)]], error, detail, permanent, now)
         else:
@@ -626,9 +652,14 @@ class Owner:
             for place, result in zip(places, results, strict=False):
                 self._seq.done(place)
                 self._append(Entry("done", self._held[place], result), now)
-            self._seq.put_back(places[len(results) :])
+            self._put_back(places[len(results) :])
             self.state, self.state_version, self._dirty = state, version, True
         self._advance(now)
+
+    def _put_back(self, places: tuple[Place, ...]) -> None:
+        for place in places:
+            self._held[place].become(Life.WAITING)
+        self._seq.put_back(places)
 
     def _fail(self, held: Held, error: str, detail: str, permanent: bool, now: float) -> None:
         held.tries += 1
@@ -645,7 +676,7 @@ class Owner:
         """Answer to Run: the state doesn't load. The stream parks; nothing is lost."""
         places, self._running = self._running, ()
         self._loaded = False
-        self._seq.put_back(places)
+        self._put_back(places)
         self._park(reason, now)
         self._advance(now)
 
@@ -653,7 +684,7 @@ class Owner:
         """The slot is gone. ``guilty``: while it worked for this key."""
         places, self._running = self._running, ()
         self._loaded = False
-        self._seq.put_back(places)
+        self._put_back(places)
         if guilty and len(places) == 1:
             self._run_cap = 0
             self._fail(self._held[places[0]], error, detail, False, now)
@@ -752,6 +783,7 @@ class Owner:
         messages: list[Held] = []
         for entry in entries:
             if entry.held is not None:
+                entry.held.become(Life.COMMITTED)
                 messages.append(self._held.pop(entry.held.place))
                 discard = entry.kind == "late" and self.rules.on_late == "discard"
                 if entry.kind != "done" and not discard:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.message import fixed
+from holdfast.core.message import Life, fixed
 from holdfast.core.owner import Held, Letter, Receipt
 from holdfast.core.progress import chunks, due
 from holdfast.errors import HoldfastError, Retry
@@ -121,6 +121,10 @@ class Keeper:
             batch = letters[start : start + self._queue.max_batch]
             self._stats.set_aside += len(batch)
             await self._insist(partial(self._queue.bury, batch))
+        for item in taken:
+            for letter in item.letters:
+                if letter.held is not None:
+                    letter.held.become(Life.BURIED)
         receipts = [receipt for item in taken for held in item.messages for receipt in held.receipts]
         # A stale receipt's message has been delivered again, and that delivery will be judged.
         names = list(dict.fromkeys(receipt.receipt for receipt in receipts if not receipt.stale))
@@ -131,6 +135,8 @@ class Keeper:
         if foreign:
             self._tasks.spawn(self._report(foreign, True))
         for item in taken:
+            for held in item.messages:
+                held.become(Life.DELETED)
             item.done()
 
     async def _insist(self, call: Callable[[], Awaitable[Any]]) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from holdfast.core.message import Life
 from holdfast.core.owner import Held, Receipt
 from holdfast.core.placement import choose
 from holdfast.errors import HoldfastError, MembershipLost, OutcomeUnknown, Unavailable
@@ -247,6 +248,8 @@ class Router:
     # -- forwarding -------------------------------------------------------------------------------------
 
     def _send(self, item: Custody, member: str) -> None:
+        if not item.to:
+            item.held.become(Life.FORWARDED)
         item.to, item.accepted = member, False
         outbox = self._outboxes.get(member)
         if outbox is not None:
@@ -319,7 +322,7 @@ class Router:
 
     def _accept(self, item: Custody) -> None:
         """The owner holds it and keeps it alive; body and receipt stay here until it reports."""
-        item.accepted, item.tries = True, 0
+        item.accepted = True
         item.offered_at = self._clock.monotonic()
 
     def _redirect(self, item: Custody, answer: Answer | None) -> None:
@@ -330,8 +333,17 @@ class Router:
             if answer.member != self._membership().id:
                 self._send(item, answer.member)
                 return
+        self._look_again(item)
+
+    def _look_again(self, item: Custody) -> None:
+        """The owner is another by now: ask who, at once the first time, then after pauses."""
         self._forget_route(item.key, item.to)
-        self._defer(item)
+        if item.tries:
+            self._defer(item)
+        else:
+            self._take_from_owner(item)
+            item.tries = 1
+            self._again(item)
 
     def _forget_route(self, key: str, member: str) -> None:
         route = self._routes.get(key)
@@ -341,18 +353,20 @@ class Router:
     def reported(self, report: Report) -> None:
         """An owner says what became of parcels."""
         for settled in report.settled:
-            self._custody.pop(settled, None)
+            item = self._custody.pop(settled, None)
+            if item is not None:
+                item.held.become(Life.COMMITTED)
         for returned in report.returned:
             item = self._custody.get(returned)
             if item is not None and item.to == report.sender:
-                self._forget_route(item.key, item.to)
-                self._defer(item)
+                self._look_again(item)
 
     def left(self, member: str) -> None:
         """A membership ended: what it held is offered to the next owner at once."""
         self._routes = {key: route for key, route in self._routes.items() if route.member != member}
         for item in [item for item in self._custody.values() if item.to == member]:
-            item.to, item.accepted, item.tries = "", False, 0
+            self._take_from_owner(item)
+            item.tries = 0
             item.held.receives += 1  # it may be what its owner died of
             self._again(item)
 
@@ -367,9 +381,14 @@ class Router:
 
     # -- waiting ----------------------------------------------------------------------------------------
 
+    @staticmethod
+    def _take_from_owner(item: Custody) -> None:
+        item.to, item.accepted = "", False
+        item.held.come_back()
+
     def _defer(self, item: Custody) -> None:
         """Offer again after a pause. The last resort is the queue."""
-        item.to, item.accepted = "", False
+        self._take_from_owner(item)
         item.tries += 1
         if item.tries > self._limits.give_back_after or len(self._custody) > self._limits.custody_limit:
             if self._membership().alive:
@@ -382,6 +401,7 @@ class Router:
 
     async def _give_back(self, item: Custody) -> None:
         del self._custody[item.number]
+        item.held.become(Life.GIVEN_BACK)
         self._stats.given_back += 1
         receipts = [receipt.receipt for receipt in item.held.receipts if not receipt.stale]
         pause_s = self._limits.give_back_s * (0.5 + self._clock.random())

@@ -17,6 +17,7 @@ from holdfast.adapters.memory.coordinator import MemoryCoordinator
 from holdfast.core import ledger
 from holdfast.core import owner as machine
 from holdfast.core.ledger import Checkpoint
+from holdfast.core.message import Life
 from holdfast.core.owner import Held, Letter, Owner
 from holdfast.core.sequencer import Sequencer
 from holdfast.errors import HoldfastError, OutcomeUnknown
@@ -43,23 +44,27 @@ def _open_always(standing: Checkpoint | None, key: str, expect: int, member: str
     return msgspec.structs.replace(standing or Checkpoint(key), epoch=epoch + 1, member=member)
 
 
+def _as_committed(held: Held) -> Held:
+    return msgspec.structs.replace(held, life=Life.COMMITTED)
+
+
 _append = Owner._append
 
 
 def _settle_at_once(self: Owner, entry: machine.Entry, now: float) -> None:
     _append(self, entry, now)
     if entry.kind == "done" and entry.held is not None:
-        self._settle((), (entry.held,))
+        self._settle((), (_as_committed(entry.held),))
 
 
 def _letter_at_once(self: Owner, entry: machine.Entry, now: float) -> None:
     _append(self, entry, now)
     if entry.kind in ("skip", "late", "parked") and entry.held is not None:
-        self._settle((Letter(entry.reason, entry.held),), ())
+        self._settle((Letter(entry.reason, _as_committed(entry.held)),), ())
 
 
 def _acknowledge_again(self: Owner, standing: Held, again: Held) -> None:
-    self._settle((), (again,))
+    self._settle((), (_as_committed(again),))
 
 
 def _let_go(self: Router, item: Custody) -> None:
