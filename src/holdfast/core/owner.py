@@ -169,10 +169,13 @@ class Write(msgspec.Struct, frozen=True):
 
 class Settle(msgspec.Struct, frozen=True):
     """Send the letters; then delete every receipt; then report to senders. Answer: ``settled``, whatever
-    the generation. Goes on even after DROPPED: all of it is covered by an accepted commit."""
+    the generation. Goes on even after DROPPED: all of it is covered by an accepted commit.
+
+    ``duplicate``: an earlier commit covers the message, and this delivery of it was not needed."""
 
     letters: tuple[Letter, ...]
     messages: tuple[Held, ...]
+    duplicate: bool = False
 
 
 class Return(msgspec.Struct, frozen=True):
@@ -332,9 +335,12 @@ class Owner:
         return bool(self._seq.inbox) and not self._running and not self._next_head
 
     @property
-    def running(self) -> bool:
-        """True while the slot works for this key."""
-        return bool(self._running)
+    def at_risk(self) -> bool:
+        """True from a Start until its head is done with: handled, passed over, or left to another opening."""
+        if self._starting is not None:
+            return True
+        working = self._running[0].name if self._running else self._next_head
+        return bool(self._counted) and working == self._counted
 
     @property
     def lowest_waiting(self) -> Place | None:
@@ -416,11 +422,13 @@ class Owner:
     def _settle_judged(self, held: Held, verdict: Verdict) -> None:
         held.become(Life.COMMITTED)
         letters = (Letter("skipped before", held),) if verdict is Verdict.SKIPPED else ()
-        self._settle(letters, (held,))
+        self._settle(letters, (held,), duplicate=True)
 
-    def _settle(self, letters: tuple[Letter, ...], messages: tuple[Held, ...]) -> None:
+    def _settle(
+        self, letters: tuple[Letter, ...], messages: tuple[Held, ...], *, duplicate: bool = False
+    ) -> None:
         self._settling += 1
-        self._out.append(Settle(letters, messages))
+        self._out.append(Settle(letters, messages, duplicate))
 
     def _append(self, entry: Entry, now: float) -> None:
         if entry.held is not None:

@@ -319,6 +319,9 @@ class Owners:
                     self._tasks.spawn(self._transfer(entry, command.target))
                 case machine.Release():
                     self._tasks.spawn(self._release(entry))
+        if entry.alone and not entry.owner.at_risk:
+            entry.alone = False
+            self._quarantine.release()
         if entry.owner.waiting:
             self._holding[entry.key] = entry
         elif self._holding.get(entry.key) is entry:
@@ -415,23 +418,18 @@ class Owners:
         if command.alone:
             await self._quarantine.acquire()
             entry.alone = True
+            if entry.owner.generation != generation:
+                self._perform(entry)
+                return
         try:
-            if entry.owner.generation == generation:
-                openings = await self._insist(
-                    entry, lambda: self._state.start(entry.key, epoch, command.head), Retry.SAFE, Retry.SAME
-                )
-                self._answer(entry, generation, lambda now: entry.owner.started(openings, now))
+            openings = await self._insist(
+                entry, lambda: self._state.start(entry.key, epoch, command.head), Retry.SAFE, Retry.SAME
+            )
         except Fenced:
             self._stats.fenced += 1
             self._answer(entry, generation, entry.owner.fenced)
-        finally:
-            if not entry.owner.running:
-                self._end_quarantine(entry)
-
-    def _end_quarantine(self, entry: Entry) -> None:
-        if entry.alone:
-            entry.alone = False
-            self._quarantine.release()
+            return
+        self._answer(entry, generation, lambda now: entry.owner.started(openings, now))
 
     async def _write(self, entry: Entry, command: machine.Write) -> None:
         """Send a commit; while its outcome is unknown, the very same again."""
@@ -453,14 +451,6 @@ class Owners:
 
     async def _run(self, entry: Entry, command: machine.Run) -> None:
         generation, spec = entry.owner.generation, entry.spec
-        try:
-            await self._run_in_slot(entry, command, generation, spec)
-        finally:
-            self._end_quarantine(entry)
-
-    async def _run_in_slot(
-        self, entry: Entry, command: machine.Run, generation: int, spec: StreamSpec
-    ) -> None:
         works = [Work(held.place.run, held.place.seq, held.body, held.tries + 1) for held in command.messages]
         owner = entry.owner
         try:
@@ -510,6 +500,8 @@ class Owners:
 
     def _settle(self, entry: Entry, command: machine.Settle) -> None:
         owner = entry.owner
+        deliveries = sum(len(held.receipts) for held in command.messages)
+        self._stats.duplicates += deliveries - (0 if command.duplicate else len(command.messages))
 
         def done() -> None:
             owner.settled(self._clock.monotonic())
