@@ -99,18 +99,21 @@ def make(seed: int) -> Scenario:
 def _messages(random: Random, kind: SeqKind) -> tuple[Planned, ...]:
     planned: list[Planned] = []
     odd = random.random() < 0.3
-    for number in range(random.randint(1, 4)):
+    runs = [(number, 0) for number in range(random.randint(1, 4))]
+    if kind == "dense" and random.random() < 0.15:
+        runs.append((0, 1))  # a camera that starts its numbers again
+    for number, run in runs:
         key = f"k{number}"
         count = random.randint(2, 16)
         span_s = random.choice((0.5, 5.0, 25.0))
         for seq in range(count):
-            at_s = span_s * seq / count + random.random() * random.choice((0.05, 2.0))
+            at_s = span_s * (run + seq / count) + random.random() * random.choice((0.05, 2.0))
             trouble = random.random() if odd else 1.0
             planned.append(
                 Planned(
                     at_s=at_s,
                     key=key,
-                    run=0,
+                    run=run,
                     seq=seq if kind == "dense" else seq * 3 + 1,
                     fails=random.choice((1, 2, -1)) if trouble < 0.08 else 0,
                     kills=random.choice((1, -1)) if 0.08 < trouble < 0.11 else 0,
@@ -118,7 +121,7 @@ def _messages(random: Random, kind: SeqKind) -> tuple[Planned, ...]:
                     seconds=random.choice((0.001, 0.02, 0.3)),
                 )
             )
-    return tuple(sorted(planned, key=lambda message: (message.at_s, message.key, message.seq)))
+    return tuple(sorted(planned, key=lambda message: (message.at_s, message.key, message.run, message.seq)))
 
 
 KINDS: tuple[FaultKind, ...] = (

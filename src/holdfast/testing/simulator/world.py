@@ -469,7 +469,8 @@ class World:
 
     async def _finish(self) -> str:
         loop = asyncio.get_running_loop()
-        limit_s = GAP_HEAL_LIMIT_S if self.scenario.first == "lowest" else HEAL_LIMIT_S
+        waits = self.scenario.first == "lowest" or any(m.run for m in self.scenario.messages)
+        limit_s = GAP_HEAL_LIMIT_S if waits else HEAL_LIMIT_S
         deadline = loop.time() + limit_s
         while loop.time() < deadline:
             await self._resume_parked()
