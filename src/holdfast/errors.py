@@ -9,6 +9,7 @@ TooLarge               NEVER       a message, state or result is over a stated l
 UnsupportedStore       NEVER       a database file can't be used (newer schema, network disk)
 OperationRefused       NEVER       an operator's wish makes no sense for the stream as it stands
 Unavailable            SAFE        nothing happened; the same call may be made again
+NobodyThere            SAFE        the same, for no process listens at a node's address
 OutcomeUnknown         SAME        it may have happened; repeat the very same call or reopen
 Fenced                 STOP        a newer epoch or commit exists; this opening is over
 ClaimLost              STOP        the claim is another's, or at another version
@@ -68,6 +69,11 @@ class Unavailable(HoldfastError):
     """A service can't be reached or is busy; nothing happened."""
 
     retry = Retry.SAFE
+
+
+class NobodyThere(Unavailable):
+    """A connection to a node was refused: no process listens at its address. Evidence of its death, where
+    any other ``Unavailable`` may be the word of a node that lives."""
 
 
 class OutcomeUnknown(HoldfastError):

@@ -21,8 +21,9 @@ class Peer(Protocol):
     async def call(self, address: str, request: Request, timeout_s: float) -> Reply:
         """Call the node at ``address``. The reply is Stranger if the membership called doesn't live there.
 
-        Raises Unavailable if the request was not taken (nobody answers, or the handler refused with an
-        error that is safe to retry), OutcomeUnknown if it may have been."""
+        Raises NobodyThere if no process listens there, which is evidence that the node is dead; Unavailable
+        if the request was not taken for any other reason (the handler refused with an error that is safe to
+        retry, say), OutcomeUnknown if it may have been."""
 
     async def gone(self, address: str, member: str) -> None:
         """Return when an open connection to that membership's process has closed, or none can be made."""

@@ -8,7 +8,15 @@ from typing import Any
 
 from holdfast.core.lease import Lease
 from holdfast.core.retry import Backoff
-from holdfast.errors import ConfigError, HoldfastError, MembershipLost, OutcomeUnknown, Retry, Unavailable
+from holdfast.errors import (
+    ConfigError,
+    HoldfastError,
+    MembershipLost,
+    NobodyThere,
+    OutcomeUnknown,
+    Retry,
+    Unavailable,
+)
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Coordinator, Load, Member
 from holdfast.ports.peer import Peer
@@ -18,6 +26,7 @@ from holdfast.runtime.service import Tasks
 from holdfast.runtime.stats import Stats
 
 WATCH_WAIT_S = 5.0
+PROBES = 2
 
 
 class Membership:
@@ -239,10 +248,16 @@ class Membership:
             del self._suspects[member]
 
     async def _is_gone(self, member: Member) -> bool:
-        try:
-            reply = await self._peer.call(member.address, Probe(member.id), self._limits.peer_timeout_s)
-        except Unavailable:
-            return True  # refused: nobody listens there any more
-        except OutcomeUnknown:
-            return False  # silence is no evidence; its membership lapses by itself
-        return isinstance(reply, Stranger)
+        """True on evidence. Silence is none, nor is a refusal, which only the living can give: such a
+        membership lapses by itself."""
+        for _ in range(PROBES):
+            try:
+                reply = await self._peer.call(member.address, Probe(member.id), self._limits.peer_timeout_s)
+            except NobodyThere:
+                return True
+            except OutcomeUnknown:
+                continue  # perhaps a kept connection that broke with the process: look once more
+            except Unavailable:
+                return False
+            return isinstance(reply, Stranger)
+        return False

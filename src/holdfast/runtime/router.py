@@ -289,11 +289,8 @@ class Router:
         )
         try:
             reply = await self._peer.call(known.address, forward, self._limits.peer_timeout_s)
-        except Unavailable:
+        except (Unavailable, OutcomeUnknown):
             self._tasks.spawn(self._membership().suspect(member))
-            self._failed(batch, member)
-            return
-        except OutcomeUnknown:
             self._failed(batch, member)  # offering again what it may hold is harmless
             return
         if not isinstance(reply, Answers):

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from holdfast.adapters.http.peer import HttpPeer
 from holdfast.adapters.system.clock import SystemClock
-from holdfast.errors import ConfigError, HoldfastError, OutcomeUnknown, TooLarge, Unavailable
+from holdfast.errors import ConfigError, HoldfastError, NobodyThere, OutcomeUnknown, TooLarge, Unavailable
 from holdfast.ports.peer import Peer
 from holdfast.protocol import peer as protocol
 from holdfast.protocol.peer import Answer, Answers, Done, Forward, Parcel, Probe, Reply, Request, Stranger
@@ -112,9 +112,9 @@ async def test_a_node_reaches_itself(make_peer: MakePeer) -> None:
     assert await peer.call(await peer.serve(agree), Probe("m"), 5) == Done(text="Probe")
 
 
-async def test_nobody_there_is_unavailable(make_peer: MakePeer) -> None:
+async def test_where_nobody_listens_nobody_is_there(make_peer: MakePeer) -> None:
     client = make_peer()
-    with pytest.raises(Unavailable, match="can't connect to"):
+    with pytest.raises(NobodyThere, match="can't connect to"):
         await client.call(f"http://127.0.0.1:{free_port()}", Probe("m"), 5)
     await client.gone(f"http://127.0.0.1:{free_port()}", "m")
 
@@ -181,8 +181,10 @@ async def test_a_caller_of_another_version_is_refused(make_peer: MakePeer) -> No
 
 async def test_a_node_of_another_version_is_unavailable(make_peer: MakePeer, make_server: MakeServer) -> None:
     address = await make_server(status=426, headers={"Holdfast-Protocol": str(protocol.VERSION + 1)})
-    with pytest.raises(Unavailable, match=f"protocol {protocol.VERSION + 1}, this node {protocol.VERSION}"):
+    wrong = f"protocol {protocol.VERSION + 1}, this node {protocol.VERSION}"
+    with pytest.raises(Unavailable, match=wrong) as caught:
         await make_peer().call(address, Probe("m"), 5)
+    assert not isinstance(caught.value, NobodyThere)
 
 
 async def test_unknown_fields_are_ignored(make_peer: MakePeer) -> None:
@@ -211,8 +213,9 @@ async def test_what_is_no_request_is_refused(make_peer: MakePeer, body: bytes) -
 async def test_a_foreign_server_is_no_node(make_peer: MakePeer, make_server: MakeServer) -> None:
     address = await make_server(text="hello")
     client = make_peer()
-    with pytest.raises(Unavailable, match="not a Holdfast node"):
+    with pytest.raises(Unavailable, match="not a Holdfast node") as caught:
         await client.call(address, Probe("m"), 5)
+    assert not isinstance(caught.value, NobodyThere)
     await client.gone(address, "m")
 
 
@@ -234,6 +237,7 @@ async def test_the_secret_admits_and_refuses(make_peer: MakePeer) -> None:
         with pytest.raises(Unavailable, match="peer_secret is missing or differs") as caught:
             await make_peer(secret=secret).call(address, Probe("m"), 5)
         assert "s" * 16 not in str(caught.value)
+        assert not isinstance(caught.value, NobodyThere)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.0.2.1", "node-a.example"])

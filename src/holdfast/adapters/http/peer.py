@@ -27,7 +27,15 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from yarl import URL
 
-from holdfast.errors import ConfigError, HoldfastError, OutcomeUnknown, Retry, TooLarge, Unavailable
+from holdfast.errors import (
+    ConfigError,
+    HoldfastError,
+    NobodyThere,
+    OutcomeUnknown,
+    Retry,
+    TooLarge,
+    Unavailable,
+)
 from holdfast.ports.clock import Clock
 from holdfast.ports.peer import Handler
 from holdfast.protocol.peer import VERSION, Probe, Reply, Request, Stranger
@@ -122,8 +130,8 @@ class HttpPeer:
         return self._address(host, port)
 
     async def call(self, address: str, request: Request, timeout_s: float) -> Reply:
-        """Call the node at ``address``. Raises Unavailable if the request was not taken, OutcomeUnknown if
-        it may have been, TooLarge before anything is sent."""
+        """Call the node at ``address``. Raises NobodyThere if the connection is refused, Unavailable if the
+        request was not taken, OutcomeUnknown if it may have been, TooLarge before anything is sent."""
         body = self._encoder.encode(request)
         if len(body) > self._max_body_bytes:
             raise TooLarge(
@@ -143,7 +151,9 @@ class HttpPeer:
         except (aiohttp.ClientError, OSError) as error:
             why = f"no answer in {timeout_s} s" if isinstance(error, TimeoutError) else _words(error)
             if not progress.sent:
-                raise Unavailable(f"can't connect to {address}: {why}") from error
+                refused = getattr(error, "errno", None) == errno.ECONNREFUSED
+                kind = NobodyThere if refused else Unavailable
+                raise kind(f"can't connect to {address}: {why}") from error
             raise OutcomeUnknown(f"lost {address} before its reply: {why}") from error
 
     async def gone(self, address: str, member: str) -> None:

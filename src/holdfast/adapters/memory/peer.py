@@ -7,7 +7,7 @@ import contextvars
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from holdfast.errors import ConfigError, HoldfastError, OutcomeUnknown, Retry, Unavailable
+from holdfast.errors import ConfigError, HoldfastError, NobodyThere, OutcomeUnknown, Retry, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.peer import Handler
 from holdfast.protocol.peer import Probe, Reply, Request, Stranger
@@ -103,7 +103,7 @@ class MemoryPeer:
             await self._network.fault(self.address, address, request)
         server = self._network.find(address)
         if server is None:
-            raise Unavailable(f"nobody answers at {address}")
+            raise NobodyThere(f"nobody listens at {address}")
         return await server.answer(request, self._network.clock, timeout_s)
 
     async def gone(self, address: str, member: str) -> None:

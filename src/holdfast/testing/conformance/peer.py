@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from holdfast.core.message import RUN_DIGITS, SEQ_DIGITS
-from holdfast.errors import OutcomeUnknown, Unavailable
+from holdfast.errors import NobodyThere, OutcomeUnknown, Unavailable
 from holdfast.ports.peer import Peer
 from holdfast.protocol.peer import (
     Answer,
@@ -122,11 +122,11 @@ class PeerConformance:
         assert await a.call(addresses["b"], Probe("member-b"), PATIENCE_S) == Done(text="a")
         assert await a.call(addresses["a"], Probe("member-a"), PATIENCE_S) == Done(text="a"), "itself"
 
-    async def test_where_nobody_serves_nothing_is_taken(self, make_peer: MakePeer) -> None:
+    async def test_where_nobody_serves_nobody_is_there(self, make_peer: MakePeer) -> None:
         server, client = await make_peer(), await make_peer()
         address = await server.serve(_done)
         await server.close()
-        with pytest.raises(Unavailable):
+        with pytest.raises(NobodyThere):
             await client.call(address, Probe("member-b"), PATIENCE_S)
 
     async def test_a_wrong_membership_answers_as_a_stranger(self, make_peer: MakePeer) -> None:
@@ -142,8 +142,9 @@ class PeerConformance:
             raise Unavailable("not ready")
 
         address = await server.serve(refuse)
-        with pytest.raises(Unavailable):
+        with pytest.raises(Unavailable) as refusal:
             await client.call(address, Probe("member-b"), PATIENCE_S)
+        assert not isinstance(refusal.value, NobodyThere), "who refuses lives"
 
     async def test_a_handler_that_breaks_leaves_the_outcome_unknown(self, make_peer: MakePeer) -> None:
         server, client = await make_peer(), await make_peer()
