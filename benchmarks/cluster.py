@@ -1,0 +1,174 @@
+"""Nodes of an app as real processes over one SQLite file, as the command line starts them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from holdfast.config import Config, load
+from holdfast.ports.queue import Outgoing
+from holdfast.wiring import Services
+
+ROOT = Path(__file__).parent.parent
+READY_TIMEOUT_S = 60.0
+EMPTY_CHECK_S = 0.005
+
+
+@contextlib.contextmanager
+def workplace() -> Iterator[Path]:
+    """A directory on the project's own disk (a temporary one may be memory), deleted afterwards."""
+    parent = ROOT / ".cache" / "benchmarks"
+    parent.mkdir(parents=True, exist_ok=True)
+    place = Path(tempfile.mkdtemp(dir=parent))
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+class NodeProcess:
+    """One ``holdfast node``."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
+        self.name = name
+        self.process = process
+        self.member = ""
+        self.address = ""
+        self.log: list[str] = []
+        self._joined = asyncio.Event()
+        self._reading = asyncio.create_task(self._read())
+
+    @property
+    def pid(self) -> int:
+        """Process id of the node; its slots are among its descendants."""
+        return self.process.pid
+
+    async def joined(self) -> None:
+        """Return when the node is a member. Raises RuntimeError with its log if it isn't in time."""
+        waits = asyncio.create_task(self._joined.wait())
+        await asyncio.wait((waits, self._reading), timeout=READY_TIMEOUT_S, return_when="FIRST_COMPLETED")
+        waits.cancel()
+        if not self._joined.is_set():
+            raise RuntimeError(f"node {self.name} did not join:\n" + "\n".join(self.log))
+
+    def kill(self) -> None:
+        """End it as a crash does."""
+        self.process.send_signal(signal.SIGKILL)
+
+    async def stop(self, timeout_s: float = 20.0) -> None:
+        """Tell it to drain and end; kill it if it doesn't."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            await asyncio.wait_for(self.process.wait(), timeout_s)
+        except TimeoutError:
+            self.kill()
+            await self.process.wait()
+        await self._reading
+
+    async def _read(self) -> None:
+        assert self.process.stderr is not None
+        async for line in self.process.stderr:
+            text = line.decode(errors="replace").rstrip()
+            self.log.append(text)
+            with contextlib.suppress(ValueError):
+                event = json.loads(text)
+                if event.get("event") == "joined":
+                    self.member, self.address = event["member"], event["address"]
+                    self._joined.set()
+
+
+class Cluster:
+    """The nodes of one app, and the services they share. Use :func:`cluster`."""
+
+    def __init__(self, app: str, place: Path, settings: dict[str, Any]) -> None:
+        self.app = app
+        self.config: Config = load(
+            {
+                "url": f"sqlite:///{place / 'holdfast.db'}",
+                "objects_url": f"file:{place / 'objects'}",
+                "log_format": "json",
+                **settings,
+            }
+        )
+        self.database = place / "holdfast.db"
+        self.services = Services(self.config)
+        self.nodes: list[NodeProcess] = []
+
+    async def start(self, name: str) -> NodeProcess:
+        """Start a node; see ``NodeProcess.joined``."""
+        environment = os.environ | self.config.environment() | {"HOLDFAST_NODE_NAME": name}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "holdfast",
+            "node",
+            self.app,
+            cwd=ROOT,
+            env=environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        node = NodeProcess(name, process)
+        self.nodes.append(node)
+        return node
+
+    async def start_all(self, count: int) -> None:
+        """Start nodes and wait until each knows all others."""
+        nodes = [await self.start(f"n{number}") for number in range(1, count + 1)]
+        await asyncio.gather(*(node.joined() for node in nodes))
+
+    async def send(self, stream: str, bodies: Iterable[bytes], due_at: float | None = None) -> int:
+        """Send messages; at the monotonic time ``due_at`` all of them show at once. Returns how many."""
+        queue, clock = self.services.queue(stream), self.services.clock
+        messages = list(bodies)
+
+        async def send(some: list[bytes]) -> None:
+            delay_s = 0.0 if due_at is None else due_at - clock.monotonic()
+            await queue.send([Outgoing(body, delay_s=delay_s) for body in some])
+
+        size = queue.max_batch
+        await asyncio.gather(*(send(messages[i : i + size]) for i in range(0, len(messages), size)))
+        return len(messages)
+
+    async def empty(self, timeout_s: float) -> float:
+        """Wait until every message is off the queue; returns the monotonic time of that."""
+        deadline = self.services.clock.monotonic() + timeout_s
+        connection = sqlite3.connect(f"file:{self.database}?mode=ro", uri=True, isolation_level=None)
+        try:
+            while connection.execute("SELECT 1 FROM messages LIMIT 1").fetchone():
+                now = self.services.clock.monotonic()
+                if now > deadline:
+                    left = connection.execute("SELECT count(*) FROM messages").fetchone()[0]
+                    raise RuntimeError(f"{left} messages are still in the queue after {timeout_s:g} s")
+                await asyncio.sleep(EMPTY_CHECK_S)
+            return self.services.clock.monotonic()
+        finally:
+            connection.close()
+
+
+@contextlib.asynccontextmanager
+async def cluster(app: str, **settings: Any) -> AsyncIterator[Cluster]:
+    """A cluster without nodes yet, in a place of its own; its nodes end with it."""
+    with workplace() as place:
+        made = Cluster(app, place, settings)
+        try:
+            async with made.services:
+                try:
+                    yield made
+                finally:
+                    await asyncio.gather(*(node.stop() for node in made.nodes))
+        finally:
+            for node in made.nodes:
+                if node.process.returncode is None:
+                    node.kill()

@@ -1,0 +1,72 @@
+"""Huey on SQLite with ``fsync=True``: durability equal to Holdfast's."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from benchmarks.cluster import ROOT, workplace
+from benchmarks.peers.tally import Tally
+
+SETTINGS = "worker processes, WAL, no results, no periodic tasks, polls every 5 ms when idle"
+TIMEOUT_S = 300.0
+WARM_UP = 200
+PARKED = "parked"
+
+ENQUEUE = """\
+import sys
+from benchmarks.peers.huey_app import huey, nothing
+with huey.storage.db(commit=True) as cursor:
+    rows = [("parked", huey.serialize_task(nothing.s(f"k{n % 64}", n // 64))) for n in range(int(sys.argv[1]))]
+    cursor.executemany("INSERT INTO task (queue, data, priority) VALUES (?, ?, 0)", rows)
+for n in range(int(sys.argv[2])):
+    nothing("warm", n)
+"""
+
+
+def measure(messages: int, processes: int) -> float:
+    """Tasks a second with so many worker processes."""
+    with workplace() as place:
+        environment = os.environ | {"BENCHMARK_PLACE": str(place)}
+        subprocess.run(
+            [sys.executable, "-c", ENQUEUE, str(messages), str(WARM_UP)],
+            cwd=ROOT,
+            env=environment,
+            check=True,
+        )
+        consumer = subprocess.Popen(
+            [
+                sys.executable, "-m", "huey.bin.huey_consumer", "benchmarks.peers.huey_app.huey",
+                "--workers", str(processes), "--worker-type", "process",
+                "--delay", "0.005", "--backoff", "1", "--max-delay", "0.005",
+                "--disable-health-check", "--no-periodic", "--quiet",
+            ],
+            cwd=ROOT,
+            env=environment,
+            stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            tally = Tally(place / "tally")
+            tally.wait_for(WARM_UP, TIMEOUT_S)
+            begin_at = _show(place)
+            end_at = tally.wait_for(WARM_UP + messages, TIMEOUT_S)
+        finally:
+            consumer.terminate()
+            consumer.wait()
+        if tally.counted != WARM_UP + messages:
+            raise AssertionError(f"{tally.counted} tasks were done, not {WARM_UP + messages}")
+        return messages / (end_at - begin_at)
+
+
+def _show(place: Path) -> float:
+    """Bring what was enqueued aside before the workers, all at once; returns when."""
+    connection = sqlite3.connect(place / "huey.db", timeout=30, isolation_level=None)
+    try:
+        connection.execute("UPDATE task SET queue = 'bench' WHERE queue = ?", (PARKED,))
+        return time.monotonic()
+    finally:
+        connection.close()

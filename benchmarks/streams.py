@@ -1,0 +1,121 @@
+"""Messages a second, ordered and committed, against two task queues that promise less.
+
+One rule for all: the messages are enqueued, the workers run and are warm, and then all messages show at one
+instant. The clock stops when the last one is done and off the queue. Every contender has the same number
+of worker processes; Holdfast's are its nodes and their slots.
+
+Run as ``python -m benchmarks.streams``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from statistics import median
+
+from benchmarks.cluster import Cluster, cluster
+from benchmarks.peers import dramatiq_redis, huey_sqlite
+from benchmarks.report import Report
+
+NODES = 2
+TIMEOUT_S = 120.0
+LEAD_S = 1.0
+"""Time from sending to the instant at which all messages show."""
+
+
+async def holdfast(messages: int, keys: int, slots: int, durability: str) -> float:
+    """Messages a second, after a check that all results are there and in order."""
+    async with cluster("benchmarks.apps:noop", slots=slots, durability=durability) as nodes:
+        await nodes.start_all(NODES)
+        await nodes.send("noop", (_body(key, 0) for key in range(keys)))
+        await nodes.empty(TIMEOUT_S)
+        begin_at = nodes.services.clock.monotonic() + LEAD_S
+        numbers = range(keys, keys + messages)
+        await nodes.send("noop", (_body(n % keys, n // keys) for n in numbers), begin_at)
+        if nodes.services.clock.monotonic() >= begin_at:
+            raise RuntimeError(f"sending took longer than {LEAD_S} s")
+        end_at = await nodes.empty(TIMEOUT_S)
+        await verify(nodes, messages + keys, keys)
+        return messages / (end_at - begin_at)
+
+
+def _body(key: int, n: int) -> bytes:
+    return b'{"key":"k%d","n":%d}' % (key, n)
+
+
+async def verify(nodes: Cluster, messages: int, keys: int) -> None:
+    """Every message has one result, and the results of each key are in order without gaps."""
+    state, after, count = nodes.services.state(), 0, 0
+    expected = [0] * keys
+    while page := await state.results(after, 5000):
+        for logged in page:
+            key = int(logged.key.rpartition("k")[2])
+            if int(logged.result.body) != expected[key]:
+                raise AssertionError(
+                    f"{logged.key}: result {logged.result.body!r} follows {expected[key] - 1}"
+                )
+            expected[key] += 1
+            count += 1
+        after = page[-1].cursor
+    if count != messages:
+        raise AssertionError(f"{count} results for {messages} messages")
+
+
+def main() -> None:
+    """Measure and report."""
+    parser = argparse.ArgumentParser(prog="benchmarks.streams", description=__doc__)
+    parser.add_argument("--full", action="store_true", help="several rounds, and more peers' settings")
+    parser.add_argument("--messages", type=int, default=20_000)
+    parser.add_argument("--keys", type=int, default=64)
+    parser.add_argument("--slots", type=int, default=1, help="of each of the two nodes")
+    parser.add_argument("--rounds", type=int, help="the median counts (default 1, with --full 5)")
+    parser.add_argument("--only", choices=["holdfast", "huey", "dramatiq"], help="for tuning")
+    asked = parser.parse_args()
+    rounds = asked.rounds or (5 if asked.full else 1)
+    processes = NODES * (1 + asked.slots)
+    report = Report("streams")
+    report.say(
+        f"streams: {asked.messages:,} no-op messages of {asked.keys} keys; {processes} processes each"
+        f" (Holdfast: {NODES} nodes with {asked.slots} slot(s)); median of {rounds} round(s)"
+    )
+    rates: dict[str, list[float]] = {"holdfast": [], "huey": [], "dramatiq": []}
+    for _ in range(rounds):
+        if asked.only in (None, "holdfast"):
+            rate = asyncio.run(holdfast(asked.messages, asked.keys, asked.slots, "full"))
+            rates["holdfast"].append(rate)
+            report.say(f"  Holdfast, SQLite, each commit confirmed by the disk: {rate:,.0f}/s")
+        if asked.only in (None, "huey"):
+            rate = huey_sqlite.measure(asked.messages, processes)
+            rates["huey"].append(rate)
+            report.say(f"  Huey, SQLite, fsync=True, unordered: {rate:,.0f}/s")
+        if asked.only in (None, "dramatiq"):
+            rate = dramatiq_redis.measure(asked.messages, processes)
+            rates["dramatiq"].append(rate)
+            report.say(f"  Dramatiq, Redis as it comes (no fsync), unordered: {rate:,.0f}/s")
+    if asked.only:
+        return
+    ours, huey, dramatiq = (median(rates[name]) for name in ("holdfast", "huey", "dramatiq"))
+    report.figure("messages_per_s", ours)
+    report.figure("vs_huey_sqlite", ours / huey, "≥ 5")
+    report.figure("vs_dramatiq_redis", ours / dramatiq, "≥ 1")
+    report.end(
+        ["huey", "dramatiq", "redis"],
+        messages=asked.messages,
+        keys=asked.keys,
+        nodes=NODES,
+        slots_per_node=asked.slots,
+        worker_processes=processes,
+        rounds=rounds,
+        durability={
+            "holdfast": "full: results and state fsynced before a message is deleted",
+            "huey": "fsync=True (synchronous=FULL), WAL; no results, a message is deleted before it runs",
+            "dramatiq": f"{dramatiq_redis.DURABILITY}; no results",
+        },
+        rates={name: [round(rate) for rate in measured] for name, measured in rates.items()},
+        huey=huey_sqlite.SETTINGS,
+        dramatiq=dramatiq_redis.SETTINGS,
+    )
+
+
+if __name__ == "__main__":
+    main()
