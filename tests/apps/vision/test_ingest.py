@@ -203,13 +203,36 @@ async def test_a_file_that_is_no_video_is_named(
     assert queue.batches == []
 
 
+@pytest.mark.parametrize("into_frame", [0, 10])
 async def test_what_a_truncated_video_still_holds_is_sent(
-    short: Rendered, tmp_path: Path, queue: Sent, clock: Stopwatch
+    into_frame: int, short: Rendered, tmp_path: Path, queue: Sent, clock: Stopwatch
 ) -> None:
+    with av.open(str(short.video)) as container:
+        starts = [packet.pos for packet in container.demux(video=0) if packet.pos is not None]
     cut = tmp_path / "cut.mp4"
-    data = short.video.read_bytes()
-    cut.write_bytes(data[: len(data) * 2 // 3])
+    cut.write_bytes(short.video.read_bytes()[: starts[15] + into_frame])
     with pytest.raises(UnreadableVideo, match=r"cut.mp4 is truncated .* with the same run"):
         await ingest(cut, "cam", 0, objects=MemoryObjects(), queue=queue, clock=clock)
     assert [frame.frame for frame in queue.frames] == list(range(len(queue.frames)))
-    assert len(queue.frames) > 10
+    assert len(queue.frames) >= 10
+
+
+async def test_a_damaged_frame_ends_the_video(
+    short: Rendered, tmp_path: Path, queue: Sent, clock: Stopwatch
+) -> None:
+    whole = tmp_path / "whole.ts"
+    with av.open(str(short.video)) as source, av.open(str(whole), "w", format="mpegts") as target:
+        stream = target.add_stream_from_template(source.streams.video[0])
+        for packet in source.demux(video=0):
+            if packet.dts is not None:
+                packet.stream = stream
+                target.mux(packet)
+    data = bytearray(whole.read_bytes())
+    packet_size = 188
+    middle = len(data) // 2 // packet_size * packet_size
+    data[middle + 1] |= 0x80  # the format's own mark of a packet that arrived damaged
+    damaged = tmp_path / "damaged.ts"
+    damaged.write_bytes(data)
+    with pytest.raises(UnreadableVideo, match=r"damaged.ts is truncated or damaged: a frame is damaged"):
+        await ingest(damaged, "cam", 0, objects=MemoryObjects(), queue=queue, clock=clock)
+    assert queue.frames
