@@ -112,20 +112,8 @@ class Keeper:
                 self._idle.set()
 
     async def _settle(self, taken: list[Settlement]) -> None:
-        letters = [
-            dead_letter(self._stream, item.key, letter, self._clock.wall())
-            for item in taken
-            for letter in item.letters
-        ]
-        for start in range(0, len(letters), self._queue.max_batch):
-            batch = letters[start : start + self._queue.max_batch]
-            self._stats.set_aside += len(batch)
-            await self._insist(partial(self._queue.bury, batch))
-        for item in taken:
-            for letter in item.letters:
-                if letter.held is not None:
-                    letter.held.become(Life.BURIED)
-        receipts = [receipt for item in taken for held in item.messages for receipt in held.receipts]
+        messages = [held for item in await self._bury(taken) for held in item.messages]
+        receipts = [receipt for held in messages for receipt in held.receipts]
         # A stale receipt's message has been delivered again, and that delivery will be judged.
         names = list(dict.fromkeys(receipt.receipt for receipt in receipts if not receipt.stale))
         for names_batch in chunks(names, self._queue.max_batch):
@@ -134,22 +122,39 @@ class Keeper:
         foreign = [receipt for receipt in receipts if receipt.sender]
         if foreign:
             self._tasks.spawn(self._report(foreign, True))
+        for held in messages:
+            held.become(Life.DELETED)
         for item in taken:
-            for held in item.messages:
-                held.become(Life.DELETED)
             item.done()
 
-    async def _insist(self, call: Callable[[], Awaitable[Any]]) -> None:
-        """Repeat a call that is harmless to repeat until it is answered."""
+    async def _bury(self, taken: list[Settlement]) -> list[Settlement]:
+        """Send the letters; returns the settlements whose messages may be deleted now. A message without
+        its letter stays in the queue: it is judged again when it shows."""
+        letters = [(item, letter) for item in taken for letter in item.letters]
+        refused: list[Settlement] = []
+        for start in range(0, len(letters), self._queue.max_batch):
+            batch = letters[start : start + self._queue.max_batch]
+            sent = [dead_letter(self._stream, item.key, letter, self._clock.wall()) for item, letter in batch]
+            if not await self._insist(partial(self._queue.bury, sent)):
+                refused.extend(item for item, _ in batch)
+                continue
+            self._stats.set_aside += len(batch)
+            for _, letter in batch:
+                if letter.held is not None:
+                    letter.held.become(Life.BURIED)
+        return [item for item in taken if not any(item is other for other in refused)]
+
+    async def _insist(self, call: Callable[[], Awaitable[Any]]) -> bool:
+        """Repeat a call that is harmless to repeat until it is answered; False if it is refused for good."""
         failures = 0
         while True:
             try:
                 await call()
-                return
+                return True
             except HoldfastError as error:
                 if error.retry is Retry.NEVER:
                     self._log.error("the queue refused for good", stream=self._stream, error=str(error))
-                    return
+                    return False
                 failures += 1
                 self._log.warning("the queue does not answer", stream=self._stream, error=str(error))
             await self._clock.sleep(self._limits.retry.delay_s(failures, self._clock.random()))

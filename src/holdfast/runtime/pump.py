@@ -77,11 +77,14 @@ class Pump:
         )
         expires_at = self._clock.monotonic() + self._limits.visibility_s
         self._stats.received += len(deliveries)
+        malformed: list[tuple[Delivery, InvalidMessage]] = []
         for delivery in deliveries:
             try:
                 self._take(delivery, Receipt(delivery.receipt, expires_at))
             except InvalidMessage as error:
-                await self._set_aside(delivery, error)
+                malformed.append((delivery, error))
+        for delivery, reason in malformed:  # last, for this may fail
+            await self._set_aside(delivery, reason)
 
     async def _set_aside(self, delivery: Delivery, error: InvalidMessage) -> None:
         """There is no key, so no commit can name it: the letter first, then the delete."""
