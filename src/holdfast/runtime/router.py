@@ -250,6 +250,7 @@ class Router:
     def _send(self, item: Custody, member: str) -> None:
         if not item.to:
             item.held.become(Life.FORWARDED)
+        self._keep_alive(item)
         item.to, item.accepted = member, False
         outbox = self._outboxes.get(member)
         if outbox is not None:
@@ -378,8 +379,15 @@ class Router:
 
     # -- waiting ----------------------------------------------------------------------------------------
 
-    @staticmethod
-    def _take_from_owner(item: Custody) -> None:
+    def _keep_alive(self, item: Custody) -> None:
+        """An owner that held it kept its deliveries alive until a moment ago, unseen from here."""
+        if item.accepted:
+            alive_until = self._clock.monotonic() + self._limits.visibility_s / 3
+            for receipt in item.held.receipts:
+                receipt.expires_at = max(receipt.expires_at, alive_until)
+
+    def _take_from_owner(self, item: Custody) -> None:
+        self._keep_alive(item)
         item.to, item.accepted = "", False
         item.held.come_back()
 
@@ -397,7 +405,8 @@ class Router:
         self._defer_changed.set()
 
     async def _give_back(self, item: Custody) -> None:
-        del self._custody[item.number]
+        if self._custody.pop(item.number, None) is None:
+            return  # settled in the meantime
         item.held.become(Life.GIVEN_BACK)
         self._stats.given_back += 1
         receipts = [receipt.receipt for receipt in item.held.receipts if not receipt.stale]
@@ -411,8 +420,7 @@ class Router:
         """Before a stop: what no owner has accepted goes back to the queue; returns how many."""
         items = [item for item in self._custody.values() if not item.accepted]
         for item in items:
-            if item.number in self._custody:
-                await self._give_back(item)
+            await self._give_back(item)
         return len(items)
 
     async def _offer_deferred(self) -> None:
