@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Coroutine
 from typing import Annotated, Any
 
 import structlog
@@ -11,12 +12,21 @@ import uvloop
 from cyclopts import Parameter
 
 from holdfast.cli import exits
+from holdfast.cli.children import Launcher
 from holdfast.cli.options import DEFAULTS, Options
 from holdfast.config import Config
+from holdfast.errors import ConfigError
 from holdfast.runtime.node import Node
+from holdfast.runtime.supervisor import Supervisor
 from holdfast.wiring import Services, make_node
 
 log = structlog.get_logger()
+
+FINAL = (exits.OK, exits.USAGE, exits.INTERRUPTED)
+"""Exit codes of a node that was told to end, or that another try can't help."""
+
+ENDING_S = 5.0
+"""What a node's end may take beyond its drain."""
 
 
 def run(
@@ -28,14 +38,19 @@ def run(
     port: int | None = None,
     advertise: str | None = None,
     slots: Annotated[int | None, Parameter(show_default=False)] = None,
+    nodes: Annotated[int | None, Parameter(show_default=False)] = None,
     options: Options = DEFAULTS,
 ) -> int:
     """Run a node until it is told to stop (SIGTERM, Ctrl-C): it then brings its streams to other nodes and
     ends. A second signal ends it at once, which loses nothing.
 
+    With --nodes it runs so many nodes, each a process, and starts one anew when it dies. The nodes end with
+    the process that started them.
+
     ```
     holdfast node myproject.streams:app
     holdfast node myproject.streams:app --slots 4 --port 8300
+    holdfast node myproject.streams:app --nodes 3
     ```
 
     Args:
@@ -44,18 +59,19 @@ def run(
         host: Address to listen on (setting host).
         port: Port to listen on (setting port).
         advertise: Where other nodes reach this one (setting advertise).
-        slots: Child processes that run handlers (setting slots).
+        slots: Child processes that run handlers (setting slots); with --nodes, of each node. Without it the
+            nodes share the cores.
+        nodes: Run so many nodes and keep them running.
     """
     config = options.load(node_name=name, host=host, port=port, advertise=advertise, slots=slots)
-    return uvloop.run(serve(app, config))
+    if nodes is None:
+        return uvloop.run(serve(app, config))
+    return uvloop.run(supervise(app, config, nodes, options))
 
 
 async def serve(place: str, config: Config) -> int:
     """Run one node of the app at ``place`` until a signal or a crash; returns the exit code."""
-    told, over = asyncio.Event(), asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, lambda: over.set() if told.is_set() else told.set())
+    told, over = _signals()
     bound = log.bind(node=config.node_name)
     async with Services(config) as services:
         node = make_node(services, place)
@@ -73,6 +89,63 @@ async def serve(place: str, config: Config) -> int:
         living.cancel()
         await asyncio.wait((living,))
         return exits.FAILED if crashed.done() else exits.INTERRUPTED
+
+
+async def supervise(place: str, config: Config, count: int, options: Options) -> int:
+    """Run ``count`` nodes of the app at ``place`` until a signal, or until all of them have ended; returns
+    the exit code."""
+    if count < 1:
+        raise ConfigError(f"--nodes is {count}; run at least 1 node")
+    if count > 1 and config.port:
+        raise ConfigError(
+            f"port is {config.port} and --nodes is {count}: nodes can't share a port; leave port at 0, which"
+            " takes a free one for each, or run the nodes one by one"
+        )
+    told, over = _signals()
+    names = [f"{config.node_name}-{number}" for number in range(1, count + 1)]
+    launcher = Launcher(["node", place, *options.file_arguments()], share_cores(config, count))
+    async with Services(config) as services:
+        nodes = Supervisor(
+            services.coordinator(),
+            services.clock,
+            launcher.node,
+            names,
+            log.bind(node=config.node_name),
+            final=FINAL,
+            drain_timeout_s=config.drain_timeout_s + ENDING_S,
+        )
+        await nodes.start()
+        await _first(told.wait(), nodes.ended.wait())
+        await _first(nodes.stop(), over.wait())
+        nodes.kill()
+        await nodes.ended.wait()
+    return exits.INTERRUPTED if over.is_set() else max(map(abs, nodes.codes.values()), default=exits.FAILED)
+
+
+def share_cores(config: Config, count: int) -> Config:
+    """The config of each of ``count`` nodes: together they take the slots that one would, unless told."""
+    if "slots" in config.model_fields_set:
+        return config
+    return config.model_copy(update={"slots": max(1, config.slots // count)})
+
+
+def _signals() -> tuple[asyncio.Event, asyncio.Event]:
+    """Set by the first signal to end, and by the second."""
+    told, over = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, lambda: over.set() if told.is_set() else told.set())
+    return told, over
+
+
+async def _first(*works: Coroutine[Any, Any, Any]) -> None:
+    """Return when one of ``works`` has ended; the others are cancelled."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    done, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in rest:
+        task.cancel()
+    for task in done:
+        task.result()
 
 
 async def _live(node: Node, told: asyncio.Event, bound: Any) -> None:

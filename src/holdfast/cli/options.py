@@ -40,6 +40,10 @@ class Options:
         log.set_up(config.log_format, config.log_level)
         return config
 
+    def file_arguments(self) -> list[str]:
+        """The same config file for another command."""
+        return [] if self.config is None else ["--config", str(self.config)]
+
 
 DEFAULTS = Options()
 Json = Annotated[bool, Parameter(name="--json")]

@@ -1,0 +1,49 @@
+"""Other commands of this command line as child processes, which end with this one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from typing import IO
+
+from holdfast.adapters.forkserver import lifeline
+from holdfast.config import Config
+
+PROGRAM = "from holdfast.cli.children import main; main()"
+
+
+class Launcher:
+    """Starts nodes with ``arguments`` and ``config``. Their logs go to ``stderr``, or where this process's
+    go. They live at most as long as this process, however that ends, and as the launcher itself."""
+
+    def __init__(self, arguments: Sequence[str], config: Config, stderr: IO[bytes] | None = None) -> None:
+        self._arguments = arguments
+        self._config = config
+        self._stderr = stderr
+        self._ours, self._theirs = socket.socketpair()
+
+    async def node(self, name: str) -> asyncio.subprocess.Process:
+        """Start a node under a name. Raises OSError."""
+        fd = self._theirs.fileno()
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", PROGRAM, str(os.getpid()), str(fd), *self._arguments),
+            env=os.environ | self._config.environment() | {"HOLDFAST_NODE_NAME": name},
+            stdin=asyncio.subprocess.DEVNULL,
+            stderr=self._stderr,
+            pass_fds=[fd],
+        )
+
+
+def main() -> None:
+    """Run a command in a process that ends with its parent. Arguments: the parent's process id, a socket
+    whose other end the parent holds, then the command."""
+    from holdfast.cli import run  # noqa: PLC0415 (it imports this module)
+
+    parent, fd, *arguments = sys.argv[1:]
+    lifeline.lead_group()  # what is typed at the terminal is for the parent, which tells its children
+    lifeline.die_with(int(parent))
+    lifeline.end_with(socket.socket(fileno=int(fd)))
+    sys.exit(run(arguments))
