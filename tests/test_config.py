@@ -133,6 +133,7 @@ def test_a_file_that_cannot_be_read(place: Path) -> None:
         ({"lock_timeout_s": 4.0}, ["lock_timeout_s is 4.0", "ttl_s 5.0"]),
         ({"max_held": 10}, ["custody_limit is 2000", "max_held is 10"]),
         ({"max_peer_bytes": 10}, ["max_message_bytes is 1048576", "max_peer_bytes is 10", "1114112 or more"]),
+        ({"custody_check_s": 30.0}, ["custody_check_s is 30.0", "visibility_s is 30.0"]),
         ({"move_timeout_s": 31.0}, ["move_timeout_s is 31.0", "drain_timeout_s is 30.0"]),
     ],
 )
@@ -149,6 +150,7 @@ def stream(**settings: Any) -> Any:
         "prefer_latency": False,
         "seq_kind": "dense",
         "inbox_limit": 256,
+        "idle_timeout_s": 60.0,
     }
     return SimpleNamespace(**{**plain, **settings})
 

@@ -115,6 +115,17 @@ class Config(BaseSettings):
     max_message_bytes: int = _setting(1024**2, "Largest message body; a larger one is dead-lettered.", ge=1)
     max_state_bytes: int = _setting(8 * 1024**2, "Largest state of one stream.", ge=1)
 
+    peer_timeout_s: float = _setting(5.0, "How long one call to another node may take.", gt=0)
+    custody_check_s: float = _setting(
+        lambda above: above["visibility_s"] / 4,
+        "After how long a forwarded message is offered again whose commit was never reported.",
+        shown="`visibility_s` / 4",
+        gt=0,
+    )
+    give_back_s: float = _setting(
+        5.0, "How long a message that no node takes rests in the queue before the next try; ±50 %.", gt=0
+    )
+
     results_keep_s: float = _setting(7 * DAY_S, "How long results are kept.", shown="7 days", gt=0)
     dead_keep_s: float = _setting(30 * DAY_S, "How long dead letters are kept.", shown="30 days", gt=0)
     idle_keep_s: float = _setting(
@@ -176,6 +187,8 @@ class StreamLimits(Protocol):
     def seq_kind(self) -> str: ...
     @property
     def inbox_limit(self) -> int: ...
+    @property
+    def idle_timeout_s(self) -> float: ...
 
 
 def load(overrides: Mapping[str, Any] | None = None, file: Path | None = None) -> Config:
@@ -300,6 +313,12 @@ def _contradictions(config: Config) -> Iterable[str]:
             "a message of that size could not be forwarded",
             f"raise max_peer_bytes to {config.max_message_bytes + FORWARD_OVERHEAD_BYTES} or more",
         )
+    if config.custody_check_s >= config.visibility_s:
+        yield wrong(
+            f"custody_check_s is {config.custody_check_s} and visibility_s is {config.visibility_s}",
+            "a message whose owner is lost would show again before it is offered to the next",
+            "set custody_check_s below visibility_s",
+        )
     if config.move_timeout_s > config.drain_timeout_s:
         yield wrong(
             f"move_timeout_s is {config.move_timeout_s} and drain_timeout_s is {config.drain_timeout_s}",
@@ -316,6 +335,12 @@ def _stream_contradictions(config: Config, stream: StreamLimits) -> Iterable[str
             f" {config.visibility_s}: a message that a dead node hides would be skipped before it shows"
             f" again; set the stream's gap_timeout_s above {config.visibility_s}, lower visibility_s, or"
             " declare the stream with prefer_latency=True"
+        )
+    if stream.idle_timeout_s >= config.idle_keep_s:
+        yield (
+            f"stream {stream.name!r}: idle_timeout_s is {stream.idle_timeout_s} and idle_keep_s is"
+            f" {config.idle_keep_s}: the state of a stream could be dropped while a node owns it; lower the"
+            " stream's idle_timeout_s or raise idle_keep_s"
         )
     if stream.inbox_limit > config.max_held:
         yield (

@@ -23,7 +23,7 @@ from holdfast.adapters.sqlite.queue import SqliteQueue
 from holdfast.adapters.sqlite.state import SqliteState
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.app import App
-from holdfast.config import Config, check
+from holdfast.config import FORWARD_OVERHEAD_BYTES, Config, check
 from holdfast.errors import ConfigError
 from holdfast.log import redact
 from holdfast.ports.clock import Clock
@@ -33,7 +33,7 @@ from holdfast.ports.peer import Peer
 from holdfast.ports.queue import Queue
 from holdfast.ports.slots import Slots
 from holdfast.ports.state import StateStore
-from holdfast.runtime.limits import Limits
+from holdfast.runtime.limits import FORWARD_BYTES_MAX, Limits
 from holdfast.runtime.metrics import NodeMetrics
 from holdfast.runtime.node import Host, Node
 from holdfast.streams.work import StreamWork
@@ -198,6 +198,10 @@ def limits(config: Config) -> Limits:
         visibility_s=config.visibility_s,
         receive_wait_s=config.receive_wait_s,
         max_held=config.max_held,
+        forward_bytes_max=min(FORWARD_BYTES_MAX, config.max_peer_bytes - FORWARD_OVERHEAD_BYTES),
+        peer_timeout_s=config.peer_timeout_s,
+        custody_check_s=config.custody_check_s,
+        give_back_s=config.give_back_s,
         custody_limit=config.custody_limit,
         slots=config.slots,
         spare_slots=config.spare_slots,

@@ -29,7 +29,7 @@ def video(place: Path) -> Path:
 
 async def sent(services: Services) -> list[tuple[str, int, int, bytes]]:
     """What waits in the queue, frames fetched."""
-    deliveries = await services.queue("track").receive(100, 0, 30, "m")
+    deliveries = await services.queue("frames").receive(100, 0, 30, "m")
     frames = [json.loads(delivery.body) for delivery in deliveries]
     return [(f["video"], f["run"], f["frame"], await services.objects().get(f["url"])) for f in frames]
 
@@ -41,7 +41,7 @@ def test_frames_and_messages(holdfast: Any, arrange: Any, video: Path) -> None:
     assert (line["key"], line["run"], line["stream"], line["frames"], line["error"]) == (
         "cam-1",
         7,
-        "track",
+        "frames",
         FRAMES,
         "",
     )

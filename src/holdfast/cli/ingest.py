@@ -21,7 +21,7 @@ async def ingest(
     /,
     *,
     key: tuple[str, ...] = (),
-    stream: str = "track",
+    stream: str = "frames",
     run: Annotated[int | None, Parameter(show_default=False)] = None,
     fps: float | None = None,
     seconds: float | None = None,

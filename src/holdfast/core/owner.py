@@ -335,6 +335,11 @@ class Owner:
         return bool(self._seq.inbox) and not self._running and not self._next_head
 
     @property
+    def leaving(self) -> bool:
+        """True while the claim is being handed over or given up: that it changes is no surprise."""
+        return self.phase in (Phase.TRANSFERRING, Phase.RELEASING)
+
+    @property
     def at_risk(self) -> bool:
         """True from a Start until its head is done with: handled, passed over, or left to another opening."""
         if self._starting is not None:

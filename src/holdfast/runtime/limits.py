@@ -6,6 +6,9 @@ import msgspec
 
 from holdfast.core.retry import Backoff
 
+FORWARD_BYTES_MAX = 4 << 20
+"""Bodies in one forward, unless a single one is larger: more would make others wait for it."""
+
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """A node's limits. Times in seconds.
@@ -15,7 +18,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         visibility_s: how long a delivery stays invisible unless extended.
         receive_wait_s: longest wait of one receive.
         max_held: messages in inboxes and custody at which the pumps stop.
-        custody_limit: messages not yet accepted by an owner; what is more goes back to the queue.
+        custody_limit: messages in custody, beyond which one that finds no owner goes back at once.
+        forward_bytes_max: bodies that one call to another node carries, unless a single one is larger.
         custody_check_s: an accepted message not reported for so long is offered again.
         slots, spare_slots: child processes that run handlers, and warm ones in reserve.
         streams_max: streams that the node takes.
@@ -33,6 +37,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     receive_wait_s: float = 5.0
     max_held: int = 5000
     custody_limit: int = 2000
+    forward_bytes_max: int = FORWARD_BYTES_MAX
     custody_check_s: float = 15.0
     slots: int = 2
     spare_slots: int = 1

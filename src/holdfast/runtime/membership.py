@@ -18,7 +18,7 @@ from holdfast.errors import (
     Unavailable,
 )
 from holdfast.ports.clock import Clock
-from holdfast.ports.coordinator import Coordinator, Load, Member
+from holdfast.ports.coordinator import Claim, Coordinator, Load, Member
 from holdfast.ports.peer import Peer
 from holdfast.protocol.peer import Probe, Stranger
 from holdfast.runtime.limits import Limits
@@ -33,7 +33,8 @@ class Membership:
     """This node's membership and its view of the others.
 
     ``view`` maps ids of the living, this node included. ``on_left`` is told ids that ended, ``on_lost``
-    that our own did (a new one is being sought; ``joined`` is set again once it is had)."""
+    that our own did (a new one is being sought; ``joined`` is set again once it is had). ``on_claim`` is
+    told every change of a claim, ``on_missed`` that some may have gone by unseen."""
 
     def __init__(
         self,
@@ -49,6 +50,8 @@ class Membership:
         load: Callable[[], Load],
         on_left: Callable[[str], None],
         on_lost: Callable[[], None],
+        on_claim: Callable[[Claim], None],
+        on_missed: Callable[[], None],
     ) -> None:
         self._coordinator = coordinator
         self._peer = peer
@@ -61,6 +64,8 @@ class Membership:
         self._load = load
         self._on_left = on_left
         self._on_lost = on_lost
+        self._on_claim = on_claim
+        self._on_missed = on_missed
         self._address = ""
         self._lease = Lease(limits.ttl_s, -1e18)
         self._backoff = Backoff(limits.ttl_s / 20, limits.ttl_s)
@@ -167,12 +172,15 @@ class Membership:
             if after < 0 or number < after:
                 changes = []
                 self._tasks.spawn(self._refresh_quietly())
+                self._on_missed()
             after = number
             for change in changes:
                 if change.kind == "joined" and change.member is not None:
                     self._set_member(change.member)
                 elif change.kind == "left" and change.member is not None:
                     self._drop_member(change.member.id)
+                elif change.kind == "claim" and change.claim is not None:
+                    self._on_claim(change.claim)
 
     async def _refresh_quietly(self) -> None:
         try:

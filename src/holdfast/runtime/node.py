@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from holdfast.ports.clock import Clock
-from holdfast.ports.coordinator import Coordinator, Load
+from holdfast.ports.coordinator import Claim, Coordinator, Load
 from holdfast.ports.peer import Peer
 from holdfast.protocol.peer import Done, Probe, Reply, Report, Request, Stranger
 from holdfast.runtime.limits import Limits
@@ -44,6 +44,12 @@ class Work(Protocol):
 
     def vanished(self) -> None:
         """This node's membership was lost; another is being sought."""
+
+    def claim_changed(self, claim: Claim) -> None:
+        """A key's claim is another now."""
+
+    def missed(self) -> None:
+        """Changes of claims may have gone by unseen."""
 
     async def maintain(self) -> None:
         """Drop what is kept too long."""
@@ -92,6 +98,8 @@ class Node(Service):
             load=self._load,
             on_left=self._left,
             on_lost=self._lost,
+            on_claim=self._claim_changed,
+            on_missed=self._missed,
         )
 
     @property
@@ -142,6 +150,14 @@ class Node(Service):
     def _lost(self) -> None:
         for work in self._works:
             work.vanished()
+
+    def _claim_changed(self, claim: Claim) -> None:
+        for work in self._works:
+            work.claim_changed(claim)
+
+    def _missed(self) -> None:
+        for work in self._works:
+            work.missed()
 
     async def _handle(self, request: Request) -> Reply:
         member = self._host.membership.id

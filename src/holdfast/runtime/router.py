@@ -29,7 +29,6 @@ from holdfast.runtime.service import Tasks
 from holdfast.runtime.stats import Stats
 
 FORWARD_PARCELS_MAX = 200
-FORWARD_BYTES_MAX = 4 << 20
 DEPARTED_MAX = 10_000
 
 
@@ -273,7 +272,7 @@ class Router:
         size, count = 0, 0
         for item in outbox[:FORWARD_PARCELS_MAX]:
             size += len(item.held.body)
-            if count and size > FORWARD_BYTES_MAX:
+            if count and size > self._limits.forward_bytes_max:
                 break
             count += 1
         batch, self._outboxes[member] = outbox[:count], outbox[count:]

@@ -179,6 +179,28 @@ class Owners:
             entry.owner.vanished()
             self._perform(entry)
 
+    def claim_changed(self, claim: Claim) -> None:
+        """A claim changed at the coordinator. If it was ours and we didn't give it away, look into it."""
+        entry = self._entries.get(claim.key)
+        if entry is None or claim.member == self._membership().id or entry.owner.leaving:
+            return
+        if claim.version > entry.claim.version:
+            entry.owner.vanished()
+            self._perform(entry)
+
+    async def check_claims(self) -> None:
+        """Changes may have gone by unseen: ask which claims are ours, and look into the rest."""
+        before = dict(self._entries)
+        try:
+            ours = {claim.key for claim in await self._coordinator.claims(self._membership().id)}
+        except HoldfastError as error:
+            self._log.debug("could not read claims", error=str(error))
+            return
+        for key, entry in before.items():
+            if key not in ours and self._entries.get(key) is entry and not entry.owner.leaving:
+                entry.owner.vanished()
+                self._perform(entry)
+
     def poke(self, key: str) -> None:
         """An operator changed the stream at the store."""
         if (entry := self._entries.get(key)) is not None:

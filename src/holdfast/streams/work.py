@@ -10,7 +10,7 @@ from holdfast.core.message import Place
 from holdfast.core.owner import Held, Receipt
 from holdfast.core.placement import spread
 from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
-from holdfast.ports.coordinator import Load, Member
+from holdfast.ports.coordinator import Claim, Load, Member
 from holdfast.ports.queue import Delivery, Queue
 from holdfast.ports.slots import Slots
 from holdfast.ports.state import StateStore
@@ -35,6 +35,9 @@ from holdfast.runtime.slots import SlotPool
 from holdfast.streams.codec import address
 from holdfast.streams.owners import Owners
 from holdfast.streams.spec import StreamSpec
+
+REPORT_TRIES = 10
+"""Tries to tell a sender that it must look after its parcels again."""
 
 MOVES_AT_ONCE = 8
 """Streams that a draining node moves side by side."""
@@ -165,6 +168,12 @@ class StreamWork:
     def vanished(self) -> None:
         self.owners.vanished()
 
+    def claim_changed(self, claim: Claim) -> None:
+        self.owners.claim_changed(claim)
+
+    def missed(self) -> None:
+        self._host.tasks.spawn(self.owners.check_claims())
+
     # -- peers ------------------------------------------------------------------------------------------
 
     async def handle(self, request: Request) -> Reply | None:
@@ -220,7 +229,8 @@ class StreamWork:
         return Answer(parcel.number, "no", hint.member, hint.epoch)
 
     async def _report(self, receipts: list[Receipt], settled: bool) -> None:
-        """Tell senders what became of their parcels. A lost report costs them another offer, no more."""
+        """Tell senders what became of their parcels. That they are settled may get lost: it costs another
+        offer. That they are returned must not: nobody else keeps them alive."""
         senders: dict[tuple[str, str], list[int]] = {}
         for receipt in receipts:
             senders.setdefault((receipt.reply_to, receipt.sender), []).append(receipt.number)
@@ -228,10 +238,20 @@ class StreamWork:
             report = Report(
                 sender, self._host.membership.id, numbers if settled else [], [] if settled else numbers
             )
+            self._host.tasks.spawn(self._send_report(reply_to, report, insist=not settled))
+
+    async def _send_report(self, reply_to: str, report: Report, *, insist: bool) -> None:
+        failures = 0
+        while True:
             try:
                 await self._host.peer.call(reply_to, report, self._host.limits.peer_timeout_s)
+                return
             except (Unavailable, OutcomeUnknown) as error:
-                self._host.log.debug("could not report", sender=sender, error=str(error))
+                self._host.log.debug("could not report", sender=report.to, error=str(error))
+            failures += 1
+            if not insist or failures > REPORT_TRIES:
+                return
+            await self._host.clock.sleep(self._host.limits.retry.delay_s(failures, self._host.clock.random()))
 
     # -- moves ------------------------------------------------------------------------------------------
 
