@@ -53,7 +53,7 @@ def test_frames_and_messages(holdfast: Any, arrange: Any, video: Path) -> None:
 def test_the_file_names_the_key_and_the_time_the_run(holdfast: Any, arrange: Any, video: Path) -> None:
     outcome = holdfast("ingest", str(video), "--fps", "2")
     assert "2 frames of" in outcome.out
-    assert "sent to track/lobby, run 1" in outcome.out
+    assert "sent to frames/lobby, run 1" in outcome.out
     assert len(arrange(sent)) == 2
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -73,7 +74,7 @@ class Quiet:
         if self._verbose:
             now = asyncio.get_running_loop().time()
             shown = " ".join(f"{name}={value}" for name, value in fields.items())
-            print(f"{now:9.3f} {self._name}: {text} {shown}")  # noqa: T201
+            sys.stdout.write(f"{now:9.3f} {self._name}: {text} {shown}\n")
 
     debug = info = warning = error = _say
 
