@@ -1,1 +1,5 @@
 """For tests of what is built on Holdfast: conformance suites, simulation, and kits for handlers."""
+
+from holdfast.testing.stream_test import StreamTest
+
+__all__ = ["StreamTest"]
