@@ -129,7 +129,8 @@ def test_a_node_runs_drains_and_ends(holdfast: Any, arrange: Any, start: Callabl
     node.wait_for("node ended")
     (status,) = holdfast("status", "--json").lines
     assert status["nodes"] == []
-    assert status["queues"] == [{"stream": "count", "ready": 0, "in_flight": 0, "delayed": 0, "dead": 0}]
+    idle = {"stream": "count", "ready": 0, "in_flight": 0, "delayed": 0, "dead": 0, "lag_s": 0}
+    assert status["queues"] == [idle]
 
 
 def test_what_a_killed_node_committed_is_where_the_next_goes_on(

@@ -58,13 +58,14 @@ async def status(
 
 
 class QueueStatus(msgspec.Struct):
-    """One stream's queue: messages in it by what they wait for."""
+    """One stream's queue: messages in it by what they wait for, and the age of the oldest."""
 
     stream: str
     ready: int
     in_flight: int
     delayed: int
     dead: int
+    lag_s: float
 
 
 class StreamStatus(msgspec.Struct):
@@ -103,7 +104,7 @@ async def survey(services: Services, only: tuple[str, ...] = ()) -> Survey:
     queues = []
     for name in known:
         depth = await services.queue(name).depth()
-        queues.append(QueueStatus(name, depth.ready, depth.in_flight, depth.delayed, depth.dead))
+        queues.append(QueueStatus(name, depth.ready, depth.in_flight, depth.delayed, depth.dead, depth.lag_s))
     return Survey(members, queues, [entry for entry in streams if entry.stream in known])
 
 
@@ -146,8 +147,8 @@ def render(found: Survey, limit: int) -> Group:
     )
     queues = output.table(
         f"\nQueues: {len(found.queues)}",
-        ["stream", "ready", "in flight", "delayed", "dead"],
-        [[queue.stream, queue.ready, queue.in_flight, queue.delayed, queue.dead] for queue in found.queues],
+        ["stream", "ready", "in flight", "delayed", "dead", "lag (s)"],
+        [[q.stream, q.ready, q.in_flight, q.delayed, q.dead, f"{q.lag_s:.1f}"] for q in found.queues],
     )
     worst_first = sorted(found.streams, key=lambda entry: (not entry.parked, bool(entry.owner)))
     more = f", the first {limit} shown" if len(found.streams) > limit else ""

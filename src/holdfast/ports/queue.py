@@ -52,12 +52,14 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
 
 class Depth(msgspec.Struct, frozen=True):
-    """How many messages are ready, delivered and not yet deleted, delayed, and dead."""
+    """How many messages are ready, delivered and not yet deleted, delayed, and dead. ``lag_s`` is the age
+    of the oldest that is not deleted."""
 
     ready: int
     in_flight: int
     delayed: int
     dead: int
+    lag_s: float = 0.0
 
 
 class Queue(Protocol):

@@ -20,6 +20,9 @@ from holdfast.runtime.limits import Limits
 from holdfast.runtime.service import Tasks
 from holdfast.runtime.stats import Stats
 
+LOOKS_A_VISIBILITY = 10
+"""How often deliveries are looked at while one visibility passes: each is extended with almost half left."""
+
 Reporter = Callable[[list[Receipt], bool], Coroutine[Any, Any, None]]
 
 
@@ -82,7 +85,7 @@ class Keeper:
 
     async def _extend_loop(self) -> None:
         while True:
-            await self._clock.sleep(self._limits.visibility_s / 6)
+            await self._clock.sleep(self._limits.visibility_s / LOOKS_A_VISIBILITY)
             now = self._clock.monotonic()
             receipts = due(self._holders(self._stream), now, self._limits.visibility_s)
             await self._extend({receipt.receipt: receipt for receipt in receipts})

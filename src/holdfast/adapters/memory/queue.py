@@ -40,6 +40,7 @@ class Stored:
     body: bytes
     attributes: dict[str, str]
     visible_at: float
+    sent_at: float
     receives: int = 0
     receipt: str = ""
     """Of the delivery that counts; empty when none does."""
@@ -142,7 +143,8 @@ class MemoryQueue:
         hidden = [m for m in self.messages.values() if m.visible_at > now]
         in_flight = sum(1 for m in hidden if m.receipt)
         ready = len(self.messages) - len(hidden)
-        return Depth(ready, in_flight, len(hidden) - in_flight, len(self.letters))
+        oldest_at = min((m.sent_at for m in self.messages.values()), default=now)
+        return Depth(ready, in_flight, len(hidden) - in_flight, len(self.letters), now - oldest_at)
 
     # --- dead letters
 
@@ -189,7 +191,7 @@ class MemoryQueue:
 
     def _add(self, body: bytes, attributes: dict[str, str], delay_s: float) -> str:
         self._numbers += 1
-        message = Stored(self._numbers, f"m{self._numbers}", body, dict(attributes), 0)
+        message = Stored(self._numbers, f"m{self._numbers}", body, dict(attributes), 0, self._clock.monotonic())
         self.messages[message.number] = message
         self._hide(message, delay_s)
         self._note("sent", message)

@@ -28,8 +28,8 @@ INSERT INTO messages (queue, state, visible_at, receives)
 SELECT column1, column2, column3, 0 FROM (VALUES {rows}) WHERE column1 IS NOT NULL"""
 
 ADD_BODIES = """
-INSERT INTO bodies (message, attributes, body)
-SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL"""
+WITH b (message, attributes, body) AS (VALUES {rows})
+INSERT INTO bodies (message, attributes, body, at) SELECT b.*, ? FROM b WHERE message IS NOT NULL"""
 
 SHOW_DUE = """
 UPDATE messages SET state = 0, visible_at = 0
@@ -83,7 +83,8 @@ DEPTH = """
 SELECT (SELECT count(*) FROM messages WHERE queue = ?1),
        (SELECT count(*) FROM messages WHERE queue = ?1 AND state = 1 AND visible_at > ?2),
        (SELECT count(*) FROM messages WHERE queue = ?1 AND state = 2 AND visible_at > ?2),
-       (SELECT count(*) FROM dead_letters WHERE queue = ?1)"""
+       (SELECT count(*) FROM dead_letters WHERE queue = ?1),
+       (SELECT at FROM bodies WHERE message = (SELECT min(id) FROM messages WHERE queue = ?1))"""
 
 LETTER = "id, body, reason, attributes, detail, stream, key, run, seq, at"
 
@@ -174,10 +175,11 @@ class SqliteQueue:
 
     async def depth(self) -> Depth:
         parameters = (await self._number(), self._clock.monotonic())
-        total, in_flight, delayed, dead = await self._database.read(
+        total, in_flight, delayed, dead, oldest_at = await self._database.read(
             lambda connection: connection.execute(DEPTH, parameters).fetchone()
         )
-        return Depth(total - in_flight - delayed, in_flight, delayed, dead)
+        lag_s = max(0.0, self._clock.wall() - oldest_at) if total else 0.0
+        return Depth(total - in_flight - delayed, in_flight, delayed, dead, lag_s)
 
     # --- dead letters
 
@@ -308,7 +310,9 @@ class SqliteQueue:
         [last] = transaction.execute("SELECT last_insert_rowid()").fetchone()
         first = int(last) - len(rows) + 1
         transaction.change_rows(
-            ADD_BODIES, [(first + i, attributes, body) for i, (_, _, attributes, body) in enumerate(rows)]
+            ADD_BODIES,
+            [(first + i, attributes, body) for i, (_, _, attributes, body) in enumerate(rows)],
+            self._clock.wall(),
         )
         transaction.ring(self._topic)
         return first

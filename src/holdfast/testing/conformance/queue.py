@@ -273,6 +273,15 @@ class QueueConformance:
         depth = await queue.depth()
         assert (depth.ready, depth.in_flight, depth.delayed, depth.dead) == (2, 0, 1, 1)
 
+    async def test_lag_is_the_age_of_the_oldest(self, queue: Queue) -> None:
+        assert (await queue.depth()).lag_s == 0
+        await queue.send([Outgoing(b"1")])
+        [delivery] = await _receive(queue, 1)
+        await queue.receive(1, 0.05, LONG_S, "m")  # waits in vain
+        assert (await queue.depth()).lag_s >= 0.04
+        await queue.delete([delivery.receipt])
+        assert (await queue.depth()).lag_s == 0
+
     # --- dead letters
 
     async def test_a_dead_letter_keeps_all_that_is_known(self, queue: Queue, other_queue: Queue) -> None:

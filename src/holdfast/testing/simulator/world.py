@@ -385,6 +385,9 @@ class World:
             for service in services:
                 node.line.cut[service] = None
             self.trouble(node, fault.for_s)
+            if "queue" in services:  # whatever it owns, for whomever, can't be kept alive
+                for other in self.nodes.values():
+                    self.trouble(other, fault.for_s)
             await asyncio.sleep(fault.for_s)
             for service in services:
                 node.line.cut.pop(service, None)

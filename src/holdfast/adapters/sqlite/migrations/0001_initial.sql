@@ -27,7 +27,8 @@ CREATE INDEX messages_in_turn ON messages (queue, state, visible_at);
 CREATE TABLE bodies (
     message    INTEGER PRIMARY KEY,
     attributes TEXT NOT NULL,    -- JSON
-    body       BLOB NOT NULL
+    body       BLOB NOT NULL,
+    at         REAL NOT NULL     -- when it was sent
 );
 
 CREATE TRIGGER bodies_follow AFTER DELETE ON messages BEGIN
