@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from holdfast.core.ledger import (
+    SUSPECTS_MAX,
     Checkpoint,
     Commit,
     RunLog,
@@ -57,6 +58,22 @@ def test_starts_of_one_head_are_counted() -> None:
     twice = start(once, "s/k", 3, "0:7")
     assert (once.started, twice.started) == (Started("0:7", 1), Started("0:7", 2))
     assert start(twice, "s/k", 3, "0:8").started == Started("0:8", 1)
+
+
+def test_a_head_that_another_supplants_stays_suspect_with_its_count() -> None:
+    once = start(STANDING, "s/k", 3, "0:7")
+    other = start(once, "s/k", 3, "0:8")
+    assert (other.started, other.suspects) == (Started("0:8", 1), (Started("0:7", 1),))
+    again = start(other, "s/k", 3, "0:7")
+    assert (again.started, again.suspects) == (Started("0:7", 2), (Started("0:8", 1),))
+    assert applied(again, changed(starting="")).suspects == (Started("0:8", 1),)
+
+
+def test_only_the_newest_suspects_are_remembered() -> None:
+    standing = STANDING
+    for seq in range(SUSPECTS_MAX + 2):
+        standing = start(standing, "s/k", 3, f"0:{seq}")
+    assert [suspect.head for suspect in standing.suspects] == [f"0:{i}" for i in range(1, SUSPECTS_MAX + 1)]
 
 
 @pytest.mark.parametrize("standing, stands", [(None, 0), (STANDING, 3)])

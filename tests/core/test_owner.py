@@ -5,9 +5,9 @@ from typing import Any, TypeVar
 import pytest
 
 from holdfast.core.ledger import Aside, Checkpoint, Commit, Result, RunLog, Span, Started
-from holdfast.core.message import Place
+from holdfast.core.message import Life, Place
 from holdfast.core.owner import (
-    CAREFUL_MESSAGES,
+    ALONE_OPENINGS,
     RUN_LIMIT,
     CheckClaim,
     Command,
@@ -42,9 +42,11 @@ LATE = "late: the stream had passed this place"
 C = TypeVar("C")
 
 
-def held(seq: int, receipt: str = "", *, run: int = 0, sender: str = "", number: int = 0) -> Held:
+def held(
+    seq: int, receipt: str = "", *, run: int = 0, sender: str = "", number: int = 0, receives: int = 1
+) -> Held:
     handle = Receipt(receipt or f"r{run}.{seq}", 100.0, sender=sender, number=number)
-    return Held(Place(run, seq), b"", {}, [handle])
+    return Held(Place(run, seq), b"", {}, [handle], receives)
 
 
 def name(seq: int, run: int = 0) -> str:
@@ -70,6 +72,9 @@ class Bench:
 
     def phase(self) -> Phase:
         return self.owner.phase
+
+    def at_risk(self) -> bool:
+        return self.owner.at_risk
 
     def out(self) -> list[Command]:
         return self.owner.commands()
@@ -147,7 +152,7 @@ class TestOpening:
         bench.owner.peeked(None, 0)
         bench.only(Open)
         bench.owner.opened(Checkpoint(KEY, epoch=1, log=RunLog(0, 0, 4)), 0)
-        assert bench.out() == [Settle((), (done,)), Start(name(5))]
+        assert bench.out() == [Settle((), (done,), duplicate=True), Start(name(5))]
         assert bench.owner.waiting == 1
 
     def test_what_finds_no_room_after_a_reopening_goes_back(self) -> None:
@@ -227,13 +232,13 @@ class TestDeliveries:
         bench = Bench().opened(log=RunLog(0, 0, 4))
         message = held(3)
         bench.offer(message)
-        assert bench.out() == [Settle((), (message,))]
+        assert bench.out() == [Settle((), (message,), duplicate=True)]
 
     def test_a_skipped_message_is_set_aside_again(self) -> None:
         bench = Bench().opened(log=RunLog(0, 0, 4, (Span(3, 3),)))
         message = held(3)
         bench.offer(message)
-        assert bench.out() == [Settle((Letter("skipped before", message),), (message,))]
+        assert bench.out() == [Settle((Letter("skipped before", message),), (message,), duplicate=True)]
 
     @pytest.mark.parametrize("on_late, letters", [("dead-letter", 1), ("discard", 0)])
     def test_a_late_message_is_recorded_first(self, on_late: str, letters: int) -> None:
@@ -273,7 +278,7 @@ class TestDeliveries:
         bench.silent()
         bench.committed()
         settle, run = bench.out()
-        assert settle == Settle((Letter("skipped before", message),), (message,))
+        assert settle == Settle((Letter("skipped before", message),), (message,), duplicate=True)
         assert isinstance(run, Run)
 
     def test_what_came_too_late_for_a_begun_stream_is_late(self) -> None:
@@ -618,80 +623,90 @@ class TestSlotDeath:
         bench.owner.slot_died(True, "segfault", "core", 0)
         bench.silent()
         bench.committed()
-        settle, run = bench.out()
+        settle, start = bench.out()
         assert isinstance(settle, Settle)
-        assert isinstance(run, Run)
-        assert [message.place.seq for message in run.messages] == [1]
+        assert start == Start(name(1)), "marked by itself"
+        bench.owner.started(1, 0)
+        assert [message.place.seq for message in bench.only(Run).messages] == [1]
         bench.ran()
-        assert bench.write().starting == name(2), "marked by itself"
+        bench.write()
         bench.committed()
-        _, again = bench.out()
-        assert isinstance(again, Run)
+        settle, start = bench.out()
+        assert start == Start(name(2))
+        bench.owner.started(1, 0)
+        run = bench.only(Run)
         bench.owner.slot_died(True, "segfault", "core", 0)
-        assert again.messages[0].tries == 1
+        assert run.messages[0].tries == 1
 
 
 class TestPoison:
-    def test_a_marked_opening_goes_one_by_one(self) -> None:
+    def test_a_wary_opening_runs_what_was_delivered_before_alone(self) -> None:
         bench = Bench()
-        bench.offer(held(0), held(1))
+        bench.offer(held(0, receives=2), held(1, receives=2), held(2))
         bench.opened(started=Started(name(0), 1))
-        bench.only(Start)
+        assert bench.only(Start) == Start(name(0))
+        assert bench.at_risk()
         bench.owner.started(2, 0)
         assert len(bench.only(Run).messages) == 1
+        assert bench.at_risk()
         bench.ran()
-        commit = bench.write()
-        assert commit.starting == name(1)
-        bench.silent()
+        assert bench.write().starting == "", "the next suspect is counted by its own start"
+        assert not bench.at_risk()
         bench.committed()
-        settle, run = bench.out()
+        settle, start = bench.out()
         assert isinstance(settle, Settle)
-        assert isinstance(run, Run)
-        assert len(run.messages) == 1
-        bench.offer(held(2))
+        assert start == Start(name(1))
+        bench.owner.started(1, 0)
+        bench.only(Run)
         bench.ran()
-        bench.write()
-
-    def test_care_ends(self) -> None:
-        bench = Bench()
-        messages = [held(seq) for seq in range(CAREFUL_MESSAGES + 3)]
-        bench.offer(*messages)
-        bench.opened(started=Started(name(0), 1))
-        bench.only(Start)
-        bench.owner.started(2, 0)
-        for _ in range(CAREFUL_MESSAGES):
-            runs = [command for command in bench.out() if isinstance(command, Run)]
-            assert [len(run.messages) for run in runs] == [1]
-            bench.ran()
-            if bench.owner.number < CAREFUL_MESSAGES - 1:
-                bench.write()
-                bench.committed()
         run, write = bench.out()
         assert isinstance(run, Run)
+        assert [message.place.seq for message in run.messages] == [2], "new ones go on as ever"
         assert isinstance(write, Write)
-        assert len(run.messages) == 3
+        assert write.commit.starting == name(2)
+
+    def test_new_messages_before_a_suspect_run_without_it(self) -> None:
+        bench = Bench()
+        bench.offer(held(0), held(1), held(2, receives=2))
+        bench.opened(started=Started(name(7), 1))
+        bench.only(Start)
+        bench.owner.started(1, 0)
+        assert [message.place.seq for message in bench.only(Run).messages] == [0, 1]
+
+    def test_without_a_mark_nothing_is_suspected(self) -> None:
+        bench = Bench()
+        bench.offer(held(0, receives=2), held(1, receives=2))
+        bench.opened(suspects=(Started(name(0), 3),))
+        assert not bench.only(Start).alone
+        bench.owner.started(4, 0)
+        assert len(bench.only(Run).messages) == 2
+
+    @pytest.mark.parametrize("openings", [1, ALONE_OPENINGS])
+    def test_one_begun_often_is_tried_alone_on_its_node(self, openings: int) -> None:
+        bench = Bench()
+        bench.offer(held(0, receives=2))
+        bench.opened(started=Started(name(5), 1), suspects=(Started(name(0), openings),))
+        assert bench.only(Start).alone == (openings >= ALONE_OPENINGS)
 
     def test_a_message_that_kills_nodes_is_passed_over(self) -> None:
         bench = Bench(max_starts=2)
-        message = held(0)
+        message = held(0, receives=3)
         bench.offer(message, held(1))
         bench.opened(started=Started(name(0), 2))
         bench.only(Start)
         bench.owner.started(3, 0)
-        commit = bench.write()
-        ((aside),) = commit.aside
-        assert aside.reason.startswith("poison: 2 openings")
-        assert commit.starting == name(1)
-        bench.committed()
-        settle, run = bench.out()
-        assert isinstance(settle, Settle)
-        assert settle.messages == (message,)
+        run, write = bench.out()
         assert isinstance(run, Run)
+        assert isinstance(write, Write)
+        (aside,) = write.commit.aside
+        assert aside.reason.startswith("poison: 2 openings")
+        assert write.commit.starting == name(1)
+        bench.committed()
+        assert bench.only(Settle).messages == (message,)
 
     def test_a_message_that_left_while_it_was_counted(self) -> None:
-        bench = Bench(order={"inbox_limit": 1, "kind": "increasing"}, max_starts=1).opened(
-            log=RunLog(0, 0, 0)
-        )
+        bench = Bench(order={"inbox_limit": 1, "kind": "increasing"}, max_starts=1)
+        bench.opened(log=RunLog(0, 0, 0))
         bench.offer(held(5))
         bench.only(Start)
         bench.offer(held(4))
@@ -699,9 +714,21 @@ class TestPoison:
         bench.owner.started(9, 0)
         assert [message.place.seq for message in bench.only(Run).messages] == [4]
 
+    def test_a_suspect_that_backs_off_stays_at_risk(self) -> None:
+        bench = Bench()
+        bench.offer(held(0, receives=2))
+        bench.opened(started=Started(name(0), 1))
+        bench.only(Start)
+        bench.owner.started(2, 0)
+        bench.only(Run)
+        bench.fail()
+        assert bench.at_risk()
+        bench.tick()
+        bench.only(Run)
+
     def test_the_suspect_is_counted_before_a_commit_may_name_it(self) -> None:
         bench = Bench()
-        bench.offer(held(1), held(5))
+        bench.offer(held(1), held(5, receives=2))
         bench.opened(log=RunLog(0, 2, 4), started=Started(name(5), 4))
         assert bench.only(Start).head == name(5)
         bench.owner.started(5, 0)
@@ -719,15 +746,32 @@ class TestPoison:
         bench.offer(held(5))
         assert bench.only(Start).head == name(5)
 
-    def test_another_start_ends_the_suspicion(self) -> None:
+    def test_another_head_is_started_before_it_takes_the_mark(self) -> None:
         bench = Bench(order={"kind": "increasing"})
         bench.offer(held(1), held(6))
         bench.opened(log=RunLog(0, 2, 4), started=Started(name(5), 4))
-        assert bench.write().starting == name(6)
+        assert bench.write().starting == name(5)
         bench.committed()
-        assert [type(command) for command in bench.out()] == [Settle, Run]
+        settle, start = bench.out()
+        assert isinstance(settle, Settle)
+        assert start == Start(name(6))
+        bench.owner.started(1, 0)
+        bench.only(Run)
         bench.ran()
         assert bench.write().starting == ""
+
+
+class TestLife:
+    def test_a_step_that_the_table_does_not_know_is_a_mistake(self) -> None:
+        message = held(0)
+        with pytest.raises(AssertionError, match=r"received, so can't be deleted"):
+            message.become(Life.DELETED)
+
+    def test_leaving_is_no_surprise(self) -> None:
+        bench = Bench().opened()
+        before = bench.owner.leaving
+        bench.owner.move("n2", 0)
+        assert (before, bench.owner.leaving) == (False, True)
 
 
 class TestFencing:
@@ -748,7 +792,7 @@ class TestFencing:
         bench.owner.peeked(Checkpoint(KEY, epoch=2), 0)
         assert bench.only(Open).expect == 2
         bench.owner.opened(Checkpoint(KEY, epoch=3, number=1, log=RunLog(0, 0, 0)), 0)
-        assert bench.out() == [Settle((), (message,))], "the new opening knows it as done"
+        assert bench.out() == [Settle((), (message,), duplicate=True)], "the new opening knows it as done"
         assert bench.owner.waiting == 1
 
     def test_a_vanished_claim_stops_acceptance_until_the_epoch_is_seen(self) -> None:
