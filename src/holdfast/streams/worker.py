@@ -249,8 +249,9 @@ def resolve(path: str) -> Any:
 
 
 def describe(error: BaseException) -> str:
-    """An error in one storable line or few."""
-    text = "".join(traceback.format_exception_only(error)).strip()
+    """An error in one storable line or few. Those of Holdfast are written to be read as they are."""
+    own = isinstance(error, HoldfastError)
+    text = str(error) if own else "".join(traceback.format_exception_only(error)).strip()
     return _storable(text[:ERROR_CHARS_MAX])
 
 

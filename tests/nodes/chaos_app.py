@@ -1,0 +1,130 @@
+"""An app for nodes that are to be hurt: its state tells any order from any other, its messages may say what
+to do to their slot, and its nodes stop where a test asks them to."""
+
+import asyncio
+import ctypes
+import hashlib
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast import App, Context, StreamHandler
+from holdfast.adapters.sqlite import state as sqlite_state
+from holdfast.core.ledger import Commit
+from holdfast.core.retry import Backoff
+
+TIMEOUT_S = 1.0
+MAX_TRIES = 2
+
+app = App("chaos")
+
+
+class Item(msgspec.Struct):
+    """One message: ``do`` names a deed."""
+
+    key: str
+    n: int
+    do: str = ""
+
+
+class State(msgspec.Struct):
+    """What a stream has seen."""
+
+    last: int = -1
+    digest: str = ""
+
+
+def follow(digest: str, n: int) -> str:
+    """The digest after message ``n``."""
+    return hashlib.sha256(f"{digest}:{n}".encode()).hexdigest()[:16]
+
+
+def fail() -> None:
+    raise ValueError("told to fail")
+
+
+def hang() -> None:
+    threading.Event().wait()
+
+
+def crash() -> None:
+    ctypes.string_at(0)
+
+
+def leave() -> None:
+    os._exit(3)
+
+
+def exit_politely() -> None:
+    raise SystemExit("so long")
+
+
+def hoard() -> None:
+    hoarded = []
+    while True:
+        hoarded.append(bytearray(1 << 20))
+
+
+def junk() -> Any:
+    return object()
+
+
+@app.stream(
+    "chain",
+    seq="n",
+    first_seq=0,
+    message=Item,
+    gap_timeout_s=60.0,
+    max_tries=MAX_TRIES,
+    backoff=Backoff(0.02, 0.1),
+    timeout_s=TIMEOUT_S,
+)
+class Chain(StreamHandler[Item]):
+    """Links every message to all before it."""
+
+    def open(self, context: Context, state: bytes | None) -> None:
+        self.state = msgspec.json.decode(state, type=State) if state else State()
+
+    def process(self, message: Item, context: Context) -> Any:
+        assert message.n > self.state.last, f"{message.n} came after {self.state.last}"
+        if message.do and (result := globals()[message.do]()) is not None:
+            return result
+        self.state = State(message.n, follow(self.state.digest, message.n))
+        return {"n": message.n, "digest": self.state.digest, "slot": os.getpid()}
+
+    def snapshot(self) -> bytes:
+        return msgspec.json.encode(self.state)
+
+
+def stop_where_told(place: Path) -> None:
+    """Stop this process just before it sends a commit, or inside the transaction of one, once the test has
+    made a file of that name."""
+
+    def obey(order: str) -> None:
+        try:
+            (place / order).unlink()
+        except FileNotFoundError:
+            return
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    commit, publish = sqlite_state.SqliteState.commit, sqlite_state._publish
+
+    async def stopping_commit(self: sqlite_state.SqliteState, wanted: Commit) -> None:
+        obey("stop-before-commit")
+        await commit(self, wanted)
+
+    def stopping_publish(*args: Any) -> None:
+        publish(*args)
+        obey("stop-in-transaction")
+
+    sqlite_state.SqliteState.commit = stopping_commit  # type: ignore[method-assign]
+    sqlite_state._publish = stopping_publish
+
+
+if "CHAOS_PLACE" in os.environ:
+    assert asyncio.iscoroutinefunction(sqlite_state.SqliteState.commit)
+    stop_where_told(Path(os.environ["CHAOS_PLACE"]))

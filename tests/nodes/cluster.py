@@ -1,0 +1,299 @@
+"""Nodes as real processes on one SQLite file, and all that a test may ask of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import psutil
+from tests.nodes.chaos_app import follow
+
+from holdfast.config import Config
+from holdfast.ports.coordinator import Claim
+from holdfast.ports.queue import DeadLetter, Outgoing, Queue
+from holdfast.ports.state import Logged
+from holdfast.wiring import Services
+
+STREAM = "chain"
+HERE = Path(__file__).parent
+PATIENCE_S = 40.0
+"""How long a test waits for what must come."""
+
+LOOK_S = 0.02
+AHEAD = 60
+"""Messages of one key that a producer is ahead of the results, at most: nodes are under load for as long as
+it goes on, and not drowned."""
+
+BATCH = 10
+
+
+class Process:
+    """A node's process and the events in its log."""
+
+    def __init__(self, name: str, place: Path, settings: dict[str, str]) -> None:
+        self.name = name
+        self.place = place / f"node-{name}"
+        self.place.mkdir(exist_ok=True)
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")}
+        path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment |= settings | {"PYTHONPATH": path, "CHAOS_PLACE": str(self.place)}
+        self._log = self.place / "log"
+        with self._log.open("ab") as log:
+            self.child = subprocess.Popen(
+                [sys.executable, "-m", "holdfast", "node", "chaos_app:app", "--name", name],
+                stderr=log,
+                cwd=self.place,
+                env=environment,
+            )
+        self.process = psutil.Process(self.child.pid)
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """What the node has logged; lines that are no JSON as ``{"event": line}``."""
+        lines = self._log.read_text().splitlines()
+        return [json.loads(line) if line.startswith("{") else {"event": line} for line in lines]
+
+    def said(self, event: str) -> list[dict[str, Any]]:
+        """The logged events of that name."""
+        return [entry for entry in self.events if entry["event"] == event]
+
+    async def until_said(self, event: str, times: int = 1) -> dict[str, Any]:
+        """Wait until the event was logged so often; returns the last."""
+        await until(lambda: len(self.said(event)) >= times or self.child.poll() is not None, event)
+        assert len(self.said(event)) >= times, self.events
+        return self.said(event)[-1]
+
+    def order(self, order: str) -> None:
+        """Have the node stop itself there."""
+        (self.place / order).touch()
+
+    async def stopped(self) -> None:
+        """Return when the process is stopped."""
+        await until(lambda: self.process.status() == psutil.STATUS_STOPPED, f"{self.name} is stopped")
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the node alone."""
+        self.child.send_signal(number)
+
+    async def ended(self) -> int:
+        """Wait for the end; returns the exit code."""
+        return await asyncio.to_thread(self.child.wait, PATIENCE_S)
+
+    async def metric(self, name: str) -> float:
+        """A number of the node's metrics page."""
+        address = (await self.until_said("joined"))["address"]
+        page = await asyncio.to_thread(_get, f"{address}/metrics")
+        (value,) = [line.split()[1] for line in page.splitlines() if line.startswith(f"{name} ")]
+        return float(value)
+
+
+class Cluster:
+    """Services, nodes, what was sent, and what came of it."""
+
+    def __init__(self, place: Path, **settings: Any) -> None:
+        self.place = place
+        values: dict[str, Any] = {
+            "url": f"sqlite:///{place}/holdfast.db",
+            "objects_url": f"file:{place}/objects",
+            "durability": "normal",
+            "ttl_s": 2.0,
+            "renew_s": 0.5,
+            "lock_timeout_s": 0.5,
+            "visibility_s": 20.0,
+            "slots": 1,
+            "slot_memory_mb": 400,
+        } | settings
+        self._environment = {f"HOLDFAST_{name.upper()}": str(value) for name, value in values.items()}
+        self.services = Services(Config(**values))
+        self.queue: Queue = self.services.queue(STREAM)
+        self.state = self.services.state()
+        self.coordinator = self.services.coordinator()
+        self.nodes: dict[str, Process] = {}
+        self.sent: dict[str, int] = defaultdict(int)
+        self.results: dict[str, list[Logged]] = defaultdict(list)
+        self._started: list[Process] = []
+        self._family: dict[int, psutil.Process] = {}
+        self._more = asyncio.Condition()
+        self._reader = asyncio.create_task(self._read())
+
+    # --- nodes
+
+    async def start(self, *names: str) -> None:
+        """Start nodes, and return when all have joined."""
+        for name in names:
+            self.nodes[name] = Process(name, self.place, self._environment)
+            self._started.append(self.nodes[name])
+        for name in names:
+            await self.nodes[name].until_said("node runs")
+        self._note_family()
+
+    def _note_family(self) -> None:
+        for node in self._started:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                for process in [node.process, *node.process.children(recursive=True)]:
+                    self._family[process.pid] = process
+
+    async def close(self) -> None:
+        """Kill what still runs. No process of a node may outlive it."""
+        self._reader.cancel()
+        await asyncio.wait((self._reader,))
+        self._note_family()
+        for node in self._started:
+            node.child.kill()
+            await node.ended()
+        await self.services.close()
+        try:
+            await until(lambda: not any(map(lives, self._family.values())), "no process outlives its node")
+        finally:
+            for process in filter(lives, self._family.values()):
+                process.kill()
+
+    async def claims(self, name: str) -> list[Claim]:
+        """What the living memberships called ``name`` claim."""
+        ids = {member.id for member in await self.coordinator.members() if member.name == name}
+        return [claim for claim in await self.coordinator.claims() if claim.member in ids]
+
+    # --- messages and results
+
+    async def send(self, key: str, do: str = "", count: int = 1) -> int:
+        """Send the next messages of a key; returns the first one's seq."""
+        first = self.sent[key]
+        for start in range(first, first + count, BATCH):
+            bodies = [
+                json.dumps({"key": key, "n": n, "do": do}).encode()
+                for n in range(start, min(start + BATCH, first + count))
+            ]
+            await self.queue.send([Outgoing(body) for body in bodies])
+        self.sent[key] = first + count
+        return first
+
+    @contextlib.asynccontextmanager
+    async def load(self, keys: Iterable[str], per_key: int) -> AsyncIterator[None]:
+        """Send messages of all keys meanwhile, never far ahead of the results; ends when all are sent."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._produce(keys, per_key))
+            yield
+
+    async def _produce(self, keys: Iterable[str], per_key: int) -> None:
+        keys = list(keys)
+        for _ in range(0, per_key, BATCH):
+            for key in keys:
+                await self.send(key, count=BATCH)
+            await self.until(lambda: all(self.sent[k] - len(self.results[k]) <= AHEAD for k in keys))
+
+    async def _read(self) -> None:
+        cursor = 0
+        while True:
+            for logged in await self.state.results(cursor, 1000, wait_s=1.0):
+                cursor = logged.cursor
+                self.results[logged.key.partition("/")[2]].append(logged)
+            async with self._more:
+                self._more.notify_all()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Wait for results until ``holds`` does."""
+        async with self._more:
+            try:
+                async with asyncio.timeout(PATIENCE_S):
+                    await self._more.wait_for(holds)
+            except TimeoutError:
+                raise AssertionError(await self._story()) from None
+
+    async def until_count(self, key: str, count: int) -> list[Any]:
+        """Wait for so many results of a key; returns their bodies."""
+        await self.until(lambda: len(self.results[key]) >= count)
+        return self.bodies(key)
+
+    async def until_all(self) -> None:
+        """Wait until all that was sent has come to its end, whether as result or as dead letter."""
+        try:
+            await until(self._is_over, "all over")
+        except AssertionError:
+            raise AssertionError(await self._story()) from None
+
+    async def _is_over(self) -> bool:
+        depth = await self.queue.depth()
+        return depth.ready == depth.in_flight == depth.delayed == 0
+
+    def bodies(self, key: str) -> list[Any]:
+        """The results of a key as the handler returned them."""
+        return [json.loads(logged.result.body) for logged in self.results[key]]
+
+    async def letters(self) -> list[DeadLetter]:
+        """All dead letters."""
+        return await self.queue.dead_letters(1000)
+
+    # --- what must be true in the end
+
+    async def check(self, set_aside: Iterable[tuple[str, int]] = (), alive: Iterable[str] = ()) -> None:
+        """Nothing lost, each stream in order and once, no zombie's commit, dead letters exactly those of
+        ``set_aside``, every stream owned by one of the nodes ``alive`` or by nobody."""
+        aside = set(set_aside)
+        await self.until_all()
+        letters = await self.letters()
+        assert {(letter.key, int(letter.seq)) for letter in letters} == aside, letters
+        assert len(letters) == len(aside), letters
+        for key, count in self.sent.items():
+            expected = [n for n in range(count) if (key, n) not in aside]
+            await self.until(lambda key=key, expected=expected: len(self.results[key]) >= len(expected))  # type: ignore[misc]
+            assert [body["n"] for body in self.bodies(key)] == expected
+            digest = ""
+            for body in self.bodies(key):
+                digest = follow(digest, body["n"])
+                assert body["digest"] == digest, f"{key} at {body['n']}: from another state"
+            epochs = [logged.epoch for logged in self.results[key]]
+            assert epochs == sorted(epochs), f"{key}: an older opening committed after a newer one"
+            checkpoint = await self.state.peek(f"{STREAM}/{key}")
+            assert checkpoint is not None
+            assert (checkpoint.done, checkpoint.skipped) == (len(expected), count - len(expected))
+            assert checkpoint.log is not None
+            assert checkpoint.log.seq == count - 1
+        members = {member.id: member.name for member in await self.coordinator.members()}
+        assert sorted(members.values()) == sorted(alive)
+        for claim in await self.coordinator.claims():
+            assert claim.member in members
+        for name in alive:
+            assert self.nodes[name].child.poll() is None
+            assert not self.nodes[name].said("node crashed")
+
+    async def _story(self) -> str:
+        depth, letters = await self.queue.depth(), await self.letters()
+        counts = {key: (len(self.results[key]), sent) for key, sent in self.sent.items()}
+        logs = "\n".join(f"{node.name}: {entry}" for node in self._started for entry in node.events[-15:])
+        return f"(results, sent): {counts}\n{depth}\n{[letter.reason for letter in letters]}\n{logs}"
+
+
+def lives(process: psutil.Process) -> bool:
+    """True while the process runs."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+async def until(holds: Callable[[], Any], what: str) -> None:
+    """Look again and again until it is so: for what no port tells by itself."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        answer = holds()
+        if await answer if asyncio.iscoroutine(answer) else answer:
+            return
+        assert time.monotonic() < deadline, f"never came: {what}"
+        await asyncio.sleep(LOOK_S)
+
+
+def _get(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
+        text: bytes = answer.read()
+    return text.decode()

@@ -1,0 +1,98 @@
+"""Nodes that die, stop, drain and start again, under load: nothing is lost, no order broken."""
+
+import signal
+import time
+from itertools import pairwise
+
+from tests.nodes.cluster import STREAM, Cluster
+from tests.nodes.conftest import MakeCluster
+
+KEYS = [f"cam-{i}" for i in range(8)]
+FAIL_OVER_S = 3.0
+"""Generous: a second is the aim, on a machine with nothing else to do."""
+
+FOREVER_S = 60.0
+
+
+async def owned(cluster: Cluster, name: str) -> list[str]:
+    """The keys of a node, which must have some for a test to mean anything."""
+    keys = [claim.key.removeprefix(f"{STREAM}/") for claim in await cluster.claims(name)]
+    assert keys, f"{name} owns nothing"
+    return keys
+
+
+async def test_a_killed_node_is_replaced_on_evidence(make_cluster: MakeCluster) -> None:
+    """Neither membership nor visibility lapse within this test: only evidence can help."""
+    cluster = make_cluster(ttl_s=FOREVER_S, visibility_s=50.0)
+    await cluster.start("a", "b", "c")
+    async with cluster.load(KEYS, 300):
+        await cluster.until(lambda: all(len(cluster.results[key]) >= 50 for key in KEYS))
+        lost = await owned(cluster, "b")
+        killed_at = time.time()
+        cluster.nodes["b"].signal(signal.SIGKILL)
+        await cluster.until(lambda: all(cluster.results[key][-1].at > killed_at + 0.01 for key in KEYS))
+    await cluster.check(alive=["a", "c"])
+    for key in lost:
+        epoch = max(logged.epoch for logged in cluster.results[key] if logged.at <= killed_at)
+        took_s = min(logged.at for logged in cluster.results[key] if logged.epoch > epoch) - killed_at
+        assert took_s < FAIL_OVER_S, f"{key} stood still for {took_s:.2f} s"
+
+
+async def test_a_node_stopped_past_its_ttl_commits_nothing_when_it_goes_on(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster()
+    await cluster.start("a", "b")
+    a = cluster.nodes["a"]
+    async with cluster.load(KEYS, 200):
+        await cluster.until(lambda: all(len(cluster.results[key]) >= 30 for key in KEYS))
+        lost = await owned(cluster, "a")
+        a.order("stop-before-commit")
+        await a.stopped()
+        epochs = {key: cluster.results[key][-1].epoch for key in lost}
+        await cluster.until(lambda: all(cluster.results[key][-1].epoch > epochs[key] for key in lost))
+        assert "a" not in [member.name for member in await cluster.coordinator.members()]
+        a.signal(signal.SIGCONT)
+        await a.until_said("joined", times=2)
+    await cluster.check(alive=["a", "b"])
+    assert await a.metric("holdfast_fenced_total") >= 1
+    assert await a.metric("holdfast_memberships_total") == 2
+
+
+async def test_a_node_stopped_inside_a_transaction_is_killed_and_replaced(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster()
+    await cluster.start("a", "b")
+    a = cluster.nodes["a"]
+    async with cluster.load(KEYS, 150):
+        await cluster.until(lambda: all(len(cluster.results[key]) >= 30 for key in KEYS))
+        await owned(cluster, "a")
+        a.order("stop-in-transaction")
+        assert await a.ended() == -signal.SIGKILL
+    await cluster.check(alive=["b"])
+
+
+async def test_a_drained_node_hands_over_without_a_gap(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(ttl_s=FOREVER_S, visibility_s=50.0)
+    await cluster.start("a", "b")
+    async with cluster.load(KEYS, 300):
+        await cluster.until(lambda: all(len(cluster.results[key]) >= 50 for key in KEYS))
+        await owned(cluster, "a")
+        cluster.nodes["a"].signal(signal.SIGTERM)
+        assert await cluster.nodes["a"].ended() == 0
+    await cluster.check(alive=["b"])
+    (drained,) = cluster.nodes["a"].said("drained")
+    assert drained["left"] == 0
+    for key in KEYS:
+        times = [logged.at for logged in cluster.results[key]]
+        assert max(b - a for a, b in pairwise(times)) < FAIL_OVER_S
+
+
+async def test_all_nodes_die_and_come_again(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster()
+    await cluster.start("a", "b")
+    async with cluster.load(KEYS, 200):
+        await cluster.until(lambda: all(len(cluster.results[key]) >= 50 for key in KEYS))
+        for node in cluster.nodes.values():
+            node.signal(signal.SIGKILL)
+        for node in cluster.nodes.values():
+            assert await node.ended() == -signal.SIGKILL
+        await cluster.start("c", "d")
+    await cluster.check(alive=["c", "d"])
