@@ -121,8 +121,8 @@ def stop_where_told(place: Path) -> None:
         publish(*args)
         obey("stop-in-transaction")
 
-    sqlite_state.SqliteState.commit = stopping_commit  # type: ignore[method-assign]
-    sqlite_state._publish = stopping_publish
+    sqlite_state.SqliteState.commit = stopping_commit  # type: ignore[method-assign,assignment]
+    sqlite_state._publish = stopping_publish  # type: ignore[assignment]
 
 
 if "CHAOS_PLACE" in os.environ:
