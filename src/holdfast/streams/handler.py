@@ -21,7 +21,10 @@ class Context(Protocol):
     """1 on the first try of this message in this opening."""
 
     def model(self, load: Callable[[], T]) -> T:
-        """The resource that ``load`` builds, loaded once a slot and shared by its streams."""
+        """The resource that ``load`` builds, loaded once a slot and shared by its streams.
+
+        ``load`` is a function of a module, or a ``functools.partial`` of one with hashable arguments.
+        """
 
     def fetch(self, url: str) -> bytes:
         """Bytes of an object (a frame) from the object store. Raises FileNotFoundError."""

@@ -9,6 +9,7 @@ may start a loop themselves.
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib
 import inspect
 import traceback
@@ -159,11 +160,7 @@ class Worker:
 
     def model(self, load: Callable[[], T]) -> T:
         """What ``load`` built when it was first asked for."""
-        # A lambda written in open() is a new object at each call but always the same code.
-        plain = inspect.isfunction(load) and not (
-            load.__closure__ or load.__defaults__ or load.__kwdefaults__
-        )
-        name = load.__code__ if plain else load
+        name = _model_name(load)
         if name not in self._models:
             try:
                 self._models[name] = load()
@@ -244,7 +241,7 @@ def resolve(path: str) -> Any:
     except BaseException as error:
         raise ConfigError(f"{module_name} can't be imported: {describe(error)}\n{explain(error)}") from error
     if not hasattr(module, name):
-        raise ConfigError(f"{module_name} has no {name!r}; its file is {module.__file__}")
+        raise ConfigError(f"{module_name} has no {name!r}; its file is {getattr(module, '__file__', None)}")
     return getattr(module, name)
 
 
@@ -264,6 +261,21 @@ def explain(error: BaseException) -> str:
         traceback.clear_frames(trace)
     text = "".join(traceback.format_exception(type(error), error, trace))
     return _storable(text[-DETAIL_CHARS_MAX:])
+
+
+def _model_name(load: Callable[[], Any]) -> Hashable:
+    """What is the same for calls of ``context.model`` that are to share a model."""
+    if isinstance(load, functools.partial):
+        return _model_name(load.func), load.args, tuple(sorted(load.keywords.items()))
+    owner = getattr(load, "__self__", None)
+    if getattr(load, "__closure__", None) or isinstance(owner, StreamHandler):
+        raise HandlerFailed(
+            "context.model() shares a model by the function that loads it, and this one is another for each"
+            " stream, as it uses variables from around it; give it what it needs with functools.partial"
+        )
+    # A lambda written in open() is a new object at each call but always the same code.
+    bare = inspect.isfunction(load) and not (load.__defaults__ or load.__kwdefaults__)
+    return load.__code__ if bare else load
 
 
 def _storable(text: str) -> str:

@@ -1,0 +1,260 @@
+"""Addressing messages, decoding them, storing results."""
+
+import dataclasses
+import datetime as dt
+from typing import Any, TypedDict
+
+import msgspec
+import numpy as np
+import pydantic
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core.message import SEQ_DIGITS, Place
+from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage, TooLarge
+from holdfast.streams.codec import address, decoder, encode_result
+from holdfast.streams.handler import StreamHandler
+from holdfast.streams.spec import StreamSpec
+
+
+def declare(**settings: Any) -> StreamSpec:
+    return StreamSpec(name="frames", handler=StreamHandler, **settings)
+
+
+FRAMES = declare(key="video", seq="frame", run="meta.run", seq_kind="dense")
+ARRIVALS = declare(key="camera")
+
+
+def place(
+    spec: StreamSpec, body: Any, attributes: dict[str, str] | None = None, number: int | None = None
+) -> tuple[str, Place]:
+    body = body if isinstance(body, bytes) else msgspec.json.encode(body)
+    return address(spec, body, attributes or {}, "delivery-1", number)
+
+
+def test_fields_give_key_run_and_seq() -> None:
+    body = {
+        "url": "file:///x",
+        "meta": {"run": 3, "fps": 30.5},
+        "video": "cam-1",
+        "frame": 17,
+        "boxes": [1.5],
+    }
+    assert place(FRAMES, body) == ("cam-1", Place(3, 17))
+
+
+def test_numbers_may_be_texts_and_keys_numbers() -> None:
+    assert place(FRAMES, {"video": 7, "frame": "17", "meta": {"run": "3"}}) == ("7", Place(3, 17))
+
+
+def test_the_largest_seq_is_read_exactly() -> None:
+    largest = 10**SEQ_DIGITS - 1
+    assert place(FRAMES, {"video": "v", "frame": largest, "meta": {"run": 0}})[1].seq == largest
+
+
+def test_one_field_may_serve_twice() -> None:
+    spec = declare(key="at.shelf", seq="at.shelf", seq_kind="increasing")
+    assert place(spec, {"at": {"shelf": 5}}) == ("5", Place(0, 5))
+
+
+def test_fields_may_have_any_name() -> None:
+    spec = declare(key="video id", seq="класс", seq_kind="dense")
+    assert place(spec, {"video id": "v", "класс": 1}) == ("v", Place(0, 1))
+
+
+def test_without_seq_the_delivery_tells_messages_apart() -> None:
+    assert place(ARRIVALS, {"camera": "c"}) == ("c", Place(0, 0, "delivery-1"))
+    assert place(ARRIVALS, {"camera": "c"}, {"id": "own"}) == ("c", Place(0, 0, "own"))
+
+
+@pytest.mark.parametrize("text", ["", "x" * 257, "a\nb"])
+def test_an_id_must_be_usable(text: str) -> None:
+    with pytest.raises(InvalidMessage, match="attribute 'id'"):
+        place(ARRIVALS, {"camera": "c"}, {"id": text})
+
+
+def test_the_queue_may_number_messages() -> None:
+    spec = declare(key="camera", seq="queue", seq_kind="increasing")
+    assert place(spec, {"camera": "c"}, number=10**30) == ("c", Place(0, 10**30))
+    with pytest.raises(InvalidMessage, match="declare seq="):
+        place(spec, {"camera": "c"})
+
+
+def test_raw_messages_carry_their_place_in_attributes() -> None:
+    spec = declare(message=bytes, key="video", seq="frame", seq_kind="dense")
+    assert place(spec, b"\xff\x00", {"video": "v", "frame": "12"}) == ("v", Place(0, 12))
+    with pytest.raises(InvalidMessage, match="attribute 'frame' is missing") as failure:
+        place(spec, b"", {"video": "v"})
+    assert failure.value.field == "frame"
+    with pytest.raises(InvalidMessage, match="'frame' must be an integer"):
+        place(spec, b"", {"video": "v", "frame": "twelve"})
+
+
+def frame(**changes: Any) -> dict[str, Any]:
+    return {"video": "v", "frame": 1, "meta": {"run": 0}} | changes
+
+
+@pytest.mark.parametrize(
+    "body,field,text",
+    [
+        (b"", None, "not JSON"),
+        (b"{", None, "not JSON"),
+        (b'{"video": "\xff"}', None, "not JSON"),
+        (b'{"video":' + b"[" * 100_000, None, "not JSON"),
+        (b'{"video": "v", "frame": 1e999}', None, "out of range"),
+        ([1], None, "must be a JSON object, not an array"),
+        (None, None, "must be a JSON object, not null"),
+        ({"frame": 1}, "video", "'video' is missing"),
+        (frame(video=None), "video", "not null"),
+        (frame(video={"id": 1}), "video", "not an object"),
+        (frame(video=""), "video", "non-empty"),
+        (frame(video="a\nb"), "video", "control characters"),
+        (frame(video="x" * 10_000), "video", "10000 bytes"),
+        (frame(frame=-1), "frame", "negative"),
+        (frame(frame=1.5), "frame", "not a fraction"),
+        (frame(frame=True), "frame", "not a boolean"),
+        (frame(frame="one"), "frame", "must be an integer"),
+        (frame(frame=10**SEQ_DIGITS), "frame", "digits"),
+        (frame(meta={}), "meta.run", "'meta.run' is missing"),
+        (frame(meta=4), "meta.run", "'meta.run' is missing"),
+        (frame(meta={"run": []}), "meta.run", "not an array"),
+    ],
+)
+def test_what_cannot_be_placed_says_why(body: Any, field: str | None, text: str) -> None:
+    with pytest.raises(InvalidMessage, match=text) as failure:
+        place(FRAMES, body)
+    assert failure.value.field == field
+
+
+@given(st.binary())
+def test_no_body_breaks_addressing(body: bytes) -> None:
+    with pytest.raises(InvalidMessage):
+        place(FRAMES, body)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(["run", "video", "frame", ""]), inner),
+    max_leaves=6,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["video", "frame", "meta", "other"]), json_values))
+def test_json_is_placed_or_invalid(body: dict[str, Any]) -> None:
+    try:
+        key, at = place(FRAMES, body)
+    except InvalidMessage:
+        return
+    assert (key, at) == (str(body["video"]), Place(int(body["meta"]["run"]), int(body["frame"])))
+
+
+def test_fields_must_not_overlap() -> None:
+    with pytest.raises(ConfigError, match=r"'at' can't also hold 'at\.seq'"):
+        place(declare(key="at", seq="at.seq", seq_kind="dense"), {})
+
+
+# --- decoding
+
+
+@dataclasses.dataclass
+class Data:
+    x: int
+    when: dt.date | None = None
+
+
+class Struct(msgspec.Struct):
+    x: int
+
+
+class Model(pydantic.BaseModel):
+    x: int
+
+
+@pydantic.dataclasses.dataclass
+class Checked:
+    x: int
+
+
+class Typed(TypedDict):
+    x: int
+
+
+@pytest.mark.parametrize(
+    "message,expected",
+    [
+        (Data, Data(1)),
+        (Struct, Struct(1)),
+        (Model, Model(x=1)),
+        (Checked, Checked(1)),
+        (Typed, {"x": 1}),
+        (dict, {"x": 1}),
+        (dict[str, int], {"x": 1}),
+        (bytes, b'{"x":1}'),
+    ],
+)
+def test_bodies_become_messages(message: Any, expected: Any) -> None:
+    assert decoder(message)(b'{"x":1}') == expected
+
+
+@pytest.mark.parametrize("message", [Data, Struct, Model, Checked, Typed, dict[str, int]])
+@pytest.mark.parametrize("body", [b'{"x":"many"}', b'{"x":null}', b"[]", b"", b"{", b"\xff", b"[" * 99_999])
+def test_a_body_that_does_not_fit_is_invalid(message: Any, body: bytes) -> None:
+    with pytest.raises(InvalidMessage):
+        decoder(message)(body)
+
+
+@pytest.mark.parametrize("message", [Data, Struct, Model, Checked, Typed])
+@pytest.mark.parametrize("body", [b'{"x":"many"}', b"{}"])
+def test_the_field_that_does_not_fit_is_named(message: type, body: bytes) -> None:
+    with pytest.raises(InvalidMessage, match=f"the message is no {message.__name__}") as failure:
+        decoder(message)(body)
+    assert failure.value.field == "x"
+
+
+def test_a_type_that_json_cannot_tell_is_a_wrong_setting() -> None:
+    with pytest.raises(ConfigError, match="can't be read from JSON"):
+        decoder(Data | Struct)
+
+
+# --- results
+
+
+@pytest.mark.parametrize(
+    "result,stored",
+    [
+        (None, None),
+        (b"raw", b"raw"),
+        (bytearray(b"raw"), b"raw"),
+        (memoryview(b"raw"), b"raw"),
+        ({"a": [1, 2.5, "x", None, True]}, b'{"a":[1,2.5,"x",null,true]}'),
+        (0, b"0"),
+        (Data(1, dt.date(2020, 1, 2)), b'{"x":1,"when":"2020-01-02"}'),
+        (Struct(1), b'{"x":1}'),
+        (Model(x=1), b'{"x":1}'),
+        (
+            {"box": np.array([1, 2]), "score": np.float32(0.5), "id": np.int64(3)},
+            b'{"box":[1,2],"score":0.5,"id":3}',
+        ),
+    ],
+)
+def test_results_are_stored_as_json(result: Any, stored: bytes | None) -> None:
+    assert encode_result(result) == stored
+
+
+def endless() -> list[Any]:
+    cycle: list[Any] = []
+    cycle.append(cycle)
+    return cycle
+
+
+@pytest.mark.parametrize("junk", [object(), {"a": object()}, {(1, 2): 3}, "\ud800", 1j, endless(), print])
+def test_junk_is_refused_by_its_type(junk: Any) -> None:
+    with pytest.raises(HandlerFailed, match=f"of type {type(junk).__name__}, can't be stored as JSON"):
+        encode_result(junk)
+
+
+def test_a_result_has_a_limit() -> None:
+    assert encode_result(b"x" * 10, 10)
+    with pytest.raises(TooLarge, match="11 bytes"):
+        encode_result("x" * 9, 10)
