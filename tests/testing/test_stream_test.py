@@ -1,0 +1,223 @@
+"""The kit that tests a handler without a queue."""
+
+import dataclasses
+import doctest
+import functools
+from typing import Any
+
+import msgspec
+import pydantic
+import pytest
+
+from holdfast import App, ConfigError, Context, HandlerFailed, InvalidMessage, StateRejected, StreamHandler
+from holdfast.testing import StreamTest, stream_test
+
+
+@dataclasses.dataclass
+class Step:
+    by: int
+
+
+class StructStep(msgspec.Struct):
+    by: int
+
+
+class ModelStep(pydantic.BaseModel):
+    by: int
+
+
+class Sum(StreamHandler[Step]):
+    """A running sum, from version 2 on with a mark."""
+
+    version = 2
+
+    def open(self, context: Context, state: bytes | None) -> None:
+        self.sum = int((state or b"=0").removeprefix(b"="))
+
+    def process(self, message: Step, context: Context) -> Any:
+        context.progress(f"by {message.by}")
+        if message.by < 0:
+            raise ValueError("not backwards")
+        self.sum += message.by
+        return {"sum": self.sum}
+
+    def snapshot(self) -> bytes:
+        return b"=%d" % self.sum
+
+    @classmethod
+    def migrate(cls, state: bytes, version: int) -> bytes:
+        return b"=" + state
+
+
+class Forgetful(Sum):
+    """Leaves something out of its snapshot."""
+
+    def open(self, context: Context, state: bytes | None) -> None:
+        super().open(context, state)
+        self.calls = 0
+
+    def process(self, message: Step, context: Context) -> Any:
+        self.calls += 1
+        return self.calls
+
+
+def sums(results: list[Any]) -> list[int]:
+    return [result["sum"] for result in results]
+
+
+def test_messages_come_in_many_forms() -> None:
+    test = StreamTest(Sum)
+    steps = [{"by": 1}, Step(1), StructStep(1), ModelStep(by=1), b'{"by": 1}']
+    assert sums(test.send(*steps)) == [1, 2, 3, 4, 5]
+    assert test.state == b"=5"
+    assert test.results == [{"sum": n} for n in range(1, 6)]
+    assert test.notes == ["by 1"] * 5
+
+
+def test_a_restart_continues_from_the_snapshot() -> None:
+    test = StreamTest(Sum)
+    test.restart()
+    test.send(Step(2))
+    test.restart()
+    assert sums(test.send(Step(3))) == [5]
+
+
+def test_restarts_show_what_a_snapshot_lacks() -> None:
+    steps = [Step(n) for n in range(6)]
+    for handler, same in ((Sum, True), (Forgetful, False)):
+        whole, broken = StreamTest(handler), StreamTest(handler, restart_every=2)
+        assert (whole.send(*steps) == broken.send(*steps)) is same
+
+
+def test_what_a_handler_raises_is_raised() -> None:
+    test = StreamTest(Sum)
+    with pytest.raises(ValueError, match="not backwards"):
+        test.send(Step(1), Step(-1), Step(9))
+    assert test.results == [{"sum": 1}]
+    assert sums(test.send(Step(1))) == [2], "it goes on from the last snapshot"
+
+
+def test_a_body_that_does_not_fit_is_invalid() -> None:
+    with pytest.raises(InvalidMessage, match="no Step") as failure:
+        StreamTest(Sum).send({"by": "one"})
+    assert failure.value.field == "by"
+
+
+def test_state_to_begin_with() -> None:
+    assert sums(StreamTest(Sum, state=b"=41").send(Step(1))) == [42]
+    assert sums(StreamTest(Sum, state=b"41", version=1).send(Step(1))) == [42]
+    with pytest.raises(StateRejected, match="newer"):
+        StreamTest(Sum, state=b"=41", version=3).send(Step(1))
+    with pytest.raises(StateRejected, match="could not load"):
+        StreamTest(Sum, state=b"junk").send(Step(1))
+
+
+def test_functions_raw_bytes_and_objects() -> None:
+    def look(message: bytes, context: Context) -> bytes:
+        return context.fetch("cam://" + message.decode())
+
+    test = StreamTest(look, objects={"cam://1": b"\xff\xd8"})
+    assert test.send(b"1") == [b"\xff\xd8"], "what is not JSON comes back as it is"
+    assert test.state is None
+    with pytest.raises(FileNotFoundError):
+        test.send(b"2")
+
+
+def test_async_handlers() -> None:
+    async def double(message: StructStep, context: Context) -> int:
+        return 2 * message.by
+
+    assert StreamTest(double).send({"by": 4}) == [8]
+
+
+def test_without_annotations_the_first_message_tells_its_type() -> None:
+    def name(message, context):  # type: ignore[no-untyped-def]
+        return type(message).__name__
+
+    assert StreamTest(name).send({"by": 1}) == ["dict"]
+    assert StreamTest(name).send(Step(1)) == ["Step"]
+    assert StreamTest(name, message=ModelStep).send({"by": 1}) == ["ModelStep"]
+
+    class Here(msgspec.Struct):
+        by: int
+
+    def local(message: "Here", context: "Nowhere") -> str:  # type: ignore[name-defined]  # noqa: F821
+        return type(message).__name__
+
+    assert StreamTest(local).send(Here(1)) == ["Here"]
+
+
+def test_places_count_up() -> None:
+    def place(message: dict[str, Any], context: Context) -> list[Any]:
+        return [context.key, context.run, context.seq, context.attempt]
+
+    assert StreamTest(place, key="k").send({}, {}) == [["k", 0, 0, 1], ["k", 0, 1, 1]]
+
+
+def test_a_stream_of_an_app_has_keys_and_places_of_its_own() -> None:
+    app = App("test")
+
+    @app.stream("frames", key="video", seq="frame", run="run", message=dict)
+    class Count(StreamHandler[dict[str, Any]]):
+        def open(self, context: Context, state: bytes | None) -> None:
+            self.count = int(state or 0)
+
+        def process(self, message: dict[str, Any], context: Context) -> Any:
+            self.count += 1
+            return [context.key, context.run, context.seq, self.count]
+
+        def snapshot(self) -> bytes:
+            return str(self.count).encode()
+
+    test = StreamTest(app, "frames", restart_every=1)
+    frames = [("a", 4), ("b", 7), ("a", 5)]
+    assert test.send(*({"video": video, "frame": n, "run": 1} for video, n in frames)) == [
+        ["a", 1, 4, 1],
+        ["b", 1, 7, 1],
+        ["a", 1, 5, 2],
+    ]
+    assert test.state == b"2"
+    with pytest.raises(InvalidMessage, match="'frame' is missing"):
+        test.send({"video": "a", "run": 1})
+    assert StreamTest(app)._spec is app.streams["frames"], "the only one needs no name"
+    with pytest.raises(ConfigError, match=r"no stream 'other'; name one of \['frames'\]"):
+        StreamTest(app, "other")
+
+
+class Loading(Sum):
+    loads = 0
+
+    def open(self, context: Context, state: bytes | None) -> None:
+        super().open(context, state)
+        context.model(load_model)
+
+
+def load_model() -> int:
+    Loading.loads += 1
+    return Loading.loads
+
+
+def test_a_restart_loads_models_anew() -> None:
+    test = StreamTest(Loading)
+    test.send(Step(1), Step(1))
+    test.restart()
+    assert Loading.loads == 2
+
+
+def test_a_handler_that_cannot_start_says_why() -> None:
+    class Failing(Sum):
+        def open(self, context: Context, state: bytes | None) -> None:
+            raise OSError("no licence")
+
+    class Modelless(Sum):
+        def open(self, context: Context, state: bytes | None) -> None:
+            context.model(functools.partial(int, "x"))
+
+    with pytest.raises(OSError, match="no licence"):
+        StreamTest(Failing).send(Step(1))
+    with pytest.raises(HandlerFailed, match="did not load"):
+        StreamTest(Modelless).send(Step(1))
+
+
+def test_the_example_holds() -> None:
+    assert doctest.testmod(stream_test).failed == 0
