@@ -32,7 +32,7 @@ class Mutation(msgspec.Struct, frozen=True):
     where: Any
     name: str
     instead: Any
-    seeds: int = 200
+    seeds: int = 300
 
 
 def _any_epoch(standing: Checkpoint | None, key: str, epoch: int) -> Checkpoint:

@@ -56,6 +56,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     first: int | Literal["first", "lowest"]
     inbox_limit: int
     checkpoint_every: int
+    idle_timeout_s: float
     frees_on_evict: bool
     weather: Weather
     drift: float
@@ -73,7 +74,7 @@ def make(seed: int) -> Scenario:
     calm = random.random() < 0.2
     nodes = random.choice((2, 2, 3, 3, 4))
     kind: SeqKind = random.choice(("dense", "dense", "dense", "increasing", "absent"))
-    trouble = random.choice((0.0, 0.01, 0.04))
+    trouble = random.choice((0.0, 0.02, 0.1))
     weather = Weather(
         delay_s=random.choice((0.002, 0.01, 0.05)),
         lost=random.random() * trouble,
@@ -88,6 +89,7 @@ def make(seed: int) -> Scenario:
         first=0 if kind == "dense" and random.random() < 0.85 else random.choice(("first", "lowest", 0)),
         inbox_limit=random.choice((2, 4, 64, 64)),
         checkpoint_every=random.choice((1, 1, 3)),
+        idle_timeout_s=random.choice((0.3, 1.0, 20.0)),
         frees_on_evict=random.random() < 0.5,
         weather=weather,
         drift=random.choice((0.0, 0.0, 0.004)),
@@ -136,6 +138,8 @@ KINDS: tuple[FaultKind, ...] = (
     "slot",
     "move",
     "move",
+    "move",
+    "move",
     "operator",
     "stop",
     "duplicate",
@@ -143,7 +147,7 @@ KINDS: tuple[FaultKind, ...] = (
 
 
 def _faults(random: Random, nodes: int) -> tuple[Fault, ...]:
-    count = random.randint(1, 8)
+    count = random.randint(1, 10)
     faults = [
         Fault(
             at_s=random.random() * TROUBLE_S * 0.7,

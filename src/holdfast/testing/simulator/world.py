@@ -515,7 +515,7 @@ def spec_of(scenario: Scenario) -> StreamSpec:
         inbox_limit=scenario.inbox_limit,
         identity_window=1000,
         checkpoint_every=scenario.checkpoint_every,
-        idle_timeout_s=20.0,
+        idle_timeout_s=scenario.idle_timeout_s,
     )
 
 
