@@ -1,0 +1,221 @@
+"""What the docs name exists, and what they list is complete."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import inspect
+import re
+import shlex
+import tomllib
+from pathlib import Path
+from urllib.parse import unquote
+
+import msgspec
+import pytest
+from cyclopts import App as CommandLine
+from tests.docs.pages import DOCS, PAGES, ROOT, blocks, name, prose, rows
+
+from docs import generate
+from holdfast import cli, config
+from holdfast.config import Config
+from holdfast.core.owner import Phase
+from holdfast.runtime.stats import Stats
+from holdfast.streams.spec import StreamSpec
+from holdfast.testing.simulator.mutations import RULES
+from holdfast.testing.simulator.scenario import KINDS
+
+EACH_PAGE = pytest.mark.parametrize("page", PAGES, ids=name)
+GUARANTEES = DOCS / "guarantees.md"
+
+
+def code(cell: str) -> str:
+    """What a cell says in backticks."""
+    return cell.strip("`")
+
+
+# --- taken from the code
+
+
+@EACH_PAGE
+def test_generated_parts_are_up_to_date(page: Path) -> None:
+    text = page.read_text()
+    assert generate.refreshed(text) == text, "run: python docs/generate.py"
+
+
+def test_every_generated_part_has_its_place() -> None:
+    used = {part for page in PAGES for part in re.findall(r"<!-- generated: (\w+) -->", page.read_text())}
+    assert used == set(generate.PARTS)
+
+
+def test_every_phase_of_an_owner_is_told() -> None:
+    listed = [code(row[0]) for row in rows(DOCS / "architecture.md", "## The owner of one key")]
+    assert listed == [phase.name for phase in Phase]
+
+
+def test_settings_of_a_stream() -> None:
+    listed = {code(row[0]): code(row[1]) for row in rows(DOCS / "handlers.md", "## Settings of a stream")}
+    fields = {field.name: field for field in msgspec.structs.fields(StreamSpec)}
+    assert set(listed) == set(fields) - {"name", "handler"}
+    for setting, shown in listed.items():
+        default = fields[setting].default
+        if setting == "backoff":
+            assert shown == f"Backoff({default.first_s}, {default.max_s})"
+        elif setting == "message":
+            assert shown == default.__name__
+        else:
+            assert ast.literal_eval(shown) == default, setting
+
+
+def test_metrics() -> None:
+    listed = {code(row[0]) for row in rows(DOCS / "operations.md", "## Metrics and health")}
+    counters = {f"holdfast_{counter}_total" for counter in Stats.__struct_fields__}
+    gauges = {f"holdfast_{gauge}" for gauge in ("streams", "slots", "room", "draining", "member")}
+    assert listed == counters | gauges
+
+
+def test_faults() -> None:
+    listed = [code(row[0]) for row in rows(DOCS / "simulation.md", "## What goes wrong")]
+    assert sorted(listed) == sorted(set(KINDS))
+
+
+def test_settings_that_must_agree() -> None:
+    """The page names every setting that the check of the config looks at."""
+    _, _, section = (DOCS / "configuration.md").read_text().partition("## Settings that must agree\n")
+    source = inspect.getsource(config._contradictions) + inspect.getsource(config._stream_contradictions)
+    checked = set(re.findall(r"\b(?:config|stream)\.(\w+)", source)) - {"name", "seq_kind"}
+    assert checked - set(re.findall(r"\w+", section)) == set()
+
+
+def test_limits_are_settings() -> None:
+    known = set(Config.model_fields) | set(StreamSpec.__struct_fields__)
+    for limit, *_ in rows(DOCS / "operations.md", "## Limits"):
+        assert set(re.findall(r"`(\w+)`", limit)) <= known
+
+
+# --- names
+
+
+@EACH_PAGE
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if target.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = unquote(target).partition("#")
+        found = (page.parent / path).resolve() if path else page
+        assert found.exists(), f"{name(page)} links to {target}"
+        if anchor:
+            assert anchor in anchors(found), f"{name(page)} links to {target}"
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings."""
+    headings = re.findall(r"^#+ (.+)$", prose(page), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_promise_names_tests_that_exist() -> None:
+    named = 0
+    items = re.compile(r"^- \[([^\]]+\.py)\]\([^)]+\)(.*(?:\n  .*)*)", re.MULTILINE)
+    for path, text in items.findall(GUARANTEES.read_text()):
+        tree = ast.parse((ROOT / path).read_text())
+        defined = {
+            node.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        }
+        tests = set(re.findall(r"`(\w+)`", text))
+        assert tests, f"name the tests of {path}"
+        assert tests <= defined, f"{path} has no {sorted(tests - defined)}"
+        named += len(tests)
+    assert named > 50
+
+
+def test_every_mutation_is_named_by_a_promise() -> None:
+    listed = re.findall(r"^- mutations: (.+)$", GUARANTEES.read_text(), flags=re.MULTILINE)
+    assert {code(rule) for line in listed for rule in line.split(", ")} == set(RULES)
+
+
+def test_every_rule_is_told() -> None:
+    headings = re.findall(r"^## (\d+)\. ", GUARANTEES.read_text(), flags=re.MULTILINE)
+    assert headings == [str(number) for number in range(1, 13)]
+
+
+@EACH_PAGE
+def test_files_that_are_named_exist(page: Path) -> None:
+    for path in re.findall(r"`((?:src|tests|docs|examples|deploy|tools)/[\w./-]*)`", prose(page)):
+        assert (ROOT / path).exists(), f"{name(page)} names {path}"
+    for path in re.findall(r"`((?:core|runtime|streams|adapters|protocol|cli)/[\w./-]*)`", prose(page)):
+        assert (ROOT / "src/holdfast" / path).exists(), f"{name(page)} names {path}"
+
+
+@EACH_PAGE
+def test_commands_that_are_named_exist(page: Path) -> None:
+    text = page.read_text()
+    for line in re.findall(r"(?:`|^\$ |^ExecStart=\S*/)holdfast ([^`\n]*)", text, flags=re.MULTILINE):
+        check_command(shlex.split(line.partition("  #")[0]), name(page))
+
+
+def check_command(words: list[str], where: str) -> None:
+    """Commands and options are those of the command line."""
+    command: CommandLine = cli.app
+    said = f"{where}: holdfast {' '.join(words)}"
+    for word in words:
+        if word.startswith("-"):
+            known = {option for names in options_of(command) for option in names}
+            assert word in known | {"--help", "--version"}, f"{said}: {word}"
+        elif word in command:
+            command = command[word]
+
+
+def options_of(command: CommandLine) -> list[tuple[str, ...]]:
+    """The names of a command's options."""
+    if not command.default_command:
+        return []
+    return [argument.names for argument in command.assemble_argument_collection()]
+
+
+@EACH_PAGE
+def test_make_targets_that_are_named_exist(page: Path) -> None:
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    named = set(re.findall(r"(?:`|^\$ )make ([a-z]+)", page.read_text(), flags=re.MULTILINE))
+    assert named <= targets
+
+
+@EACH_PAGE
+def test_words_that_would_be_a_second_name_for_a_thing(page: Path) -> None:
+    second = re.compile(
+        r"\b(partitions?|consumers?|brokers?|jobs?|workers?|offsets?|shards?|actors?|leases?|hand-?overs?|seamless\w*"
+        r"|blazing\w*|powerful|robust|simply|just works)\b",
+        re.IGNORECASE,
+    )
+    allowed = {"worker"}  # streams/worker.py, what runs inside a slot
+    found = {word.lower() for word in second.findall(re.sub(r"`[^`]*`", "", prose(page)))}
+    assert found - allowed == set()
+
+
+# --- deployment
+
+
+def test_the_unit_runs_commands_that_exist() -> None:
+    unit = configparser.ConfigParser(interpolation=None, strict=False)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(ROOT / "deploy/holdfast.service")
+    program, *words = shlex.split(unit["Service"]["ExecStart"])
+    assert Path(program).name == "holdfast"
+    check_command(words, "deploy/holdfast.service")
+    # The supervisor itself must have killed what doesn't drain before systemd does.
+    from holdfast.cli.node import ENDING_S
+
+    assert float(unit["Service"]["TimeoutStopSec"]) > Config().drain_timeout_s + ENDING_S
+
+
+def test_the_config_of_the_unit_is_sound() -> None:
+    settings = tomllib.loads((ROOT / "deploy/holdfast.toml").read_text())
+    config.check(Config(**settings))
+
+
+def test_pictures_are_small() -> None:
+    assert blocks(ROOT / "README.md", "python")
+    for picture in (DOCS / "images").iterdir():
+        assert picture.stat().st_size < 300_000
