@@ -86,6 +86,10 @@ fmt: $(VENV)/.dev ## format the code and fix what lint can fix
 soak: $(VENV)/.dev ## hours of chaos on real processes
 	@$(BIN)/python -m pytest -m soak --timeout 0 $(ARGS)
 
+.PHONY: docs
+docs: $(VENV)/.demo ## refresh what the docs take from the code
+	@$(BIN)/python docs/generate.py
+
 .PHONY: lock
 lock: $(VENV)/.dev ## pin the newest dependencies in locks/
 	@tools/lock

@@ -1,4 +1,4 @@
-"""Refreshes the parts of the docs that are taken from the code: ``python docs/generate.py``.
+"""Refreshes the parts of the docs that are taken from the code: ``make docs``.
 
 Such a part stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``.
 """

@@ -40,7 +40,7 @@ def code(cell: str) -> str:
 @EACH_PAGE
 def test_generated_parts_are_up_to_date(page: Path) -> None:
     text = page.read_text()
-    assert generate.refreshed(text) == text, "run: python docs/generate.py"
+    assert generate.refreshed(text) == text, "run: make docs"
 
 
 def test_every_generated_part_has_its_place() -> None:
