@@ -287,6 +287,23 @@ async def test_slots_survive_the_loss_of_their_maker(make: Make, fifo: Path) -> 
     assert (await run(await opened(slots))).error == ""
 
 
+async def test_nobody_waits_for_a_process_that_cannot_be_killed_now(
+    make: Make, fifo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.adapters.forkserver.slots.KILL_TIMEOUT_S", 0.1)
+    slot = await opened(make())
+    call = run(slot, do="spin", tell=str(fifo))
+    pids = await told(fifo)
+    server = psutil.Process(slot.pid).parent()
+    assert server
+    server.suspend()
+    await slot.kill("test")
+    server.resume()
+    with pytest.raises(SlotDied, match="was killed: test"):
+        await call
+    assert await gone(pids)
+
+
 async def test_nothing_is_left_behind(make: Make) -> None:
     slots = make()
     await opened(slots)
