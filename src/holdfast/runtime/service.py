@@ -41,9 +41,11 @@ class Tasks:
 
     async def close(self) -> None:
         """Cancel and wait for the end of every task but the calling one."""
-        self.cancel()
         current = asyncio.current_task()
-        waiting = [task for task in self._tasks if task is not current]
+        if current is not None:
+            self._tasks.pop(current, None)
+        self.cancel()
+        waiting = list(self._tasks)
         if waiting:
             await asyncio.wait(waiting)
 
