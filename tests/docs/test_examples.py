@@ -82,6 +82,7 @@ def test_the_readme_from_handler_to_results(tmp_path: Path) -> None:
         reader.start()
         try:
             run(feed)
+            run(feed)  # twice, as the README says that one may
             assert follow == "holdfast results --follow"
             results = [json.loads(line) for line in run(f"{follow} --limit 30").splitlines()]
             totals = [line["result"]["total"] for line in results if line["key"] == "m0"]
@@ -90,6 +91,7 @@ def test_the_readme_from_handler_to_results(tmp_path: Path) -> None:
                 run(line)
             child.send_signal(signal.SIGTERM)
             assert child.wait(60) == 0, lines
+            assert len(run("holdfast results").splitlines()) == 30
         finally:
             child.kill()
             reader.join(60)
