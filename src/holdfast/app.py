@@ -33,9 +33,10 @@ class App:
                 object), or bytes (the raw body).
             key: field that holds the key (default ``key``). Dots reach into nested objects. For raw
                 bytes key, seq and run are the names of message attributes.
-            seq: field of the seq, if the stream has one.
+            seq: field of the seq, if the stream has one; ``queue`` for the queue's own order numbers.
             run: field of the run, if numbers may start again.
-            seq_kind: ``dense`` (default with ``seq``: gaps are seen), ``increasing`` or ``absent``.
+            seq_kind: ``dense`` (default with a field: gaps are seen), ``increasing`` (default with the
+                queue's numbers: they are only compared) or ``absent``.
             first_seq: where a run starts: a number, ``first`` (whatever comes first) or ``lowest``
                 (the lowest seen within ``gap_timeout_s``; the default).
             gap_timeout_s: how long a missing message is waited for. Must outlast the queue's visibility
@@ -59,7 +60,7 @@ class App:
             if name in self.streams:
                 raise ConfigError(f"stream {name!r} is declared twice in app {self.name!r}")
             if settings.get("seq") is not None:
-                settings.setdefault("seq_kind", "dense")
+                settings.setdefault("seq_kind", "increasing" if settings["seq"] == "queue" else "dense")
             try:
                 spec = StreamSpec(name=name, message=message, handler=_handler_class(target), **settings)
             except TypeError as error:

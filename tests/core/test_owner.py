@@ -4,23 +4,13 @@ from typing import Any, TypeVar
 
 import pytest
 
-from holdfast.core.ledger import Aside, Checkpoint, Commit, Result, RunLog, Span, Started
-from holdfast.core.message import Life, Place
-from holdfast.core.owner import (
-    ALONE_OPENINGS,
-    RUN_LIMIT,
+from holdfast.core.commands import (
     CheckClaim,
     Command,
     Dropped,
     HandOff,
-    Held,
-    Letter,
     Open,
-    Owner,
-    OwnerRules,
     Peek,
-    Phase,
-    Receipt,
     Reclaim,
     Release,
     Return,
@@ -30,6 +20,10 @@ from holdfast.core.owner import (
     Transfer,
     Write,
 )
+from holdfast.core.held import Held, Letter, Receipt
+from holdfast.core.ledger import Aside, Checkpoint, Commit, Result, RunLog, Span, Started
+from holdfast.core.message import Life, Place
+from holdfast.core.owner import ALONE_OPENINGS, RUN_LIMIT, Owner, OwnerRules, Phase
 from holdfast.core.retry import Backoff
 from holdfast.core.sequencer import Rules
 

@@ -6,10 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.core.held import (
-    Held,
-    Receipt,
-)
+from holdfast.core.held import Held, Receipt
 from holdfast.core.message import Place
 from holdfast.ports.coordinator import Member
 
@@ -28,15 +25,15 @@ class Log:
         return [event for known, event, _ in self.entries if known == level]
 
 
-class Member0:
+class StandingMembership:
     """A membership that is as the test says."""
 
-    def __init__(self, id: str = "me", *others: Member) -> None:
-        self.id = id
+    def __init__(self, *others: Member) -> None:
+        self.id = "me"
         self.alive = True
         self.joined = asyncio.Event()
         self.joined.set()
-        self.view = {m.id: m for m in (Member(id, id, f"sim://{id}"), *others)}
+        self.view = {m.id: m for m in (Member("me", "me", "sim://me"), *others)}
         self.suspected: list[str] = []
 
     async def suspect(self, member: str) -> None:

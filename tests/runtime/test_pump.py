@@ -5,12 +5,10 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
-from tests.runtime.fakes import Log, Member0
+from tests.runtime.fakes import Log, StandingMembership
 
 from holdfast.adapters.memory.queue import MemoryQueue
-from holdfast.core.held import (
-    Receipt,
-)
+from holdfast.core.held import Receipt
 from holdfast.errors import InvalidMessage, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import Delivery, Outgoing
@@ -51,7 +49,7 @@ class Rig:
 
     def __init__(self, clock: Clock, tasks: Tasks) -> None:
         self.queue = Flaky(clock)
-        self.membership = Member0()
+        self.membership = StandingMembership()
         self.stats = Stats()
         self.log = Log()
         self.room = True

@@ -33,14 +33,34 @@ from typing import Literal
 
 import msgspec
 
+from holdfast.core.commands import (
+    CheckClaim,
+    Command,
+    Dropped,
+    HandOff,
+    Open,
+    Peek,
+    Reclaim,
+    Release,
+    Return,
+    Run,
+    Settle,
+    Start,
+    Transfer,
+    Write,
+)
+from holdfast.core.held import Held, Letter, Receipt
 from holdfast.core.ledger import Aside, Checkpoint, Commit, Result, Span
-from holdfast.core.message import Life, Place, may_follow
-from holdfast.core.progress import Visibility
+from holdfast.core.message import Life, Place
 from holdfast.core.retry import Backoff
 from holdfast.core.sequencer import Composed, Gap, Ready, Rules, Sequencer, Verdict
 
 ALONE_OPENINGS = 2
 """A head that so many openings have begun and not finished is tried alone on its node."""
+
+LOOK_S = 30.0
+"""How often an owner that stands still, parked or behind a held gap, looks at the store: whoever changed the
+stream there may not have been able to say so."""
 
 RUN_LIMIT = 32
 """Messages that one run hands to a slot at most, where each is to be committed soon anyway."""
@@ -73,155 +93,6 @@ class OwnerRules(msgspec.Struct, frozen=True):
     max_state_bytes: int = 8 << 20
 
 
-class Receipt(Visibility):
-    """One delivery of a held message, and who sent it here: nobody (``sender`` empty: this node received
-    it) or a membership that keeps custody under ``number`` and is reached at ``reply_to``."""
-
-    sender: str = ""
-    number: int = 0
-    reply_to: str = ""
-
-
-class Held(msgspec.Struct, eq=False):
-    """A message in the owner's hands, with every delivery of it that is known."""
-
-    place: Place
-    body: bytes
-    attributes: dict[str, str]
-    receipts: list[Receipt]
-    receives: int = 1
-    life: Life = Life.RECEIVED
-    suspect: bool = False
-    tries: int = 0
-    spent: bool = False
-    error: str = ""
-    detail: str = ""
-
-    def become(self, then: Life) -> None:
-        """Take the next step of a message's life; one that the table doesn't know is a mistake of ours."""
-        assert may_follow(self.life, then), (
-            f"{self.place.name} is {self.life.value}, so can't be {then.value}"
-        )
-        self.life = then
-
-    def come_back(self) -> None:
-        """Be as if just received: the opening that held it is over."""
-        if self.life is not Life.RECEIVED:
-            self.become(Life.RECEIVED)
-
-
-class Letter(msgspec.Struct, frozen=True):
-    """A dead letter to send: for a message, or for seqs that never came."""
-
-    reason: str
-    held: Held | None = None
-    run: int = 0
-    span: Span | None = None
-    detail: str = ""
-
-
-class Peek(msgspec.Struct, frozen=True):
-    """Read the checkpoint. Answer: ``peeked``."""
-
-
-class Open(msgspec.Struct, frozen=True):
-    """Open at ``expect``. Answer: ``opened`` or ``open_failed``."""
-
-    expect: int
-
-
-class CheckClaim(msgspec.Struct, frozen=True):
-    """Is the claim still ours? Answer: ``claim_checked``."""
-
-
-class Reclaim(msgspec.Struct, frozen=True):
-    """Claim again if the store shows ``epoch``. Answer: ``claim_checked``."""
-
-    epoch: int | None
-
-
-class Start(msgspec.Struct, frozen=True):
-    """Count an opening that begins ``head``. ``alone``: it has been begun so often that nothing else which
-    is suspected may run on this node meanwhile, or it would be blamed too. Answer: ``started`` or
-    ``fenced``."""
-
-    head: str
-    alone: bool = False
-
-
-class Run(msgspec.Struct, frozen=True):
-    """Run messages in the slot, after opening the handler from ``state`` if ``fresh``.
-    Answer: ``ran``, ``load_failed``, ``rejected`` or ``slot_died``."""
-
-    messages: tuple[Held, ...]
-    fresh: bool
-    state: bytes | None
-    version: int
-    limit: int
-
-
-class Write(msgspec.Struct, frozen=True):
-    """Send the commit, and again unchanged for as long as its outcome is unknown.
-    Answer: ``committed`` or ``fenced``."""
-
-    commit: Commit
-
-
-class Settle(msgspec.Struct, frozen=True):
-    """Send the letters; then delete every receipt; then report to senders. Answer: ``settled``, whatever
-    the generation. Goes on even after DROPPED: all of it is covered by an accepted commit.
-
-    ``duplicate``: an earlier commit covers the message, and this delivery of it was not needed."""
-
-    letters: tuple[Letter, ...]
-    messages: tuple[Held, ...]
-    duplicate: bool = False
-
-
-class Return(msgspec.Struct, frozen=True):
-    """Messages that this owner won't handle go back: to their senders, own ones to the router."""
-
-    messages: tuple[Held, ...]
-
-
-class Transfer(msgspec.Struct, frozen=True):
-    """Hand the claim to ``target``. Answer: ``transferred``."""
-
-    target: str
-
-
-class HandOff(msgspec.Struct, frozen=True):
-    """Forward what is held to the new owner, into custody; foreign ones are sent back to their senders."""
-
-    target: str
-    messages: tuple[Held, ...]
-
-
-class Release(msgspec.Struct, frozen=True):
-    """Give up the claim. Answer: ``released``."""
-
-
-class Dropped(msgspec.Struct, frozen=True):
-    """The end: forget this owner."""
-
-
-Command = (
-    Peek
-    | Open
-    | CheckClaim
-    | Reclaim
-    | Start
-    | Run
-    | Write
-    | Settle
-    | Return
-    | Transfer
-    | HandOff
-    | Release
-    | Dropped
-)
-
-
 class Entry(msgspec.Struct, frozen=True):
     """One line of a batch: what the next commit says of a message or a gap."""
 
@@ -251,6 +122,7 @@ class Owner:
         "_flying",
         "_held",
         "_loaded",
+        "_look_at",
         "_marked",
         "_next_head",
         "_out",
@@ -311,6 +183,7 @@ class Owner:
         self._begun: dict[str, int] = {}
         self._run_cap = 0
         self._retry_at = 0.0
+        self._look_at = 0.0
         self._batch: list[Entry] = []
         self._batch_at = 0.0
         self._flying: list[Entry] = []
@@ -463,6 +336,7 @@ class Owner:
             self._wary, self._suspect = True, checkpoint.started.head
             self._begun = {head.head: head.openings for head in (*checkpoint.suspects, checkpoint.started)}
         self._busy_at = now
+        self._look_at = now + LOOK_S
         self._judge_held(now)
         self._advance(now)
 
@@ -511,8 +385,9 @@ class Owner:
             self._out.append(Reclaim(self.epoch))
 
     def poked(self) -> None:
-        """An operator changed the stream at the store: look."""
-        if self.phase is Phase.OWNER:
+        """An operator changed the stream at the store: look. An opening may have been answered before the
+        change; one that is still to come will see it, and an owner that leaves need not."""
+        if self.phase in (Phase.OPENING, Phase.OWNER, Phase.MOVING):
             self._out.append(Peek())
 
     def drop(self) -> None:
@@ -832,6 +707,11 @@ class Owner:
             else:
                 self.phase = Phase.RELEASING
                 self._out.append(Release())
+        elif self._held and self.wake_at is None:
+            if now >= self._look_at:
+                self._look_at = now + LOOK_S
+                self._out.append(Peek())
+            self._wake(self._look_at)
 
     def move(self, target: str, now: float) -> bool:
         """Bring the stream to the membership ``target``, or to nobody if that is empty: the claim is then
@@ -851,6 +731,7 @@ class Owner:
             self.drop()
         else:
             self.phase = Phase.OWNER
+            self._out.append(Peek())  # a poke may have been missed meanwhile
             self._judge_held(now)
             self._advance(now)
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.held import Held, Letter, Receipt
 from holdfast.core.message import Life, fixed
-from holdfast.core.owner import Held, Letter, Receipt
 from holdfast.core.progress import chunks, due
 from holdfast.errors import HoldfastError, Retry
 from holdfast.ports.clock import Clock

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.core.owner import Receipt
+from holdfast.core.held import Receipt
 from holdfast.core.retry import Backoff
 from holdfast.errors import HoldfastError, InvalidMessage
 from holdfast.ports.clock import Clock

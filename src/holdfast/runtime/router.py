@@ -14,8 +14,8 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from holdfast.core.held import Held, Receipt
 from holdfast.core.message import Life
-from holdfast.core.owner import Held, Receipt
 from holdfast.core.placement import choose
 from holdfast.errors import HoldfastError, MembershipLost, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock

@@ -7,8 +7,9 @@ import heapq
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeVar
 
-from holdfast.core import owner as machine
-from holdfast.core.owner import Held, Owner, OwnerRules, Phase, Receipt
+from holdfast.core import commands
+from holdfast.core.held import Held, Receipt
+from holdfast.core.owner import Owner, OwnerRules, Phase
 from holdfast.core.sequencer import Rules
 from holdfast.errors import (
     ClaimLost,
@@ -37,7 +38,7 @@ from holdfast.streams.spec import StreamSpec
 T = TypeVar("T")
 
 
-class Entry:
+class Owned:
     """One owned key: its machine, its claim, its seat, and the slot its handler was last opened in."""
 
     __slots__ = ("alone", "claim", "key", "owner", "reopened", "seat", "slot", "spec", "timer_at")
@@ -116,8 +117,8 @@ class Owners:
         self._stats = stats
         self._log = log
         self._membership = membership
-        self._entries: dict[str, Entry] = {}
-        self._holding: dict[str, Entry] = {}  # those with messages: cost goes with work, not with keys
+        self._entries: dict[str, Owned] = {}
+        self._holding: dict[str, Owned] = {}  # those with messages: cost goes with work, not with keys
         self._warm: dict[str, Seat] = {}
         self._timers: list[tuple[float, str]] = []
         self._timer_set = asyncio.Event()
@@ -133,10 +134,10 @@ class Owners:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[Owned]:
         return iter(list(self._entries.values()))
 
-    def get(self, key: str) -> Entry | None:
+    def get(self, key: str) -> Owned | None:
         """The entry of an owned key."""
         return self._entries.get(key)
 
@@ -169,7 +170,7 @@ class Owners:
         if spec is None:
             return False
         owner = Owner(key, self._rules[stream], self._clock.monotonic())
-        entry = self._entries[key] = Entry(spec, key, owner, claim)
+        entry = self._entries[key] = Owned(spec, key, owner, claim)
         self._perform(entry)
         return True
 
@@ -274,7 +275,7 @@ class Owners:
 
     # -- timers -----------------------------------------------------------------------------------------
 
-    def _set_timer(self, entry: Entry) -> None:
+    def _set_timer(self, entry: Owned) -> None:
         at = entry.owner.wake_at
         if at is not None and (entry.timer_at is None or at < entry.timer_at):
             entry.timer_at = at
@@ -296,7 +297,7 @@ class Owners:
                 if entry is not None and entry.timer_at == at:
                     self._ring(entry, now)
 
-    def _ring(self, entry: Entry, now: float) -> None:
+    def _ring(self, entry: Owned, now: float) -> None:
         entry.timer_at = None
         if entry.owner.wake_at is not None and entry.owner.wake_at <= now:
             entry.owner.ticked(now)
@@ -306,40 +307,40 @@ class Owners:
 
     # -- commands ---------------------------------------------------------------------------------------
 
-    def _perform(self, entry: Entry) -> None:
+    def _perform(self, entry: Owned) -> None:
         for command in entry.owner.commands():
             match command:
-                case machine.Run():
+                case commands.Run():
                     self._tasks.spawn(self._run(entry, command))
-                case machine.Write():
+                case commands.Write():
                     self._tasks.spawn(self._write(entry, command))
-                case machine.Settle():
+                case commands.Settle():
                     self._settle(entry, command)
-                case machine.Return():
+                case commands.Return():
                     foreign = self._router.take_back(entry.spec.name, entry.key, command.messages)
                     self._send_back(foreign)
-                case machine.HandOff():
+                case commands.HandOff():
                     self._stats.moved_out += 1
                     self._router.departed(entry.key, command.target, entry.owner.epoch)
                     foreign = self._router.take_back(
                         entry.spec.name, entry.key, command.messages, command.target
                     )
                     self._send_back(foreign)
-                case machine.Dropped():
+                case commands.Dropped():
                     self._forget(entry)
-                case machine.Peek():
+                case commands.Peek():
                     self._tasks.spawn(self._peek(entry))
-                case machine.Open():
+                case commands.Open():
                     self._tasks.spawn(self._open(entry, command.expect))
-                case machine.Start():
+                case commands.Start():
                     self._tasks.spawn(self._start_head(entry, command))
-                case machine.CheckClaim():
+                case commands.CheckClaim():
                     self._tasks.spawn(self._check_claim(entry))
-                case machine.Reclaim():
+                case commands.Reclaim():
                     self._tasks.spawn(self._reclaim(entry, command.epoch))
-                case machine.Transfer():
+                case commands.Transfer():
                     self._tasks.spawn(self._transfer(entry, command.target))
-                case machine.Release():
+                case commands.Release():
                     self._tasks.spawn(self._release(entry))
         if entry.alone and not entry.owner.at_risk:
             entry.alone = False
@@ -350,13 +351,13 @@ class Owners:
             del self._holding[entry.key]
         self._set_timer(entry)
 
-    def _answer(self, entry: Entry, generation: int, feed: Callable[[float], None]) -> None:
+    def _answer(self, entry: Owned, generation: int, feed: Callable[[float], None]) -> None:
         """Feed an answer to the machine, unless it belongs to an opening that is over."""
         if entry.owner.generation == generation:
             feed(self._clock.monotonic())
             self._perform(entry)
 
-    async def _insist(self, entry: Entry, call: Callable[[], Awaitable[T]], *retried: Retry) -> T:
+    async def _insist(self, entry: Owned, call: Callable[[], Awaitable[T]], *retried: Retry) -> T:
         """Repeat a call for as long as it fails in a way that may be retried, and the opening stands.
 
         Raises Fenced once it doesn't."""
@@ -373,7 +374,7 @@ class Owners:
             if entry.owner.generation != generation:
                 raise Fenced(f"{entry.key}: the opening is over", 0)
 
-    async def _peek(self, entry: Entry) -> None:
+    async def _peek(self, entry: Owned) -> None:
         generation = entry.owner.generation
         try:
             checkpoint = await self._insist(
@@ -383,7 +384,7 @@ class Owners:
             return
         self._answer(entry, generation, lambda now: entry.owner.peeked(checkpoint, now))
 
-    async def _open(self, entry: Entry, expect: int) -> None:
+    async def _open(self, entry: Owned, expect: int) -> None:
         generation = entry.owner.generation
         try:
             checkpoint = await self._insist(
@@ -395,7 +396,7 @@ class Owners:
         self._stats.opened += 1
         self._answer(entry, generation, lambda now: entry.owner.opened(checkpoint, now))
 
-    async def _check_claim(self, entry: Entry) -> None:
+    async def _check_claim(self, entry: Owned) -> None:
         generation = entry.owner.generation
         entry.reopened += 1
         if entry.reopened > 1:
@@ -411,7 +412,7 @@ class Owners:
             entry.claim = claim
         self._answer(entry, generation, lambda now: entry.owner.claim_checked(ours, now))
 
-    async def _reclaim(self, entry: Entry, epoch: int | None) -> None:
+    async def _reclaim(self, entry: Owned, epoch: int | None) -> None:
         """After a lost membership: the store says whether this opening still stands."""
         generation = entry.owner.generation
         membership = self._membership()
@@ -422,20 +423,20 @@ class Owners:
             ours = False
         self._answer(entry, generation, lambda now: entry.owner.claim_checked(ours, now))
 
-    async def _claim_again(self, entry: Entry, epoch: int | None) -> bool:
+    async def _claim_again(self, entry: Owned, epoch: int | None) -> bool:
         if not await self._epoch_stands(entry, epoch):
             return False
         member = self._membership().id
         entry.claim = await self._coordinator.claim(entry.key, member)
         return entry.claim.member == member
 
-    async def _epoch_stands(self, entry: Entry, epoch: int | None) -> bool:
+    async def _epoch_stands(self, entry: Owned, epoch: int | None) -> bool:
         if epoch is None:
             return True
         checkpoint = await self._state.peek(entry.key)
         return checkpoint is not None and checkpoint.epoch == epoch
 
-    async def _start_head(self, entry: Entry, command: machine.Start) -> None:
+    async def _start_head(self, entry: Owned, command: commands.Start) -> None:
         generation, epoch = entry.owner.generation, entry.owner.epoch
         if command.alone:
             await self._quarantine.acquire()
@@ -453,7 +454,7 @@ class Owners:
             return
         self._answer(entry, generation, lambda now: entry.owner.started(openings, now))
 
-    async def _write(self, entry: Entry, command: machine.Write) -> None:
+    async def _write(self, entry: Owned, command: commands.Write) -> None:
         """Send a commit; while its outcome is unknown, the very same again."""
         generation, commit = entry.owner.generation, command.commit
         try:
@@ -471,7 +472,7 @@ class Owners:
         entry.reopened = 0
         self._answer(entry, generation, entry.owner.committed)
 
-    async def _run(self, entry: Entry, command: machine.Run) -> None:
+    async def _run(self, entry: Owned, command: commands.Run) -> None:
         generation, spec = entry.owner.generation, entry.spec
         works = [Work(held.place.run, held.place.seq, held.body, held.tries + 1) for held in command.messages]
         owner = entry.owner
@@ -512,7 +513,7 @@ class Owners:
             ),
         )
 
-    async def _open_handler(self, entry: Entry, command: machine.Run) -> None:
+    async def _open_handler(self, entry: Owned, command: commands.Run) -> None:
         if entry.seat is None:
             entry.seat = self._warm.pop(entry.key, None) or self._pool.assign()
         spec, key = entry.spec, entry.plain_key
@@ -520,7 +521,7 @@ class Owners:
             entry.seat, spec.timeout_s, lambda slot: slot.open(spec.name, key, command.state, command.version)
         )
 
-    def _settle(self, entry: Entry, command: machine.Settle) -> None:
+    def _settle(self, entry: Owned, command: commands.Settle) -> None:
         owner = entry.owner
         deliveries = sum(len(held.receipts) for held in command.messages)
         self._stats.duplicates += deliveries - (0 if command.duplicate else len(command.messages))
@@ -536,7 +537,7 @@ class Owners:
         if foreign:
             self._tasks.spawn(self._report(foreign, False))
 
-    async def _transfer(self, entry: Entry, target: str) -> None:
+    async def _transfer(self, entry: Owned, target: str) -> None:
         generation = entry.owner.generation
         try:
             outcome = await self._insist(
@@ -546,7 +547,7 @@ class Owners:
             return
         self._answer(entry, generation, lambda now: entry.owner.transferred(outcome, now))
 
-    async def _try_transfer(self, entry: Entry, target: str) -> Literal["done", "kept", "refused"]:
+    async def _try_transfer(self, entry: Owned, target: str) -> Literal["done", "kept", "refused"]:
         try:
             await self._coordinator.transfer(entry.claim, target)
         except MembershipLost:
@@ -557,7 +558,7 @@ class Owners:
             return "done" if claim is not None and claim.member == target else "refused"
         return "done"
 
-    async def _release(self, entry: Entry) -> None:
+    async def _release(self, entry: Owned) -> None:
         generation = entry.owner.generation
         try:
             await self._coordinator.release(entry.claim)
@@ -565,7 +566,7 @@ class Owners:
             self._log.debug("could not release", key=entry.key, error=str(error))
         self._answer(entry, generation, lambda now: entry.owner.released())
 
-    def _forget(self, entry: Entry) -> None:
+    def _forget(self, entry: Owned) -> None:
         if self._entries.get(entry.key) is entry:
             del self._entries[entry.key]
             self._forgot.set()
@@ -577,7 +578,7 @@ class Owners:
             entry.seat = entry.slot = None
 
 
-def phases(entries: Iterable[Entry]) -> dict[str, int]:
+def phases(entries: Iterable[Owned]) -> dict[str, int]:
     """How many owners stand in each phase, for status."""
     counts = dict.fromkeys((phase.value for phase in Phase), 0)
     for entry in entries:

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast.core.held import Held, Receipt
 from holdfast.core.message import Place
-from holdfast.core.owner import Held, Receipt
 from holdfast.core.placement import spread
 from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.ports.coordinator import Claim, Load, Member

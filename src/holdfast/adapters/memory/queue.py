@@ -191,7 +191,8 @@ class MemoryQueue:
 
     def _add(self, body: bytes, attributes: dict[str, str], delay_s: float) -> str:
         self._numbers += 1
-        message = Stored(self._numbers, f"m{self._numbers}", body, dict(attributes), 0, self._clock.monotonic())
+        now = self._clock.monotonic()
+        message = Stored(self._numbers, f"m{self._numbers}", body, dict(attributes), 0, now)
         self.messages[message.number] = message
         self._hide(message, delay_s)
         self._note("sent", message)

@@ -14,15 +14,15 @@ from unittest import mock
 import msgspec
 
 from holdfast.adapters.memory.coordinator import MemoryCoordinator
-from holdfast.core import ledger
-from holdfast.core import owner as machine
+from holdfast.core import commands, ledger
+from holdfast.core.held import Held, Letter
 from holdfast.core.ledger import Checkpoint
 from holdfast.core.message import Life
-from holdfast.core.owner import Held, Letter, Owner
+from holdfast.core.owner import Entry, Owner
 from holdfast.core.sequencer import Sequencer
 from holdfast.errors import HoldfastError, OutcomeUnknown
 from holdfast.runtime.router import Custody, Router
-from holdfast.streams.owners import Entry, Owners
+from holdfast.streams.owners import Owned, Owners
 
 
 class Mutation(msgspec.Struct, frozen=True):
@@ -51,13 +51,13 @@ def _as_committed(held: Held) -> Held:
 _append = Owner._append
 
 
-def _settle_at_once(self: Owner, entry: machine.Entry, now: float) -> None:
+def _settle_at_once(self: Owner, entry: Entry, now: float) -> None:
     _append(self, entry, now)
     if entry.kind == "done" and entry.held is not None:
         self._settle((), (_as_committed(entry.held),))
 
 
-def _letter_at_once(self: Owner, entry: machine.Entry, now: float) -> None:
+def _letter_at_once(self: Owner, entry: Entry, now: float) -> None:
     _append(self, entry, now)
     if entry.kind in ("skip", "late", "parked") and entry.held is not None:
         self._settle((Letter(entry.reason, _as_committed(entry.held)),), ())
@@ -77,7 +77,7 @@ def _keep_no_more(self: Sequencer, composed: Any) -> list[Any]:
     return []
 
 
-async def _believe_unknown(self: Owners, entry: Entry, command: machine.Write) -> None:
+async def _believe_unknown(self: Owners, entry: Owned, command: commands.Write) -> None:
     generation = entry.owner.generation
     try:
         await self._state.commit(command.commit)

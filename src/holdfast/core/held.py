@@ -1,0 +1,56 @@
+"""Messages in a node's hands, and the letters that say what became of some."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.core.ledger import Span
+from holdfast.core.message import Life, Place, may_follow
+from holdfast.core.progress import Visibility
+
+
+class Receipt(Visibility):
+    """One delivery of a held message, and who sent it here: nobody (``sender`` empty: this node received
+    it) or a membership that keeps custody under ``number`` and is reached at ``reply_to``."""
+
+    sender: str = ""
+    number: int = 0
+    reply_to: str = ""
+
+
+class Held(msgspec.Struct, eq=False):
+    """A message in the owner's hands, with every delivery of it that is known."""
+
+    place: Place
+    body: bytes
+    attributes: dict[str, str]
+    receipts: list[Receipt]
+    receives: int = 1
+    life: Life = Life.RECEIVED
+    suspect: bool = False
+    tries: int = 0
+    spent: bool = False
+    error: str = ""
+    detail: str = ""
+
+    def become(self, then: Life) -> None:
+        """Take the next step of a message's life; one that the table doesn't know is a mistake of ours."""
+        assert may_follow(self.life, then), (
+            f"{self.place.name} is {self.life.value}, so can't be {then.value}"
+        )
+        self.life = then
+
+    def come_back(self) -> None:
+        """Be as if just received: the opening that held it is over."""
+        if self.life is not Life.RECEIVED:
+            self.become(Life.RECEIVED)
+
+
+class Letter(msgspec.Struct, frozen=True):
+    """A dead letter to send: for a message, or for seqs that never came."""
+
+    reason: str
+    held: Held | None = None
+    run: int = 0
+    span: Span | None = None
+    detail: str = ""

@@ -1,0 +1,30 @@
+"""A message in hand keeps to the table of its life."""
+
+import pytest
+
+from holdfast.core.held import Held
+from holdfast.core.message import Life, Place
+
+
+def held() -> Held:
+    return Held(Place(0, 7), b"body", {}, [])
+
+
+def test_a_message_takes_the_steps_of_its_life() -> None:
+    message = held()
+    for life in (Life.WAITING, Life.RUNNING, Life.APPENDED, Life.COMMITTED, Life.DELETED):
+        message.become(life)
+    assert message.life is Life.DELETED
+
+
+def test_a_step_that_the_table_lacks_is_a_mistake() -> None:
+    with pytest.raises(AssertionError, match="0007 is received, so can't be deleted"):
+        held().become(Life.DELETED)
+
+
+def test_a_message_comes_back_from_wherever_it_was() -> None:
+    message = held()
+    message.come_back()
+    message.become(Life.WAITING)
+    message.come_back()
+    assert message.life is Life.RECEIVED
