@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError, Parameter
 
 import holdfast
-from holdfast.cli import config, dlq, doctor, exits, ingest, node, output, results, status, streams
+from holdfast.cli import config, demo, dlq, doctor, exits, ingest, node, output, results, status, streams
 from holdfast.errors import HoldfastError
 
 HELP = """Keyed, ordered, stateful, at-least-once work for Python.
@@ -35,6 +35,7 @@ app.command(streams.app)
 app.command(dlq.app)
 app.command(doctor.doctor)
 app.command(config.app)
+app.command(demo.demo)
 
 
 def run(arguments: Sequence[str]) -> int:

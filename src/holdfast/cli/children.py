@@ -7,7 +7,8 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
-from typing import IO
+from pathlib import Path
+from typing import IO, Any
 
 from holdfast.adapters.forkserver import lifeline
 from holdfast.config import Config
@@ -16,12 +17,20 @@ PROGRAM = "from holdfast.cli.children import main; main()"
 
 
 class Launcher:
-    """Starts nodes with ``arguments`` and ``config``. Their logs go to ``stderr``, or where this process's
-    go. They live at most as long as this process, however that ends, and as the launcher itself."""
+    """Starts nodes with ``arguments`` and ``config`` in ``folder``, or where this process works; their logs
+    go to ``stderr``, or where its own go. They live at most as long as this process, however that ends,
+    and as the launcher itself."""
 
-    def __init__(self, arguments: Sequence[str], config: Config, stderr: IO[bytes] | None = None) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        config: Config,
+        folder: Path | None = None,
+        stderr: IO[Any] | None = None,
+    ) -> None:
         self._arguments = arguments
         self._config = config
+        self._folder = folder
         self._stderr = stderr
         self._ours, self._theirs = socket.socketpair()
 
@@ -31,6 +40,7 @@ class Launcher:
         return await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", PROGRAM, str(os.getpid()), str(fd), *self._arguments),
             env=os.environ | self._config.environment() | {"HOLDFAST_NODE_NAME": name},
+            cwd=self._folder,
             stdin=asyncio.subprocess.DEVNULL,
             stderr=self._stderr,
             pass_fds=[fd],

@@ -1,0 +1,189 @@
+"""The live part: real nodes on a fresh database, frames at a camera's pace, one node killed, one drained."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import structlog
+
+from holdfast.apps.vision.ingest import ingest
+from holdfast.cli import exits
+from holdfast.cli.children import Launcher
+from holdfast.cli.demo import app, watch
+from holdfast.cli.demo.picture import Node, Picture
+from holdfast.cli.demo.plan import DRAIN_AT, FPS, KILL_AT, RUN, Camera, Plan
+from holdfast.cli.demo.view import View
+from holdfast.cli.node import share_cores
+from holdfast.config import Config
+from holdfast.errors import HoldfastError
+from holdfast.log import set_up
+from holdfast.runtime.supervisor import Supervisor
+from holdfast.wiring import Services
+
+REFRESH_S = 0.2
+LOOK_S = 0.05
+START_TIMEOUT_S = 60.0
+STALL_TIMEOUT_S = 75.0
+"""Outlasts the visibility and the gap timeout, after which a missing frame is given up."""
+
+LOG = "nodes.log"
+LOG_LINES = 20
+
+log = structlog.get_logger()
+
+
+class DemoFailed(HoldfastError):
+    """The demo could not be shown; the text says why."""
+
+
+def settings(workspace: Path, nodes: int) -> Config:
+    """Everything of the demo is in its ``workspace``, and nothing is taken from elsewhere."""
+    place = quote(str(workspace))
+    config = Config(
+        url=f"sqlite:///{place}/holdfast.db",
+        objects_url=f"file:{place}/objects",
+        node_name="node",
+        log_format="json",
+    )
+    return share_cores(config, nodes)
+
+
+async def show(plan: Plan, picture: Picture, view: View, workspace: Path) -> None:
+    """Run the live part and fill the picture. Raises DemoFailed, and whatever services raise."""
+    config = settings(workspace, plan.nodes)
+    async with AsyncExitStack() as stack:
+        services = await stack.enter_async_context(Services(config))
+        logs = stack.enter_context((workspace / LOG).open("a"))
+        set_up("json", "info", logs)
+        nodes = Supervisor(
+            services.coordinator(),
+            services.clock,
+            Launcher(["node", app.PLACE], config, workspace, logs).node,
+            [f"node-{number}" for number in range(1, plan.nodes + 1)],
+            log,
+            final=(exits.OK, exits.USAGE),
+            drain_timeout_s=config.drain_timeout_s,
+        )
+        stack.push_async_callback(_end, nodes)
+        after, _ = await services.coordinator().watch(-1, 0)
+        await nodes.start()
+        await _while_running(
+            _play(plan, services, nodes, picture),
+            _guard(nodes, workspace / LOG),
+            _refresh(services, picture, view),
+            watch.follow_results(services.state(), picture),
+            watch.follow_changes(services.coordinator(), picture, after),
+            watch.follow_metrics(services.clock, picture),
+        )
+
+
+async def _end(nodes: Supervisor) -> None:
+    """The streams are done, and nobody is left to take them."""
+    nodes.kill()
+    await nodes.stop()
+
+
+async def _while_running(main: Coroutine[Any, Any, None], *others: Coroutine[Any, Any, None]) -> None:
+    """Run ``main`` to its end, and the others meanwhile; the first error ends them all."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            helpers = [group.create_task(other) for other in others]
+            await group.create_task(main)
+            for helper in helpers:
+                helper.cancel()
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+
+
+async def _guard(nodes: Supervisor, logs: Path) -> None:
+    await nodes.ended.wait()
+    text = await asyncio.to_thread(logs.read_text, errors="replace")
+    last = "\n".join(text.splitlines()[-LOG_LINES:])
+    raise DemoFailed(f"all nodes have ended; the last they said:\n{last}")
+
+
+async def _refresh(services: Services, picture: Picture, view: View) -> None:
+    while True:
+        view.update(picture)
+        await services.clock.sleep(REFRESH_S)
+
+
+# --- the play
+
+
+async def _play(plan: Plan, services: Services, nodes: Supervisor, picture: Picture) -> None:
+    clock = services.clock
+    async with asyncio.timeout(START_TIMEOUT_S):
+        while len(picture.nodes) < plan.nodes:
+            await clock.sleep(LOOK_S)
+    picture.begin()
+    hurt = asyncio.create_task(_hurt(plan, services, nodes, picture))
+    try:
+        await asyncio.gather(*(_film(camera, plan, services, picture) for camera in plan.cameras))
+        await hurt
+    finally:
+        hurt.cancel()
+    await _all_committed(services, picture)
+
+
+async def _film(camera: Camera, plan: Plan, services: Services, picture: Picture) -> None:
+    stream = picture.streams[camera.key]
+    await ingest(
+        camera.video,
+        camera.key,
+        RUN,
+        objects=services.objects(),
+        queue=services.queue(app.STREAM),
+        clock=services.clock,
+        fps=FPS,
+        seconds=plan.seconds,
+        realtime=True,
+        progress=partial(setattr, stream, "sent"),
+    )
+
+
+async def _all_committed(services: Services, picture: Picture) -> None:
+    """Wait for the results of all frames, or until no more come."""
+    seen, since = -1, 0.0
+    while picture.committed < picture.sent:
+        now = services.clock.monotonic()
+        if picture.committed != seen:
+            seen, since = picture.committed, now
+        elif now - since > STALL_TIMEOUT_S:
+            picture.tell(f"nothing was committed for {STALL_TIMEOUT_S:g} s")
+            return
+        await services.clock.sleep(LOOK_S)
+
+
+async def _hurt(plan: Plan, services: Services, nodes: Supervisor, picture: Picture) -> None:
+    """Kill the node that owns most; later, drain another."""
+    if not plan.faults:
+        return
+    began_at = services.clock.monotonic()
+    await services.clock.sleep(KILL_AT * plan.seconds)
+    victim = _busiest(picture)
+    picture.killed(victim)
+    _signal(nodes, picture.nodes[victim], signal.SIGKILL)
+    await services.clock.sleep(began_at + DRAIN_AT * plan.seconds - services.clock.monotonic())
+    while sum(node.state == "running" for node in picture.nodes.values()) < plan.nodes:
+        await services.clock.sleep(LOOK_S)  # until the killed one is back
+    leaving = _busiest(picture)
+    picture.draining(leaving)
+    _signal(nodes, picture.nodes[leaving], signal.SIGTERM)
+
+
+def _busiest(picture: Picture) -> str:
+    """The membership that owns most streams."""
+    running = {member: node for member, node in picture.nodes.items() if node.state == "running"}
+    return max(running, key=lambda member: len(picture.owned(running[member].name)))
+
+
+def _signal(nodes: Supervisor, node: Node, number: signal.Signals) -> None:
+    nodes.lives[node.place].signal(number)

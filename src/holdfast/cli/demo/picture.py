@@ -1,0 +1,187 @@
+"""What is known of the live part so far: nodes, streams, owners, and what happened to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from holdfast.ports.coordinator import Change, Member
+
+RATE_S = 2.0
+"""Rates are taken over this time."""
+
+
+class Committed(NamedTuple):
+    """A line of the results log. ``at`` is wall time; ``owner`` the node that had the stream."""
+
+    frame: int
+    at: float
+    owner: str
+    result: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Node:
+    """One life of a node. ``place`` is the supervisor's name for it, which its next life has too."""
+
+    name: str
+    place: str
+    address: str
+    state: Literal["running", "draining", "ended", "killed"] = "running"
+    duplicates: int = 0
+
+
+@dataclass(slots=True)
+class Stream:
+    """One stream. ``frames`` is how many will be sent."""
+
+    frames: int
+    sent: int = 0
+    owner: str = ""
+    moves: int = 0
+    committed: list[Committed] = field(default_factory=list)
+
+
+class Kill(NamedTuple):
+    """A node killed at a wall time, with the streams it owned."""
+
+    at: float
+    node: str
+    keys: tuple[str, ...]
+
+
+class Event(NamedTuple):
+    """Something worth telling, so many seconds after the beginning."""
+
+    at_s: float
+    text: str
+
+
+class Picture:
+    """Takes what is seen, in the order it is seen. ``frames`` says how many each stream will have."""
+
+    def __init__(self, frames: Mapping[str, int], now: Callable[[], float]) -> None:
+        self.now = now
+        self.began_at = now()
+        self.nodes: dict[str, Node] = {}
+        self.streams = {key: Stream(count) for key, count in frames.items()}
+        self.events: list[Event] = []
+        self.kill: Kill | None = None
+        self.moves = 0
+        self._back: set[str] = set()
+
+    @property
+    def frames(self) -> int:
+        """Frames that will be sent."""
+        return sum(stream.frames for stream in self.streams.values())
+
+    @property
+    def sent(self) -> int:
+        """Frames sent so far."""
+        return sum(stream.sent for stream in self.streams.values())
+
+    @property
+    def committed(self) -> int:
+        """Results so far."""
+        return sum(len(stream.committed) for stream in self.streams.values())
+
+    @property
+    def duplicates(self) -> int:
+        """Duplicate deliveries that nodes dropped."""
+        return sum(node.duplicates for node in self.nodes.values())
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the beginning."""
+        return self.now() - self.began_at
+
+    def name(self, member: str) -> str:
+        """What a membership's node is called here."""
+        node = self.nodes.get(member)
+        return node.name if node else ""
+
+    def owned(self, name: str) -> list[str]:
+        """The streams of a node."""
+        return [key for key, stream in self.streams.items() if stream.owner == name]
+
+    def rate(self, name: str) -> float:
+        """Frames a second that a node has committed of late."""
+        since = self.now() - RATE_S
+        recent = 0
+        for stream in self.streams.values():
+            for line in reversed(stream.committed):
+                if line.at < since:
+                    break
+                recent += line.owner == name
+        return recent / min(RATE_S, max(self.elapsed_s, 0.1))
+
+    # -- what is seen
+
+    def begin(self) -> None:
+        """The first frame is sent now."""
+        self.began_at = self.now()
+
+    def tell(self, text: str) -> None:
+        """Note an event."""
+        self.events.append(Event(self.elapsed_s, text))
+
+    def changed(self, change: Change) -> None:
+        """A change at the coordinator."""
+        if change.kind == "joined" and change.member is not None:
+            self._joined(change.member)
+        elif change.kind == "left" and change.member is not None:
+            self._left(change.member)
+        elif change.claim is not None:
+            key, node = change.claim.key.partition("/")[2], self.nodes.get(change.claim.member)
+            if node is not None and key in self.streams:
+                self._claimed(self.streams[key], node)
+
+    def _joined(self, member: Member) -> None:
+        place = member.name.rpartition("-")[0]
+        lives = sum(node.place == place for node in self.nodes.values())
+        name = f"{place}·{lives + 1}" if lives else place
+        self.nodes[member.id] = Node(name, place, member.address)
+        self.tell(f"{place} is started again, as {name}" if lives else f"{name} joined")
+
+    def _left(self, member: Member) -> None:
+        node = self.nodes.get(member.id)
+        if node is not None and node.state != "killed":
+            if node.state == "draining":
+                self.tell(f"{node.name} has drained and ended")
+            node.state = "ended"
+
+    def _claimed(self, stream: Stream, node: Node) -> None:
+        before = next((other for other in self.nodes.values() if other.name == stream.owner), None)
+        if before is not None and before is not node:
+            stream.moves += 1
+            if before.state in ("running", "draining"):
+                self.moves += 1
+        stream.owner = node.name
+
+    def killed(self, member: str) -> None:
+        """A node is killed now."""
+        node = self.nodes[member]
+        node.state = "killed"
+        keys = tuple(self.owned(node.name))
+        self.kill = Kill(self.now(), node.name, keys)
+        self.tell(f"{node.name} killed (SIGKILL); it owned {', '.join(keys) or 'nothing'}")
+
+    def draining(self, member: str) -> None:
+        """A node is told to end now."""
+        node = self.nodes[member]
+        node.state = "draining"
+        self.tell(f"{node.name} drains (SIGTERM); it owns {', '.join(self.owned(node.name)) or 'nothing'}")
+
+    def result(self, key: str, line: Committed) -> None:
+        """The next line of the results log."""
+        self.streams[key].committed.append(line)
+        kill = self.kill
+        if kill and key in kill.keys and key not in self._back and goes_on(line, kill):
+            self._back.add(key)
+            self.tell(f"{key} goes on at {line.owner} after {1000 * (line.at - kill.at):.0f} ms")
+
+
+def goes_on(line: Committed, kill: Kill) -> bool:
+    """True for a commit of another node after the kill."""
+    return line.at >= kill.at and line.owner != kill.node
