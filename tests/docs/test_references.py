@@ -19,9 +19,7 @@ from tests.docs.pages import DOCS, PAGES, ROOT, blocks, name, prose, rows
 from docs import generate
 from holdfast import cli, config
 from holdfast.config import Config
-from holdfast.core.owner import (
-    Phase,
-)
+from holdfast.core.owner import Phase
 from holdfast.runtime.stats import Stats
 from holdfast.streams.spec import StreamSpec
 from holdfast.testing.simulator.mutations import RULES
