@@ -1,0 +1,236 @@
+"""The keeper: deliveries stay alive while they are held, and end in one order: letters, deletes, reports."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from tests.runtime.fakes import Log, held, settle_down
+
+from holdfast.adapters.memory.queue import MemoryQueue
+from holdfast.core.held import Held, Letter, Receipt
+from holdfast.core.ledger import Span
+from holdfast.core.message import Life
+from holdfast.errors import OutcomeUnknown, TooLarge, Unavailable
+from holdfast.ports.clock import Clock
+from holdfast.ports.queue import Outgoing
+from holdfast.runtime.keeper import Keeper, Settlement
+from holdfast.runtime.limits import Limits
+from holdfast.runtime.service import Tasks
+from holdfast.runtime.stats import Stats
+
+VIRTUAL = True
+VISIBILITY_S = 30.0
+LIMITS = Limits(visibility_s=VISIBILITY_S)
+KEY = "s/k"
+
+
+class Queue:
+    """A queue whose calls fail as often as the test says, and that notes them."""
+
+    max_batch = 10
+
+    def __init__(self, clock: Clock) -> None:
+        self.standing = MemoryQueue(clock)
+        self.failing: dict[str, list[Exception]] = {}
+        self.calls: list[tuple[str, list[Any]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        async def call(items: Any, *args: Any) -> Any:
+            self.calls.append((name, list(items)))
+            if self.failing.get(name):
+                raise self.failing[name].pop(0)
+            return await getattr(self.standing, name)(items, *args)
+
+        return call
+
+    def names(self) -> list[str]:
+        return [name for name, _ in self.calls]
+
+
+class Rig:
+    """A keeper and all it talks to."""
+
+    def __init__(self, clock: Clock, tasks: Tasks) -> None:
+        self.queue = Queue(clock)
+        self.clock = clock
+        self.holding: list[Receipt] = []
+        self.story: list[str] = []
+        self.reports: list[tuple[list[int], bool]] = []
+        self.stats, self.log = Stats(), Log()
+        self.keeper = Keeper(
+            "s", self.queue, clock, LIMITS, tasks, self.stats, self.log,
+            holders=self._holders, report=self._report,
+        )  # fmt: skip
+        self.keeper.start()
+
+    def _holders(self, stream: str) -> Iterable[Receipt]:
+        assert stream == "s"
+        return list(self.holding)
+
+    async def _report(self, receipts: list[Receipt], settled: bool) -> None:
+        self.queue.calls.append(("report", [receipt.number for receipt in receipts]))
+        self.reports.append(([receipt.number for receipt in receipts], settled))
+
+    async def receive(self, count: int = 1) -> list[Held]:
+        """Messages with real deliveries, as an accepted commit leaves them."""
+        await self.queue.standing.send([Outgoing(b"%d" % n) for n in range(count)])
+        deliveries = await self.queue.standing.receive(count, 0, VISIBILITY_S, "me")
+        messages = [
+            held(n, delivery.receipt, expires_at=self.clock.monotonic() + VISIBILITY_S)
+            for n, delivery in enumerate(deliveries)
+        ]
+        for message in messages:
+            message.life = Life.COMMITTED
+        return messages
+
+    async def settle(self, messages: Iterable[Held], letters: Iterable[Letter] = ()) -> None:
+        """Hand it over, and wait until all is done that can be."""
+        done = asyncio.Event()
+        self.keeper.settle(Settlement(KEY, tuple(letters), tuple(messages), done.set))
+        await self.clock.wait(done, 60)
+        assert done.is_set()
+        await self.keeper.settled()
+        await settle_down()
+
+
+@pytest.fixture
+async def rig(clock: Clock, tasks: Tasks) -> Rig:
+    return Rig(clock, tasks)
+
+
+async def test_letters_go_before_deletes_and_deletes_before_reports(rig: Rig) -> None:
+    (message,) = await rig.receive()
+    message.receipts[0].sender = "other"
+    await rig.settle([message], [Letter("late", message)])
+    assert rig.queue.names() == ["bury", "delete", "report"]
+    assert rig.reports == [([0], True)]
+    assert rig.queue.standing.messages == {}
+    (letter,) = rig.queue.standing.letters.values()
+    assert (letter.reason, letter.key, letter.body) == ("late", "k", b"body 0")
+    assert message.life is Life.DELETED
+
+
+async def test_own_messages_are_reported_to_nobody(rig: Rig) -> None:
+    await rig.settle(await rig.receive())
+    assert rig.queue.names() == ["delete"]
+
+
+async def test_what_comes_together_goes_together_ten_a_call(rig: Rig) -> None:
+    messages = [message for _ in range(3) for message in await rig.receive(10)]
+    done: list[int] = []
+    for number, message in enumerate(messages):
+        rig.keeper.settle(Settlement(KEY, (), (message,), lambda number=number: done.append(number)))  # type: ignore[misc]
+    await rig.keeper.settled()
+    assert [len(items) for name, items in rig.queue.calls if name == "delete"] == [10, 10, 10]
+    assert rig.stats.delete_calls == 3
+    assert done == list(range(30))
+
+
+async def test_a_stale_receipt_is_never_used(rig: Rig) -> None:
+    first, second = await rig.receive(2)
+    first.receipts[0].stale = True
+    await rig.settle([first, second])
+    assert [items for name, items in rig.queue.calls if name == "delete"] == [[second.receipts[0].receipt]]
+    assert len(rig.queue.standing.messages) == 1
+    rig.holding = first.receipts
+    await rig.clock.sleep(VISIBILITY_S)
+    assert "extend" not in rig.queue.names()
+
+
+async def test_every_receipt_of_a_message_is_deleted_once(rig: Rig) -> None:
+    first, second = await rig.receive(2)
+    first.receipts += [*second.receipts, Receipt(first.receipts[0].receipt, 0, sender="other", number=7)]
+    await rig.settle([first])
+    (deleted,) = [items for name, items in rig.queue.calls if name == "delete"]
+    assert len(deleted) == len(set(deleted)) == 2
+    assert rig.queue.standing.messages == {}
+    assert rig.reports == [([7], True)]
+
+
+@pytest.mark.parametrize("call", ["bury", "delete"])
+@pytest.mark.parametrize("error", [Unavailable("down"), OutcomeUnknown("lost")])
+async def test_what_the_queue_does_not_answer_is_asked_again(rig: Rig, call: str, error: Exception) -> None:
+    (message,) = await rig.receive()
+    rig.queue.failing[call] = [error] * 5
+    began = rig.clock.monotonic()
+    await rig.settle([message], [Letter("late", message)])
+    assert rig.queue.names().count(call) == 6
+    assert rig.clock.monotonic() - began > 0.1, "after pauses that grow"
+    assert rig.queue.standing.messages == {}
+    assert len(rig.queue.standing.letters) == 1
+
+
+async def test_without_its_letter_no_message_is_deleted(rig: Rig) -> None:
+    """What is refused for good can't be insisted on, nor may it be lost."""
+    first, second = await rig.receive(2)
+    first.receipts[0].sender = "other"
+    rig.queue.failing["bury"] = [TooLarge("no letter of that size")]
+    done: list[int] = []
+    rig.keeper.settle(Settlement(KEY, (Letter("late", first),), (first,), lambda: done.append(1)))
+    rig.keeper.settle(Settlement(KEY, (), (second,), lambda: done.append(2)))
+    await rig.keeper.settled()
+    await settle_down()
+    assert [message.id for message in rig.queue.standing.messages.values()] == ["m1"]
+    assert rig.reports == [], "its sender keeps it"
+    assert done == [1, 2], "the stream goes on"
+    assert rig.log.events("error") == ["the queue refused for good"]
+
+
+async def test_seqs_that_never_came_have_a_letter_without_a_message(rig: Rig) -> None:
+    await rig.settle([], [Letter("never came", run=2, span=Span(5, 7))])
+    (letter,) = rig.queue.standing.letters.values()
+    assert (letter.id, letter.run, letter.seq, letter.body) == ("s/k:2:5-7", 2, "5-7", b"")
+    assert "delete" not in rig.queue.names()
+
+
+async def test_the_same_letter_sent_again_changes_nothing(rig: Rig) -> None:
+    for _ in range(2):
+        (message,) = await rig.receive()
+        await rig.settle([message], [Letter("skipped before", message)])
+    assert len(rig.queue.standing.letters) == 1
+    assert rig.stats.set_aside == 2
+
+
+# --- extending
+
+
+async def test_only_what_is_due_is_extended(rig: Rig) -> None:
+    now = rig.clock.monotonic()
+    soon, later = await rig.receive(2)
+    later.receipts[0].expires_at = now + 10 * VISIBILITY_S
+    rig.holding = [*soon.receipts, *later.receipts]
+    await rig.clock.sleep(VISIBILITY_S)
+    extended = {receipt for name, items in rig.queue.calls if name == "extend" for receipt in items}
+    assert extended == {soon.receipts[0].receipt}
+    assert soon.receipts[0].expires_at > now + VISIBILITY_S
+    assert not soon.receipts[0].stale
+
+
+async def test_what_is_held_stays_invisible_ten_a_call(rig: Rig) -> None:
+    messages = [message for _ in range(3) for message in await rig.receive(10)]
+    rig.holding = [receipt for message in messages for receipt in message.receipts]
+    await rig.clock.sleep(10 * VISIBILITY_S)
+    assert await rig.queue.standing.receive(10, 0, VISIBILITY_S, "other") == []
+    sizes = [len(items) for name, items in rig.queue.calls if name == "extend"]
+    assert set(sizes) == {10}
+    assert len(sizes) < 3 * 10 * 4, "a few calls a visibility, not one a message"
+
+
+async def test_a_failed_extension_leaves_time_for_another(rig: Rig) -> None:
+    (message,) = await rig.receive()
+    rig.holding = message.receipts
+    rig.queue.failing["extend"] = [Unavailable("down"), OutcomeUnknown("lost")]
+    await rig.clock.sleep(3 * VISIBILITY_S)
+    assert await rig.queue.standing.receive(10, 0, VISIBILITY_S, "other") == []
+    assert rig.log.events("warning").count("could not extend deliveries") == 2
+
+
+async def test_a_receipt_that_turns_out_stale_is_not_extended_again(rig: Rig) -> None:
+    (message,) = await rig.receive()
+    await rig.clock.sleep(VISIBILITY_S + 1)
+    assert await rig.queue.standing.receive(10, 0, VISIBILITY_S, "other")
+    rig.holding = message.receipts
+    await rig.clock.sleep(3 * VISIBILITY_S)
+    assert message.receipts[0].stale
+    assert rig.queue.names().count("extend") == 1
