@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any, cast
 
 import dramatiq
 from dramatiq.brokers.redis import RedisBroker
 
 from benchmarks.peers.tally import Tally
 
-broker = RedisBroker(url=os.environ["BENCHMARK_REDIS"], middleware=[])
+broker: Any = cast("Any", RedisBroker)(url=os.environ["BENCHMARK_REDIS"], middleware=[])
 dramatiq.set_broker(broker)
 tally = Tally(Path(os.environ["BENCHMARK_PLACE"]) / "tally")
 
 
-@dramatiq.actor(broker=broker)
-def nothing(key: str, n: int) -> None:
+def count(key: str, n: int) -> None:
     """Counts, so that it can be seen that it ran."""
     tally.count()
+
+
+nothing = dramatiq.actor(broker=broker)(count)

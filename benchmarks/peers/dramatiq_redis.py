@@ -30,7 +30,9 @@ for n in range(int(sys.argv[1])):
 """
 
 
-def measure(messages: int, processes: int, threads: int = THREADS, redis_options: tuple[str, ...] = ()) -> float:
+def measure(
+    messages: int, processes: int, threads: int = THREADS, redis_options: tuple[str, ...] = ()
+) -> float:
     """Tasks a second with so many worker processes."""
     with workplace() as place, redis_server(place, *redis_options) as port, redis.Redis(port=port) as client:
         environment = os.environ | {

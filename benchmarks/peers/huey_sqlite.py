@@ -21,7 +21,8 @@ ENQUEUE = """\
 import sys
 from benchmarks.peers.huey_app import huey, nothing
 with huey.storage.db(commit=True) as cursor:
-    rows = [("parked", huey.serialize_task(nothing.s(f"k{n % 64}", n // 64))) for n in range(int(sys.argv[1]))]
+    tasks = (nothing.s(f"k{n % 64}", n // 64) for n in range(int(sys.argv[1])))
+    rows = [("parked", huey.serialize_task(task)) for task in tasks]
     cursor.executemany("INSERT INTO task (queue, data, priority) VALUES (?, ?, 0)", rows)
 for n in range(int(sys.argv[2])):
     nothing("warm", n)

@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from holdfast.adapters.sqlite import database as database_module
 from holdfast.adapters.sqlite import queue as module
 from holdfast.adapters.sqlite.database import Database, Transaction
 from holdfast.adapters.sqlite.queue import SqliteQueue
@@ -51,6 +52,29 @@ async def test_bodies_large_and_small_together(queue: SqliteQueue) -> None:
     deliveries = await queue.receive(10, 0, 60, "me")
     assert [d.body for d in deliveries] == bodies
     assert {d.attributes["a"] for d in deliveries} == {"b c\nd\u2028e"}
+
+
+async def test_a_receive_brings_no_more_large_bodies_than_it_may(
+    queue: SqliteQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = module.INLINE_BYTES + 1
+    monkeypatch.setattr(module, "RECEIVE_BYTES", 2 * size)
+    bodies = [b"small", b"a" * size, b"b" * size, b"small", b"c" * size * 3, b"small", b"d" * size]
+    await queue.send([Outgoing(body) for body in bodies])
+    brought = []
+    while deliveries := await queue.receive(10, 0, 60, "me"):
+        assert {d.receives for d in deliveries} == {1}
+        brought.append([d.body for d in deliveries])
+    assert brought == [bodies[:4], bodies[4:6], bodies[6:]]
+
+
+async def test_answers_that_may_be_taken_back_do_not_wait_for_the_disk(
+    queue: SqliteQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await queue.send([Outgoing(b"x")])
+    monkeypatch.setattr(database_module, "confirm", None)
+    [delivery] = await queue.receive(1, 0, 60, "me")
+    assert await queue.delete([delivery.receipt]) == []
 
 
 async def test_a_receive_cancelled_half_way_gives_back(queue: SqliteQueue, database: Database) -> None:

@@ -56,10 +56,18 @@ async def test_batches_of_commits(state: SqliteState, seed: int, monkeypatch: py
         batch += dice.sample(batch, k=len(batch) // 4)
         answers = await asyncio.gather(*(state.commit(c) for c in batch), return_exceptions=True)
         assert [decide(model, published, c) for c in batch] == [type(a) for a in answers]
-        head = dice.choice(keys)
-        model[head] = ledger.start(model[head], head, model[head].epoch, "head")
-        started = model[head].started
-        assert await state.start(head, model[head].epoch, "head") == (started.openings if started else 0)
+        heads = [
+            (
+                key,
+                model.get(key, Checkpoint(key)).epoch - dice.choice([0, 0, 0, 1]),
+                dice.choice(["head", "other", "third"]),
+            )
+            for key in dice.choices([*keys, "s/nothing"], k=dice.choice([1, 5]))
+        ]
+        openings = await asyncio.gather(*(state.start(*head) for head in heads), return_exceptions=True)
+        assert [begin(model, *head) for head in heads] == [
+            type(answer) if isinstance(answer, BaseException) else answer for answer in openings
+        ]
     logged = await state.results(0, 100_000)
     for key in keys:
         model[key] = ledger.open_(model[key], key, model[key].epoch, "n")
@@ -78,6 +86,15 @@ def decide(model: dict[str, Checkpoint], published: dict[str, list[Result]], com
         model[commit.key] = after
         published[commit.key] += commit.results
     return type(None)
+
+
+def begin(model: dict[str, Checkpoint], key: str, epoch: int, head: str) -> object:
+    """What the ledger says of a head: its openings, or an answer's type."""
+    try:
+        model[key] = after = ledger.start(model.get(key), key, epoch, head)
+    except Fenced as error:
+        return type(error)
+    return after.started.openings if after.started else 0
 
 
 def without_time(checkpoint: Checkpoint) -> Sequence[object]:
@@ -107,8 +124,8 @@ async def test_expiry_goes_in_small_batches(state: SqliteState, monkeypatch: pyt
     assert await state.expire(1e12, 1e12) == (0, 0)
 
 
-async def test_the_usual_commit_finds_its_row_by_key(state: SqliteState, database: Database) -> None:
-    for sql, width in ((module.UNUSUAL, 5), (module.APPLY, 13)):
+async def test_the_usual_write_finds_its_row_by_key(state: SqliteState, database: Database) -> None:
+    for sql, width in ((module.UNUSUAL, 5), (module.APPLY, 13), (module.BEGUN, 1), (module.START, 4)):
         row = f"({','.join('?' * width)})"
         query = "EXPLAIN QUERY PLAN " + sql.replace("{rows}", ",".join([row] * 64))
         parameters = [None] * (64 * width + query.count("?") - 64 * width)

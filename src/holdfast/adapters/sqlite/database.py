@@ -74,12 +74,14 @@ class Transaction:
         """Run one statement for many ``{rows}``; returns how many rows it changed."""
         return sum(cursor.rowcount for cursor in execute_rows(self.connection, template, rows, *parameters))
 
+    def texts(self, template: str, rows: Sequence[Sequence[Any]], *parameters: Any) -> list[str]:
+        """Run one query for many ``{rows}`` that answers with one text or none; returns the texts."""
+        cursors = execute_rows(self.connection, template, rows, *parameters)
+        return [text for cursor in cursors for [text] in [cursor.fetchone()] if text]
+
     def list_rows(self, template: str, rows: Sequence[Sequence[Any]], *parameters: Any) -> list[str]:
-        """Run one query for many ``{rows}`` that answers with texts joined by commas; returns them all."""
-        texts = [
-            cursor.fetchone()[0] for cursor in execute_rows(self.connection, template, rows, *parameters)
-        ]
-        return [item for text in texts if text for item in str(text).split(",")]
+        """As :meth:`texts`, for texts joined by commas; returns their items."""
+        return [item for text in self.texts(template, rows, *parameters) for item in text.split(",")]
 
     def ring(self, topic: str) -> None:
         """Wake those who listen to ``topic``, after the commit."""
@@ -208,11 +210,15 @@ class Database:
         return result
 
     def submit(
-        self, operation: Callable[[Transaction, Sequence[Any]], Sequence[Any]], item: Any
+        self,
+        operation: Callable[[Transaction, Sequence[Any]], Sequence[Any]],
+        item: Any,
+        *,
+        confirmed: bool = True,
     ) -> asyncio.Future[Any]:
         """As :meth:`write_many`, but returns at once. Cancelling the future is no way to know whether
-        the operation ran."""
-        call = called(operation, item)
+        the operation ran. Without ``confirmed`` a power failure may take it back."""
+        call = called(operation, item, confirmed)
         self._writer.put(call)
         return call.future
 
@@ -221,7 +227,7 @@ class Database:
         when it began.
 
         ``confirmed``: what it found, if anything, is safe from power failures too."""
-        call = called(query, confirmed)
+        call = called(query, None, confirmed)
         self._reader.put(call)
         result: T = await call.future
         return result
@@ -298,7 +304,8 @@ class Database:
 
     def _serve_finished(self) -> None:
         batches = self._finisher.take()
-        calls = [call for batch in batches for call in batch.calls]
+        answer(call for batch in batches for call in batch.calls if not call.confirmed)
+        calls = [call for batch in batches for call in batch.calls if call.confirmed]
         if topics := set().union(*(batch.topics for batch in batches)):
             self.doorbell.ring(topics)
         try:
@@ -321,8 +328,8 @@ class Database:
                 call.result = call.run(self._read_connection)
             except Exception as error:  # noqa: BLE001 - it is the caller's, who gets it
                 call.error = named(error, self.path)
-        to_confirm = [call for call in calls if call.item and call.result]
-        answer(call for call in calls if not (call.item and call.result))
+        to_confirm = [call for call in calls if call.confirmed and call.result]
+        answer(call for call in calls if not (call.confirmed and call.result))
         if to_confirm:
             self._finisher.put(Batch(to_confirm, set()))
 

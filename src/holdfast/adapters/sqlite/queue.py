@@ -7,7 +7,7 @@ import contextlib
 import math
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -23,6 +23,9 @@ READY, DELIVERED, DELAYED = 0, 1, 2
 INLINE_BYTES = 16_384
 """Bodies up to this size are read in one step with the rest of their batch."""
 
+RECEIVE_BYTES = 16 << 20
+"""One receive brings no more of larger bodies than this, or a single one."""
+
 ADD_MESSAGES = """
 INSERT INTO messages (queue, state, visible_at, receives)
 SELECT column1, column2, column3, 0 FROM (VALUES {rows}) WHERE column1 IS NOT NULL"""
@@ -37,17 +40,18 @@ WHERE queue = ? AND state IN (1, 2) AND visible_at <= ?"""
 
 # One row for all of them: at every row that is stepped to, the interpreter may have to be waited for.
 PICK = """
-SELECT group_concat(
-    id || ' ' || receives || ' ' || iif(length(body) <= ?, hex(body), '-') || ' ' || attributes,
-    char(10))
+SELECT count(*), group_concat(
+    id || ' ' || receives || ' ' || iif(size <= ?1, hex(body), '-') || ' ' || attributes, char(10)),
+    group_concat(iif(size > ?1, id || '.' || size, NULL))
 FROM (
-    SELECT id, receives + 1 AS receives, body, attributes FROM messages JOIN bodies ON message = id
-    WHERE queue = ? AND state = 0 AND visible_at = 0 ORDER BY id LIMIT ?)"""
+    SELECT id, receives + 1 AS receives, body, length(body) AS size, attributes
+    FROM messages JOIN bodies ON message = id
+    WHERE queue = ?2 AND state = 0 AND visible_at = 0 ORDER BY id LIMIT ?3)"""
 
 DELIVER = """
-WITH r (id) AS (VALUES {rows})
 UPDATE messages SET state = 1, visible_at = ?, receives = receives + 1, holder = ?
-WHERE id IN (SELECT id FROM r)"""
+WHERE id IN (
+    SELECT id FROM messages WHERE queue = ? AND state = 0 AND visible_at = 0 ORDER BY id LIMIT ?)"""
 
 STANDING = """
 WITH r (id, receives) AS (VALUES {rows})
@@ -59,9 +63,10 @@ WITH r (id, receives, state, visible_at, ended) AS (VALUES {rows})
 UPDATE messages SET state = r.state, visible_at = r.visible_at, holder = iif(r.ended, NULL, holder)
 FROM r WHERE messages.id = r.id AND messages.receives = r.receives AND holder IS NOT NULL AND queue = ?"""
 
+# Begins with the word itself, or the sqlite3 module would not count what it deletes.
 DELETE = """
-WITH r (id, receives) AS (VALUES {rows})
 DELETE FROM messages WHERE id IN (
+    WITH r (id, receives) AS (VALUES {rows})
     SELECT m.id FROM r CROSS JOIN messages m ON m.id = r.id AND m.receives = r.receives
     WHERE m.holder IS NOT NULL AND m.queue = ?)"""
 
@@ -92,8 +97,14 @@ RECEIPT = re.compile(r"([1-9]\d{0,17})\.([1-9]\d{0,8})", re.ASCII)
 
 _decode = msgspec.json.Decoder(dict[str, str]).decode
 
-Picked = tuple[str, str, str | bytes, str]
-"""A picked message: number, receives, body (or its hex), attributes as JSON."""
+
+class Picked(NamedTuple):
+    """Picked messages, not read yet so that nobody waits for that: a line for each with its number,
+    receives, body in hex, and attributes as JSON; and the bodies that were too large for a line."""
+
+    lines: str
+    large: dict[str, bytes]
+
 
 Row = tuple[int, float, str, bytes]
 """A message to add: state, when it shows, attributes as JSON, body."""
@@ -105,7 +116,7 @@ class SqliteQueue:
     frees_on_evict = True
 
     def __init__(
-        self, database: Database, name: str, clock: Clock, *, max_batch: int = 100, max_bytes: int = 1 << 20
+        self, database: Database, name: str, clock: Clock, *, max_batch: int = 500, max_bytes: int = 1 << 20
     ) -> None:
         self.max_batch = max_batch
         self.max_bytes = max_bytes
@@ -157,7 +168,9 @@ class SqliteQueue:
         if not receipts:
             return []
         await self._number()
-        return await self._database.write_many(self._delete_all, receipts)
+        # What a power failure takes back is delivered again, and found done.
+        stale: list[str] = await self._database.submit(self._delete_all, receipts, confirmed=False)
+        return stale
 
     async def give_back(self, receipts: Sequence[str], delay_s: float) -> list[str]:
         return await self._shift(receipts, delay_s, DELAYED)
@@ -318,8 +331,10 @@ class SqliteQueue:
         return first
 
     async def _take(self, limit: int, visibility_s: float, holder: str) -> list[Delivery]:
-        """What can be delivered at once. Cancelled half-way, it gives back what it got."""
-        taking = self._database.submit(self._pick_all, (limit, visibility_s, holder))
+        """What can be delivered at once. Cancelled half-way, it gives back what it got.
+
+        A power failure may take deliveries back, but then nobody is left who holds them."""
+        taking = self._database.submit(self._pick_all, (limit, visibility_s, holder), confirmed=False)
         try:
             return _deliveries(await asyncio.shield(taking))
         except asyncio.CancelledError:
@@ -327,9 +342,7 @@ class SqliteQueue:
                 await self.give_back([d.receipt for d in _deliveries(await taking)], 0)
             raise
 
-    def _pick_all(
-        self, transaction: Transaction, asked: Sequence[tuple[int, float, str]]
-    ) -> list[list[Picked]]:
+    def _pick_all(self, transaction: Transaction, asked: Sequence[tuple[int, float, str]]) -> list[Picked]:
         now = self._clock.monotonic()
         transaction.execute(SHOW_DUE, (self._known_number, now))
         return [
@@ -337,19 +350,16 @@ class SqliteQueue:
             for limit, visibility_s, holder in asked
         ]
 
-    def _pick(self, transaction: Transaction, limit: int, visible_at: float, holder: str) -> list[Picked]:
-        [text] = transaction.execute(PICK, (INLINE_BYTES, self._known_number, limit)).fetchone()
-        if not text:
-            return []
-        picked: list[Picked] = []
-        for line in text.split("\n"):
-            number, receives, inline, attributes = line.split(" ", 3)
-            body = inline
-            if inline == "-":
-                query = "SELECT body FROM bodies WHERE message = ?"
-                [body] = transaction.execute(query, (number,)).fetchone()
-            picked.append((number, receives, body, attributes))
-        transaction.change_rows(DELIVER, [(int(number),) for number, *_ in picked], visible_at, holder)
+    def _pick(self, transaction: Transaction, limit: int, visible_at: float, holder: str) -> Picked:
+        query = (INLINE_BYTES, self._known_number, limit)
+        count, lines, large = transaction.execute(PICK, query).fetchone()
+        if not count:
+            return Picked("", {})
+        picked = Picked(lines, {})
+        if large:
+            picked = _read_large(transaction, lines, large)
+            count = picked.lines.count("\n") + 1
+        transaction.execute(DELIVER, (visible_at, holder, self._known_number, count))
         return picked
 
     async def _due_s(self) -> float:
@@ -406,18 +416,35 @@ def _encode(attributes: dict[str, str]) -> str:
     return msgspec.json.encode(attributes).decode()
 
 
-def _deliveries(picked: Iterable[Picked]) -> list[Delivery]:
-    return [
-        Delivery(
-            receipt=f"{number}.{receives}",
-            id=number,
-            body=bytes.fromhex(body) if isinstance(body, str) else body,
-            attributes=_decode(attributes),
-            receives=int(receives),
-            number=int(number),
+def _read_large(transaction: Transaction, lines: str, large: str) -> Picked:
+    """Read the large bodies of picked messages, as far as one receive may bring them."""
+    bodies: dict[str, bytes] = {}
+    size = 0
+    for number, _, length in (item.partition(".") for item in large.split(",")):
+        size += int(length)
+        if size > RECEIVE_BYTES and not lines.startswith(f"{number} "):
+            return Picked(lines[: lines.index(f"\n{number} ")], bodies)
+        [bodies[number]] = transaction.execute(
+            "SELECT body FROM bodies WHERE message = ?", (number,)
+        ).fetchone()
+    return Picked(lines, bodies)
+
+
+def _deliveries(picked: Picked) -> list[Delivery]:
+    deliveries = []
+    for line in picked.lines.split("\n") if picked.lines else ():
+        number, receives, body, attributes = line.split(" ", 3)
+        deliveries.append(
+            Delivery(
+                receipt=f"{number}.{receives}",
+                id=number,
+                body=picked.large[number] if body == "-" else bytes.fromhex(body),
+                attributes=_decode(attributes),
+                receives=int(receives),
+                number=int(number),
+            )
         )
-        for number, receives, body, attributes in picked
-    ]
+    return deliveries
 
 
 def _letter(row: Sequence[Any]) -> DeadLetter:

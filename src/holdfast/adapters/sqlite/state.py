@@ -7,7 +7,7 @@ usual case (the epoch stands, the number is next); the ledger itself judges what
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -41,7 +41,15 @@ OPEN = """
 INSERT INTO checkpoints (key, epoch, member) VALUES (?, ?, ?)
 ON CONFLICT (key) DO UPDATE SET epoch = excluded.epoch, member = excluded.member"""
 
-START = "UPDATE checkpoints SET head = ?, openings = ?, suspects = ? WHERE key = ?"
+BEGUN = """
+WITH k (key) AS (VALUES {rows})
+SELECT json_group_array(json_array(s.key, s.epoch, s.head, s.openings, json(s.suspects)))
+FROM k CROSS JOIN checkpoints s ON s.key = k.key"""
+
+START = """
+UPDATE checkpoints SET head = c.head, openings = c.openings, suspects = c.suspects
+FROM (SELECT column1 AS key, column2 AS head, column3 AS openings, column4 AS suspects FROM (VALUES {rows})) c
+WHERE checkpoints.key = c.key"""
 
 UNUSUAL = """
 WITH c (place, key, epoch, number, window) AS (VALUES {rows})
@@ -91,6 +99,7 @@ _log = msgspec.json.Decoder(RunLog | None)
 _past = msgspec.json.Decoder(tuple[RunLog, ...])
 _suspects = msgspec.json.Decoder(tuple[Started, ...])
 _names = msgspec.json.Decoder(list[str])
+_begun_rows = msgspec.json.Decoder(list[tuple[str, int, str, int, tuple[Started, ...]]])
 
 
 class SqliteState:
@@ -117,14 +126,8 @@ class SqliteState:
         return await self._database.write(open_)
 
     async def start(self, key: str, epoch: int, head: str) -> int:
-        def start(transaction: Transaction) -> int:
-            checkpoint = ledger.start(_peek(transaction.connection, key), key, epoch, head)
-            started = checkpoint.started
-            assert started is not None
-            transaction.execute(START, (started.head, started.openings, _text(checkpoint.suspects), key))
-            return started.openings
-
-        return await self._database.write(start)
+        openings: int = await self._database.write_many(self._start_all, (key, epoch, head))
+        return openings
 
     async def commit(self, commit: Commit) -> None:
         size = len(commit.state or b"")
@@ -186,6 +189,29 @@ class SqliteState:
     async def close(self) -> None:
         self._closings += 1
         self._database.doorbell.ring_here([TOPIC])
+
+    def _start_all(
+        self, transaction: Transaction, asked: Sequence[tuple[str, int, str]]
+    ) -> list[int | HoldfastError]:
+        """Count heads that came together, in order; the ledger decides each."""
+        standing = _begun(transaction, {key for key, _, _ in asked})
+        answers: list[int | HoldfastError] = []
+        for key, epoch, head in asked:
+            try:
+                standing[key] = checkpoint = ledger.start(standing.get(key), key, epoch, head)
+            except Fenced as error:
+                answers.append(error)
+            else:
+                assert checkpoint.started is not None
+                answers.append(checkpoint.started.openings)
+        rows = [
+            (c.key, c.started.head, c.started.openings, _text(c.suspects))
+            for c in standing.values()
+            if c.started is not None
+        ]
+        if rows:
+            transaction.change_rows(START, rows)
+        return answers
 
     # --- commits
 
@@ -285,6 +311,16 @@ def _expire(transaction: Transaction, keys: Sequence[str], idle_before: float) -
             )
             expired += 1
     return expired
+
+
+def _begun(transaction: Transaction, keys: Iterable[str]) -> dict[str, Checkpoint]:
+    """Of these checkpoints, what tells which heads were begun."""
+    found = {}
+    for text in transaction.texts(BEGUN, [(key,) for key in keys]):
+        for key, epoch, head, openings, suspects in _begun_rows.decode(text):
+            started = Started(head, openings) if openings else None
+            found[key] = Checkpoint(key, epoch, started=started, suspects=suspects)
+    return found
 
 
 def _load(connection: sqlite3.Connection, key: str) -> Checkpoint | None:

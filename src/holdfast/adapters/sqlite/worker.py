@@ -16,18 +16,20 @@ ItemT = TypeVar("ItemT")
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One call: ``item`` for the function ``run``, and what came of it."""
+    """One call: ``item`` for the function ``run``, and what came of it. ``confirmed``: the answer waits until
+    the disk has what it tells of."""
 
     run: Callable[..., Any]
     item: Any
     future: asyncio.Future[Any]
+    confirmed: bool
     result: Any = None
     error: BaseException | None = None
 
 
-def called(run: Callable[..., Any], item: Any) -> Call:
+def called(run: Callable[..., Any], item: Any, confirmed: bool) -> Call:
     """A new call from the running event loop."""
-    return Call(run, item, asyncio.get_running_loop().create_future())
+    return Call(run, item, asyncio.get_running_loop().create_future(), confirmed)
 
 
 class Worker(Generic[ItemT]):
