@@ -93,6 +93,18 @@ def test_limits_are_settings() -> None:
         assert set(re.findall(r"`(\w+)`", limit)) <= known
 
 
+def test_the_tree_shows_every_module() -> None:
+    [tree] = blocks(DOCS / "architecture.md", "text")
+    words = set(re.findall(r"\w+", tree.text))
+    package = ROOT / "src/holdfast"
+    modules = {path.stem for path in package.glob("*.py")}
+    for layer in ("core", "ports", "runtime", "streams"):
+        modules |= {path.stem for path in (package / layer).glob("*.py")}
+    folders = {path.name for path in (*package.iterdir(), *(package / "adapters").iterdir()) if path.is_dir()}
+    hidden = {"__init__", "__main__", "__pycache__"}
+    assert (modules | folders) - hidden - words == set()
+
+
 # --- names
 
 
