@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.placement import Load, Member, choose, spread
+from holdfast.core.placement import Load, Member, Placed, choose, spread
 
 
 def member(name: str, streams: int = 0, slots: int = 1, room: int = 100, draining: bool = False) -> Member:
@@ -88,3 +88,36 @@ def test_spreading_knows_no_order(keys: list[str]) -> None:
 def test_load_is_counted_by_slot(slots: int) -> None:
     small, large = member("small", streams=1), member("large", streams=slots, slots=slots * 2)
     assert choose("k", [small, large]) == large
+
+
+def test_what_was_placed_counts_until_the_member_tells_another_load() -> None:
+    placed, a, b = Placed(), member("a"), member("b")
+    placed.add(a)
+    placed.add(a)
+    placed.add(b)
+    assert placed.pending([a, b]) == {"a": 2, "b": 1}
+    placed.add(a, -1)
+    assert placed.pending([a, b]) == {"a": 1, "b": 1}
+    assert placed.pending([member("a", streams=1), b]) == {"a": 0, "b": 1}
+
+
+def test_what_was_not_placed_is_not_owed() -> None:
+    placed, a = Placed(), member("a")
+    placed.add(a, -1)
+    assert placed.pending([a]) == {"a": 0}
+
+
+def test_members_that_left_are_forgotten() -> None:
+    placed, a, b = Placed(), member("a"), member("b")
+    placed.add(a)
+    assert placed.pending([b]) == {"b": 0}
+    assert placed.pending([a, b]) == {"a": 0, "b": 0}
+
+
+def test_many_keys_placed_before_any_load_is_told_are_spread() -> None:
+    placed, nodes = Placed(), [member("a"), member("b"), member("c")]
+    for number in range(12):
+        chosen = choose(f"key-{number}", nodes, placed.pending(nodes))
+        assert chosen is not None
+        placed.add(chosen)
+    assert placed.pending(nodes) == {"a": 4, "b": 4, "c": 4}

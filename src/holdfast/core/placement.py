@@ -51,6 +51,29 @@ def choose(key: str, members: Iterable[Member], pending: Mapping[str, int] | Non
     return best[2] if best else None
 
 
+class Placed:
+    """Counts what one router has placed on each member since that member told another load."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, tuple[int, int]] = {}
+
+    def add(self, member: Member, streams: int = 1) -> None:
+        """Count streams placed on ``member``, before its load shows them; or less than 0: not placed after
+        all."""
+        standing = self._standing(member)
+        self._counts[member.id] = member.load.streams, max(0, standing + streams)
+
+    def pending(self, members: Iterable[Member]) -> dict[str, int]:
+        """The counts for :func:`choose`; members that are not named are forgotten."""
+        pending = {member.id: self._standing(member) for member in members}
+        self._counts = {name: told for name, told in self._counts.items() if name in pending}
+        return pending
+
+    def _standing(self, member: Member) -> int:
+        told, count = self._counts.get(member.id, (0, 0))
+        return count if told == member.load.streams else 0
+
+
 def spread(keys: Iterable[str], members: Iterable[Member]) -> dict[str, Member]:
     """A member for each of several keys that must leave their owner, placed one after another."""
     choices = list(members)

@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.core.held import Held, Receipt
 from holdfast.core.message import Life
-from holdfast.core.placement import choose
+from holdfast.core.placement import Placed, choose
 from holdfast.errors import HoldfastError, MembershipLost, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim, Coordinator
@@ -100,7 +100,7 @@ class Router:
         self._outboxes: dict[str, list[Custody]] = {}
         self._deferred: list[tuple[float, int]] = []
         self._defer_changed = asyncio.Event()
-        self._placed: dict[str, int] = {}
+        self._placed = Placed()
 
     def start(self, address: str) -> None:
         """Begin to look after custody; ``address`` is where reports reach this node."""
@@ -209,33 +209,30 @@ class Router:
         membership = self._membership()
         if not membership.alive:
             return None
-        target = choose(key, membership.view.values(), self._placed)
+        members = membership.view.values()
+        target = choose(key, members, self._placed.pending(members))
         if target is None:
             self._log.warning("no node has room for a new stream", stream=stream, key=key)
             return None
+        self._placed.add(target)  # before the answer: many keys are placed at once, and they must differ
+        claim: Claim | None = None
         try:
             claim = await self._coordinator.claim(key, target.id)
             if claim.member not in membership.view:
                 await membership.refresh()
         except MembershipLost:
             await self._refresh()
-            return None
         except HoldfastError as error:
             self._log.debug("could not place a stream", key=key, error=str(error))
-            return None
-        self._placed[claim.member] = self._placed.get(claim.member, 0) + 1
-        return claim if claim.member in membership.view else None
+        if claim is None or claim.member != target.id:
+            self._placed.add(target, -1)
+        return claim if claim is not None and claim.member in membership.view else None
 
     async def _refresh(self) -> None:
-        self._placed.clear()
         try:
             await self._membership().refresh()
         except HoldfastError as error:
             self._log.debug("could not read members", error=str(error))
-
-    def renewed(self) -> None:
-        """Loads are known afresh."""
-        self._placed.clear()
 
     def _keep_here(self, item: Custody) -> None:
         verdict = self._owners().offer(item.key, item.held)
@@ -326,8 +323,8 @@ class Router:
         route = self._routes.get(item.key, Route(item.to))
         if answer is not None and answer.member and answer.epoch > route.epoch:
             self._stats.redirected += 1
-            self._routes[item.key] = Route(answer.member, answer.epoch)
             if answer.member != self._membership().id:
+                self._routes[item.key] = Route(answer.member, answer.epoch)
                 self._send(item, answer.member)
                 return
         self._look_again(item)
@@ -396,6 +393,7 @@ class Router:
         item.tries += 1
         if item.tries > self._limits.give_back_after or len(self._custody) > self._limits.custody_limit:
             if self._membership().alive:
+                del self._custody[item.number]
                 self._tasks.spawn(self._give_back(item))
                 return
             item.tries = self._limits.give_back_after
@@ -404,8 +402,6 @@ class Router:
         self._defer_changed.set()
 
     async def _give_back(self, item: Custody) -> None:
-        if self._custody.pop(item.number, None) is None:
-            return  # settled in the meantime
         item.held.become(Life.GIVEN_BACK)
         self._stats.given_back += 1
         receipts = [receipt.receipt for receipt in item.held.receipts if not receipt.stale]
@@ -419,7 +415,8 @@ class Router:
         """Before a stop: what no owner has accepted goes back to the queue; returns how many."""
         items = [item for item in self._custody.values() if not item.accepted]
         for item in items:
-            await self._give_back(item)
+            if self._custody.pop(item.number, None) is not None:
+                await self._give_back(item)
         return len(items)
 
     async def _offer_deferred(self) -> None:
