@@ -104,12 +104,13 @@ def stop_where_told(place: Path) -> None:
     """Stop this process just before it sends a commit, or inside the transaction of one, once the test has
     made a file of that name."""
 
-    def obey(order: str) -> None:
+    def obey(order: str) -> bool:
         try:
             (place / order).unlink()
         except FileNotFoundError:
-            return
+            return False
         os.kill(os.getpid(), signal.SIGSTOP)
+        return True
 
     commit, publish = sqlite_state.SqliteState.commit, sqlite_state._publish
 
@@ -119,7 +120,8 @@ def stop_where_told(place: Path) -> None:
 
     def stopping_publish(*args: Any) -> None:
         publish(*args)
-        obey("stop-in-transaction")
+        if obey("stop-in-transaction"):
+            hang()  # a stop reaches this thread a moment later, and must find it here
 
     sqlite_state.SqliteState.commit = stopping_commit  # type: ignore[method-assign,assignment]
     sqlite_state._publish = stopping_publish  # type: ignore[assignment]
