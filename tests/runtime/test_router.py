@@ -111,7 +111,8 @@ class Rig:
         self.stats, self.log = Stats(), Log()
         self.router = Router(
             self.coordinator, cast("Any", self.peers), {"s": self.queue}, clock, LIMITS, tasks,
-            self.stats, self.log, membership=lambda: cast("Membership", self.membership), owners=lambda: self.owners,
+            self.stats, self.log,
+            membership=lambda: cast("Membership", self.membership), owners=lambda: self.owners,
         )  # fmt: skip
         self.router.start("sim://me")
 
