@@ -303,15 +303,13 @@ class Order(RuleBasedStateMachine):
         """Left alone, everything accepted is settled; only a held gap may keep the rest waiting."""
         if not hasattr(self, "sequencer"):
             return
-        for _ in range(200):
+        for _ in range(100):
             if self.flying:
                 self.answer()
             if self.running:
                 self.finish(3)
             elif not self.step():
                 self.now += GAP_S
-                if not self.step() and not (self.appended or self.sequencer.passed):
-                    break
             if self.flying is None:
                 self.send()
         self.every_accepted_place_is_somewhere()

@@ -23,7 +23,7 @@ from holdfast.core.commands import (
 from holdfast.core.held import Held, Letter, Receipt
 from holdfast.core.ledger import Aside, Checkpoint, Commit, Result, RunLog, Span, Started
 from holdfast.core.message import Life, Place
-from holdfast.core.owner import ALONE_OPENINGS, RUN_LIMIT, Owner, OwnerRules, Phase
+from holdfast.core.owner import ALONE_OPENINGS, LOOK_S, RUN_LIMIT, Owner, OwnerRules, Phase
 from holdfast.core.retry import Backoff
 from holdfast.core.sequencer import Rules
 
@@ -465,11 +465,22 @@ class TestRunning:
         settle, _ = bench.out()
         assert settle == Settle((Letter("never came", run=0, span=Span(0, 1)),), ())
 
-    def test_a_held_gap_sets_no_timer(self) -> None:
-        bench = Bench(order={"on_gap": "hold"}).opened()
+    @pytest.mark.parametrize("order, parked", [({"on_gap": "hold"}, ""), ({}, "by hand")])
+    def test_an_owner_that_stands_still_looks_at_the_store(self, order: dict[str, Any], parked: str) -> None:
+        """Whoever resumed the stream, or skipped the gap, may not have been able to say so."""
+        bench = Bench(order=order).opened(parked=parked)
         bench.offer(held(2))
         bench.silent()
-        assert bench.owner.wake_at is None
+        for look in (1, 2):
+            assert bench.owner.wake_at == LOOK_S * look
+            bench.tick()
+            bench.only(Peek)
+            bench.owner.peeked(Checkpoint(KEY, epoch=1), bench.now)
+            bench.silent()
+        bench.tick()
+        bench.only(Peek)
+        bench.owner.peeked(Checkpoint(KEY, epoch=3), bench.now)
+        bench.only(CheckClaim)
 
 
 class TestFailing:

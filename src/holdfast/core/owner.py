@@ -385,9 +385,8 @@ class Owner:
             self._out.append(Reclaim(self.epoch))
 
     def poked(self) -> None:
-        """An operator changed the stream at the store: look. An opening may have been answered before the
-        change; one that is still to come will see it, and an owner that leaves need not."""
-        if self.phase in (Phase.OPENING, Phase.OWNER, Phase.MOVING):
+        """An operator changed the stream at the store: look."""
+        if self.phase is Phase.OWNER:
             self._out.append(Peek())
 
     def drop(self) -> None:
@@ -731,7 +730,6 @@ class Owner:
             self.drop()
         else:
             self.phase = Phase.OWNER
-            self._out.append(Peek())  # a poke may have been missed meanwhile
             self._judge_held(now)
             self._advance(now)
 
