@@ -23,10 +23,12 @@ class Committed(NamedTuple):
 
 @dataclass(slots=True)
 class Node:
-    """One life of a node. ``place`` is the supervisor's name for it, which its next life has too."""
+    """One membership. ``name`` is what it is called here; ``place`` what the supervisor calls the node in all
+    its lives, ``life`` in this one."""
 
     name: str
     place: str
+    life: str
     address: str
     state: Literal["running", "draining", "ended", "killed"] = "running"
     duplicates: int = 0
@@ -40,6 +42,7 @@ class Stream:
     sent: int = 0
     owner: str = ""
     moves: int = 0
+    failovers: int = 0
     committed: list[Committed] = field(default_factory=list)
 
 
@@ -52,9 +55,9 @@ class Kill(NamedTuple):
 
 
 class Event(NamedTuple):
-    """Something worth telling, so many seconds after the beginning."""
+    """Something worth telling, so many seconds after the first frame, or before it."""
 
-    at_s: float
+    at_s: float | None
     text: str
 
 
@@ -63,12 +66,11 @@ class Picture:
 
     def __init__(self, frames: Mapping[str, int], now: Callable[[], float]) -> None:
         self.now = now
-        self.began_at = now()
+        self.began_at: float | None = None
         self.nodes: dict[str, Node] = {}
         self.streams = {key: Stream(count) for key, count in frames.items()}
         self.events: list[Event] = []
         self.kill: Kill | None = None
-        self.moves = 0
         self._back: set[str] = set()
 
     @property
@@ -87,14 +89,24 @@ class Picture:
         return sum(len(stream.committed) for stream in self.streams.values())
 
     @property
+    def moves(self) -> int:
+        """How often a living node handed a stream to another."""
+        return sum(stream.moves for stream in self.streams.values())
+
+    @property
+    def failovers(self) -> int:
+        """How often a stream was taken over from a dead node."""
+        return sum(stream.failovers for stream in self.streams.values())
+
+    @property
     def duplicates(self) -> int:
         """Duplicate deliveries that nodes dropped."""
         return sum(node.duplicates for node in self.nodes.values())
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the beginning."""
-        return self.now() - self.began_at
+        """Seconds since the first frame."""
+        return 0.0 if self.began_at is None else self.now() - self.began_at
 
     def name(self, member: str) -> str:
         """What a membership's node is called here."""
@@ -124,7 +136,7 @@ class Picture:
 
     def tell(self, text: str) -> None:
         """Note an event."""
-        self.events.append(Event(self.elapsed_s, text))
+        self.events.append(Event(None if self.began_at is None else self.elapsed_s, text))
 
     def changed(self, change: Change) -> None:
         """A change at the coordinator."""
@@ -141,22 +153,25 @@ class Picture:
         place = member.name.rpartition("-")[0]
         lives = sum(node.place == place for node in self.nodes.values())
         name = f"{place}·{lives + 1}" if lives else place
-        self.nodes[member.id] = Node(name, place, member.address)
-        self.tell(f"{place} is started again, as {name}" if lives else f"{name} joined")
+        known = any(node.life == member.name for node in self.nodes.values())
+        self.nodes[member.id] = Node(name, place, member.name, member.address)
+        how = "joined" if not lives else "lost its membership and joined again" if known else "started again"
+        self.tell(f"{place} {how}, as {name}" if lives else f"{name} {how}")
 
     def _left(self, member: Member) -> None:
         node = self.nodes.get(member.id)
         if node is not None and node.state != "killed":
             if node.state == "draining":
-                self.tell(f"{node.name} has drained and ended")
+                self.tell(f"{node.name} drained and ended")
             node.state = "ended"
 
     def _claimed(self, stream: Stream, node: Node) -> None:
+        """By a living node's leave it is a move."""
         before = next((other for other in self.nodes.values() if other.name == stream.owner), None)
         if before is not None and before is not node:
-            stream.moves += 1
-            if before.state in ("running", "draining"):
-                self.moves += 1
+            moved = before.state in ("running", "draining")
+            stream.moves += moved
+            stream.failovers += not moved
         stream.owner = node.name
 
     def killed(self, member: str) -> None:
@@ -165,13 +180,13 @@ class Picture:
         node.state = "killed"
         keys = tuple(self.owned(node.name))
         self.kill = Kill(self.now(), node.name, keys)
-        self.tell(f"{node.name} killed (SIGKILL); it owned {', '.join(keys) or 'nothing'}")
+        self.tell(f"{node.name} killed (SIGKILL), the owner of {len(keys)} streams")
 
     def draining(self, member: str) -> None:
         """A node is told to end now."""
         node = self.nodes[member]
         node.state = "draining"
-        self.tell(f"{node.name} drains (SIGTERM); it owns {', '.join(self.owned(node.name)) or 'nothing'}")
+        self.tell(f"{node.name} drains (SIGTERM), the owner of {len(self.owned(node.name))} streams")
 
     def result(self, key: str, line: Committed) -> None:
         """The next line of the results log."""

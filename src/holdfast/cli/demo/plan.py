@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from holdfast.apps.vision.render import render_all
 from holdfast.apps.vision.scene import Scene
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, HoldfastError
 
 FPS = 12
 RUN = 1
@@ -19,6 +19,10 @@ PEOPLE_A_SECOND = 0.4
 KILL_AT = 0.35
 DRAIN_AT = 0.65
 """When a node is killed and another drained, as shares of the whole."""
+
+
+class DemoFailed(HoldfastError):
+    """The demo could not be shown; the text says why."""
 
 
 class Camera(NamedTuple):

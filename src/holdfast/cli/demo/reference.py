@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ import msgspec
 from holdfast.adapters.forkserver import lifeline
 from holdfast.apps.vision.handler import Frame, Tracking
 from holdfast.apps.vision.ingest import stills
-from holdfast.cli.demo.plan import FPS, RUN, Camera, Plan
+from holdfast.cli.demo.plan import FPS, RUN, Camera, DemoFailed, Plan
 
 T = TypeVar("T")
 Results = list[dict[str, Any]]
@@ -23,11 +24,14 @@ Results = list[dict[str, Any]]
 
 
 def undisturbed(plan: Plan) -> Mapping[str, Results]:
-    """The results of each stream, by its key. Raises UnreadableVideo."""
+    """The results of each stream, by its key. Raises UnreadableVideo, DemoFailed."""
     workers = min(os.cpu_count() or 1, len(plan.cameras))
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, context, initializer=_bind, initargs=(os.getpid(),)) as pool:
-        results = list(pool.map(partial(track, seconds=plan.seconds), plan.cameras))
+        try:
+            results = list(pool.map(partial(track, seconds=plan.seconds), plan.cameras))
+        except BrokenProcessPool as error:
+            raise DemoFailed("a process of the undisturbed run was killed; is there memory left?") from error
     return {camera.key: done for camera, done in zip(plan.cameras, results, strict=True)}
 
 

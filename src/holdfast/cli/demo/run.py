@@ -6,9 +6,10 @@ import asyncio
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import uvloop
@@ -17,46 +18,44 @@ from rich.text import Text
 
 from holdfast import log
 from holdfast.cli import exits, output
-from holdfast.cli.demo.live import DemoFailed, show
+from holdfast.cli.demo.live import LOG, show
 from holdfast.cli.demo.measure import measure
 from holdfast.cli.demo.picture import Picture
-from holdfast.cli.demo.plan import cache_folder, make_plan
+from holdfast.cli.demo.plan import DemoFailed, cache_folder, make_plan
 from holdfast.cli.demo.reference import undisturbed
 from holdfast.cli.demo.report import draw_sheet, table
 from holdfast.cli.demo.view import make_view
-
-T = TypeVar("T")
+from holdfast.errors import HoldfastError
 
 SHEET = "demo.png"
+LOG_LINES = 20
 
 
 def run(
     *, videos: Sequence[Path], streams: int | None, seconds: float, nodes: int, faults: bool, json: bool
 ) -> int:
     """Show the demo; returns the exit code. The options are those of the command."""
-    console = Console(stderr=json, highlight=False)
+    console = _console(stderr=json)
     folder = cache_folder()
     try:
-        plan = _step(
-            console,
-            "videos",
-            lambda: make_plan(
+        with _step(console, "videos"):
+            plan = make_plan(
                 folder, videos=videos, streams=streams, seconds=seconds, nodes=nodes, faults=faults
-            ),
-        )
+            )
+        with _step(console, f"undisturbed run of {len(plan.cameras)} streams, to compare with"):
+            reference = undisturbed(plan)
         if faults and not plan.faults:
-            console.print("one node: nobody could take over, so it is neither killed nor drained")
-        reference = _step(console, "the undisturbed run, for comparison", lambda: undisturbed(plan))
+            console.print("with one node, nobody could take over: it is neither killed nor drained")
         picture = Picture({key: len(results) for key, results in reference.items()}, time.time)
         with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as name:
             workspace = Path(name)
-            with make_view(console) as view:
+            with _last_words(workspace / LOG), make_view(console) as view:
                 _run(show(plan, picture, view, workspace))
                 view.update(picture)
             outcome = measure(picture, reference)
             sheet = draw_sheet(picture, workspace / "objects", folder / SHEET)
     except OSError as error:
-        raise DemoFailed(f"the demo failed: {error}") from error
+        raise DemoFailed(f"the machine refuses: {error}") from error
     except asyncio.CancelledError:
         return exits.INTERRUPTED
     figures = msgspec.structs.replace(outcome.figures, contact_sheet=str(sheet))
@@ -69,12 +68,28 @@ def run(
     return exits.OK if outcome.good else exits.FAILED
 
 
-def _step(console: Console, what: str, work: Callable[[], T]) -> T:
+def _console(*, stderr: bool) -> Console:
+    """Where that is no terminal, lines are not cut to fit one."""
+    console = Console(stderr=stderr, highlight=False)
+    return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=240)
+
+
+@contextmanager
+def _step(console: Console, what: str) -> Iterator[None]:
     began_at = time.monotonic()
     with console.status(f"{what} …"):
-        done = work()
+        yield
     console.print(f"[green]✓[/] {what} [dim]{time.monotonic() - began_at:.1f} s[/]")
-    return done
+
+
+@contextmanager
+def _last_words(logs: Path) -> Iterator[None]:
+    """Add the end of the nodes' log, which goes with the workspace, to an error."""
+    try:
+        yield
+    except HoldfastError as error:
+        last = logs.read_text(errors="replace").splitlines()[-LOG_LINES:] if logs.exists() else []
+        raise DemoFailed("\n".join([str(error), *last])) from error
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:

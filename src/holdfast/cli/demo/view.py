@@ -14,6 +14,7 @@ from rich.text import Text
 from holdfast.cli.demo.picture import Event, Node, Picture, Stream
 
 EVENTS_SHOWN = 10
+WIDE = 124
 ROWS_SPARED = 6
 """Lines of the terminal that streams leave free."""
 
@@ -57,7 +58,9 @@ class Screen:
         self._live.stop()
 
     def update(self, picture: Picture) -> None:
-        self._live.update(draw(picture, self._console.height - ROWS_SPARED), refresh=True)
+        self._live.update(
+            draw(picture, self._console.width, self._console.height - ROWS_SPARED), refresh=True
+        )
 
 
 class Lines:
@@ -81,14 +84,11 @@ class Lines:
             self._say(event)
         self._told = len(picture.events)
         now_s = picture.elapsed_s
-        if now_s >= self._next_s and picture.sent:
+        if now_s >= self._next_s:
             self._next_s = now_s + LINE_EVERY_S
             lag = picture.sent - picture.committed
-            self._say(
-                Event(
-                    now_s, f"{picture.committed} of {picture.frames} frames, lag {lag}, moves {picture.moves}"
-                )
-            )
+            far = f"{picture.committed} of {picture.frames} frames, lag {lag}, moves {picture.moves}"
+            self._say(Event(now_s, far))
 
     def _say(self, event: Event) -> None:
         self._console.print(_event(event), soft_wrap=True)
@@ -97,33 +97,40 @@ class Lines:
 # --- drawing
 
 
-def draw(picture: Picture, rows: int) -> RenderableType:
-    """The picture for a terminal: nodes and events to the left, as many streams as fit to the right."""
+def draw(picture: Picture, width: int, rows: int) -> RenderableType:
+    """The picture for a terminal of ``width`` columns: nodes and events to the left, to the right as many
+    streams as fit into ``rows``. A narrow one gets no events."""
     colours = {node.name: PALETTE[n % len(PALETTE)] for n, node in enumerate(picture.nodes.values())}
+    nodes, events = _nodes(picture, colours), [_event(event) for event in picture.events[-EVENTS_SHOWN:]]
+    if width < WIDE:
+        rest = max(3, rows - len(picture.nodes) - 2)
+        return Group(_headline(picture, width), Text(), nodes, Text(), _streams(picture, colours, rest))
     halves = Table.grid(padding=(0, 4))
-    halves.add_row(
-        Group(_nodes(picture, colours), Text(), *map(_event, picture.events[-EVENTS_SHOWN:])),
-        _streams(picture, colours, max(3, rows)),
-    )
-    return Group(_headline(picture), Text(), halves)
+    halves.add_row(Group(nodes, Text(), *events), _streams(picture, colours, max(3, rows)))
+    return Group(_headline(picture, width), Text(), halves)
 
 
-def _headline(picture: Picture) -> RenderableType:
+def _headline(picture: Picture, width: int) -> RenderableType:
     line = Table.grid(padding=(0, 2))
     line.add_row(
         Text("holdfast demo", "bold"),
-        ProgressBar(picture.frames, picture.committed, width=30, finished_style="bar.complete"),
+        ProgressBar(
+            picture.frames, picture.committed, width=min(30, width // 6), finished_style="bar.complete"
+        ),
         f"{picture.committed} of {picture.frames} frames",
         f"lag {picture.sent - picture.committed}",
+        f"fail-overs {picture.failovers}",
         f"moves {picture.moves}",
-        f"{max(0.0, picture.elapsed_s):.1f} s",
+        f"{picture.elapsed_s:.1f} s",
     )
     return line
 
 
 def _nodes(picture: Picture, colours: dict[str, str]) -> Table:
     table = _table("node", "", ">streams", ">frames/s")
-    for node in picture.nodes.values():
+    if not picture.nodes:
+        table.add_row(Text("starting …", "dim"))
+    for node in sorted(picture.nodes.values(), key=lambda node: node.name):
         lives = node.state in ("running", "draining")
         table.add_row(
             _named(node.name, colours, MARKS[node.state]),
@@ -139,7 +146,7 @@ def _mood(node: Node) -> str:
 
 
 def _streams(picture: Picture, colours: dict[str, str], rows: int) -> Table:
-    table = _table("stream", "owner", "frames", "", ">lag", ">moves")
+    table = _table("stream", "owner", "frames", "", ">lag", ">fail-overs", ">moves")
     shown = list(picture.streams.items())[:rows]
     for key, stream in shown:
         table.add_row(
@@ -148,6 +155,7 @@ def _streams(picture: Picture, colours: dict[str, str], rows: int) -> Table:
             ProgressBar(stream.frames, len(stream.committed), width=18, finished_style="bar.complete"),
             f"{len(stream.committed)}/{stream.frames}",
             _lag(stream),
+            str(stream.failovers or ""),
             str(stream.moves or ""),
         )
     if len(picture.streams) > len(shown):
@@ -165,7 +173,8 @@ def _named(name: str, colours: dict[str, str], mark: str) -> Text:
 
 
 def _event(event: Event) -> Text:
-    return Text.assemble((f"{event.at_s:5.1f} s  ", "dim"), event.text)
+    moment = "" if event.at_s is None else f"{event.at_s:.1f} s"
+    return Text.assemble((f"{moment:>6}  ", "dim"), event.text)
 
 
 def _table(*columns: str) -> Table:
