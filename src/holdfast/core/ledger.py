@@ -13,6 +13,10 @@ from holdfast.core.message import Place
 from holdfast.errors import Fenced
 
 
+COUNT_MAX = 2**53 - 1
+"""Where counts stop: every store and every reader of JSON can hold so much, and a gap may be longer."""
+
+
 class Span(msgspec.Struct, frozen=True, array_like=True):
     """Seqs from ``first`` to ``last``, both included."""
 
@@ -91,7 +95,7 @@ class Commit(msgspec.Struct, frozen=True):
 
     ``identities`` are new ones for the window of ``window`` newest. ``state`` None keeps the stored state
     unless ``clear_state``. ``starting`` names the head that will run before the next commit, if any.
-    ``done`` and ``skipped`` count messages handled and passed over by this commit.
+    ``done`` and ``skipped`` count messages handled and passed over by this commit, ``COUNT_MAX`` at most.
     """
 
     key: str
@@ -158,7 +162,7 @@ def commit(standing: Checkpoint | None, commit: Commit, at: float) -> Checkpoint
         started=Started(commit.starting, openings) if commit.starting else None,
         parked=commit.parked,
         done=current.done + commit.done,
-        skipped=current.skipped + commit.skipped,
+        skipped=min(COUNT_MAX, current.skipped + commit.skipped),
         at=at,
     )
 

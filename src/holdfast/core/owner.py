@@ -50,7 +50,7 @@ from holdfast.core.commands import (
     Write,
 )
 from holdfast.core.held import Held, Letter, Receipt
-from holdfast.core.ledger import Aside, Checkpoint, Commit, Result, Span
+from holdfast.core.ledger import COUNT_MAX, Aside, Checkpoint, Commit, Result, Span
 from holdfast.core.message import Life, Place
 from holdfast.core.retry import Backoff
 from holdfast.core.sequencer import Composed, Gap, Ready, Rules, Sequencer, Verdict
@@ -630,7 +630,7 @@ class Owner:
             starting=starting,
             parked=self.parked,
             done=sum(entry.kind == "done" for entry in self._flying),
-            skipped=sum(_skipped(entry) for entry in self._flying),
+            skipped=min(COUNT_MAX, sum(_skipped(entry) for entry in self._flying)),
         )
         self._dirty = False
         if not starting:

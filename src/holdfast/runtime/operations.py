@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 
 import msgspec
 
-from holdfast.core.ledger import Aside, Checkpoint, Commit, RunLog, Span
+from holdfast.core.ledger import COUNT_MAX, Aside, Checkpoint, Commit, RunLog, Span
 from holdfast.core.message import SEQ_DIGITS, Place
 from holdfast.core.sequencer import PAST_RUNS_MAX, SKIP_MARK
 from holdfast.errors import Fenced, OperationRefused, OutcomeUnknown, Unavailable
@@ -165,7 +165,7 @@ def _skipping(now: Checkpoint, through: int | None, run: int | None) -> Commit:
         log=msgspec.structs.replace(log, seq=seq, skips=skips),
         past=past,
         aside=(Aside(place.name, "skipped by the operator"),),
-        skipped=1 if through is None else seq - log.seq,
+        skipped=1 if through is None else min(COUNT_MAX, seq - log.seq),
     )
     if now.recent or (now.started is not None and through is None):
         # A stream that tells messages by identity must know this one; one that doesn't won't mind.

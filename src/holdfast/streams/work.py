@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.core.held import Held, Receipt
 from holdfast.core.message import Place
 from holdfast.core.placement import spread
-from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
+from holdfast.errors import HoldfastError, InvalidMessage, OutcomeUnknown, Unavailable
 from holdfast.ports.coordinator import Claim, Load, Member
 from holdfast.ports.queue import Delivery, Queue
 from holdfast.ports.slots import Slots
@@ -129,7 +129,14 @@ class StreamWork:
                 self._pumping.append(task)
 
     def _taker(self, spec: StreamSpec) -> Any:
+        max_bytes = self._queues[spec.name].max_bytes
+
         def take(delivery: Delivery, receipt: Receipt) -> None:
+            if len(delivery.body) > max_bytes:
+                raise InvalidMessage(
+                    f"the body has {len(delivery.body)} bytes, over max_message_bytes = {max_bytes};"
+                    " raise that on every node, or put what is large into the object store"
+                )
             key, place = address(spec, delivery.body, delivery.attributes, delivery.id, delivery.number)
             held = Held(place, delivery.body, delivery.attributes, [receipt], delivery.receives)
             self.router.dispatch(spec.name, spec.full_key(key), held)

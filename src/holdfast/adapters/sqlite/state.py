@@ -64,7 +64,7 @@ UPDATE checkpoints SET
     number = c.number, commit_id = c.id, at = ?, log = c.log, past = c.past, window = c.window,
     openings = CASE WHEN c.head = '' THEN 0 WHEN c.head = checkpoints.head THEN openings ELSE 1 END,
     head = c.head, parked = c.parked,
-    done = checkpoints.done + c.done, skipped = checkpoints.skipped + c.skipped,
+    done = checkpoints.done + c.done, skipped = min(checkpoints.skipped + c.skipped, 9007199254740991),
     state = iif(c.keep, checkpoints.state, c.state),
     state_version = iif(c.state IS NULL, checkpoints.state_version, c.version)
 FROM c WHERE checkpoints.key = c.key"""

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.core.ledger import Aside, Checkpoint, Commit, Result, RunLog, Span, Started
+from holdfast.core.ledger import COUNT_MAX, Aside, Checkpoint, Commit, Result, RunLog, Span, Started
 from holdfast.core.message import RUN_DIGITS, SEQ_DIGITS
 from holdfast.errors import Fenced, TooLarge
 from holdfast.ports.state import Logged, StateStore
@@ -326,6 +326,12 @@ class StateConformance:
         log = RunLog(10**RUN_DIGITS - 1, last - 5, last, (Span(last - 3, last - 1),))
         await state.commit(next_commit(await _standing(state), log=log))
         assert (await _standing(state)).log == log
+
+    async def test_counts_stop_where_they_get_too_large(self, state: StateStore) -> None:
+        await state.open(KEY, 0, "member")
+        for _ in range(2):
+            await state.commit(next_commit(await _standing(state), skipped=COUNT_MAX))
+            assert (await _standing(state)).skipped == COUNT_MAX
 
     async def test_a_state_over_the_limit_is_refused(self, state: StateStore) -> None:
         opened = await state.open(KEY, 0, "member")
