@@ -169,13 +169,13 @@ class Cluster:
     async def send(self, key: str, do: str = "", count: int = 1) -> int:
         """Send the next messages of a key; returns the first one's seq."""
         first = self.sent[key]
+        self.sent[key] += count  # at once: others may send for this key meanwhile
         for start in range(first, first + count, BATCH):
             bodies = [
                 json.dumps({"key": key, "n": n, "do": do}).encode()
                 for n in range(start, min(start + BATCH, first + count))
             ]
             await self.queue.send([Outgoing(body) for body in bodies])
-        self.sent[key] = first + count
         return first
 
     @contextlib.asynccontextmanager
