@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import msgspec
 
-from holdfast import App, Context
+from holdfast import App, Context, StreamHandler
+from holdfast.apps.vision.handler import Frame, Tracking
 
 
 class Message(msgspec.Struct):
@@ -21,3 +24,59 @@ noop = App("noop")
 def nothing(message: Message, context: Context) -> int:
     """Does nothing; its result tells that it was done."""
     return message.n
+
+
+vision = App("vision")
+vision.stream("frames", key="video", seq="frame", run="run", message=Frame, first_seq=0)(Tracking)
+
+
+live = App("live")
+
+MODEL_LOAD_S = 0.3
+
+
+def load_model() -> str:
+    """Stands for a model: it takes its time to load, once a slot."""
+    time.sleep(MODEL_LOAD_S)
+    return "model"
+
+
+@live.stream("live", key="key", seq="n", message=Message, first_seq=0, idle_timeout_s=600.0)
+class Live(StreamHandler[Message]):
+    """Counts with a warm model; its results tell whether a message was lost or done twice."""
+
+    def open(self, context: Context, state: bytes | None) -> None:
+        """Continue to count."""
+        self.model = context.model(load_model)
+        self.count = int(state or b"0")
+
+    def process(self, message: Message, context: Context) -> list[int]:
+        """The message's number, and how many came before it."""
+        self.count += 1
+        return [message.n, self.count]
+
+    def snapshot(self) -> bytes:
+        """The count."""
+        return b"%d" % self.count
+
+
+idle = App("idle")
+
+STATE_BYTES = 1024
+
+
+@idle.stream("idle", key="key", seq="n", message=Message, first_seq=0, idle_timeout_s=3600.0)
+class Idle(StreamHandler[Message]):
+    """Keeps a state of 1 kB."""
+
+    def open(self, context: Context, state: bytes | None) -> None:
+        """Continue with the state, or begin with one."""
+        self.state = state or bytes(range(256)) * (STATE_BYTES // 256)
+
+    def process(self, message: Message, context: Context) -> None:
+        """Changes the state."""
+        self.state = self.state[1:] + self.state[:1]
+
+    def snapshot(self) -> bytes:
+        """The state."""
+        return self.state

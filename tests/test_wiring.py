@@ -2,6 +2,7 @@
 
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from holdfast.errors import ConfigError
 from holdfast.ports.objects import Objects
 from holdfast.ports.queue import Outgoing
 from holdfast.protocol.peer import Done, Probe, Reply, Request
-from holdfast.wiring import Services, limits, load_app, open_objects
+from holdfast.wiring import Services, limits, load_app, open_objects, open_slot_objects
 
 
 @pytest.fixture(autouse=True)
@@ -72,8 +73,9 @@ async def objects_round_trip(objects: Objects) -> None:
 
 
 @pytest.mark.parametrize("url", ["file:./frames", "file:frames", "file:///{here}/frames"])
-async def test_objects_by_url(place: Path, url: str) -> None:
-    await objects_round_trip(open_objects(url.replace("/{here}", str(place))))
+@pytest.mark.parametrize("opened", [open_objects, open_slot_objects])
+async def test_objects_by_url(place: Path, url: str, opened: Callable[[str], Objects]) -> None:
+    await objects_round_trip(opened(url.replace("/{here}", str(place))))
     assert (place / "frames").is_dir()
 
 

@@ -134,7 +134,7 @@ class Services:
                 app,
                 self.clock,
                 memory_mb=self.config.slot_memory_mb,
-                objects=f"{__name__}:{open_objects.__name__}",
+                objects=f"{__name__}:{open_slot_objects.__name__}",
                 objects_url=self.config.objects_url,
                 prefix=self.config.node_name,
             )
@@ -160,7 +160,12 @@ class Services:
 
 def open_objects(url: str) -> Objects:
     """The object store at ``url``. Raises ConfigError for one that nothing here serves."""
-    return FileObjects(_path("objects_url", url, "file", "file:./holdfast-objects"))
+    return FileObjects(_objects_path(url))
+
+
+def open_slot_objects(url: str) -> Objects:
+    """As :func:`open_objects`, for a slot: one handler runs at a time, and nothing else waits."""
+    return FileObjects(_objects_path(url), read_in_thread=False)
 
 
 def make_node(services: Services, place: str) -> Node:
@@ -252,6 +257,10 @@ def _why_not_imported(place: str, module_name: str, error: Exception) -> str:
         )
     what = f"{type(error).__name__}: {error}"
     return f"app {place!r}: importing {module_name!r} failed: {what}; correct the module"
+
+
+def _objects_path(url: str) -> Path:
+    return _path("objects_url", url, "file", "file:./holdfast-objects")
 
 
 def _path(setting: str, url: str, scheme: str, example: str) -> Path:

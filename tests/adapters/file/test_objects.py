@@ -20,6 +20,12 @@ class TestFileObjects(ObjectsConformance):
         return FileObjects(tmp_path / "frames", durable=False)
 
 
+class TestFileObjectsReadInline(ObjectsConformance):
+    @pytest.fixture
+    def objects(self, tmp_path: Path) -> FileObjects:
+        return FileObjects(tmp_path / "frames", durable=False, read_in_thread=False)
+
+
 async def test_urls_name_the_file(objects: FileObjects) -> None:
     url = await objects.put("cam 1/000.jpg", b"x")
     assert url == f"file://{objects.root}/cam%201/000.jpg"

@@ -16,12 +16,14 @@ class FileObjects:
     """Objects below the directory ``root``. URLs are ``file:///path``, percent-encoded.
 
     ``durable``: an object is on the disk before its URL is returned, so that no message names a frame that
-    a power failure takes away.
+    a power failure takes away. ``read_in_thread``: the event loop goes on meanwhile; where nothing else runs
+    in it, as in a slot, the thread costs several times what reading a frame does.
     """
 
-    def __init__(self, root: str | Path, *, durable: bool = True) -> None:
+    def __init__(self, root: str | Path, *, durable: bool = True, read_in_thread: bool = True) -> None:
         self.root = Path(root).resolve()
         self._durable = durable
+        self._read_in_thread = read_in_thread
         try:
             self.root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -30,7 +32,7 @@ class FileObjects:
     async def get(self, url: str) -> bytes:
         path = self._locate(url)
         try:
-            return await asyncio.to_thread(path.read_bytes)
+            return await asyncio.to_thread(path.read_bytes) if self._read_in_thread else path.read_bytes()
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             raise FileNotFoundError(errno.ENOENT, "no such object", url) from None
         except OSError as error:
