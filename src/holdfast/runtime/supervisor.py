@@ -120,13 +120,10 @@ class Supervisor(Service):
         while True:
             began_at = self._clock.monotonic()
             code = await self._live(name)
-            if self._stopping.is_set() or code in self._final:
-                self.codes[name] = code
-                return
             failures = failures + 1 if self._clock.monotonic() - began_at < SHORT_LIFE_S else 0
-            if failures > 1:
+            if failures > 1 and code not in self._final:
                 await self._clock.wait(self._stopping, AGAIN.delay_s(failures - 1, self._clock.random()))
-            if self._stopping.is_set():
+            if self._stopping.is_set() or code in self._final:
                 self.codes[name] = code
                 return
 
@@ -144,7 +141,8 @@ class Supervisor(Service):
         code = await child.wait()
         del self.lives[name]
         if code:
-            self._log.warning("node died", node=own_name, pid=child.pid, cause=cause(code))
+            if not self._stopping.is_set():
+                self._log.warning("node died", node=own_name, pid=child.pid, cause=_cause(code))
             await self._evict(own_name)
         return code
 
@@ -157,6 +155,5 @@ class Supervisor(Service):
             self._log.warning("could not evict a dead node; it lapses by itself", node=name, error=str(error))
 
 
-def cause(code: int) -> str:
-    """What an exit code says."""
+def _cause(code: int) -> str:
     return signal.Signals(-code).name if code < 0 else f"exit code {code}"
