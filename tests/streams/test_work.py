@@ -1,0 +1,391 @@
+"""A whole node and bad input: what is wrong is said clearly and set aside, and everything else goes on."""
+
+import asyncio
+import io
+import json
+from typing import Any, ClassVar
+
+import msgspec
+import pytest
+from PIL import Image
+from tests.streams.town import LIMITS, Town
+
+from holdfast import App, Context, StreamHandler
+from holdfast.adapters.memory.slots import MemorySlot
+from holdfast.apps.vision.handler import Frame, Tracking
+from holdfast.core.ledger import COUNT_MAX
+from holdfast.core.message import SEQ_DIGITS
+from holdfast.core.retry import Backoff
+from holdfast.protocol.peer import Answer, Answers, Done, Forward, Move, Parcel, Poke, Probe, Warm
+from holdfast.runtime.operations import resume
+
+VIRTUAL = True
+GAP_TIMEOUT_S = 45.0
+TIMEOUT_S = 3.0
+
+
+class Item(msgspec.Struct):
+    """A message that may say what its handler is to do."""
+
+    key: str
+    n: int
+    do: str = ""
+
+
+class Count(StreamHandler[Item]):
+    """Counts, and misbehaves where told."""
+
+    version: ClassVar[int] = 1
+    hanging: ClassVar[bool] = True
+
+    def open(self, context: Context, state: bytes | None) -> None:
+        self.count = int(state or 0)
+
+    async def process(self, message: Item, context: Context) -> Any:
+        match message.do:
+            case "raise":
+                raise ValueError("told to fail")
+            case "exit":
+                raise SystemExit("so long")
+            case "junk":
+                return object()
+            case "hoard":
+                raise MemoryError
+            case "hang":
+                await asyncio.Event().wait()
+        self.count += 1
+        return {"n": message.n, "count": self.count}
+
+    def snapshot(self) -> bytes:
+        return str(self.count).encode()
+
+
+def app_of(handler: type[StreamHandler[Any]] = Count, message: Any = Item, **settings: Any) -> App:
+    app = App("town")
+    settings = {
+        "seq": "n", "first_seq": 0, "gap_timeout_s": GAP_TIMEOUT_S, "max_tries": 2, "timeout_s": TIMEOUT_S,
+        "backoff": Backoff(0.05, 0.1),
+    } | settings  # fmt: skip
+    app.stream("s", message=message, **settings)(handler)
+    return app
+
+
+def good(*numbers: int, key: str = "k", **more: Any) -> list[dict[str, Any]]:
+    return [{"key": key, "n": n, **more} for n in numbers]
+
+
+# --- what has no place
+
+
+@pytest.mark.parametrize(
+    "body, reason",
+    [
+        (b"", "the body is not JSON that can be read"),
+        (b'{"key": "k", "n": 1', "the body is not JSON that can be read"),
+        (b"\xff\xfe\x00", "the body is not JSON that can be read"),
+        (b'{"a":' * 1_900, "the body is not JSON that can be read"),
+        (b'[{"key": "k", "n": 1}]', "the body must be a JSON object, not an array"),
+        (b'"k"', "the body must be a JSON object"),
+        (b"null", "the body must be a JSON object, not null"),
+        (b'{"n": 1}', "field 'key' is missing; every message of 's' has it"),
+        (b'{"key": null, "n": 1}', "field 'key' must be a text or an integer, not null"),
+        (b'{"key": ["k"], "n": 1}', "field 'key' must be a text or an integer, not an array"),
+        (b'{"key": 1.5, "n": 1}', "field 'key' must be a text or an integer, not a fraction"),
+        (b'{"key": true, "n": 1}', "field 'key' must be a text or an integer, not a boolean"),
+        (b'{"key": "", "n": 1}', "field 'key' must be a non-empty text"),
+        (b'{"key": "a\\nb", "n": 1}', "field 'key' holds control characters; a key must be printable"),
+        (b'{"key": "a\\u0000b", "n": 1}', "field 'key' holds control characters"),
+        (b'{"key": "%s", "n": 1}' % (b"k" * 9_900), "field 'key' has 9900 bytes; a key has 512 at most"),
+        (b'{"key": "k"}', "field 'n' is missing; every message of 's' has it"),
+        (b'{"key": "k", "n": -1}', "field 'n' must not be negative"),
+        (b'{"key": "k", "n": "one"}', "field 'n' must be an integer"),
+        (b'{"key": "k", "n": 1.5}', "field 'n' must be a text or an integer, not a fraction"),
+        (b'{"key": "k", "n": 1%s}' % (b"0" * SEQ_DIGITS), "field 'n' is over 39 digits"),
+        (b'{"key": "k", "n": "%s"}' % (b"9" * 5_000), "field 'n' is over 39 digits"),
+        (json.dumps({"key": "k", "n": 1, "more": "x" * 9_990}).encode(), "over max_message_bytes = 10000"),
+    ],
+)
+async def test_what_has_no_place_is_set_aside_and_everything_else_goes_on(
+    town: Town, body: bytes, reason: str
+) -> None:
+    node = await town.start(app_of())
+    town.queue().max_bytes = 1 << 20  # whoever sent it had another limit
+    await town.send(*good(0), body, *good(1))
+    await town.until_over()
+    (letter,) = town.letters()
+    assert letter.reason.startswith("malformed: ")
+    assert reason in letter.reason
+    assert letter.body == body
+    assert [result["n"] for result in town.results("k")] == [0, 1]
+    assert node.host.stats.malformed == 1
+    assert [kind for kind in ("buried", "deleted") for event in town.events(kind) if event.body == body] == [
+        "buried",
+        "deleted",
+    ]
+
+
+async def test_keys_may_hold_slashes_and_any_printable_text(town: Town) -> None:
+    await town.start(app_of())
+    keys = ["a/b", "/", "a//b/", "käse \N{SNOWMAN}", "..", "%2F", "a" * 512]
+    for key in keys:
+        await town.send(*good(0, 1, key=key))
+    await town.send(b'{"key": 17, "n": 0}', b'{"key": 17, "n": 1}')
+    await town.until_over()
+    assert town.letters()[0].reason.count("got `int`") == 1, "17 is a key, though no `str` for the handler"
+    for key in keys:
+        assert [result["n"] for result in town.results(key)] == [0, 1]
+
+
+async def test_a_seq_far_away_is_a_gap_like_any_other(town: Town) -> None:
+    """It is waited for and skipped in one step, however long it is."""
+    await town.start(app_of())
+    far = 10 ** (SEQ_DIGITS - 1)
+    await town.send(*good(0), *good(far))
+    await town.until_over()
+    assert [result["n"] for result in town.results("k")] == [0, far]
+    checkpoint = town.state.standing["s/k"]
+    assert checkpoint.log is not None
+    assert [(span.first, span.last) for span in checkpoint.log.skips] == [(1, far - 1)]
+    assert checkpoint.skipped == COUNT_MAX
+    await town.send(*good(far + 1), *good(1))
+    await town.until_over()
+    assert [letter.reason for letter in town.letters()] == ["skipped before"]
+    assert len(town.results("k")) == 3
+
+
+# --- what its handler can't take
+
+
+@pytest.mark.parametrize(
+    "fields, reason",
+    [
+        ({"do": 5}, "the message is no Item: Expected `str`, got `int` - at `$.do`"),
+        ({"do": None}, "the message is no Item: Expected `str`, got `null` - at `$.do`"),
+    ],
+)
+async def test_a_message_that_is_not_of_its_type_is_tried_once(
+    town: Town, fields: dict[str, Any], reason: str
+) -> None:
+    await town.start(app_of(max_tries=50))
+    await town.send(*good(0), *good(1, **fields), *good(2))
+    await town.until_over()
+    (letter,) = town.letters()
+    assert letter.reason == reason
+    assert (letter.stream, letter.key, int(letter.seq)) == ("s", "k", 1)
+    assert town.results("k") == [{"n": 0, "count": 1}, {"n": 2, "count": 2}]
+
+
+@pytest.mark.parametrize(
+    "deed, reason",
+    [
+        ("raise", "ValueError: told to fail"),
+        ("exit", "SystemExit: so long"),
+        ("junk", "the result, of type object, can't be stored as JSON"),
+        ("hoard", "MemoryError"),
+        ("hang", f"was killed: no progress for {TIMEOUT_S:g} s (timeout_s)"),
+    ],
+)
+async def test_a_handler_that_fails_is_tried_again_and_then_passed_over(
+    town: Town, deed: str, reason: str
+) -> None:
+    node = await town.start(app_of())
+    await town.send(*good(0), *good(1, do=deed), *good(2), *good(0, key="other"))
+    await town.until_over()
+    (letter,) = town.letters()
+    assert reason in letter.reason
+    assert (letter.key, int(letter.seq)) == ("k", 1)
+    assert letter.detail
+    assert town.results("k") == [{"n": 0, "count": 1}, {"n": 2, "count": 2}]
+    assert town.results("other") == [{"n": 0, "count": 1}]
+    assert node.host.stats.set_aside == 1
+
+
+async def test_a_slot_that_dies_of_a_message_is_tried_again_and_then_passed_over(town: Town) -> None:
+    async def die(slot: MemorySlot) -> None:
+        slot.die("exited with code 3")
+
+    town.deeds[json.dumps(good(1)[0]).encode()] = die
+    await town.start(app_of())
+    await town.send(*good(0, 1, 2))
+    await town.until_over()
+    (letter,) = town.letters()
+    assert "exited with code 3" in letter.reason
+    assert [result["n"] for result in town.results("k")] == [0, 2]
+
+
+async def test_a_stream_may_be_parked_instead(town: Town) -> None:
+    await town.start(app_of(on_failure="park"))
+    await town.send(*good(0), *good(1, do="raise"), *good(2))
+    await town.until(lambda: town.state.standing.get("s/k") and town.state.standing["s/k"].parked)
+    assert "ValueError: told to fail" in town.state.standing["s/k"].parked
+    assert town.letters() == []
+    assert len(town.queue().messages) == 2, "both wait"
+
+
+# --- what its state can't be
+
+
+class Newer(Count):
+    """What a later version of the app wrote."""
+
+    version = 2
+
+
+async def test_state_of_a_newer_version_parks_the_stream_until_it_is_resumed(town: Town) -> None:
+    newer = await town.start(app_of(Newer), "newer")
+    await town.send(*good(0, 1), *good(0, key="other"))
+    await town.until_over()
+    await newer.node.stop()
+    town.nodes.remove(newer)
+    older = await town.start(app_of(), "older")
+    await town.send(*good(2, 3))
+    await town.until(lambda: town.state.standing["s/k"].parked)
+    reason = town.state.standing["s/k"].parked
+    assert (
+        "state of s/k has version 2, newer than version 1 of Count; deploy the handler that wrote it"
+        in reason
+    )
+    assert "state does not load; the stream is parked" in older.log.events("error")
+    assert town.letters() == []
+    assert len(town.queue().messages) == 2
+    await older.node.stop()
+    town.nodes.remove(older)
+    again = await town.start(app_of(Newer), "newer again")
+    await resume(town.state, town.queue(), "s/k")
+    again.work.owners.poke("s/k")
+    await town.until_over()
+    assert town.results("k") == [{"n": n, "count": n + 1} for n in range(4)]
+    assert town.letters() == []
+
+
+async def test_what_is_too_much_for_a_parked_stream_comes_back_in_order(town: Town) -> None:
+    await town.start(app_of(on_failure="park", inbox_limit=4))
+    await town.send(*good(0, do="raise"), *good(*range(1, 12)))
+    await town.until(lambda: len(town.letters()) == 8)
+    assert {letter.reason.partition(":")[0] for letter in town.letters()} == {"parked"}
+    Count.process = _tolerant  # type: ignore[method-assign]
+    try:
+        _, sent = await resume(town.state, town.queue(), "s/k")
+        assert sent == 8
+        town.nodes[0].work.owners.poke("s/k")
+        await town.until_over()
+    finally:
+        Count.process = _strict  # type: ignore[method-assign]
+    assert [result["n"] for result in town.results("k")] == list(range(12))
+    assert town.letters() == []
+
+
+_strict = Count.process
+
+
+async def _tolerant(self: Count, message: Item, context: Context) -> Any:
+    return await _strict(self, msgspec.structs.replace(message, do=""), context)
+
+
+# --- frames
+
+
+def jpeg() -> bytes:
+    out = io.BytesIO()
+    Image.new("RGB", (64, 48), "gray").save(out, "JPEG")
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    "stored, reason",
+    [
+        (None, "frame 1 of cam is not in the object store; ingest the video again"),
+        (jpeg()[:300], "frame memory:///1 is not a whole JPEG or PNG image"),
+        (b"no image at all", "frame memory:///1 is not a whole JPEG or PNG image"),
+        (b"", "frame memory:///1 is not a whole JPEG or PNG image (0 bytes"),
+    ],
+)
+async def test_a_frame_that_can_t_be_used_is_set_aside(town: Town, stored: bytes | None, reason: str) -> None:
+    await town.start(app_of(Tracking, Frame, key="video", seq="frame", run="run"))
+    for n in range(3):
+        data = jpeg() if n != 1 else stored
+        if data is not None:
+            await town.objects.put(str(n), data)
+        await town.send(
+            {"video": "cam", "run": 0, "frame": n, "timestamp_ms": 40 * n, "url": f"memory:///{n}"}
+        )
+    await town.until_over()
+    (letter,) = town.letters()
+    assert reason in letter.reason
+    assert (letter.key, int(letter.seq)) == ("cam", 1)
+    assert [result["frame"] for result in town.results("cam")] == [0, 2]
+
+
+# --- what is for nobody here
+
+
+async def test_a_queue_that_no_app_declares_is_left_alone(town: Town) -> None:
+    await town.start(app_of())
+    await town.send(*good(0), stream="nobody's")
+    await town.send(*good(0))
+    await town.until_over()
+    await town.clock.sleep(60)
+    assert [event.kind for event in town.queue("nobody's").log] == ["sent"]
+
+
+def parcel(key: str = "nobody's/k", stream: str = "nobody's", number: int = 1) -> Parcel:
+    return Parcel(number, stream, key, 0, 0, "", "r", b"{}", {}, 30.0, 1)
+
+
+async def test_a_parcel_for_a_stream_that_is_not_declared_here_is_not_accepted(town: Town) -> None:
+    node = await town.start(app_of())
+    await town.coordinator.claim("nobody's/k", node.id)  # a router that knew no better
+    reply = await node.work.handle(Forward(node.id, "other", "sim://other", [parcel()]))
+    assert reply == Answers([Answer(1, "no")])
+    assert not node.owns("nobody's/k")
+    assert await node.work.owners.warm("nobody's", "nobody's/k") == 'stream "nobody\'s" is not declared here'
+    await town.send(*good(0))
+    await town.until_over()
+
+
+async def test_a_parcel_for_a_key_of_another_is_not_accepted(town: Town) -> None:
+    node = await town.start(app_of())
+    reply = await node.work.handle(Forward(node.id, "other", "sim://other", [parcel("s/k", "s")]))
+    assert reply == Answers([Answer(1, "no")])
+    assert not node.owns("s/k")
+
+
+async def test_what_can_t_be_moved_says_why(town: Town) -> None:
+    a = await town.start(app_of(), "a")
+    reply = await a.work.handle(Move(a.id, "s", "s/k", "nobody"))
+    assert isinstance(reply, Done)
+    assert not reply.ok
+    assert "s/k is not owned here" in reply.text
+    assert await a.work.handle(Poke(a.id, "s", "s/unknown")) == Done()
+    assert await a.work.handle(Probe(a.id)) is None, "the node's own business"
+    a.host.draining = True
+    reply = await a.work.handle(Warm(a.id, "s", "s/k"))
+    assert reply == Done(ok=False, text="this node is draining")
+    a.host.draining = False
+
+
+# --- all at once
+
+
+async def test_bad_messages_among_good_ones_cost_nothing_else(town: Town) -> None:
+    for name in ("a", "b"):
+        await town.start(app_of(), name, LIMITS)
+    deeds = ["raise", "exit", "junk", "hoard", "hang", 5, None]
+    keys = [f"k{i}" for i in range(6)]
+    bad: set[tuple[str, int]] = set()
+    for n in range(40):
+        for i, key in enumerate(keys):
+            if (n + i) % 10 == 3:
+                bad.add((key, n))
+                await town.send(*good(n, key=key, do=deeds[(n + i) // 10 % len(deeds)]))
+            else:
+                await town.send(*good(n, key=key))
+        await town.send(b"{" * (n + 1))
+    await town.until_over()
+    placed = {(letter.key, int(letter.seq)) for letter in town.letters() if letter.key}
+    assert placed == bad
+    assert sum(not letter.key for letter in town.letters()) == 40
+    for key in keys:
+        expected = [n for n in range(40) if (key, n) not in bad]
+        assert [result["n"] for result in town.results(key)] == expected
+        assert [result["count"] for result in town.results(key)] == list(range(1, len(expected) + 1))
