@@ -95,3 +95,4 @@ def test_the_readme_from_handler_to_results(tmp_path: Path) -> None:
         finally:
             child.kill()
             reader.join(60)
+            sys.stderr.writelines(lines)  # shown if this fails
