@@ -58,11 +58,11 @@ class Process:
             self._ended = True
             self._more.notify_all()
 
-    def wait_for(self, event: str) -> dict[str, Any]:
-        """The first event of that name."""
+    def wait_for(self, event: str, number: int = 0) -> dict[str, Any]:
+        """The event of that name that has so many before it."""
 
         def found() -> list[dict[str, Any]]:
-            return [entry for entry in self.events if entry["event"] == event]
+            return [entry for entry in self.events if entry["event"] == event][number:]
 
         with self._more:
             assert self._more.wait_for(lambda: found() or self._ended, 30), self.events
