@@ -79,7 +79,8 @@ class Transfer(msgspec.Struct, frozen=True):
 
 
 class HandOff(msgspec.Struct, frozen=True):
-    """Forward what is held to the new owner, into custody; foreign ones are sent back to their senders."""
+    """Forward what is held, if anything, to the new owner, into custody; foreign ones are sent back to their
+    senders. Whoever asks for the stream is told where it went."""
 
     target: str
     messages: tuple[Held, ...]

@@ -12,7 +12,6 @@ import msgspec
 from holdfast.core.message import Place
 from holdfast.errors import Fenced
 
-
 COUNT_MAX = 2**53 - 1
 """Where counts stop: every store and every reader of JSON can hold so much, and a gap may be longer."""
 

@@ -403,7 +403,7 @@ class Owner:
         self._forget_opening()
         for held in last.messages:
             held.come_back()
-        if last.messages:
+        if last.messages or isinstance(last, HandOff):
             self._out.append(last)
         self._out.append(Dropped())
 

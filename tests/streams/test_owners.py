@@ -1,0 +1,472 @@
+"""The shell of the owners: what services answer, late, twice or not at all, and what becomes of a stream."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import msgspec
+from tests.streams.town import LIMITS, Town, TownNode
+
+from holdfast import App, Context, StreamHandler
+from holdfast.adapters.memory.slots import MemorySlot
+from holdfast.core.ledger import Checkpoint, Commit
+from holdfast.core.owner import Phase
+from holdfast.core.retry import Backoff
+from holdfast.errors import ClaimLost, Fenced, OutcomeUnknown, TooLarge, Unavailable
+from holdfast.ports.coordinator import Claim
+from holdfast.runtime.operations import pause, resume
+from holdfast.streams.owners import phases
+
+VIRTUAL = True
+KEY = "s/k"
+IDLE_S = 20.0
+
+
+class Item(msgspec.Struct):
+    """A message."""
+
+    key: str
+    n: int
+
+
+class Sum(StreamHandler[Item]):
+    """Keeps the sum of what it saw; notes when its instances come and go."""
+
+    story: ClassVar[list[str]] = []
+
+    def open(self, context: Context, state: bytes | None) -> None:
+        self.key = context.key
+        self.sum = int(state or 0)
+        self.story.append(f"open {self.key} {self.sum}")
+
+    def process(self, message: Item, context: Context) -> Any:
+        self.sum += message.n
+        return {"n": message.n, "sum": self.sum}
+
+    def snapshot(self) -> bytes:
+        return str(self.sum).encode()
+
+    def close(self) -> None:
+        self.story.append(f"close {self.key} {self.sum}")
+
+
+def app_of(**settings: Any) -> App:
+    Sum.story.clear()
+    app = App("town")
+    usual = {"seq": "n", "first_seq": 0, "idle_timeout_s": IDLE_S, "backoff": Backoff(0.05, 0.1)}
+    app.stream("s", message=Item, **usual | settings)(Sum)
+    return app
+
+
+def numbers(*ns: int, key: str = "k") -> list[dict[str, Any]]:
+    return [{"key": key, "n": n} for n in ns]
+
+
+async def finished(town: Town, count: int, key: str = "k") -> None:
+    """All is over, and in order."""
+    await town.until_over()
+    assert town.letters() == []
+    assert [r["n"] for r in town.results(key)] == list(range(count))
+    assert [r["sum"] for r in town.results(key)] == [sum(range(n + 1)) for n in range(count)]
+
+
+def failing(times: int, error: Exception, then: Callable[..., Any], *, after_effect: bool = False) -> Any:
+    """A call that fails so often first, before its effect or after it."""
+    left = [times]
+
+    async def call(*args: Any) -> Any:
+        left[0] -= 1
+        if left[0] >= 0:
+            if after_effect:
+                await then(*args)
+            raise error
+        return await then(*args)
+
+    return call
+
+
+# --- commits
+
+
+async def test_a_commit_of_unknown_outcome_is_repeated_unchanged(town: Town) -> None:
+    for after_effect in (False, True):
+        key = f"k{int(after_effect)}"
+        node = await town.start(app_of(), f"node of {key}")
+        node.state.instead["commit"] = failing(
+            3, OutcomeUnknown("lost"), town.state.commit, after_effect=after_effect
+        )
+        await town.send(*numbers(0, 1, 2, key=key))
+        await finished(town, 3, key)
+        commits = [args[0] for args in node.state.called("commit")]
+        assert commits[0] == commits[1] == commits[2] == commits[3]
+        assert len(node.state.called("open")) == 1, "nothing was opened anew"
+        await node.node.stop()
+        town.nodes.remove(node)
+
+
+async def test_nothing_is_deleted_or_composed_before_a_commit_is_answered(town: Town) -> None:
+    node = await town.start(app_of())
+    answer = asyncio.Event()
+
+    async def commit(wanted: Commit) -> None:
+        await answer.wait()
+        await town.state.commit(wanted)
+
+    node.state.instead["commit"] = commit
+    await town.send(*numbers(0, 1, 2, 3))
+    await town.clock.sleep(10)
+    assert len(node.state.called("commit")) == 1
+    assert town.events("deleted") == []
+    answer.set()
+    await finished(town, 4)
+
+
+async def test_a_store_that_is_down_is_waited_for(town: Town) -> None:
+    node = await town.start(app_of())
+    for call in ("peek", "open", "start", "commit"):
+        node.state.instead[call] = failing(8, Unavailable("down"), getattr(town.state, call))
+    await town.send(*numbers(0, 1))
+    await finished(town, 2)
+    assert len(node.state.calls) < 60, "no hot loop"
+
+
+async def test_an_opening_of_unknown_outcome_is_looked_into(town: Town) -> None:
+    node = await town.start(app_of())
+    node.state.instead["open"] = failing(1, OutcomeUnknown("lost"), town.state.open, after_effect=True)
+    await town.send(*numbers(0, 1))
+    await finished(town, 2)
+    assert [args[1] for args in node.state.called("open")] == [0, 1], "at the epoch that stands by now"
+
+
+async def test_a_fenced_owner_whose_claim_stands_opens_anew_and_does_it_again(town: Town) -> None:
+    node = await town.start(app_of())
+    await town.send(*numbers(0))
+    await finished(town, 1)
+    await town.state.open(KEY, 1, "operator")
+    await town.send(*numbers(1, 2))
+    await finished(town, 3)
+    assert town.state.standing[KEY].epoch == 3
+    assert node.host.stats.fenced == 1
+    opened = [event for event in Sum.story if event.startswith("open")]
+    assert opened == ["open k 0", "open k 0"], "from the state that was committed"
+
+
+async def test_a_fenced_owner_whose_claim_is_gone_lets_go(town: Town) -> None:
+    node = await town.start(app_of())
+    await town.send(*numbers(0))
+    await finished(town, 1)
+    claim = await town.coordinator.lookup(KEY)
+    assert claim is not None
+    other = await town.start(app_of(), "b")
+    await town.coordinator.transfer(claim, other.id)
+    await town.state.open(KEY, 1, other.id)
+    await town.send(*numbers(1, 2))
+    await finished(town, 3)
+    assert not node.owns(KEY)
+    assert other.owns(KEY)
+
+
+async def test_a_commit_over_the_store_s_limit_ends_nobody(town: Town) -> None:
+    node = await town.start(app_of())
+    node.state.instead["commit"] = failing(2, TooLarge("a state of 9 bytes"), town.state.commit)
+    await town.send(*numbers(0, 1))
+    await finished(town, 2)
+    assert node.log.events("error").count("a commit is too large") == 2
+
+
+# --- claims and memberships
+
+
+async def test_a_lost_membership_is_no_lost_stream(town: Town) -> None:
+    """Its own epoch still stands at the store: it goes on, under a new claim, without opening anew."""
+    node = await town.start(app_of())
+    await town.send(*numbers(0))
+    await finished(town, 1)
+    before = node.id
+    town.coordinator.forget()
+    await town.until(lambda: node.id != before and node.host.membership.alive)
+    await town.send(*numbers(1, 2))
+    await finished(town, 3)
+    claim = await town.coordinator.lookup(KEY)
+    assert claim is not None
+    assert claim.member == node.id
+    assert town.state.standing[KEY].epoch == 1
+
+
+async def test_a_stream_that_another_opened_meanwhile_is_let_go(town: Town) -> None:
+    node = await town.start(app_of())
+    await town.send(*numbers(0))
+    await finished(town, 1)
+    other = await town.start(app_of(), "b")
+
+    async def silence(*args: Any) -> Any:
+        raise Unavailable("cut off")
+
+    for call in ("renew", "watch", "members", "lookup"):
+        node.coordinator.instead[call] = silence
+    await town.until(lambda: node.id not in other.host.membership.view)
+    await town.send(*numbers(1, 2))
+    await town.until(lambda: other.owns(KEY))
+    await finished(town, 3)
+    assert node.owns(KEY), "it hasn't heard of it yet"
+    node.coordinator.instead.clear()
+    await town.until(lambda: not node.owns(KEY))
+    assert town.state.standing[KEY].epoch == 2
+
+
+async def test_an_idle_stream_is_released_and_its_handler_closed(town: Town) -> None:
+    node = await town.start(app_of())
+    await town.send(*numbers(0, 1))
+    await finished(town, 2)
+    await town.clock.sleep(IDLE_S / 2)
+    await town.send(*numbers(2))
+    await finished(town, 3)
+    await town.clock.sleep(IDLE_S - 1)
+    assert node.owns(KEY)
+    await town.until(lambda: not node.owns(KEY), 5)
+    assert await town.coordinator.lookup(KEY) is None
+    assert Sum.story == ["open k 0", "close k 3"]
+    await town.send(*numbers(3))
+    await finished(town, 4)
+    assert Sum.story[-1] == "open k 3"
+
+
+# --- moves
+
+
+async def two(town: Town) -> tuple[TownNode, TownNode]:
+    """Two nodes; the first owns the key and has done two messages."""
+    a = await town.start(app_of(idle_timeout_s=1000.0), "a")
+    await town.send(*numbers(0, 1))
+    await finished(town, 2)
+    b = await town.start(app_of(), "b")
+    await town.until(lambda: b.id in a.host.membership.view)
+    Sum.story.clear()
+    return a, b
+
+
+async def test_a_move_warms_before_it_stops(town: Town) -> None:
+    a, b = await two(town)
+    warmed = []
+
+    async def peek(key: str) -> Checkpoint | None:
+        warmed.append((a.owns(KEY), b.owns(KEY)))
+        return await town.state.peek(key)
+
+    b.state.instead["peek"] = peek
+    assert await a.work.move(KEY, b.id) == ""
+    await town.until(lambda: not a.owns(KEY))
+    assert warmed[0] == (True, False)
+    assert Sum.story[0] == "open k 1", "in the seat that it will have"
+    await town.send(*numbers(2, 3))
+    await finished(town, 4)
+    assert b.owns(KEY)
+    assert town.state.standing[KEY].epoch == 2
+    assert a.host.stats.moved_out == 1
+    hint = a.work.router.hint(KEY)
+    assert (hint.member, hint.epoch) == (b.id, 2), "whoever still comes here is told"
+
+
+async def test_what_waits_moves_along_and_nothing_is_delivered_twice(town: Town) -> None:
+    a, b = await two(town)
+    await town.send(*numbers(3, 4, 5))  # behind a gap
+    await town.until(lambda: sum(entry.owner.waiting for entry in a.work.owners) == 3)
+    assert await a.work.move(KEY, b.id) == ""
+    await town.until(lambda: b.owns(KEY) and not a.owns(KEY))
+    await town.send(*numbers(2))
+    await finished(town, 6)
+    assert max(event.receipt.partition(".")[2] for event in town.events("received")) == "1"
+
+
+async def test_a_transfer_whose_answer_was_lost_counts_if_it_took_effect(town: Town) -> None:
+    a, b = await two(town)
+    a.coordinator.instead["transfer"] = failing(
+        1, OutcomeUnknown("lost"), town.coordinator.transfer, after_effect=True
+    )
+    assert await a.work.move(KEY, b.id) == ""
+    await town.until(lambda: not a.owns(KEY))
+    claim = await town.coordinator.lookup(KEY)
+    assert claim is not None
+    assert claim.member == b.id
+    await town.send(*numbers(2))
+    await finished(town, 3)
+    assert b.owns(KEY)
+
+
+async def test_a_transfer_that_is_refused_ends_the_ownership(town: Town) -> None:
+    a, b = await two(town)
+
+    async def refuse(claim: Claim, to: str) -> Claim:
+        raise ClaimLost("stands no more")
+
+    a.coordinator.instead["transfer"] = refuse
+    assert await a.work.move(KEY, b.id) == ""
+    await town.until(lambda: not a.owns(KEY))
+    await town.send(*numbers(2))
+    await finished(town, 3)
+
+
+async def test_a_target_that_dies_keeps_nobody_from_going_on(town: Town) -> None:
+    a, b = await two(town)
+    target = b.id
+
+    async def die_first(claim: Claim, to: str) -> Claim:
+        await town.crash(b)
+        await town.coordinator.evict(target)
+        return await town.coordinator.transfer(claim, to)
+
+    a.coordinator.instead["transfer"] = die_first
+    assert await a.work.move(KEY, target) == ""
+    await town.send(*numbers(2))
+    await finished(town, 3)
+    assert a.owns(KEY)
+    assert town.state.standing[KEY].epoch == 1
+
+
+async def test_a_target_that_can_t_warm_is_not_moved_to(town: Town) -> None:
+    a, b = await two(town)
+
+    async def broken(*args: Any) -> Any:
+        raise Unavailable("the disk is full; make room")
+
+    b.state.instead["peek"] = broken
+    assert await a.work.move(KEY, b.id) == "the state can't be read: the disk is full; make room"
+    assert a.owns(KEY)
+    await town.send(*numbers(2))
+    await finished(town, 3)
+
+
+async def test_what_was_warmed_in_vain_is_let_go(town: Town) -> None:
+    a, b = await two(town)
+    assert await b.work.owners.warm("s", KEY) == ""
+    seats = [seat.streams for seat in b.work.pool._seats]
+    assert sum(seats) == 1
+    await town.clock.sleep(2 * LIMITS.move_timeout_s + 1)
+    assert sum(seat.streams for seat in b.work.pool._seats) == 0
+    assert Sum.story == ["open k 1", "close k 1"]
+    assert a.owns(KEY)
+
+
+async def test_a_drain_moves_all_and_gives_back_the_rest(town: Town) -> None:
+    a = await town.start(app_of(), "a")
+    for i in range(20):
+        await town.send(*numbers(0, 1, 2, key=f"k{i}"))
+    await town.until_over()
+    b = await town.start(app_of(), "b")
+    await town.until(lambda: b.id in a.host.membership.view)
+    await a.node.stop()
+    town.nodes.remove(a)
+    assert len(a.work.owners) == 0
+    assert len(b.work.owners) == 20 or await town.coordinator.claims(b.id)
+    for i in range(20):
+        await town.send(*numbers(3, key=f"k{i}"))
+    await town.until_over()
+    for i in range(20):
+        assert [r["sum"] for r in town.results(f"k{i}")] == [0, 1, 3, 6]
+        assert town.state.standing[f"s/k{i}"].epoch == 2
+
+
+async def test_the_last_node_frees_what_it_owns(town: Town) -> None:
+    a = await town.start(app_of(), "a")
+    await town.send(*numbers(0, 1), *numbers(3, 4))
+    await town.until(lambda: len(town.results("k")) == 2)
+    await a.node.stop()
+    town.nodes.remove(a)
+    assert await town.coordinator.claims() == []
+    assert await town.coordinator.members() == []
+    depth = await town.queue().depth()
+    assert depth.in_flight == 0, "given back, not left to lapse"
+    await town.start(app_of(), "b")
+    await town.send(*numbers(2))
+    await finished(town, 5)
+
+
+# --- operators, slots, nodes
+
+
+async def test_an_operator_s_word_counts_at_once(town: Town) -> None:
+    node = await town.start(app_of())
+    await town.send(*numbers(0))
+    await finished(town, 1)
+    await pause(town.state, KEY)
+    node.work.owners.poke(KEY)
+    await town.send(*numbers(1))
+    await town.clock.sleep(60)
+    assert len(town.results("k")) == 1
+    await resume(town.state, town.queue(), KEY)
+    node.work.owners.poke(KEY)
+    await finished(town, 2)
+
+
+async def test_a_slot_s_death_restores_its_streams_and_spends_no_try(town: Town) -> None:
+    node = await town.start(app_of(max_tries=1), limits=msgspec.structs.replace(LIMITS, slots=1))
+    keys = ["a", "b", "c"]
+    for key in keys:
+        await town.send(*numbers(0, 1, key=key))
+    await town.until_over()
+    await node.slots.slots[0].kill("the test said so")
+    for key in keys:
+        await town.send(*numbers(2, key=key))
+    for key in keys:
+        await finished(town, 3, key)
+    assert Sum.story[3:] == ["open a 1", "open b 1", "open c 1"]
+
+
+async def test_a_message_that_kills_nodes_is_passed_over_and_no_other(town: Town) -> None:
+    poison = b'{"key": "k", "n": 1}'
+    lives = [0]
+    loop = asyncio.get_running_loop()
+    dying: list[asyncio.Task[None]] = []
+
+    async def kill(slot: MemorySlot) -> None:
+        lives[0] += 1
+        dying.append(loop.create_task(town.crash(town.nodes[0])))
+        await asyncio.Event().wait()
+
+    town.deeds[poison] = kill
+    await town.send(*numbers(0, 1, 2), *numbers(0, 1, key="other"))
+    life = 0
+    while town.queue().messages:
+        if not town.nodes:
+            life += 1
+            await town.start(app_of(max_starts=3), f"life {life}")
+        await town.clock.sleep(0.1)
+        assert life < 20
+    assert lives[0] == 4, "the first was laid to the head of its run"
+    (letter,) = town.letters()
+    assert letter.body == poison
+    assert letter.reason == "poison: 3 openings ended while its handler ran (max_starts)"
+    assert [r["n"] for r in town.results("k")] == [0, 2]
+    assert [r["n"] for r in town.results("other")] == [0, 1]
+
+
+async def test_of_owned_streams_their_phases_can_be_told(town: Town) -> None:
+    node = await town.start(app_of())
+    await town.send(*numbers(0), *numbers(0, key="other"))
+    await town.until_over()
+    counts = phases(node.work.owners)
+    assert counts[Phase.OWNER.value] == 2
+    assert sum(counts.values()) == 2
+
+
+async def test_an_answer_of_an_opening_that_is_over_changes_nothing(town: Town) -> None:
+    """The store's answer to a start comes after the stream was opened anew."""
+    node = await town.start(app_of())
+    answer, asked = asyncio.Event(), asyncio.Event()
+    starts = []
+
+    async def start(key: str, epoch: int, head: str) -> int:
+        starts.append(epoch)
+        if len(starts) == 1:
+            asked.set()
+            await answer.wait()
+            raise Fenced("too late", 9)
+        return await town.state.start(key, epoch, head)
+
+    node.state.instead["start"] = start
+    await town.send(*numbers(0, 1))
+    await asked.wait()
+    node.work.owners.vanished()
+    await town.clock.sleep(1)
+    answer.set()
+    await finished(town, 2)
