@@ -313,6 +313,7 @@ def test_nothing_is_lost_when_a_node_is_killed_and_another_drained(place: Path, 
     assert figures["frames_in"] == figures["committed"] == 4 * 5 * FPS
     assert figures["lost"] == figures["out_of_order"] == figures["identity_switches"] == 0
     assert 0 < figures["failover_p50_ms"] <= figures["failover_p99_ms"]
+    assert figures["moves"] > 0
     assert "killed (SIGKILL)" in err
     assert "drains (SIGTERM)" in err
     assert list(temporary.iterdir()) == []

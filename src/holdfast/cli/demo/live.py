@@ -18,7 +18,7 @@ from holdfast.cli import exits
 from holdfast.cli.children import Launcher
 from holdfast.cli.demo import app, watch
 from holdfast.cli.demo.picture import Node, Picture
-from holdfast.cli.demo.plan import DRAIN_AT, FPS, KILL_AT, RUN, Camera, DemoFailed, Plan
+from holdfast.cli.demo.plan import DRAIN_AT, FPS, KILL_AT, LATEST, RUN, Camera, DemoFailed, Plan
 from holdfast.cli.demo.view import View
 from holdfast.cli.node import share_cores
 from holdfast.config import Config
@@ -159,20 +159,24 @@ async def _all_committed(services: Services, picture: Picture) -> None:
 
 
 async def _hurt(plan: Plan, services: Services, nodes: Supervisor, picture: Picture) -> None:
-    """Kill the node that owns most; later, drain another."""
+    """Kill the node that owns most; once it is back, drain another, though not later than can be seen."""
     if not plan.faults:
         return
-    began_at = services.clock.monotonic()
-    await services.clock.sleep(KILL_AT * plan.seconds)
+    clock, began_at = services.clock, services.clock.monotonic()
+    await clock.sleep(KILL_AT * plan.seconds)
     victim = _busiest(picture)
     picture.killed(victim)
     _signal(nodes, picture.nodes[victim], signal.SIGKILL)
-    await services.clock.sleep(began_at + DRAIN_AT * plan.seconds - services.clock.monotonic())
-    while sum(node.state == "running" for node in picture.nodes.values()) < plan.nodes:
-        await services.clock.sleep(LOOK_S)  # until the killed one is back
+    await clock.sleep(began_at + DRAIN_AT * plan.seconds - clock.monotonic())
+    while picture.running < 2 or (
+        picture.running < plan.nodes and clock.monotonic() < began_at + LATEST * plan.seconds
+    ):
+        await clock.sleep(LOOK_S)
     leaving = _busiest(picture)
     picture.draining(leaving)
     _signal(nodes, picture.nodes[leaving], signal.SIGTERM)
+    while picture.nodes[leaving].state != "ended":
+        await clock.sleep(LOOK_S)
 
 
 def _busiest(picture: Picture) -> str:

@@ -89,6 +89,11 @@ class Picture:
         return sum(len(stream.committed) for stream in self.streams.values())
 
     @property
+    def running(self) -> int:
+        """Nodes that run and stay."""
+        return sum(node.state == "running" for node in self.nodes.values())
+
+    @property
     def moves(self) -> int:
         """How often a living node handed a stream to another."""
         return sum(stream.moves for stream in self.streams.values())

@@ -18,7 +18,9 @@ PEOPLE_A_SECOND = 0.4
 
 KILL_AT = 0.35
 DRAIN_AT = 0.65
-"""When a node is killed and another drained, as shares of the whole."""
+LATEST = 0.85
+"""When a node is killed and another drained, as shares of the whole. The drain waits for the killed node to
+be back, but not past the latest."""
 
 
 class DemoFailed(HoldfastError):
