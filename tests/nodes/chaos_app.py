@@ -14,11 +14,13 @@ import msgspec
 
 from holdfast import App, Context, StreamHandler
 from holdfast.adapters.sqlite import state as sqlite_state
+from holdfast.adapters.sqlite.database import Transaction
 from holdfast.core.ledger import Commit
 from holdfast.core.retry import Backoff
 
 TIMEOUT_S = 1.0
 MAX_TRIES = 2
+BULK_BYTES = 200_000
 
 app = App("chaos")
 
@@ -66,7 +68,7 @@ def exit_politely() -> None:
 def hoard() -> None:
     hoarded = []
     while True:
-        hoarded.append(bytearray(1 << 20))
+        hoarded.append(bytearray(1 << 24))
 
 
 def junk() -> Any:
@@ -91,10 +93,15 @@ class Chain(StreamHandler[Item]):
 
     def process(self, message: Item, context: Context) -> Any:
         assert message.n > self.state.last, f"{message.n} came after {self.state.last}"
+        if message.do == "bulk":
+            return {"n": self._link(message.n), "digest": self.state.digest, "bulk": "x" * BULK_BYTES}
         if message.do and (result := globals()[message.do]()) is not None:
             return result
-        self.state = State(message.n, follow(self.state.digest, message.n))
-        return {"n": message.n, "digest": self.state.digest, "slot": os.getpid()}
+        return {"n": self._link(message.n), "digest": self.state.digest, "slot": os.getpid()}
+
+    def _link(self, n: int) -> int:
+        self.state = State(n, follow(self.state.digest, n))
+        return n
 
     def snapshot(self) -> bytes:
         return msgspec.json.encode(self.state)
@@ -102,7 +109,7 @@ class Chain(StreamHandler[Item]):
 
 def stop_where_told(place: Path) -> None:
     """Stop this process just before it sends a commit, or inside the transaction of one, once the test has
-    made a file of that name."""
+    made a file of that name; and have no room for a commit while there is one ``disk-full``."""
 
     def obey(order: str) -> bool:
         try:
@@ -118,8 +125,10 @@ def stop_where_told(place: Path) -> None:
         obey("stop-before-commit")
         await commit(self, wanted)
 
-    def stopping_publish(*args: Any) -> None:
-        publish(*args)
+    def stopping_publish(transaction: Transaction, *args: Any) -> None:
+        full = (place / "disk-full").exists()  # then the file can't grow
+        transaction.connection.execute(f"PRAGMA max_page_count = {1 if full else 1 << 30}")
+        publish(transaction, *args)
         if obey("stop-in-transaction"):
             hang()  # a stop reaches this thread a moment later, and must find it here
 
