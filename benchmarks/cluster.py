@@ -22,6 +22,7 @@ from holdfast.wiring import Services
 ROOT = Path(__file__).parent.parent
 READY_TIMEOUT_S = 60.0
 EMPTY_CHECK_S = 0.005
+SETTLED_CHECK_S = 0.1
 
 
 @contextlib.contextmanager
@@ -140,6 +141,15 @@ class Cluster:
         size = queue.max_batch
         await asyncio.gather(*(send(messages[i : i + size]) for i in range(0, len(messages), size)))
         return len(messages)
+
+    async def settled(self) -> None:
+        """Wait until every node has told how many streams it owns, so that new ones are placed evenly."""
+        coordinator = self.services.coordinator()
+        while True:
+            members, claims = await coordinator.members(), await coordinator.claims()
+            if sum(member.load.streams for member in members) == len(claims):
+                return
+            await asyncio.sleep(SETTLED_CHECK_S)
 
     async def empty(self, timeout_s: float) -> float:
         """Wait until every message is off the queue; returns the monotonic time of that."""

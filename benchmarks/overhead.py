@@ -104,6 +104,7 @@ async def through(nodes: Cluster, videos: Videos, name: str) -> tuple[float, Res
     after = 0
     while page := await state.results(after, 5000):
         after = page[-1].cursor
+    await nodes.settled()
     begin_at = nodes.services.clock.monotonic() + LEAD_S
     await nodes.send("frames", bodies, begin_at)
     if nodes.services.clock.monotonic() >= begin_at:

@@ -215,11 +215,13 @@ class Database:
         item: Any,
         *,
         confirmed: bool = True,
+        linger_s: float = 0.0,
     ) -> asyncio.Future[Any]:
         """As :meth:`write_many`, but returns at once. Cancelling the future is no way to know whether
-        the operation ran. Without ``confirmed`` a power failure may take it back."""
+        the operation ran. Without ``confirmed`` a power failure may take it back. It may wait for others
+        to share their transaction, for ``linger_s``."""
         call = called(operation, item, confirmed)
-        self._writer.put(call)
+        self._writer.put(call, linger_s)
         return call.future
 
     async def read(self, query: Callable[[sqlite3.Connection], T], *, confirmed: bool = False) -> T:

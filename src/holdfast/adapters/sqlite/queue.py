@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast.adapters.sqlite.database import Database, Transaction
 from holdfast.adapters.sqlite.doorbell import SAFETY_S
+from holdfast.adapters.sqlite.worker import LINGER_S
 from holdfast.errors import HoldfastError, TooLarge
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import DeadLetter, Delivery, Depth, Outgoing
@@ -168,8 +169,9 @@ class SqliteQueue:
         if not receipts:
             return []
         await self._number()
-        # What a power failure takes back is delivered again, and found done.
-        stale: list[str] = await self._database.submit(self._delete_all, receipts, confirmed=False)
+        # What a power failure takes back is delivered again, and found done. Nobody waits for it either.
+        deleting = self._database.submit(self._delete_all, receipts, confirmed=False, linger_s=LINGER_S)
+        stale: list[str] = await deleting
         return stale
 
     async def give_back(self, receipts: Sequence[str], delay_s: float) -> list[str]:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from holdfast.errors import Unavailable
 
 ItemT = TypeVar("ItemT")
+
+LINGER_S = 0.01
+"""How long an item that can wait is kept back, to be served together with others."""
 
 
 @dataclass(slots=True, eq=False)
@@ -37,6 +42,9 @@ class Worker(Generic[ItemT]):
 
     ``serve`` is called, in the thread, when there are some; it takes them itself (:meth:`take`), so that
     those are together which came while it got ready.
+
+    A signal to the thread says how long it may linger, or None to end. One suffices until items are taken,
+    unless one that can't wait follows those that can.
     """
 
     def __init__(self, name: str, serve: Callable[[], None], limit: int) -> None:
@@ -44,45 +52,57 @@ class Worker(Generic[ItemT]):
         self._limit = limit
         self._mutex = threading.Lock()
         self._pending: list[ItemT] = []
-        self._signal: SimpleQueue[bool] = SimpleQueue()
+        self._signal: SimpleQueue[float | None] = SimpleQueue()
+        self._signalled_s = math.inf
         self._open = True
         self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
         self._thread.start()
 
-    def put(self, item: ItemT) -> None:
-        """Have ``item`` served. Raises Unavailable once the worker is closed."""
+    def put(self, item: ItemT, linger_s: float = 0.0) -> None:
+        """Have ``item`` served, within ``linger_s``. Raises Unavailable once the worker is closed."""
         with self._mutex:
             if not self._open:
                 raise Unavailable("the database is closed")
             self._pending.append(item)
-            first = len(self._pending) == 1
-        if first:
-            self._signal.put(True)
+            self._wake(linger_s)
+
+    def _wake(self, linger_s: float) -> None:
+        if linger_s < self._signalled_s:
+            self._signalled_s = linger_s
+            self._signal.put(linger_s)
 
     def take(self) -> list[ItemT]:
         """The next items; the thread is woken again for what is left."""
         with self._mutex:
             taken, self._pending = self._pending[: self._limit], self._pending[self._limit :]
+            self._signalled_s = math.inf
             if self._pending:
-                self._signal.put(True)
+                self._wake(0.0)
         return taken
 
     def drop(self) -> list[ItemT]:
         """All items that wait; they are not served."""
         with self._mutex:
             dropped, self._pending = self._pending, []
+            self._signalled_s = math.inf
         return dropped
 
     def close(self) -> None:
         """Serve what waits, take no more, and end the thread."""
         with self._mutex:
             self._open = False
-        self._signal.put(False)
+        self._signal.put(None)
         self._thread.join()
 
     def _loop(self) -> None:
-        while self._signal.get():
-            self._serve()
+        while (linger_s := self._signal.get()) is not None:
+            if linger_s > 0:
+                with contextlib.suppress(Empty):
+                    linger_s = self._signal.get(timeout=linger_s)
+                if linger_s is None:
+                    break
+            if self._pending:  # else they were taken with the ones before
+                self._serve()
         while self._pending:
             self._serve()
 
