@@ -132,11 +132,17 @@ class Cluster:
     async def start(self, *names: str) -> None:
         """Start nodes, and return when all have joined."""
         for name in names:
-            self.nodes[name] = Process(name, self.place, self._environment)
-            self._started.append(self.nodes[name])
+            self.spawn(name)
         for name in names:
             await self.nodes[name].until_said("node runs")
         self._note_family()
+
+    def spawn(self, name: str, **settings: Any) -> Process:
+        """Start one node, perhaps with other settings, and don't wait for it."""
+        changed = {f"HOLDFAST_{setting.upper()}": str(value) for setting, value in settings.items()}
+        node = self.nodes[name] = Process(name, self.place, self._environment | changed)
+        self._started.append(node)
+        return node
 
     def _note_family(self) -> None:
         for node in self._started:

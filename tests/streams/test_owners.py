@@ -128,6 +128,9 @@ async def test_a_store_that_is_down_is_waited_for(town: Town) -> None:
     await town.send(*numbers(0, 1))
     await finished(town, 2)
     assert len(node.state.calls) < 60, "no hot loop"
+    told = [fields for _, event, fields in node.log.entries if event == "a service fails; trying again"]
+    assert told
+    assert told[0] == {"key": KEY, "error": "down"}
 
 
 async def test_an_opening_of_unknown_outcome_is_looked_into(town: Town) -> None:

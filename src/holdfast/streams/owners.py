@@ -37,6 +37,9 @@ from holdfast.streams.spec import StreamSpec
 
 T = TypeVar("T")
 
+FAILURES_TOLD = 4
+TELL_EVERY_S = 5.0
+
 
 class Owned:
     """One owned key: its machine, its claim, its seat, and the slot its handler was last opened in."""
@@ -123,6 +126,7 @@ class Owners:
         self._timers: list[tuple[float, str]] = []
         self._timer_set = asyncio.Event()
         self._quarantine = asyncio.Lock()
+        self._told_at = -TELL_EVERY_S
         self._forgot = asyncio.Event()
 
     def start(self) -> None:
@@ -369,10 +373,19 @@ class Owners:
                 if error.retry not in retried:
                     raise
                 failures += 1
-                self._log.debug("trying again", key=entry.key, error=str(error))
+                self._note_failure(entry, error, failures)
             await self._clock.sleep(self._limits.retry.delay_s(failures, self._clock.random()))
             if entry.owner.generation != generation:
                 raise Fenced(f"{entry.key}: the opening is over", 0)
+
+    def _note_failure(self, entry: Owned, error: HoldfastError, failures: int) -> None:
+        """One that lasts is told to people, for all streams together now and then."""
+        now = self._clock.monotonic()
+        if failures >= FAILURES_TOLD and now >= self._told_at + TELL_EVERY_S:
+            self._told_at = now
+            self._log.warning("a service fails; trying again", key=entry.key, error=str(error))
+        else:
+            self._log.debug("trying again", key=entry.key, error=str(error))
 
     async def _peek(self, entry: Owned) -> None:
         generation = entry.owner.generation
