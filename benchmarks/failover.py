@@ -1,0 +1,216 @@
+"""How long a stream stands still when its node is killed, and when it is moved on purpose.
+
+Three nodes own sixty live streams, each fed ten messages a second. Again and again one node is killed with
+SIGKILL while it owns twenty; its place is taken by a fresh one, and twenty streams are moved there under
+traffic. The nodes have no supervisor: they find the death out by themselves.
+
+- crash: from the kill to the stream's next commit.
+- handover: the longest time from sending to commit of any message of a moved stream, from just before the
+  move until after it. Undisturbed messages take ``undisturbed_p50_ms``.
+
+Run as ``python -m benchmarks.failover``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections import defaultdict
+from statistics import median
+
+import msgspec
+
+from benchmarks.cluster import Cluster, NodeProcess, cluster
+from benchmarks.report import Report, percentile
+from holdfast.ports.peer import Peer
+from holdfast.protocol.peer import Done, Move
+
+STREAM = "live"
+NODES = 3
+OWNED = 20
+PACE_S = 0.1
+TIMEOUT_S = 30.0
+SETTLE_S = 1.0
+"""Traffic between disturbances, so that each starts from calm."""
+
+
+class Traffic:
+    """Paced messages of every stream, and when each was sent (wall time)."""
+
+    def __init__(self, nodes: Cluster, keys: list[str]) -> None:
+        self._nodes = nodes
+        self._keys = keys
+        self._ending = False
+        self.sent_at: dict[tuple[str, int], float] = {}
+        self.count = 0
+
+    async def run(self) -> None:
+        """Send one message a stream every ``PACE_S``, spread over the pace, until told to end."""
+        clock, due_at = self._nodes.services.clock, self._nodes.services.clock.monotonic()
+        groups = [self._keys[start::NODES] for start in range(NODES)]
+        while not self._ending:
+            for group in groups:
+                now = clock.wall()
+                self.sent_at.update({(key, self.count): now for key in group})
+                await self._nodes.send(
+                    STREAM, (b'{"key":"%s","n":%d}' % (k.encode(), self.count) for k in group)
+                )
+                due_at += PACE_S / NODES
+                await asyncio.sleep(max(0.0, due_at - clock.monotonic()))
+            self.count += 1
+
+    def end(self) -> None:
+        """Send no more once this round is sent."""
+        self._ending = True
+
+
+class Drill:
+    """The repeated disturbance, and what was done when."""
+
+    def __init__(self, nodes: Cluster, peer: Peer) -> None:
+        self._nodes = nodes
+        self._peer = peer
+        self._started = NODES
+        self.kills: list[tuple[float, list[str]]] = []
+        self.moves: list[tuple[float, float, list[str]]] = []
+
+    async def owned(self, node: NodeProcess) -> list[str]:
+        """Full keys that a node has claimed."""
+        return [claim.key for claim in await self._nodes.services.coordinator().claims(node.member)]
+
+    async def kill(self, node: NodeProcess) -> None:
+        """Kill a node and wait until its streams are claimed by others."""
+        keys = await self.owned(node)
+        self.kills.append((self._nodes.services.clock.wall(), keys))
+        node.kill()
+        self._nodes.nodes.remove(node)
+        await node.process.wait()
+        async with asyncio.timeout(TIMEOUT_S):
+            while len(await self._nodes.services.coordinator().claims()) < NODES * OWNED:
+                await asyncio.sleep(0.02)
+
+    async def replace(self) -> NodeProcess:
+        """Start a fresh node, and move streams to it, first one warm-up, then so that it owns ``OWNED``."""
+        self._started += 1
+        node = await self._nodes.start(f"n{self._started}")
+        await node.joined()
+        await asyncio.sleep(SETTLE_S)
+        donors = {other.member: other for other in self._nodes.nodes if other is not node}
+        spare = {member: (await self.owned(other))[OWNED:] for member, other in donors.items()}
+        begun_at = self._nodes.services.clock.wall()
+        keys = [(member, key) for member, many in spare.items() for key in many][:OWNED]
+        await asyncio.gather(*(self._move(donors[member], key, node.member) for member, key in keys))
+        async with asyncio.timeout(TIMEOUT_S):
+            while len(await self.owned(node)) < len(keys):
+                await asyncio.sleep(0.01)
+        ended_at = self._nodes.services.clock.wall()
+        self.moves.append((begun_at, ended_at, [key for _, key in keys]))
+        return node
+
+    async def _move(self, owner: NodeProcess, key: str, target: str) -> None:
+        async with asyncio.timeout(TIMEOUT_S):
+            while True:
+                reply = await self._peer.call(owner.address, Move(owner.member, STREAM, key, target), 10.0)
+                if isinstance(reply, Done) and reply.ok:
+                    return
+                await asyncio.sleep(0.05)  # just being opened: ask again
+
+
+class History:
+    """Every commit, by stream, with its time; loss and disorder counted."""
+
+    def __init__(self, sent: Traffic) -> None:
+        self._sent = sent
+        self.commits: dict[str, list[tuple[int, float]]] = defaultdict(list)
+        self.out_of_order = 0
+
+    async def read(self, nodes: Cluster) -> None:
+        """Read the whole results log."""
+        after = 0
+        while page := await nodes.services.state().results(after, 5000):
+            for logged in page:
+                n, count = msgspec.json.decode(logged.result.body)
+                known = self.commits[logged.key]
+                self.out_of_order += n != len(known) or count != n + 1
+                known.append((n, logged.at))
+            after = page[-1].cursor
+
+    def lost(self) -> int:
+        """Messages sent that have no result."""
+        return len(self._sent.sent_at) - sum(
+            len({n for n, _ in commits}) for commits in self.commits.values()
+        )
+
+    def crash_ms(self, kills: list[tuple[float, list[str]]]) -> list[float]:
+        """From each kill to the next commit of each stream that the node owned."""
+        return [
+            1000 * (min(at for _, at in self.commits[key] if at > killed_at) - killed_at)
+            for killed_at, keys in kills
+            for key in keys
+        ]
+
+    def latency_ms(self, key: str, since: float, until: float) -> list[float]:
+        """From sending to commit, of the messages sent in that while."""
+        plain = key.partition("/")[2]
+        sent = ((n, at, self._sent.sent_at[plain, n]) for n, at in self.commits[key])
+        return [1000 * (at - sent_at) for n, at, sent_at in sent if since <= sent_at <= until]
+
+
+async def measure(report: Report, rounds: int) -> None:
+    """The drill, then the figures."""
+    keys = [f"k{number}" for number in range(NODES * OWNED)]
+    async with cluster("benchmarks.apps:live", slots=2) as nodes:
+        await nodes.start_all(NODES)
+        traffic = Traffic(nodes, keys)
+        sending = asyncio.create_task(traffic.run())
+        drill = Drill(nodes, nodes.services.peer())
+        await asyncio.sleep(2 * SETTLE_S)
+        for _ in range(rounds):
+            victim = max(nodes.nodes, key=lambda node: node.name == f"n{drill._started}")
+            await drill.kill(victim)
+            await asyncio.sleep(SETTLE_S)
+            await drill.replace()
+            await asyncio.sleep(SETTLE_S)
+        traffic.end()
+        await sending
+        await nodes.empty(TIMEOUT_S)
+        history = History(traffic)
+        await history.read(nodes)
+    crash = history.crash_ms(drill.kills)
+    handover = [
+        max(history.latency_ms(key, begun_at - 2 * PACE_S, ended_at + 2 * PACE_S))
+        for begun_at, ended_at, moved in drill.moves
+        for key in moved
+    ]
+    calm_from = drill.kills[0][0] - SETTLE_S
+    calm = [
+        ms for key in history.commits for ms in history.latency_ms(key, calm_from, calm_from + SETTLE_S / 2)
+    ]
+    report.figure("crash_p50_ms", median(crash))
+    report.figure("crash_p99_ms", percentile(crash, 99), "< 1000")
+    report.figure("handover_p50_ms", median(handover))
+    report.figure("handover_p99_ms", percentile(handover, 99), "< 100")
+    report.figure("undisturbed_p50_ms", median(calm))
+    report.figure("lost", history.lost(), "0")
+    report.figure("out_of_order", history.out_of_order, "0")
+    report.detail |= {"kills": len(drill.kills), "stream_crashes": len(crash), "stream_moves": len(handover)}
+
+
+def main() -> None:
+    """Measure and report."""
+    parser = argparse.ArgumentParser(prog="benchmarks.failover", description=__doc__)
+    parser.add_argument("--full", action="store_true", help="more rounds")
+    parser.add_argument("--rounds", type=int, help="kills and replacements (default 4, with --full 20)")
+    asked = parser.parse_args()
+    rounds = asked.rounds or (20 if asked.full else 4)
+    report = Report("failover")
+    report.say(
+        f"failover: {NODES} nodes, {NODES * OWNED} streams at {1 / PACE_S:g} messages/s each;"
+        f" {rounds} times a node that owns {OWNED} is killed, and {OWNED} streams move to its successor"
+    )
+    asyncio.run(measure(report, rounds))
+    report.end(rounds=rounds, streams=NODES * OWNED, pace_s=PACE_S, durability="full", evidence="peers")
+
+
+if __name__ == "__main__":
+    main()
