@@ -27,7 +27,7 @@ from holdfast.wiring import Services
 
 STREAM = "chain"
 HERE = Path(__file__).parent
-PATIENCE_S = 40.0
+PATIENCE_S = 60.0
 """How long a test waits for what must come."""
 
 LOOK_S = 0.02
@@ -107,8 +107,7 @@ class Cluster:
             "url": f"sqlite:///{place}/holdfast.db",
             "objects_url": f"file:{place}/objects",
             "durability": "normal",
-            "ttl_s": 2.0,
-            "renew_s": 0.5,
+            "ttl_s": 20.0,  # long enough for a busy machine; evidence needs no waiting
             "lock_timeout_s": 0.5,
             "visibility_s": 20.0,
             "slots": 1,
