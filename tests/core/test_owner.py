@@ -346,6 +346,13 @@ class TestRunning:
         commit = bench.write()
         assert (commit.identities, commit.window) == ((name(4),), 7)
 
+    def test_state_is_written_once(self) -> None:
+        bench = Bench(order={"first": 5}).opened()
+        handled(bench, held(5))
+        bench.offer(held(1))
+        commit = bench.write()
+        assert (commit.state, commit.clear_state) == (None, False)
+
     def test_the_handler_goes_on_while_a_commit_is_in_flight(self) -> None:
         bench = Bench().opened()
         bench.begin(held(0))
@@ -520,7 +527,7 @@ class TestFailing:
         bench = Bench(checkpoint_every=9).opened()
         bench.begin(held(0))
         bad = held(2)
-        bench.offer(held(1), bad, held(3))
+        bench.offer(held(1), bad, held(3), held(4))
         bench.ran(state=b"0")
         bench.only(Run)
         bench.fail(results=1, permanent=True)
@@ -528,10 +535,10 @@ class TestFailing:
         assert [message.place.seq for message in run.messages] == [1]
         assert (run.fresh, run.state) == (True, b"0")
         bench.ran(state=b"1")
-        assert [message.place.seq for message in bench.only(Run).messages] == [3]
-        bench.ran(state=b"3")
+        assert [message.place.seq for message in bench.only(Run).messages] == [3, 4]
+        bench.ran(2, state=b"3")
         commit = bench.write()
-        assert [result.name for result in commit.results] == [name(0), name(1), name(3)]
+        assert [result.name for result in commit.results] == [name(0), name(1), name(3), name(4)]
         assert commit.aside == (Aside(name(2), "Boom"),)
         assert commit.state == b"3"
 
