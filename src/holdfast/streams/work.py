@@ -30,14 +30,12 @@ from holdfast.protocol.peer import (
 from holdfast.runtime.keeper import Keeper
 from holdfast.runtime.node import Host
 from holdfast.runtime.pump import Pump
+from holdfast.runtime.reports import Reports
 from holdfast.runtime.router import Router
 from holdfast.runtime.slots import SlotPool
 from holdfast.streams.codec import address
 from holdfast.streams.owners import Owners
 from holdfast.streams.spec import StreamSpec
-
-REPORT_TRIES = 10
-"""Tries to tell a sender that it must look after its parcels again."""
 
 MOVES_AT_ONCE = 8
 """Streams that a draining node moves side by side."""
@@ -71,6 +69,7 @@ class StreamWork:
             membership=lambda: host.membership,
             owners=lambda: self.owners,
         )
+        self.reports = Reports(host.peer, clock, limits, tasks, log, member=lambda: host.membership.id)
         self._keepers = {
             name: Keeper(
                 name,
@@ -81,7 +80,7 @@ class StreamWork:
                 stats,
                 log,
                 holders=self._receipts,
-                report=self._report,
+                report=self.reports.tell,
             )
             for name, queue in queues.items()
         }
@@ -93,7 +92,7 @@ class StreamWork:
             self.pool,
             self._keepers,
             self.router,
-            self._report,
+            self.reports.tell,
             clock,
             limits,
             tasks,
@@ -235,31 +234,6 @@ class StreamWork:
         hint = self.router.hint(parcel.key)
         return Answer(parcel.number, "no", hint.member, hint.epoch)
 
-    async def _report(self, receipts: list[Receipt], settled: bool) -> None:
-        """Tell senders what became of their parcels. That they are settled may get lost: it costs another
-        offer. That they are returned must not: nobody else keeps them alive."""
-        senders: dict[tuple[str, str], list[int]] = {}
-        for receipt in receipts:
-            senders.setdefault((receipt.reply_to, receipt.sender), []).append(receipt.number)
-        for (reply_to, sender), numbers in senders.items():
-            report = Report(
-                sender, self._host.membership.id, numbers if settled else [], [] if settled else numbers
-            )
-            self._host.tasks.spawn(self._send_report(reply_to, report, insist=not settled))
-
-    async def _send_report(self, reply_to: str, report: Report, *, insist: bool) -> None:
-        failures = 0
-        while True:
-            try:
-                await self._host.peer.call(reply_to, report, self._host.limits.peer_timeout_s)
-                return
-            except (Unavailable, OutcomeUnknown) as error:
-                self._host.log.debug("could not report", sender=report.to, error=str(error))
-            failures += 1
-            if not insist or failures > REPORT_TRIES:
-                return
-            await self._host.clock.sleep(self._host.limits.retry.delay_s(failures, self._host.clock.random()))
-
     # -- moves ------------------------------------------------------------------------------------------
 
     async def _warm(self, request: Warm) -> Done:
@@ -294,6 +268,7 @@ class StreamWork:
         self.owners.drop_all()
         for keeper in self._keepers.values():
             await self._within(keeper.settled())
+        await self._within(self.reports.flush())
         returned = await self.router.give_back_all()
         self._host.log.info("drained", given_back=returned, left=len(self.owners))
 
