@@ -14,7 +14,7 @@ H = TypeVar("H")
 
 
 class App:
-    """Declares streams. ``name`` separates apps that share a coordinator and stores."""
+    """Declares streams. ``name`` is for people; apps that share a store need streams of different names."""
 
     def __init__(self, name: str) -> None:
         if not name.isidentifier():

@@ -133,7 +133,9 @@ class Config(BaseSettings):
     )
 
     drain_timeout_s: float = _setting(30.0, "How long a node that stops tries to move its streams.", gt=0)
-    move_timeout_s: float = _setting(10.0, "How long one move may stand still before it is taken over.", gt=0)
+    move_timeout_s: float = _setting(
+        10.0, "How long the new owner of a stream may take to warm up before a move is given up.", gt=0
+    )
 
     log_format: Format = _setting("auto", "`console`, `json`, or `auto`: console on a terminal.")
     log_level: Level = _setting("info", "Lowest level that is logged.")

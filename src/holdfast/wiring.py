@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
@@ -191,8 +191,24 @@ def make_node(services: Services, place: str) -> Node:
     queues = {name: services.queue(name) for name in app.streams}
     streams = StreamWork(host, app.streams, queues, services.state(), services.slots(place))
     node = Node(host, [streams])
-    registry.register(NodeMetrics(host, streams.load))
+    registry.register(NodeMetrics(host, streams.load, lambda: gauges(streams)))
     return node
+
+
+def gauges(streams: StreamWork) -> Iterable[tuple[str, str, float]]:
+    """What a node holds at this moment, beside the limits that say how much it may."""
+    owned = list(streams.owners)
+    yield (
+        "held",
+        "Messages in inboxes (limit: inbox_limit a stream, max_held).",
+        sum(o.owner.waiting for o in owned),
+    )
+    yield (
+        "custody",
+        "Messages in custody for other owners (limits: custody_limit, max_held).",
+        streams.router.custody,
+    )
+    yield "parked_streams", "Owned streams that are parked.", sum(bool(o.owner.parked) for o in owned)
 
 
 def limits(config: Config) -> Limits:

@@ -374,7 +374,7 @@ class Owner:
 
     def vanished(self) -> None:
         """Claim or membership is gone: accept nothing until the store shows our epoch."""
-        if self.phase is Phase.DROPPED or self.suspended:
+        if self.phase is Phase.DROPPED:
             return
         self.suspended = True
         if self.phase in (Phase.CLAIMED, Phase.OPENING):

@@ -13,17 +13,23 @@ from holdfast.runtime.node import Host
 
 
 class NodeMetrics(Collector):
-    """Reads a node's counters and load whenever the page is asked for."""
+    """Reads a node's counters and load whenever the page is asked for. ``gauges`` gives further numbers,
+    each with its name and what it means."""
 
-    def __init__(self, host: Host, load: Callable[[], Load]) -> None:
+    def __init__(
+        self, host: Host, load: Callable[[], Load], gauges: Callable[[], Iterable[tuple[str, str, float]]]
+    ) -> None:
         self._host = host
         self._load = load
+        self._gauges = gauges
 
     def collect(self) -> Iterable[Metric]:
         """Every counter as ``holdfast_…_total``, and what the node holds now."""
         for name, value in msgspec.structs.asdict(self._host.stats).items():
             text = f"{name.replace('_', ' ').capitalize()}, since the node's start."
             yield CounterMetricFamily(f"holdfast_{name}", text, value=value)
+        for name, text, number in self._gauges():
+            yield GaugeMetricFamily(f"holdfast_{name}", text, value=number)
         load = self._load()
         yield GaugeMetricFamily("holdfast_streams", "Streams that the node owns.", value=load.streams)
         yield GaugeMetricFamily("holdfast_slots", "Slots of the node.", value=load.slots)

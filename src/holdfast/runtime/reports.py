@@ -13,7 +13,7 @@ from holdfast.protocol.peer import Report
 from holdfast.runtime.limits import Limits
 from holdfast.runtime.service import Tasks
 
-SETTLED_AFTER_S = 0.02
+SETTLED_AFTER_S = 0.05
 """How long settled parcels are gathered for one report. Nobody waits: custody lasts a moment longer."""
 
 TRIES = 10

@@ -177,19 +177,25 @@ class SlotPool:
             # Something began: its timeout may be the shortest, but it is no shorter than this pause.
             await self._clock.sleep(min(0.05, max(0.0, next_at - self._clock.monotonic())))
 
+    async def _kill(self, slot: Slot, reason: str) -> None:
+        stacks = await slot.kill(reason)
+        self._log.warning("slot hung", slot=slot.name, reason=reason, stacks=stacks)
+
     def _kill_hung(self) -> float | None:
         """Kill what hangs; returns when to look next (None: nothing runs)."""
         now = self._clock.monotonic()
         next_at: float | None = None
         for seat in self._seats:
-            if seat.slot is None or not seat.calls or seat.calls[0].begun_at is None:
+            if seat.slot is None or not seat.ready.is_set():
+                continue  # its slot is being killed or replaced
+            if not seat.calls or seat.calls[0].begun_at is None:
                 continue
             call = seat.calls[0]
             assert call.begun_at is not None
             since = max(call.begun_at, seat.slot.progress_at)
             if hung(since, now, call.timeout_s):
                 seat.ready.clear()
-                self._tasks.spawn(seat.slot.kill(f"no progress for {call.timeout_s:g} s (timeout_s)"))
+                self._tasks.spawn(self._kill(seat.slot, f"no progress for {call.timeout_s:g} s (timeout_s)"))
             else:
                 at = since + call.timeout_s
                 next_at = at if next_at is None else min(next_at, at)

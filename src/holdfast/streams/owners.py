@@ -313,11 +313,12 @@ class Owners:
 
     def _perform(self, entry: Owned) -> None:
         for command in entry.owner.commands():
+            generation = entry.owner.generation  # the answer is worth nothing in a later one
             match command:
                 case commands.Run():
-                    self._tasks.spawn(self._run(entry, command))
+                    self._tasks.spawn(self._run(entry, generation, command))
                 case commands.Write():
-                    self._tasks.spawn(self._write(entry, command))
+                    self._tasks.spawn(self._write(entry, generation, command))
                 case commands.Settle():
                     self._settle(entry, command)
                 case commands.Return():
@@ -333,19 +334,19 @@ class Owners:
                 case commands.Dropped():
                     self._forget(entry)
                 case commands.Peek():
-                    self._tasks.spawn(self._peek(entry))
+                    self._tasks.spawn(self._peek(entry, generation))
                 case commands.Open():
-                    self._tasks.spawn(self._open(entry, command.expect))
+                    self._tasks.spawn(self._open(entry, generation, command.expect))
                 case commands.Start():
-                    self._tasks.spawn(self._start_head(entry, command))
+                    self._tasks.spawn(self._start_head(entry, generation, command))
                 case commands.CheckClaim():
-                    self._tasks.spawn(self._check_claim(entry))
+                    self._tasks.spawn(self._check_claim(entry, generation))
                 case commands.Reclaim():
-                    self._tasks.spawn(self._reclaim(entry, command.epoch))
+                    self._tasks.spawn(self._reclaim(entry, generation, command.epoch))
                 case commands.Transfer():
-                    self._tasks.spawn(self._transfer(entry, command.target))
+                    self._tasks.spawn(self._transfer(entry, generation, command.target))
                 case commands.Release():
-                    self._tasks.spawn(self._release(entry))
+                    self._tasks.spawn(self._release(entry, generation))
         if entry.alone and not entry.owner.at_risk:
             entry.alone = False
             self._quarantine.release()
@@ -361,12 +362,14 @@ class Owners:
             feed(self._clock.monotonic())
             self._perform(entry)
 
-    async def _insist(self, entry: Owned, call: Callable[[], Awaitable[T]], *retried: Retry) -> T:
+    async def _insist(
+        self, entry: Owned, generation: int, call: Callable[[], Awaitable[T]], *retried: Retry
+    ) -> T:
         """Repeat a call for as long as it fails in a way that may be retried, and the opening stands.
 
         Raises Fenced once it doesn't."""
-        generation, failures = entry.owner.generation, 0
-        while True:
+        failures = 0
+        while entry.owner.generation == generation:
             try:
                 return await call()
             except HoldfastError as error:
@@ -375,8 +378,7 @@ class Owners:
                 failures += 1
                 self._note_failure(entry, error, failures)
             await self._clock.sleep(self._limits.retry.delay_s(failures, self._clock.random()))
-            if entry.owner.generation != generation:
-                raise Fenced(f"{entry.key}: the opening is over", 0)
+        raise Fenced(f"{entry.key}: the opening is over", 0)
 
     def _note_failure(self, entry: Owned, error: HoldfastError, failures: int) -> None:
         """One that lasts is told to people, for all streams together now and then."""
@@ -387,21 +389,22 @@ class Owners:
         else:
             self._log.debug("trying again", key=entry.key, error=str(error))
 
-    async def _peek(self, entry: Owned) -> None:
-        generation = entry.owner.generation
+    async def _peek(self, entry: Owned, generation: int) -> None:
         try:
             checkpoint = await self._insist(
-                entry, lambda: self._state.peek(entry.key), Retry.SAFE, Retry.SAME
+                entry, generation, lambda: self._state.peek(entry.key), Retry.SAFE, Retry.SAME
             )
         except Fenced:
             return
         self._answer(entry, generation, lambda now: entry.owner.peeked(checkpoint, now))
 
-    async def _open(self, entry: Owned, expect: int) -> None:
-        generation = entry.owner.generation
+    async def _open(self, entry: Owned, generation: int, expect: int) -> None:
         try:
             checkpoint = await self._insist(
-                entry, lambda: self._state.open(entry.key, expect, self._membership().id), Retry.SAFE
+                entry,
+                generation,
+                lambda: self._state.open(entry.key, expect, self._membership().id),
+                Retry.SAFE,
             )
         except (Fenced, OutcomeUnknown):
             self._answer(entry, generation, entry.owner.open_failed)
@@ -409,14 +412,13 @@ class Owners:
         self._stats.opened += 1
         self._answer(entry, generation, lambda now: entry.owner.opened(checkpoint, now))
 
-    async def _check_claim(self, entry: Owned) -> None:
-        generation = entry.owner.generation
+    async def _check_claim(self, entry: Owned, generation: int) -> None:
         entry.reopened += 1
         if entry.reopened > 1:
             await self._clock.sleep(self._limits.retry.delay_s(entry.reopened, self._clock.random()))
         try:
             claim = await self._insist(
-                entry, lambda: self._coordinator.lookup(entry.key), Retry.SAFE, Retry.SAME
+                entry, generation, lambda: self._coordinator.lookup(entry.key), Retry.SAFE, Retry.SAME
             )
         except Fenced:
             return
@@ -425,13 +427,14 @@ class Owners:
             entry.claim = claim
         self._answer(entry, generation, lambda now: entry.owner.claim_checked(ours, now))
 
-    async def _reclaim(self, entry: Owned, epoch: int | None) -> None:
+    async def _reclaim(self, entry: Owned, generation: int, epoch: int | None) -> None:
         """After a lost membership: the store says whether this opening still stands."""
-        generation = entry.owner.generation
         membership = self._membership()
         await membership.joined.wait()
         try:
-            ours = await self._insist(entry, lambda: self._claim_again(entry, epoch), Retry.SAFE, Retry.SAME)
+            ours = await self._insist(
+                entry, generation, lambda: self._claim_again(entry, epoch), Retry.SAFE, Retry.SAME
+            )
         except (Fenced, MembershipLost):
             ours = False
         self._answer(entry, generation, lambda now: entry.owner.claim_checked(ours, now))
@@ -449,8 +452,8 @@ class Owners:
         checkpoint = await self._state.peek(entry.key)
         return checkpoint is not None and checkpoint.epoch == epoch
 
-    async def _start_head(self, entry: Owned, command: commands.Start) -> None:
-        generation, epoch = entry.owner.generation, entry.owner.epoch
+    async def _start_head(self, entry: Owned, generation: int, command: commands.Start) -> None:
+        epoch = entry.owner.epoch
         if command.alone:
             await self._quarantine.acquire()
             entry.alone = True
@@ -459,7 +462,11 @@ class Owners:
                 return
         try:
             openings = await self._insist(
-                entry, lambda: self._state.start(entry.key, epoch, command.head), Retry.SAFE, Retry.SAME
+                entry,
+                generation,
+                lambda: self._state.start(entry.key, epoch, command.head),
+                Retry.SAFE,
+                Retry.SAME,
             )
         except Fenced:
             self._stats.fenced += 1
@@ -467,11 +474,11 @@ class Owners:
             return
         self._answer(entry, generation, lambda now: entry.owner.started(openings, now))
 
-    async def _write(self, entry: Owned, command: commands.Write) -> None:
+    async def _write(self, entry: Owned, generation: int, command: commands.Write) -> None:
         """Send a commit; while its outcome is unknown, the very same again."""
-        generation, commit = entry.owner.generation, command.commit
+        commit = command.commit
         try:
-            await self._insist(entry, lambda: self._state.commit(commit), Retry.SAFE, Retry.SAME)
+            await self._insist(entry, generation, lambda: self._state.commit(commit), Retry.SAFE, Retry.SAME)
         except Fenced:
             self._stats.fenced += 1
             self._answer(entry, generation, entry.owner.fenced)
@@ -485,13 +492,14 @@ class Owners:
         entry.reopened = 0
         self._answer(entry, generation, entry.owner.committed)
 
-    async def _run(self, entry: Owned, command: commands.Run) -> None:
-        generation, spec = entry.owner.generation, entry.spec
+    async def _run(self, entry: Owned, generation: int, command: commands.Run) -> None:
+        owner, spec = entry.owner, entry.spec
         works = [Work(held.place.run, held.place.seq, held.body, held.tries + 1) for held in command.messages]
-        owner = entry.owner
         try:
-            if command.fresh:
+            if command.fresh and owner.generation == generation:
                 await self._open_handler(entry, command)
+            if owner.generation != generation:
+                return  # its handler may stand in the slot by now: run nothing in it
             seat, slot = entry.seat, entry.slot
             if seat is None or slot is None or seat.slot is not slot:
                 raise Died("the slot was replaced", "", guilty=False)
@@ -550,11 +558,10 @@ class Owners:
         if foreign:
             self._tasks.spawn(self._report(foreign, False))
 
-    async def _transfer(self, entry: Owned, target: str) -> None:
-        generation = entry.owner.generation
+    async def _transfer(self, entry: Owned, generation: int, target: str) -> None:
         try:
             outcome = await self._insist(
-                entry, lambda: self._try_transfer(entry, target), Retry.SAFE, Retry.SAME
+                entry, generation, lambda: self._try_transfer(entry, target), Retry.SAFE, Retry.SAME
             )
         except Fenced:
             return
@@ -571,8 +578,7 @@ class Owners:
             return "done" if claim is not None and claim.member == target else "refused"
         return "done"
 
-    async def _release(self, entry: Owned) -> None:
-        generation = entry.owner.generation
+    async def _release(self, entry: Owned, generation: int) -> None:
         try:
             await self._coordinator.release(entry.claim)
         except HoldfastError as error:

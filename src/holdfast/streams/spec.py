@@ -11,6 +11,14 @@ from holdfast.core.retry import Backoff
 from holdfast.errors import ConfigError
 from holdfast.streams.handler import StreamHandler
 
+FIRST = ("first", "lowest")
+CHOICES = {
+    "seq_kind": ("dense", "increasing", "absent"),
+    "on_gap": ("skip", "hold", "dead-letter"),
+    "on_late": ("dead-letter", "discard"),
+    "on_failure": ("skip", "park"),
+}
+
 
 class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A declared stream. Made by ``App.stream``; see there for the meaning of each setting."""
@@ -50,6 +58,21 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
         if self.seq_kind != "absent" and self.seq is None:
             raise ConfigError(
                 f"stream {self.name!r}: seq_kind {self.seq_kind!r} needs seq=, the field that holds it"
+            )
+        for setting, choices in CHOICES.items():
+            if getattr(self, setting) not in choices:
+                given = getattr(self, setting)
+                raise ConfigError(
+                    f"stream {self.name!r}: {setting} is {given!r}; it is one of {', '.join(choices)}"
+                )
+        if not isinstance(self.first_seq, int) and self.first_seq not in FIRST:
+            raise ConfigError(
+                f"stream {self.name!r}: first_seq is {self.first_seq!r}; it is a number, {' or '.join(FIRST)}"
+            )
+        if isinstance(self.first_seq, int) and self.seq_kind != "dense":
+            raise ConfigError(
+                f"stream {self.name!r}: first_seq = {self.first_seq} needs dense seqs; leave it out for"
+                f" seq_kind {self.seq_kind!r}"
             )
         if isinstance(self.first_seq, int) and self.first_seq < 0:
             raise ConfigError(f"stream {self.name!r}: first_seq must not be negative")

@@ -157,7 +157,7 @@ class SqliteState:
             while True:
                 rung.clear()
                 rows = await self._database.read(
-                    lambda connection: connection.execute(query, parameters).fetchall()
+                    lambda connection: connection.execute(query, parameters).fetchall(), confirmed=True
                 )
                 remaining_s = deadline - self._clock.monotonic()
                 if rows or remaining_s <= 0 or self._closings != closings:

@@ -77,8 +77,7 @@ def _keep_no_more(self: Sequencer, composed: Any) -> list[Any]:
     return []
 
 
-async def _believe_unknown(self: Owners, entry: Owned, command: commands.Write) -> None:
-    generation = entry.owner.generation
+async def _believe_unknown(self: Owners, entry: Owned, generation: int, command: commands.Write) -> None:
     try:
         await self._state.commit(command.commit)
     except OutcomeUnknown:

@@ -86,7 +86,7 @@ def make(seed: int) -> Scenario:
         seed=seed,
         nodes=nodes,
         kind=kind,
-        first=0 if kind == "dense" and random.random() < 0.85 else random.choice(("first", "lowest", 0)),
+        first=0 if kind == "dense" and random.random() < 0.85 else random.choice(("first", "lowest")),
         inbox_limit=random.choice((2, 4, 64, 64)),
         checkpoint_every=random.choice((1, 1, 3)),
         idle_timeout_s=random.choice((0.3, 1.0, 20.0)),

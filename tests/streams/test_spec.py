@@ -1,0 +1,56 @@
+"""What can't be declared is refused where it is declared, by name."""
+
+from typing import Any
+
+import pytest
+
+from holdfast import App, StreamHandler
+from holdfast.errors import ConfigError
+
+
+class Handler(StreamHandler[dict[str, Any]]):
+    pass
+
+
+@pytest.mark.parametrize(
+    "settings, named",
+    [
+        ({"on_gap": "bogus"}, ["on_gap is 'bogus'", "skip, hold, dead-letter"]),
+        ({"on_late": ""}, ["on_late is ''", "dead-letter, discard"]),
+        ({"on_failure": "stop"}, ["on_failure is 'stop'", "skip, park"]),
+        ({"seq": "n", "seq_kind": "sparse"}, ["seq_kind is 'sparse'", "dense, increasing, absent"]),
+        ({"seq": "n", "first_seq": "lowst"}, ["first_seq is 'lowst'", "a number, first or lowest"]),
+        ({"seq": "queue", "first_seq": 0}, ["first_seq = 0", "increasing"]),
+        ({"seq": "n", "first_seq": -1}, ["first_seq must not be negative"]),
+        ({"seq_kind": "dense"}, ["needs seq="]),
+        ({"max_tries": 0}, ["max_tries must be at least 1"]),
+        ({"timeout_s": 0}, ["timeout_s must be above 0"]),
+        ({"colour": "red"}, ["colour", "see App.stream"]),
+    ],
+)
+def test_what_can_t_be(settings: dict[str, Any], named: list[str]) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        App("app").stream("s", **settings)(Handler)
+    for part in ["stream 's'", *named]:
+        assert part in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a\nb"])
+def test_names_that_can_t_be(name: str) -> None:
+    with pytest.raises(ConfigError, match="stream name"):
+        App("app").stream(name)(Handler)
+
+
+def test_a_name_declared_twice() -> None:
+    app = App("app")
+    app.stream("s")(Handler)
+    with pytest.raises(ConfigError, match="declared twice"):
+        app.stream("s")(Handler)
+
+
+@pytest.mark.parametrize("seq, kind", [(None, "absent"), ("n", "dense"), ("queue", "increasing")])
+def test_the_kind_follows_from_the_seq(seq: str | None, kind: str) -> None:
+    app = App("app")
+    app.stream("s", seq=seq)(Handler)
+    assert app.streams["s"].seq_kind == kind
+    assert app.streams["s"].full_key("a/b") == "s/a/b"
