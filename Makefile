@@ -75,7 +75,7 @@ lint: $(VENV)/.dev ## the checks that run no code
 	@$(BIN)/ruff format --check --quiet --diff .
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy $(CODE)
-	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/lint-imports --no-logo --no-cache
 
 .PHONY: fmt
 fmt: $(VENV)/.dev ## format the code and fix what lint can fix
@@ -83,7 +83,7 @@ fmt: $(VENV)/.dev ## format the code and fix what lint can fix
 	@$(BIN)/ruff format --quiet .
 
 .PHONY: soak
-soak: $(VENV)/.dev ## hours of chaos on real processes
+soak: $(VENV)/.dev ## minutes of random chaos on real processes (CHAOS_MINUTES=10)
 	@$(BIN)/python -m pytest -m soak --timeout 0 $(ARGS)
 
 .PHONY: docs
