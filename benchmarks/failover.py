@@ -85,12 +85,10 @@ class Drill:
         node.kill()
         self._nodes.nodes.remove(node)
         await node.process.wait()
-        async with asyncio.timeout(TIMEOUT_S):
-            while len(await self._nodes.services.coordinator().claims()) < NODES * OWNED:
-                await asyncio.sleep(0.02)
+        await self._owned_in_all(None, NODES * OWNED)
 
     async def replace(self) -> NodeProcess:
-        """Start a fresh node, and move streams to it, first one warm-up, then so that it owns ``OWNED``."""
+        """Start a fresh node, and move streams to it until it owns ``OWNED``."""
         self._started += 1
         node = await self._nodes.start(f"n{self._started}")
         await node.joined()
@@ -100,12 +98,17 @@ class Drill:
         begun_at = self._nodes.services.clock.wall()
         keys = [(member, key) for member, many in spare.items() for key in many][:OWNED]
         await asyncio.gather(*(self._move(donors[member], key, node.member) for member, key in keys))
-        async with asyncio.timeout(TIMEOUT_S):
-            while len(await self.owned(node)) < len(keys):
-                await asyncio.sleep(0.01)
+        await self._owned_in_all(node.member, len(keys))
         ended_at = self._nodes.services.clock.wall()
         self.moves.append((begun_at, ended_at, [key for _, key in keys]))
         return node
+
+    async def _owned_in_all(self, member: str | None, count: int) -> None:
+        """Wait until a member, or all together, have claimed so many streams."""
+        coordinator = self._nodes.services.coordinator()
+        async with asyncio.timeout(TIMEOUT_S):
+            while len(await coordinator.claims(member)) < count:  # noqa: ASYNC110 - other processes' doing
+                await asyncio.sleep(0.01)
 
     async def _move(self, owner: NodeProcess, key: str, target: str) -> None:
         async with asyncio.timeout(TIMEOUT_S):
