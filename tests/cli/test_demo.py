@@ -316,7 +316,7 @@ def test_nothing_is_lost_when_a_node_is_killed_and_another_drained(place: Path, 
     assert figures["moves"] > 0
     assert "killed (SIGKILL)" in err
     assert "drains (SIGTERM)" in err
-    assert list(temporary.iterdir()) == []
+    assert list(temporary.rglob("*")) == []
 
 
 def test_own_videos_without_faults_on_one_node(place: Path, temporary: Path) -> None:
@@ -349,7 +349,7 @@ def test_nodes_that_can_not_run_end_the_demo(
     assert "all nodes have ended" in err
     assert "peer_secret is" in err
     assert "Traceback" not in err
-    assert list(temporary.iterdir()) == []
+    assert list(temporary.rglob("*")) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -369,4 +369,4 @@ def test_a_demo_that_is_told_to_end_leaves_nothing_behind(
     assert "Traceback" not in err
     _, alive = psutil.wait_procs(children, 20)
     assert alive == []
-    assert list(temporary.iterdir()) == []
+    assert list(temporary.rglob("*")) == []

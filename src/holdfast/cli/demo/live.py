@@ -164,6 +164,8 @@ async def _hurt(plan: Plan, services: Services, nodes: Supervisor, picture: Pict
         return
     clock, began_at = services.clock, services.clock.monotonic()
     await clock.sleep(KILL_AT * plan.seconds)
+    while not all(stream.owner for stream in picture.streams.values()):
+        await clock.sleep(LOOK_S)
     victim = _busiest(picture)
     picture.killed(victim)
     _signal(nodes, picture.nodes[victim], signal.SIGKILL)
