@@ -11,7 +11,7 @@ import signal
 import sqlite3
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from holdfast.wiring import Services
 ROOT = Path(__file__).parent.parent
 READY_TIMEOUT_S = 60.0
 EMPTY_CHECK_S = 0.005
-SETTLED_CHECK_S = 0.1
+CHECK_S = 0.02
 
 
 @contextlib.contextmanager
@@ -35,6 +35,15 @@ def workplace() -> Iterator[Path]:
         yield place
     finally:
         shutil.rmtree(place, ignore_errors=True)
+
+
+async def until(holds: Callable[[], Awaitable[bool]], timeout_s: float = 30.0) -> None:
+    """Return once ``holds``. Raises TimeoutError."""
+    async with asyncio.timeout(timeout_s):
+        while True:
+            if await holds():
+                return
+            await asyncio.sleep(CHECK_S)
 
 
 class NodeProcess:
@@ -145,11 +154,12 @@ class Cluster:
     async def settled(self) -> None:
         """Wait until every node has told how many streams it owns, so that new ones are placed evenly."""
         coordinator = self.services.coordinator()
-        while True:
-            members, claims = await coordinator.members(), await coordinator.claims()
-            if sum(member.load.streams for member in members) == len(claims):
-                return
-            await asyncio.sleep(SETTLED_CHECK_S)
+
+        async def all_told() -> bool:
+            told = sum(member.load.streams for member in await coordinator.members())
+            return told == len(await coordinator.claims())
+
+        await until(all_told)
 
     async def empty(self, timeout_s: float) -> float:
         """Wait until every message is off the queue; returns the monotonic time of that."""

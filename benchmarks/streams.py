@@ -11,12 +11,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib
+import math
 import time
+from collections.abc import Callable, Mapping
+from functools import partial
 from statistics import median
 
 from benchmarks.cluster import Cluster, cluster
-from benchmarks.peers import dramatiq_redis, huey_sqlite
 from benchmarks.report import Report
+
+PEERS = {"huey": "benchmarks.peers.huey_sqlite", "dramatiq": "benchmarks.peers.dramatiq_redis"}
 
 NODES = 2
 TIMEOUT_S = 120.0
@@ -25,9 +30,9 @@ LEAD_S = 1.0
 """Time from sending to the instant at which all messages show."""
 
 
-async def holdfast(messages: int, keys: int, slots: int, durability: str) -> float:
+async def holdfast(messages: int, keys: int, slots: int) -> float:
     """Messages a second, after a check that all results are there and in order."""
-    async with cluster("benchmarks.apps:noop", slots=slots, durability=durability) as nodes:
+    async with cluster("benchmarks.apps:noop", slots=slots) as nodes:
         await nodes.start_all(NODES)
         await nodes.send("noop", (_body(key, 0) for key in range(keys)))
         await nodes.empty(TIMEOUT_S)
@@ -71,37 +76,35 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=64)
     parser.add_argument("--slots", type=int, default=1, help="of each of the two nodes")
     parser.add_argument("--rounds", type=int, help="at most; the median counts (default 3, with --full 7)")
-    parser.add_argument("--only", choices=["holdfast", "huey", "dramatiq"], help="for tuning")
+    parser.add_argument("--only", choices=["holdfast", *PEERS], help="measure one alone")
     asked = parser.parse_args()
-    rounds, begun_at = asked.rounds or (7 if asked.full else 3), time.monotonic()
     processes = NODES * (1 + asked.slots)
     report = Report("streams")
     report.say(
         f"streams: {asked.messages:,} no-op messages of {asked.keys} keys; {processes} processes each"
         f" (Holdfast: {NODES} nodes with {asked.slots} slot(s))"
     )
-    rates: dict[str, list[float]] = {"holdfast": [], "huey": [], "dramatiq": []}
-    for done in range(rounds):
-        if done and not asked.full and (time.monotonic() - begun_at) * (done + 1) / done > BUDGET_S:
-            break
-        if asked.only in (None, "holdfast"):
-            rate = asyncio.run(holdfast(asked.messages, asked.keys, asked.slots, "full"))
-            rates["holdfast"].append(rate)
-            report.say(f"  Holdfast, SQLite, each commit confirmed by the disk: {rate:,.0f}/s")
-        if asked.only in (None, "huey"):
-            rate = huey_sqlite.measure(asked.messages, processes)
-            rates["huey"].append(rate)
-            report.say(f"  Huey, SQLite, fsync=True, unordered: {rate:,.0f}/s")
-        if asked.only in (None, "dramatiq"):
-            rate = dramatiq_redis.measure(asked.messages, processes)
-            rates["dramatiq"].append(rate)
-            report.say(f"  Dramatiq, Redis as it comes (no fsync), unordered: {rate:,.0f}/s")
+    contenders: dict[str, Callable[[], float]] = {
+        "holdfast": lambda: asyncio.run(holdfast(asked.messages, asked.keys, asked.slots))
+    }
+    told = {"holdfast": "SQLite; results and state confirmed by the disk before a message is deleted"}
+    if asked.only != "holdfast":
+        for name, module in PEERS.items():
+            peer = importlib.import_module(module)  # only here: they are installed for benchmarks alone
+            contenders[name] = partial(peer.measure, asked.messages, processes)
+            told[name] = peer.SETTINGS
     if asked.only:
-        return
-    ours, huey, dramatiq = (median(rates[name]) for name in ("holdfast", "huey", "dramatiq"))
-    report.figure("messages_per_s", ours)
-    report.figure("vs_huey_sqlite", ours / huey, "≥ 5")
-    report.figure("vs_dramatiq_redis", ours / dramatiq, "≥ 1")
+        contenders = {asked.only: contenders[asked.only]}
+    for name in contenders:
+        report.say(f"  {name}: {told[name]}")
+    rounds = asked.rounds or (7 if asked.full else 3)
+    rates = measure(contenders, rounds, math.inf if asked.full else BUDGET_S, report)
+    middle = {name: median(measured) for name, measured in rates.items()}
+    if "holdfast" in middle:
+        report.figure("messages_per_s", middle["holdfast"])
+    if not asked.only:
+        report.figure("vs_huey_sqlite", middle["holdfast"] / middle["huey"], "≥ 5")
+        report.figure("vs_dramatiq_redis", middle["holdfast"] / middle["dramatiq"], "≥ 1")
     report.end(
         ["huey", "dramatiq", "redis"],
         messages=asked.messages,
@@ -109,16 +112,24 @@ def main() -> None:
         nodes=NODES,
         slots_per_node=asked.slots,
         worker_processes=processes,
-        rounds=len(rates["holdfast"]),
-        durability={
-            "holdfast": "full: results and state fsynced before a message is deleted",
-            "huey": "fsync=True (synchronous=FULL), WAL; no results, a message is deleted before it runs",
-            "dramatiq": f"{dramatiq_redis.DURABILITY}; no results",
-        },
         rates={name: [round(rate) for rate in measured] for name, measured in rates.items()},
-        huey=huey_sqlite.SETTINGS,
-        dramatiq=dramatiq_redis.SETTINGS,
+        durability=told,
     )
+
+
+def measure(
+    contenders: Mapping[str, Callable[[], float]], rounds: int, budget_s: float, report: Report
+) -> dict[str, list[float]]:
+    """Measure all contenders in turn, for as many rounds as fit into ``budget_s``, at least one."""
+    begun_at = time.monotonic()
+    rates: dict[str, list[float]] = {name: [] for name in contenders}
+    for done in range(rounds):
+        if done and (time.monotonic() - begun_at) * (done + 1) / done > budget_s:
+            break
+        for name, contend in contenders.items():
+            rates[name].append(contend())
+            report.say(f"    {name} {rates[name][-1]:,.0f}/s")
+    return rates
 
 
 if __name__ == "__main__":

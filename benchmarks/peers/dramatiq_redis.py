@@ -18,8 +18,10 @@ PREFETCH = 1000
 """Threads and messages fetched ahead, of each process: together the fastest of those that were tried (1 to 16
 threads, the default of twice the threads up to 1000 messages)."""
 
-DURABILITY = "Redis as it comes: in memory, snapshots to disk now and then, no fsync"
-SETTINGS = f"no middleware, no results, {THREADS} threads a process, {PREFETCH} messages fetched ahead"
+SETTINGS = (
+    "Redis as it comes (in memory, snapshots to disk now and then, no fsync); unordered, no results;"
+    f" no middleware, {THREADS} threads a process, {PREFETCH} messages fetched ahead"
+)
 TIMEOUT_S = 300.0
 WARM_UP = 200
 QUEUE = "dramatiq:default"
