@@ -18,7 +18,7 @@ from holdfast.adapters.sqlite.database import Transaction
 from holdfast.core.ledger import Commit
 from holdfast.core.retry import Backoff
 
-TIMEOUT_S = 1.0
+TIMEOUT_S = 2.0
 MAX_TRIES = 2
 BULK_BYTES = 200_000
 

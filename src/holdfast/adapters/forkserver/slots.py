@@ -154,7 +154,8 @@ class ForkserverSlot(asyncio.Protocol):
                 self._note = ""
             call: asyncio.Future[wire.Answer] = asyncio.get_running_loop().create_future()
             self._calls.append(call)
-            self._transport.write(wire.frame(request))
+            if not (self._hung_up.is_set() or self._transport.is_closing()):
+                self._transport.write(wire.frame(request))  # else it fails when the death is reported
         return await call
 
     def _death(self) -> SlotDied:
