@@ -68,7 +68,7 @@ def exit_politely() -> None:
 def hoard() -> None:
     hoarded = []
     while True:
-        hoarded.append(bytearray(1 << 24))
+        hoarded.append(bytes(1 << 24))  # allocated, and not touched page by page: that may take seconds
 
 
 def junk() -> Any:
