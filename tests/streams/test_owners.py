@@ -10,12 +10,10 @@ from tests.streams.town import LIMITS, Town, TownNode
 from holdfast import App, Context, StreamHandler
 from holdfast.adapters.memory.slots import MemorySlot
 from holdfast.core.ledger import Checkpoint, Commit
-from holdfast.core.owner import Phase
 from holdfast.core.retry import Backoff
 from holdfast.errors import ClaimLost, Fenced, OutcomeUnknown, TooLarge, Unavailable
 from holdfast.ports.coordinator import Claim
 from holdfast.runtime.operations import pause, resume
-from holdfast.streams.owners import phases
 
 VIRTUAL = True
 KEY = "s/k"
@@ -441,15 +439,6 @@ async def test_a_message_that_kills_nodes_is_passed_over_and_no_other(town: Town
     assert letter.reason == "poison: 3 openings ended while its handler ran (max_starts)"
     assert [r["n"] for r in town.results("k")] == [0, 2]
     assert [r["n"] for r in town.results("other")] == [0, 1]
-
-
-async def test_of_owned_streams_their_phases_can_be_told(town: Town) -> None:
-    node = await town.start(app_of())
-    await town.send(*numbers(0), *numbers(0, key="other"))
-    await town.until_over()
-    counts = phases(node.work.owners)
-    assert counts[Phase.OWNER.value] == 2
-    assert sum(counts.values()) == 2
 
 
 async def test_an_answer_of_an_opening_that_is_over_changes_nothing(town: Town) -> None:

@@ -220,11 +220,6 @@ class Owner:
         working = self._running[0].name if self._running else self._next_head
         return bool(self._counted) and working == self._counted
 
-    @property
-    def lowest_waiting(self) -> Place | None:
-        """The first place in the inbox, for operators."""
-        return self._seq.inbox[0] if self._seq.inbox else None
-
     def receipts(self) -> Iterator[Receipt]:
         """Every delivery to keep alive."""
         for held in (*self._held.values(), *self._unjudged.values()):

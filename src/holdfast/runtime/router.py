@@ -113,11 +113,6 @@ class Router:
         """Messages in custody."""
         return len(self._custody)
 
-    @property
-    def unplaced(self) -> int:
-        """Messages whose key has no owner yet, as far as this node knows."""
-        return sum(len(waiting) for waiting in self._placing.values())
-
     def receipts(self, stream: str) -> Iterator[Receipt]:
         """Deliveries that no owner has accepted yet, to be kept alive from here."""
         for item in self._custody.values():

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Literal, TypeVar
 
 from holdfast.core import commands
 from holdfast.core.held import Held, Receipt
-from holdfast.core.owner import Owner, OwnerRules, Phase
+from holdfast.core.owner import Owner, OwnerRules
 from holdfast.core.sequencer import Rules
 from holdfast.errors import (
     ClaimLost,
@@ -595,11 +595,3 @@ class Owners:
             if entry.slot is not None:
                 self._tasks.spawn(entry.slot.close(entry.spec.name, entry.plain_key))
             entry.seat = entry.slot = None
-
-
-def phases(entries: Iterable[Owned]) -> dict[str, int]:
-    """How many owners stand in each phase, for status."""
-    counts = dict.fromkeys((phase.value for phase in Phase), 0)
-    for entry in entries:
-        counts[entry.owner.phase.value] += 1
-    return counts
