@@ -538,6 +538,18 @@ class TestFailing:
         assert commit.aside == (Aside(name(2), "Boom"),)
         assert commit.state == b"3"
 
+    def test_one_that_failed_behind_others_waits_before_its_next_try(self) -> None:
+        bench = Bench(checkpoint_every=9).opened()
+        bench.begin(held(0))
+        bench.offer(held(1), held(2))
+        bench.ran(state=b"0")
+        bench.only(Run)
+        bench.fail(results=1)
+        bench.only(Run)  # the one before it, again
+        bench.ran(state=b"1")
+        assert bench.owner.wake_at == bench.now + RETRY_S
+        assert not [command for command in bench.out() if isinstance(command, Run)]
+
     def test_a_snapshot_too_large_is_the_last_messages_failure(self) -> None:
         bench = Bench(max_state_bytes=2).opened()
         message = held(0)

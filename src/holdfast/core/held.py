@@ -29,6 +29,7 @@ class Held(msgspec.Struct, eq=False):
     life: Life = Life.RECEIVED
     suspect: bool = False
     tries: int = 0
+    retry_at: float = 0.0
     spent: bool = False
     error: str = ""
     detail: str = ""

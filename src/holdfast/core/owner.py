@@ -126,7 +126,6 @@ class Owner:
         "_marked",
         "_next_head",
         "_out",
-        "_retry_at",
         "_run_cap",
         "_running",
         "_seq",
@@ -182,7 +181,6 @@ class Owner:
         self._wary = False
         self._begun: dict[str, int] = {}
         self._run_cap = 0
-        self._retry_at = 0.0
         self._look_at = 0.0
         self._batch: list[Entry] = []
         self._batch_at = 0.0
@@ -358,7 +356,7 @@ class Owner:
     def fenced(self, now: float) -> None:
         """The store refused: another opening exists. Begin anew if the claim is still ours."""
         for held in self._held.values():
-            held.tries, held.spent = 0, False
+            held.tries, held.spent, held.retry_at = 0, False, 0.0
             held.come_back()
         self._unjudged = {**self._held, **self._unjudged}
         self._held = {}
@@ -432,8 +430,8 @@ class Owner:
         places, held = head
         if not self._is_suspect(held) or self._counted == held.place.name:
             self._next_head = held.place.name
-        if now < self._retry_at:
-            self._wake(self._retry_at)
+        if now < held.retry_at:
+            self._wake(held.retry_at)
         elif self._commit is not None and (self._is_suspect(held) or len(self._batch) >= self._limit()):
             return  # enough is on its way: the answer first
         elif not self._is_marked(held):
@@ -523,7 +521,6 @@ class Owner:
                 f"the snapshot has {len(state)} bytes, over max_state_bytes = {self.rules.max_state_bytes}"
             )
             results = results[:-1]
-        self._retry_at = 0.0
         if error:
             self._loaded = False
             self._put_back(places)
@@ -547,8 +544,8 @@ class Owner:
         held.tries += 1
         held.error, held.detail = error, detail
         held.spent = permanent or held.tries >= self.rules.max_tries
-        if not held.spent and not self._run_cap:
-            self._retry_at = now + self.rules.backoff.delay_s(held.tries, 0.5)
+        if not held.spent:
+            held.retry_at = now + self.rules.backoff.delay_s(held.tries, 0.5)
 
     def load_failed(self, error: str, detail: str, now: float) -> None:
         """Answer to Run: the handler's ``open`` raised, with no state to blame."""
