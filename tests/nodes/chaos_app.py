@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from holdfast import App, Context, StreamHandler
+from holdfast.adapters.sqlite import lock as sqlite_lock
 from holdfast.adapters.sqlite import state as sqlite_state
 from holdfast.adapters.sqlite.database import Transaction
 from holdfast.core.ledger import Commit
@@ -120,10 +121,21 @@ def stop_where_told(place: Path) -> None:
         return True
 
     commit, publish = sqlite_state.SqliteState.commit, sqlite_state._publish
+    acquire = sqlite_lock.WriteLock.acquire
+    on_their_way: list[Commit] = []
 
     async def stopping_commit(self: sqlite_state.SqliteState, wanted: Commit) -> None:
-        obey("stop-before-commit")
-        await commit(self, wanted)
+        on_their_way.append(wanted)
+        try:
+            await commit(self, wanted)
+        finally:
+            on_their_way.remove(wanted)
+
+    def stopping_acquire(self: sqlite_lock.WriteLock) -> None:
+        # Whoever stops while it holds the lock is killed for it; here it does not hold it yet.
+        if on_their_way and obey("stop-before-commit"):
+            threading.Event().wait(0.1)  # a stop reaches this thread a moment later, and must find it here
+        acquire(self)
 
     def stopping_publish(transaction: Transaction, *args: Any) -> None:
         full = (place / "disk-full").exists()  # then the file can't grow
@@ -132,6 +144,7 @@ def stop_where_told(place: Path) -> None:
         if obey("stop-in-transaction"):
             hang()  # a stop reaches this thread a moment later, and must find it here
 
+    sqlite_lock.WriteLock.acquire = stopping_acquire  # type: ignore[method-assign]
     sqlite_state.SqliteState.commit = stopping_commit  # type: ignore[method-assign,assignment]
     sqlite_state._publish = stopping_publish  # type: ignore[assignment]
 
