@@ -1,6 +1,7 @@
 """The keeper: deliveries stay alive while they are held, and end in one order: letters, deletes, reports."""
 
 import asyncio
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -29,6 +30,8 @@ class Queue:
     """A queue whose calls fail as often as the test says, and that notes them."""
 
     max_batch = 10
+    linger_s = 0.0
+    hold_max_s = math.inf
 
     def __init__(self, clock: Clock) -> None:
         self.standing = MemoryQueue(clock)

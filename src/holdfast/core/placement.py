@@ -22,6 +22,10 @@ class Load(msgspec.Struct, frozen=True):
     room: int = 1_000_000
     """How many more streams it would take."""
     draining: bool = False
+    handled: int = 0
+    """Messages handled since the node's start."""
+    calls: int = 0
+    """Calls to metered services since the node's start."""
 
 
 class Member(msgspec.Struct, frozen=True):

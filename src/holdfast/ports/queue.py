@@ -7,13 +7,17 @@ from typing import Protocol
 
 import msgspec
 
+from holdfast.core.message import SeqKind
+
 
 class Outgoing(msgspec.Struct, frozen=True):
-    """A message to send. ``attributes`` are short texts that travel beside the body."""
+    """A message to send. ``attributes`` are short texts that travel beside the body. ``key`` is the stream's
+    key, for queues that keep order by it."""
 
     body: bytes
     attributes: dict[str, str] = {}
     delay_s: float = 0.0
+    key: str = ""
 
 
 class Delivery(msgspec.Struct, frozen=True):
@@ -68,11 +72,21 @@ class Queue(Protocol):
     Attributes:
         max_batch: messages a call at most, for every batch call.
         max_bytes: largest body in bytes.
+        max_receives: receives worth having under way at once.
+        linger_s: how long a receive or a delete may wait to share its call with others; 0 where calls
+            cost next to nothing, or where what follows waits for them.
+        hold_max_s: after so long a delivery can't be extended any more, and its message must be sent
+            again under its identity; infinite where nothing of the kind is needed.
+        seq_kind: ``increasing`` if deliveries carry the queue's own number, ``absent`` if not.
         frees_on_evict: ``free`` makes a dead holder's deliveries visible at once.
     """
 
     max_batch: int
     max_bytes: int
+    max_receives: int
+    linger_s: float
+    hold_max_s: float
+    seq_kind: SeqKind
     frees_on_evict: bool
 
     async def send(self, messages: Sequence[Outgoing]) -> list[str]:

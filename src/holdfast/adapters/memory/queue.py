@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import msgspec
 
 from holdfast.adapters.memory.bell import Bell
+from holdfast.core.message import SeqKind
 from holdfast.errors import TooLarge
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import DeadLetter, Delivery, Depth, Outgoing
@@ -69,6 +71,10 @@ class MemoryQueue:
     ) -> None:
         self.max_batch = max_batch
         self.max_bytes = max_bytes
+        self.max_receives = 1
+        self.linger_s = 0.0
+        self.hold_max_s = math.inf
+        self.seq_kind: SeqKind = "increasing"
         self.frees_on_evict = frees_on_evict
         self.log: list[Any] = [] if log is None else log
         self.choose = choose

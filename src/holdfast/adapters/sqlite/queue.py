@@ -14,6 +14,7 @@ import msgspec
 from holdfast.adapters.sqlite.database import Database, Transaction
 from holdfast.adapters.sqlite.doorbell import SAFETY_S
 from holdfast.adapters.sqlite.worker import LINGER_S
+from holdfast.core.message import SeqKind
 from holdfast.errors import HoldfastError, TooLarge
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import DeadLetter, Delivery, Depth, Outgoing
@@ -114,6 +115,10 @@ Row = tuple[int, float, str, bytes]
 class SqliteQueue:
     """One named queue in a database, and its dead letters."""
 
+    max_receives = 1
+    linger_s = 0.0
+    hold_max_s = math.inf
+    seq_kind: SeqKind = "increasing"
     frees_on_evict = True
 
     def __init__(
