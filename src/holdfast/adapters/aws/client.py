@@ -1,0 +1,387 @@
+"""One AWS service, called over kept-alive connections: botocore says where, as whom and how it is signed;
+aiohttp sends.
+
+A call that was answered with an error of the service raises Refused, unless another try may help. Tries
+follow the AWS conventions (``AWS_MAX_ATTEMPTS``, three by default), with exponential pauses and full jitter.
+When they are spent the error is honest about the effect: Unavailable if no try can have had one,
+OutcomeUnknown if any may have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import html
+import itertools
+import os
+import re
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+
+import aiohttp
+import msgspec
+from botocore.config import Config
+from botocore.credentials import ReadOnlyCredentials
+from botocore.exceptions import BotoCoreError, NoRegionError
+from botocore.httpsession import get_cert_path
+from botocore.session import Session
+from botocore.utils import get_environ_proxies
+from yarl import URL
+
+from holdfast import __version__
+from holdfast.adapters.aws.credentials import Credentials
+from holdfast.adapters.aws.signer import Draft, S3Signer, Signer
+from holdfast.errors import ConfigError, OutcomeUnknown, Unavailable
+from holdfast.ports.clock import Clock
+from holdfast.ports.meter import Meter
+
+CONNECT_S = 5.0
+ANSWER_S = 30.0
+KEEP_ALIVE_S = 20.0
+TRIES = 3
+PAUSE_S = 0.05
+THROTTLED_PAUSE_S = 1.0
+PAUSE_MAX_S = 20.0
+SKEW_S = 240.0
+"""A service takes signatures up to five minutes old; clocks closer than this are not to blame."""
+
+ACTIONS = {
+    "sqs:SendMessageBatch": "sqs:SendMessage",
+    "sqs:DeleteMessageBatch": "sqs:DeleteMessage",
+    "sqs:ChangeMessageVisibilityBatch": "sqs:ChangeMessageVisibility",
+    "s3:HeadObject": "s3:GetObject",
+    "s3:HeadBucket": "s3:ListBucket",
+    "s3:ListObjectsV2": "s3:ListBucket",
+}
+"""The IAM action of each operation that isn't called the same."""
+
+THROTTLED = re.compile("Throttl|TooManyRequests|LimitExceeded|SlowDown|PriorRequestNotComplete|OverLimit")
+TRANSIENT = re.compile("RequestTimeout|InternalError|InternalFailure")
+DENIED = re.compile("AccessDenied")
+EXPIRED = re.compile("ExpiredToken")
+SKEWED = re.compile("RequestTimeTooSkewed|RequestExpired|RequestInTheFuture|Signature")
+UNTRUSTED = re.compile(
+    "InvalidClientTokenId|UnrecognizedClient|InvalidAccessKeyId|InvalidSecurity|InvalidToken|ExpiredToken"
+    "|AuthFailure|NotAuthorized|MissingAuthenticationToken|Signature|OptInRequired|RequestExpired|Skewed"
+)
+STATUS_CODES = {403: "AccessDenied", 404: "NotFound"}
+"""What a status says where there is no body, as after HEAD."""
+
+
+class Refused(ConfigError):
+    """A service answered that it won't; trying again changes nothing. ``code`` is the service's own, without
+    its prefix; ``answer`` is all that it said."""
+
+    def __init__(self, text: str, code: str, answer: Answer) -> None:
+        super().__init__(text)
+        self.code = code
+        self.answer = answer
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a service said. Names of ``headers`` are matched in any case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the service is, as botocore resolved it. ``config`` holds what the user's AWS settings say
+    besides, such as ``config.s3``. ``tls`` is None for plain HTTP."""
+
+    endpoint: URL
+    region: str
+    config: Config
+    tries: int
+    tls: ssl.SSLContext | None
+    proxy: str | None
+
+
+class Cause(enum.Enum):
+    """Why a try failed."""
+
+    THROTTLED = "throttled"
+    UNREACHED = "unreached"
+    BROKEN = "broken"  # it may have had an effect all the same
+    EXPIRED = "expired"
+    SKEWED = "skewed"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What came of a try that failed: cause, code and text, and the service's answer if it gave one."""
+
+    cause: Cause
+    code: str
+    why: str
+    answer: Answer | None = None
+
+
+class AwsClient:
+    """A client of one service.
+
+    Nothing is resolved or opened before the first call, and then in a thread where it may block.
+
+    Args:
+        service: ``sqs`` or ``s3``.
+        clock: time for signatures, pauses and their jitter.
+        meter: counts every try that goes out.
+        region: the region; by default that of ``AWS_REGION``, or of the profile.
+        endpoint: where to call; by default as ``AWS_ENDPOINT_URL_<SERVICE>``, ``AWS_ENDPOINT_URL`` or
+            the profile say, or the service's own.
+        profile: the profile in the AWS config files; by default that of ``AWS_PROFILE``.
+    """
+
+    def __init__(
+        self,
+        service: str,
+        clock: Clock,
+        meter: Meter | None = None,
+        *,
+        region: str | None = None,
+        endpoint: str | None = None,
+        profile: str | None = None,
+    ) -> None:
+        self.service = service
+        self._clock = clock
+        self._meter = meter or Meter()
+        self._region = region
+        self._endpoint = endpoint
+        self._profile = profile
+        self._credentials = Credentials(clock, self._new_session)
+        self._signer: Signer | S3Signer | None = None
+        self._skew_s = 0.0
+        self._place: Place | None = None
+        self._placing: asyncio.Task[Place] | None = None
+        self._http: aiohttp.ClientSession | None = None
+        self._closed = False
+
+    async def place(self) -> Place:
+        """Where calls go. Raises ConfigError if the settings don't say."""
+        if self._place is None:
+            if self._placing is None or (self._placing.done() and self._placing.exception()):
+                self._placing = asyncio.create_task(asyncio.to_thread(self._find_place))
+            self._place = await asyncio.shield(self._placing)
+        return self._place
+
+    async def request(
+        self,
+        operation: str,
+        *,
+        resource: str,
+        method: str = "POST",
+        url: URL | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        sign_body: bool = True,
+        timeout_s: float = ANSWER_S,
+    ) -> Answer:
+        """Make one signed call and return its answer, whose status is below 300.
+
+        Args:
+            operation: its name in the service's API, for the meter and for errors.
+            resource: what it is about (a queue, ``bucket/key``), for errors.
+            url: fully encoded, its query sorted; by default the endpoint's root.
+            headers: more headers to send, all of them signed.
+            sign_body: False leaves the body out of the signature where TLS guards it (S3 only).
+            timeout_s: how long one try may take.
+
+        Raises Refused, ConfigError, Unavailable, OutcomeUnknown.
+        """
+        place = await self.place()
+        target = place.endpoint if url is None else url
+        what = f"{self.service}:{operation} on {resource}"
+        unknown = False
+        for tried in itertools.count(1):
+            used = await self._credentials.get()
+            draft = Draft(method, str(target), dict(headers or ()), body, self._now(), sign_body)
+            draft.headers["Host"] = target.host_port_subcomponent or ""
+            self._signer_for(used, place.region).sign(draft)
+            outcome = await self._try(operation, target, draft, place, timeout_s)
+            if isinstance(outcome, Answer):
+                return outcome
+            unknown |= outcome.cause is Cause.BROKEN
+            if outcome.answer is not None and not await self._may_try_again(outcome, used):
+                raise Refused(self._refusal(what, operation, outcome), outcome.code, outcome.answer)
+            if tried >= place.tries:
+                if unknown:
+                    raise OutcomeUnknown(f"{what} may have been done: {outcome.why}")
+                raise Unavailable(f"{what} was not done: {outcome.why}")
+            await self._pause(outcome.cause, tried)
+        raise AssertionError("unreachable")
+
+    async def close(self) -> None:
+        """Drop the connections. Calls under way fail."""
+        self._closed = True
+        if self._http is not None:
+            await self._http.close()
+
+    async def _try(
+        self, operation: str, url: URL, draft: Draft, place: Place, timeout_s: float
+    ) -> Answer | Failure:
+        self._meter.count(self.service, operation)
+        try:
+            async with self._session(place).request(
+                draft.method,
+                url,
+                data=draft.data,
+                headers=draft.headers,
+                timeout=aiohttp.ClientTimeout(total=timeout_s, connect=CONNECT_S),
+                allow_redirects=False,
+                proxy=place.proxy,
+            ) as response:
+                answer = Answer(response.status, response.headers, await response.read())
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            return Failure(Cause.UNREACHED, "", _words(error))
+        except TimeoutError:
+            return Failure(Cause.BROKEN, "", f"no answer in {timeout_s:g} s")
+        except (aiohttp.ClientError, OSError) as error:
+            return Failure(Cause.BROKEN, "", _words(error))
+        return answer if answer.status < 300 else judge(answer)
+
+    async def _may_try_again(self, failure: Failure, used: ReadOnlyCredentials) -> bool:
+        """Put right what can be; False if the service would only refuse again."""
+        if failure.cause is Cause.SKEWED:
+            return self._correct_skew(failure)
+        if failure.cause is Cause.EXPIRED:
+            return await self._credentials.renew(used)
+        return failure.cause is not Cause.REFUSED
+
+    def _correct_skew(self, failure: Failure) -> bool:
+        """Go by the service's clock if ours is what it minds."""
+        assert failure.answer is not None
+        try:
+            theirs = parsedate_to_datetime(failure.answer.headers["Date"]).timestamp()
+        except (KeyError, ValueError):
+            return False
+        if abs(theirs - self._now()) < SKEW_S:
+            return False
+        self._skew_s += theirs - self._now()
+        return True
+
+    async def _pause(self, cause: Cause, tried: int) -> None:
+        if cause in (Cause.SKEWED, Cause.EXPIRED):
+            return
+        base_s = THROTTLED_PAUSE_S if cause is Cause.THROTTLED else PAUSE_S
+        await self._clock.sleep(self._clock.random() * min(PAUSE_MAX_S, base_s * 2**tried))
+
+    def _refusal(self, what: str, operation: str, failure: Failure) -> str:
+        code, said = failure.code, failure.why
+        if DENIED.search(code):
+            action = f"{self.service}:{operation}"
+            return f"{what} is not allowed: grant the IAM action {ACTIONS.get(action, action)} ({said})"
+        if UNTRUSTED.search(code):
+            return f"{what}: the credentials (found by {self._credentials.method}) are not accepted ({said})"
+        return f"{what} was refused ({said})"
+
+    def _now(self) -> float:
+        return self._clock.wall() + self._skew_s
+
+    def _signer_for(self, credentials: ReadOnlyCredentials, region: str) -> Signer | S3Signer:
+        if self._signer is None or self._signer.credentials is not credentials:
+            kind = S3Signer if self.service == "s3" else Signer
+            self._signer = kind(credentials, self.service, region)
+        return self._signer
+
+    def _session(self, place: Place) -> aiohttp.ClientSession:
+        if self._closed:
+            raise aiohttp.ClientConnectionError("the client is closed")
+        if self._http is None:
+            self._http = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(
+                    limit=0, ssl=place.tls or True, keepalive_timeout=KEEP_ALIVE_S
+                ),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                headers={"User-Agent": f"holdfast/{__version__}"},
+                skip_auto_headers=("Accept", "Accept-Encoding", "Content-Type"),
+                auto_decompress=False,
+            )
+        return self._http
+
+    def _new_session(self) -> Session:
+        return Session(profile=self._profile)
+
+    def _find_place(self) -> Place:
+        """In a thread: reads files, and imports what it takes."""
+        session = self._new_session()
+        try:
+            client = session.create_client(
+                self.service,
+                region_name=self._region or os.environ.get("AWS_REGION"),
+                endpoint_url=self._endpoint,
+                aws_access_key_id="-",  # those it would look for now are found when they are needed
+                aws_secret_access_key="-",  # noqa: S106 - none
+            )
+            bundle = session.get_config_variable("ca_bundle") or get_cert_path(True)
+        except NoRegionError as error:
+            raise ConfigError(
+                f"the region of {self.service} is not known: set AWS_REGION, or region in the profile"
+            ) from error
+        except (BotoCoreError, ValueError) as error:
+            raise ConfigError(f"the AWS settings can't be used: {error}") from error
+        endpoint = URL(client.meta.endpoint_url)
+        proxies = get_environ_proxies(str(endpoint))
+        return Place(
+            endpoint=endpoint if endpoint.path else endpoint / "",
+            region=client.meta.region_name.replace("aws-global", "us-east-1"),
+            config=client.meta.config,
+            tries=(getattr(client.meta.config, "retries", None) or {}).get("total_max_attempts", TRIES),
+            tls=ssl.create_default_context(cafile=bundle) if endpoint.scheme == "https" else None,
+            proxy=proxies.get(endpoint.scheme),
+        )
+
+
+def judge(answer: Answer) -> Failure:
+    """Why a service refused, and whether another try may help."""
+    code, text = _error(answer)
+    if EXPIRED.search(code):
+        cause = Cause.EXPIRED
+    elif SKEWED.search(code):
+        cause = Cause.SKEWED
+    elif THROTTLED.search(code) or answer.status in (429, 503):
+        cause = Cause.THROTTLED
+    elif answer.status >= 500 or TRANSIENT.search(code):
+        cause = Cause.BROKEN
+    else:
+        cause = Cause.REFUSED
+    return Failure(cause, code, f"{code}: {text}" if text else code, answer)
+
+
+def short_code(code: str) -> str:
+    """A service's error code without namespace: ``com.amazonaws.sqs#QueueDoesNotExist`` and
+    ``AWS.SimpleQueueService.QueueDoesNotExist`` are one."""
+    return re.split(r"[#.]", code)[-1]
+
+
+def _error(answer: Answer) -> tuple[str, str]:
+    """Code and text of an error, which is JSON or XML, or only a status."""
+    if answer.body.startswith(b"{"):
+        try:
+            said = msgspec.json.decode(answer.body, type=_JsonError)
+        except msgspec.DecodeError:
+            said = _JsonError()
+        code, text = said.type, said.message or said.Message
+    else:
+        code, text = (_element(name, answer.body) for name in (b"Code", b"Message"))
+    return short_code(code) or STATUS_CODES.get(answer.status, f"HTTP {answer.status}"), text
+
+
+class _JsonError(msgspec.Struct):
+    type: str = msgspec.field(default="", name="__type")
+    message: str = ""
+    Message: str = ""
+
+
+def _element(name: bytes, xml: bytes) -> str:
+    found = re.search(b"<%b>([^<]*)</%b>" % (name, name), xml[:10_000])
+    return html.unescape(found[1].decode(errors="replace")) if found else ""
+
+
+def _words(error: Exception) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,102 @@
+"""Credentials as botocore finds them (environment, profiles, roles, SSO, web identity, instance metadata),
+kept fresh without ever blocking the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+
+from botocore.credentials import ReadOnlyCredentials, RefreshableCredentials
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+from botocore.session import Session
+
+from holdfast.errors import ConfigError, Unavailable
+from holdfast.ports.clock import Clock
+
+CHECK_S = 30.0
+"""How often credentials that expire are looked at; botocore begins to refresh them 15 minutes before."""
+
+MARGIN_S = 60
+"""Credentials with less time left are used no more."""
+
+NONE_FOUND = (
+    "there are no AWS credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a profile in"
+    " AWS_PROFILE, or give the machine or container a role"
+)
+
+
+class Credentials:
+    """One account's credentials.
+
+    Args:
+        clock: says when to look at them again.
+        session: makes a botocore session; called again when they must be found anew.
+    """
+
+    def __init__(self, clock: Clock, session: Callable[[], Session]) -> None:
+        self._clock = clock
+        self._session = session
+        self._found: ReadOnlyCredentials | None = None
+        self._source: object = None
+        self._check_at = -math.inf
+        self._work: asyncio.Task[None] | None = None
+
+    @property
+    def method(self) -> str:
+        """How they were found, such as ``env`` or ``iam-role``; empty before."""
+        return str(getattr(self._source, "method", ""))
+
+    async def get(self) -> ReadOnlyCredentials:
+        """What to sign with now. Raises ConfigError if there are none, Unavailable if what issues them
+        can't be reached."""
+        if self._found is None or self._check_at <= self._clock.monotonic():
+            await self._look()
+        assert self._found is not None
+        return self._found
+
+    async def renew(self, refused: ReadOnlyCredentials) -> bool:
+        """Find credentials anew, unless others than those that were ``refused`` are here already; False if
+        they are the same again."""
+        if self._found is refused:
+            await asyncio.shield(self._begin(self._find))
+        return self._found != refused
+
+    async def _look(self) -> None:
+        if self._found is None:
+            await asyncio.shield(self._begin(self._find))
+        elif isinstance(self._source, RefreshableCredentials) and self._source.refresh_needed():
+            refreshing = self._begin(self._freeze)
+            if self._source.refresh_needed(MARGIN_S):
+                await asyncio.shield(refreshing)
+        self._check_at = self._clock.monotonic() + CHECK_S
+
+    def _begin(self, work: Callable[[], None]) -> asyncio.Task[None]:
+        """Do it in a thread, once for all who ask meanwhile."""
+        if self._work is None or self._work.done():
+            self._work = asyncio.create_task(self._in_thread(work))
+            self._work.add_done_callback(_seen)
+        return self._work
+
+    async def _in_thread(self, work: Callable[[], None]) -> None:
+        try:
+            await asyncio.to_thread(work)
+        except HTTPClientError as error:
+            raise Unavailable(f"can't get AWS credentials now: {error}") from error
+        except (BotoCoreError, ClientError) as error:
+            raise ConfigError(f"can't get AWS credentials: {error}") from error
+
+    def _find(self) -> None:
+        self._source = self._session().get_credentials()
+        if self._source is None:
+            raise ConfigError(NONE_FOUND)
+        self._freeze()
+
+    def _freeze(self) -> None:
+        self._found = self._source.get_frozen_credentials()  # type: ignore[attr-defined]
+
+
+def _seen(task: asyncio.Task[None]) -> None:
+    """A refresh that nobody waits for may fail: the next look tries again."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,81 @@
+"""Signatures of version 4, as botocore computes them, at a third of the cost.
+
+The two signers are botocore's own, with what repeats from call to call taken out: the key derived from the
+secret is kept for its day, and a request is a plain record instead of a mail message. A test compares their
+signatures with those of the originals.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from botocore.auth import S3SigV4Auth, SigV4Auth
+from botocore.credentials import ReadOnlyCredentials
+
+
+@dataclass(slots=True)
+class Draft:
+    """A request to sign: what botocore's signers read of one. ``url`` is fully encoded and ``headers`` hold
+    the host; the signature is added to them. ``at`` is wall time in seconds."""
+
+    method: str
+    url: str
+    headers: dict[str, str]
+    data: bytes
+    at: float
+    sign_body: bool = True
+    params: None = None
+    context: dict[str, Any] = field(default_factory=dict)
+
+
+class Canonical(dict[str, str]):
+    """Headers with names in lower case, each with one value."""
+
+    def get_all(self, name: str) -> list[str]:
+        return [self[name]]
+
+
+class _Lean:
+    """What both signers do faster."""
+
+    credentials: ReadOnlyCredentials
+    _key: tuple[str, bytes] = ("", b"")
+
+    def sign(self, draft: Draft) -> None:
+        """Add the signature, and what else the service wants to see of it, to the headers."""
+        self.add_auth(draft)  # type: ignore[attr-defined]
+
+    def headers_to_sign(self, request: Draft) -> Canonical:
+        return Canonical((name.lower(), value) for name, value in request.headers.items())
+
+    def payload(self, request: Draft) -> str:
+        return hashlib.sha256(request.data).hexdigest()
+
+    def signature(self, string_to_sign: str, request: Draft) -> str:
+        day = request.context["timestamp"][:8]
+        if self._key[0] != day:
+            key = f"AWS4{self.credentials.secret_key}".encode()
+            for part in (day, self._region_name, self._service_name, "aws4_request"):  # type: ignore[attr-defined]
+                key = self._sign(key, part)  # type: ignore[attr-defined]
+            self._key = (day, key)
+        return str(self._sign(self._key[1], string_to_sign, hex=True))  # type: ignore[attr-defined]
+
+    def _modify_request_before_signing(self, request: Draft) -> None:
+        request.context["timestamp"] = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(request.at))
+        super()._modify_request_before_signing(request)  # type: ignore[misc]
+
+
+class Signer(_Lean, SigV4Auth):  # type: ignore[misc]
+    """Signs for all services but S3."""
+
+
+class S3Signer(_Lean, S3SigV4Auth):  # type: ignore[misc]
+    """Signs for S3: paths as they are, and the hash of the body in a header, or none where TLS guards it."""
+
+    def payload(self, request: Draft) -> str:  # type: ignore[override]
+        if not request.sign_body and request.url.startswith("https:"):
+            return "UNSIGNED-PAYLOAD"
+        return super().payload(request)
