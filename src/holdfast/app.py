@@ -32,13 +32,19 @@ class App:
             message: what the handler gets: a dataclass, pydantic model, msgspec Struct, dict (any JSON
                 object), or bytes (the raw body).
             key: field that holds the key (default ``key``). Dots reach into nested objects. For raw
-                bytes key, seq and run are the names of message attributes.
+                bytes key, seq and run are the names of message attributes. A tuple gives several names,
+                for messages of several forms: the first that a message has counts.
             seq: field of the seq, if the stream has one; ``queue`` for the queue's own order numbers.
-            run: field of the run, if numbers may start again.
+                Numbers may be texts of digits.
+            run: field of the run, if numbers may start again. In a tuple, ``None`` as the last name lets
+                messages without a run be of run 0.
+            seq_prefix: what a seq that is a text may begin with, such as ``frame`` in ``frame-000017``.
             seq_kind: ``dense`` (default with a field: gaps are seen), ``increasing`` (default with the
                 queue's numbers: they are only compared) or ``absent``.
             first_seq: where a run starts: a number, ``first`` (whatever comes first) or ``lowest``
                 (the lowest seen within ``gap_timeout_s``; the default).
+            start_timeout_s: wait only so long for the start of a stream: for a number that is not there
+                the run then starts at the lowest seen. Without it a missing start is a gap like others.
             gap_timeout_s: how long a missing message is waited for. Must outlast the queue's visibility
                 unless ``prefer_latency``.
             on_gap: then ``skip`` it (recorded), ``hold`` the stream, or skip it and leave a ``dead-letter``.
@@ -51,7 +57,7 @@ class App:
             identity_window: how many newest identities are remembered where seqs don't tell duplicates.
             checkpoint_every, checkpoint_after_ms: commit after so many messages or so much time;
                 and whenever nothing waits.
-            idle_timeout_s: a stream without messages for so long is released.
+            idle_timeout_s: a stream without messages for so long is released (default: the node's).
 
         Raises ConfigError for a setting that is unknown or impossible.
         """

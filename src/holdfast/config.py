@@ -1,8 +1,8 @@
 """The settings of a node, all in one place: read, checked against each other, frozen.
 
 A setting is taken from the first of: the command line, the environment (``HOLDFAST_…``), a ``.env`` file,
-``holdfast.toml``, its default. Whatever is wrong is a ConfigError that names the setting, its value, where
-it came from and what to do.
+``holdfast.toml``, older names (:mod:`holdfast.older_names`), its default. Whatever is wrong is a ConfigError
+that names the setting, its value, where it came from and what to do.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
+from dotenv import dotenv_values
 from pydantic import Field, PrivateAttr, SecretStr, ValidationError, field_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import (
@@ -26,6 +27,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from holdfast import older_names
 from holdfast.errors import ConfigError
 from holdfast.log import HIDDEN, Format, Level, redact
 
@@ -102,6 +104,9 @@ class Config(BaseSettings):
         30.0, "How long the queue hides a delivery; it is extended while work advances.", gt=0, le=12 * 3600
     )
     receive_wait_s: float = _setting(20.0, "How long one receive waits for a message.", ge=0, le=20)
+    idle_timeout_s: float = _setting(
+        60.0, "A stream without messages for so long is released, unless it sets its own.", gt=0
+    )
 
     slots: int = _setting(
         _usable_cores, "Child processes that run handlers.", shown="cores less one, from 1 to 8", ge=1, le=256
@@ -190,16 +195,20 @@ class StreamLimits(Protocol):
     @property
     def inbox_limit(self) -> int: ...
     @property
-    def idle_timeout_s(self) -> float: ...
+    def idle_timeout_s(self) -> float | None: ...
 
 
 def load(overrides: Mapping[str, Any] | None = None, file: Path | None = None) -> Config:
     """The settings in force. ``overrides`` (None values don't count) come first; ``file`` replaces
-    ``holdfast.toml``. Raises ConfigError for everything that is wrong, all of it in one text."""
+    ``holdfast.toml``. Raises ConfigError for everything that is wrong, all of it in one text.
+
+    What ``.env`` says of AWS (``AWS_…``) is put into this process's environment, where credentials are
+    looked for; what stands there stays."""
+    dotenv, own = _dotenv()
     layers = [
         ("the command line", {name: value for name, value in (overrides or {}).items() if value is not None}),
         ("the environment", _known(EnvSettingsSource(Config)())),
-        (str(DOTENV), _known(_dotenv())),
+        (str(DOTENV), _known(own)),
         (str(file or FILE), _toml(file)),
     ]
     values: dict[str, Any] = {}
@@ -207,6 +216,11 @@ def load(overrides: Mapping[str, Any] | None = None, file: Path | None = None) -
     for source, layer in reversed(layers):
         values.update(layer)
         sources.update(dict.fromkeys(layer, source))
+    for name, told in older_names.settings(os.environ, dotenv, values).items():
+        values[name], sources[name] = told
+    for name, value in dotenv.items():
+        if name.startswith("AWS_"):
+            os.environ.setdefault(name, value)
     try:
         config = Config(**values)
     except ValidationError as error:
@@ -244,9 +258,11 @@ def reference() -> str:
 # --- reading
 
 
-def _dotenv() -> dict[str, Any]:
+def _dotenv() -> tuple[dict[str, str], dict[str, Any]]:
+    """What ``.env`` says, and what of it is said to us."""
     try:
-        return DotEnvSettingsSource(Config, env_file=DOTENV)()
+        said = {name: value for name, value in dotenv_values(DOTENV).items() if value}
+        return said, DotEnvSettingsSource(Config, env_file=DOTENV)()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{DOTENV} can't be read: {error}") from None
 
@@ -297,7 +313,8 @@ def _contradictions(config: Config) -> Iterable[str]:
             "one lost renewal would end the membership",
             f"set renew_s below {config.ttl_s / 2} (ttl_s / 2) or raise ttl_s",
         )
-    if not config.renew_s + config.lock_timeout_s < config.ttl_s:
+    sqlite = config.coordinator_url.startswith("sqlite:")
+    if sqlite and not config.renew_s + config.lock_timeout_s < config.ttl_s:
         yield wrong(
             f"lock_timeout_s is {config.lock_timeout_s}, renew_s {config.renew_s} and ttl_s {config.ttl_s}",
             "one wait for a lock would end the membership",
@@ -338,11 +355,12 @@ def _stream_contradictions(config: Config, stream: StreamLimits) -> Iterable[str
             f" again; set the stream's gap_timeout_s above {config.visibility_s}, lower visibility_s, or"
             " declare the stream with prefer_latency=True"
         )
-    if stream.idle_timeout_s >= config.idle_keep_s:
+    idle_timeout_s = stream.idle_timeout_s or config.idle_timeout_s
+    if idle_timeout_s >= config.idle_keep_s:
         yield (
-            f"stream {stream.name!r}: idle_timeout_s is {stream.idle_timeout_s} and idle_keep_s is"
-            f" {config.idle_keep_s}: the state of a stream could be dropped while a node owns it; lower the"
-            " stream's idle_timeout_s or raise idle_keep_s"
+            f"stream {stream.name!r}: idle_timeout_s is {idle_timeout_s} and idle_keep_s is"
+            f" {config.idle_keep_s}: the state of a stream could be dropped while a node owns it; lower"
+            " idle_timeout_s or raise idle_keep_s"
         )
     if stream.inbox_limit > config.max_held:
         yield (

@@ -229,6 +229,7 @@ def limits(config: Config) -> Limits:
         streams_max=config.slots * config.streams_per_slot_max,
         move_timeout_s=config.move_timeout_s,
         drain_timeout_s=config.drain_timeout_s,
+        idle_timeout_s=config.idle_timeout_s,
         max_state_bytes=config.max_state_bytes,
         results_keep_s=config.results_keep_s,
         dead_keep_s=config.dead_keep_s,

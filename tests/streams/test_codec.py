@@ -91,6 +91,61 @@ def test_raw_messages_carry_their_place_in_attributes() -> None:
         place(spec, b"", {"video": "v", "frame": "twelve"})
 
 
+EITHER = declare(
+    key=("video", "video_id"),
+    seq=("meta.frame", "frame_id"),
+    run=("meta.run", None),
+    seq_prefix="frame",
+    seq_kind="dense",
+)
+
+
+@pytest.mark.parametrize(
+    "body, expected",
+    [
+        ({"video": "v", "meta": {"frame": 1, "run": 2}}, ("v", Place(2, 1))),
+        ({"video": "v", "meta": {"frame": 1}}, ("v", Place(0, 1))),
+        ({"video_id": 7, "frame_id": 1, "timestamp": None}, ("7", Place(0, 1))),
+        ({"video_id": "v", "frame_id": "0001", "meta": {"run": 3}}, ("v", Place(3, 1))),
+        ({"video_id": "old", "video": "v", "meta": {"frame": 1}, "frame_id": 9}, ("v", Place(0, 1))),
+    ],
+)
+def test_messages_of_several_forms(body: dict[str, Any], expected: tuple[str, Place]) -> None:
+    assert place(EITHER, body) == expected
+
+
+@pytest.mark.parametrize("seq", ["17", "017", "frame17", "frame-000017", "frame_17", "frame: 17"])
+def test_a_seq_may_have_a_prefix(seq: str) -> None:
+    assert place(EITHER, {"video_id": "v", "frame_id": seq}) == ("v", Place(0, 17))
+
+
+@pytest.mark.parametrize(
+    "body, field, text",
+    [
+        ({"frame_id": 1}, "video or video_id", "'video or video_id' is missing"),
+        ({"video_id": "v"}, "meta.frame or frame_id", "is missing; every message of 'frames' has it"),
+        ({"video_id": "v", "meta": {"frame": None}, "frame_id": 1}, "meta.frame", "not null"),
+        ({"video_id": "v", "frame_id": 1, "meta": 3}, None, "can't be read"),
+        ({"video_id": "v", "frame_id": "image-1"}, "meta.frame or frame_id", "must be an integer"),
+        ({"video_id": "v", "frame_id": "frame"}, "meta.frame or frame_id", "must be an integer"),
+        ({"video_id": "v", "frame_id": "frame--1.5"}, "meta.frame or frame_id", "must be an integer"),
+        ({"video_id": "", "frame_id": 1}, "video or video_id", "non-empty"),
+    ],
+)
+def test_what_fits_no_form_says_why(body: Any, field: str | None, text: str) -> None:
+    with pytest.raises(InvalidMessage, match=text) as failure:
+        place(EITHER, body)
+    assert failure.value.field == field
+
+
+def test_raw_messages_of_several_forms() -> None:
+    spec = declare(message=bytes, key=("video", "v"), seq="n", run=("run", None), seq_kind="dense")
+    assert place(spec, b"", {"v": "cam", "n": "2"}) == ("cam", Place(0, 2))
+    assert place(spec, b"", {"video": "cam", "v": "x", "n": "2", "run": "3"}) == ("cam", Place(3, 2))
+    with pytest.raises(InvalidMessage, match="attribute 'video or v' is missing"):
+        place(spec, b"", {"n": "2"})
+
+
 def frame(**changes: Any) -> dict[str, Any]:
     return {"video": "v", "frame": 1, "meta": {"run": 0}} | changes
 

@@ -25,6 +25,13 @@ class Handler(StreamHandler[dict[str, Any]]):
         ({"seq_kind": "dense"}, ["needs seq="]),
         ({"max_tries": 0}, ["max_tries must be at least 1"]),
         ({"timeout_s": 0}, ["timeout_s must be above 0"]),
+        ({"start_timeout_s": 50}, ["start_timeout_s is 50", "gap_timeout_s is 45.0"]),
+        ({"idle_timeout_s": 0}, ["idle_timeout_s must be above 0"]),
+        ({"key": None}, ["key is None", "or a tuple of names"]),
+        ({"key": ()}, ["key is ()", "or a tuple of names"]),
+        ({"key": ("a", None)}, ["key is ('a', None)", "or a tuple of names"]),
+        ({"seq": ("n", "")}, ["seq is ('n', '')", "or a tuple of names"]),
+        ({"run": 3}, ["run is 3", "or a tuple of names"]),
         ({"colour": "red"}, ["colour", "see App.stream"]),
     ],
 )
@@ -54,3 +61,18 @@ def test_the_kind_follows_from_the_seq(seq: str | None, kind: str) -> None:
     app.stream("s", seq=seq)(Handler)
     assert app.streams["s"].seq_kind == kind
     assert app.streams["s"].full_key("a/b") == "s/a/b"
+
+
+@pytest.mark.parametrize(
+    "run, names, optional",
+    [
+        (None, (), True),
+        ("run", ("run",), False),
+        (("a", "b"), ("a", "b"), False),
+        (("a", None), ("a",), True),
+    ],
+)
+def test_a_run_may_be_optional(run: Any, names: tuple[str, ...], optional: bool) -> None:
+    app = App("app")
+    app.stream("s", run=run)(Handler)
+    assert (app.streams["s"].run_names, app.streams["s"].run_optional) == (names, optional)

@@ -26,6 +26,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         peer_timeout_s: longest call to another node.
         move_timeout_s: longest wait for the new owner to warm up.
         drain_timeout_s: longest graceful stop.
+        idle_timeout_s: a stream without messages for so long is released, unless it sets its own.
         retry: pauses between tries of calls that may be repeated.
         defer: pauses before a message that found no room is offered again; ``give_back_after`` tries
             later it goes back to the queue for ``give_back_s``, with jitter.
@@ -45,6 +46,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     peer_timeout_s: float = 5.0
     move_timeout_s: float = 10.0
     drain_timeout_s: float = 30.0
+    idle_timeout_s: float = 60.0
     retry: Backoff = Backoff(0.02, 1.0)
     defer: Backoff = Backoff(0.05, 1.0)
     give_back_after: int = 12

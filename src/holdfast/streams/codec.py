@@ -7,19 +7,24 @@ message type is built in the slot.
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from holdfast.core.message import RUN_DIGITS, SEQ_DIGITS, Place, check_key, check_number
 from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage, TooLarge
-from holdfast.streams.spec import StreamSpec
+from holdfast.streams.spec import StreamSpec, names_of
 
 QUEUE_NUMBER = "queue"
 """As ``seq`` of a stream: the queue's own number for the message."""
+
+PREFIX_ENDS = "-_:# "
+"""What may stand between a seq's prefix and its digits."""
 
 ID_CHARS_MAX = 256
 RESULT_BYTES_MAX = 64 << 20
@@ -37,13 +42,16 @@ def address(
     Where the stream has no seq, ``delivery_id`` tells messages apart, or the attribute ``id`` if given.
     Raises InvalidMessage naming the field and what it should be.
     """
-    key, run, seq = _reader(spec)(body, attributes)
-    key = check_key(key, spec.key)
-    run = 0 if spec.run is None else check_number(run, spec.run, RUN_DIGITS)
+    fields, read = _reader(spec)
+    key, run, seq = read(body, attributes)
+    key = check_key(key, fields.key_name)
+    run = 0 if spec.run is None else check_number(run, fields.run_name, RUN_DIGITS)
     if spec.seq_kind == "absent":
         return key, Place(run, 0, _check_id(attributes.get("id", delivery_id)))
     if spec.seq != QUEUE_NUMBER:
-        return key, Place(run, check_number(seq, spec.seq or "", SEQ_DIGITS))
+        if spec.seq_prefix and isinstance(seq, str):
+            seq = _without(spec.seq_prefix, seq)
+        return key, Place(run, check_number(seq, fields.seq_name, SEQ_DIGITS))
     if number is None:
         raise InvalidMessage(
             f"stream {spec.name!r} takes its seq from the queue, but this queue does not number messages;"
@@ -100,33 +108,82 @@ def encode_result(result: object, limit_bytes: int = RESULT_BYTES_MAX) -> bytes 
     return encoded
 
 
+def _without(prefix: str, seq: str) -> str:
+    return seq.removeprefix(prefix).lstrip(PREFIX_ENDS) if seq.startswith(prefix) else seq
+
+
+class _Fields:
+    """Where a stream's messages hold key, run and seq: for each the names of which one is enough, and these
+    in words. What a stream doesn't have repeats the key."""
+
+    def __init__(self, spec: StreamSpec) -> None:
+        has_seq = spec.seq_kind != "absent" and spec.seq != QUEUE_NUMBER
+        self.stream = spec.name
+        self.key = names_of(spec.key)
+        self.run = spec.run_names or self.key
+        self.seq = names_of(spec.seq) if has_seq else self.key
+        self.all = (self.key, self.run, self.seq)
+        self.run_optional = spec.run is not None and spec.run_optional
+        self.key_name, self.run_name, self.seq_name = map(" or ".join, self.all)
+
+    def optional(self, names: tuple[str, ...]) -> bool:
+        """True if a message may have none of ``names``."""
+        return names is self.run and self.run_optional
+
+
 @functools.cache
-def _reader(spec: StreamSpec) -> Read:
-    """What reads (key, run, seq) of a stream's messages; a field that it doesn't have repeats the key."""
-    seq = None if spec.seq_kind == "absent" or spec.seq == QUEUE_NUMBER else spec.seq
-    fields = [spec.key, spec.run or spec.key, seq or spec.key]
-    if spec.message is bytes:
-        return _attribute_reader(spec.name, fields)
-    decode, get = _head(spec.name, fields)
+def _reader(spec: StreamSpec) -> tuple[_Fields, Read]:
+    """A stream's fields, and what reads (key, run, seq) of its messages."""
+    fields = _Fields(spec)
+    return fields, (_attribute_reader if spec.message is bytes else _body_reader)(fields)
+
+
+def _body_reader(fields: _Fields) -> Read:
+    fixed = not fields.run_optional and all(len(names) == 1 for names in fields.all)
+    decode, get = _head(fields.stream, [name for names in fields.all for name in names], optional=not fixed)
+    choose = None if fixed else _chooser(fields)
 
     def read(body: bytes, attributes: Mapping[str, str]) -> Sequence[Any]:
         try:
-            return get(decode(body))
+            found = get(decode(body))
+            return found if choose is None else choose(found)
         except UNREADABLE as error:
-            raise _explain(spec.name, fields, body, error) from None
+            raise _explain(fields, body, error) from None
 
     return read
 
 
-def _attribute_reader(stream: str, names: list[str]) -> Read:
+def _chooser(fields: _Fields) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """What picks key, run and seq out of the values of all their names."""
+    ends = list(itertools.accumulate(len(names) for names in fields.all))
+    spans = [
+        (slice(end - len(names), end), 0 if fields.optional(names) else UNSET)
+        for end, names in zip(ends, fields.all, strict=True)
+    ]
+
+    def choose(values: Sequence[Any]) -> Sequence[Any]:
+        chosen = [next((v for v in values[span] if v is not UNSET), default) for span, default in spans]
+        if UNSET in chosen:
+            raise msgspec.ValidationError("a field is missing")
+        return chosen
+
+    return choose
+
+
+def _attribute_reader(fields: _Fields) -> Read:
     def read(body: bytes, attributes: Mapping[str, str]) -> Sequence[Any]:
-        try:
-            return [attributes[name] for name in names]
-        except KeyError as error:
-            name = str(error.args[0])
-            raise InvalidMessage(
-                f"attribute {name!r} is missing; raw messages of stream {stream!r} must carry it", name
-            ) from None
+        return [one_of(names, attributes) for names in fields.all]
+
+    def one_of(names: tuple[str, ...], attributes: Mapping[str, str]) -> str:
+        for name in names:
+            if name in attributes:
+                return attributes[name]
+        if fields.optional(names):
+            return "0"
+        either = " or ".join(names)
+        raise InvalidMessage(
+            f"attribute {either!r} is missing; raw messages of stream {fields.stream!r} must carry it", either
+        )
 
     return read
 
@@ -134,8 +191,11 @@ def _attribute_reader(stream: str, names: list[str]) -> Read:
 Tree = dict[str, "Tree"]
 
 
-def _head(stream: str, fields: list[str]) -> tuple[Callable[[bytes], Any], Callable[[Any], Sequence[Any]]]:
-    """A decoder of only these fields (dots reach into objects), and what then reads them in order.
+def _head(
+    stream: str, fields: list[str], *, optional: bool
+) -> tuple[Callable[[bytes], Any], Callable[[Any], Sequence[Any]]]:
+    """A decoder of only these fields (dots reach into objects), and what then reads them in order; where
+    they are ``optional``, UNSET stands for one that is missing.
 
     Decoding into a struct skips all else unbuilt, which is several times faster than decoding it.
     """
@@ -155,16 +215,24 @@ def _head(stream: str, fields: list[str]) -> tuple[Callable[[bytes], Any], Calla
                 f"stream {stream!r}: field {field!r} can't also hold {'.'.join([field, *node])!r}"
             )
         paths.append(".".join(steps))
-    return msgspec.json.Decoder(_struct(tree)).decode, operator.attrgetter(*paths)
+    return msgspec.json.Decoder(_struct(tree, optional)).decode, operator.attrgetter(*paths)
 
 
-def _struct(tree: Tree) -> type[msgspec.Struct]:
+def _struct(tree: Tree, optional: bool) -> type[msgspec.Struct]:
     names = {f"f{i}": name for i, name in enumerate(tree)}
-    fields = [(field, _struct(tree[name]) if tree[name] else int | str) for field, name in names.items()]
+    fields: list[Any] = []
+    for field, name in names.items():
+        inner: Any = _struct(tree[name], optional) if tree[name] else int | str
+        if not optional:
+            fields.append((field, inner))
+        elif tree[name]:
+            fields.append((field, inner, msgspec.field(default_factory=inner)))
+        else:
+            fields.append((field, inner | UnsetType, UNSET))
     return msgspec.defstruct("Head", fields, rename=names, gc=False)
 
 
-def _explain(stream: str, fields: list[str], body: bytes, error: Exception) -> InvalidMessage:
+def _explain(fields: _Fields, body: bytes, error: Exception) -> InvalidMessage:
     """Why a body can't be addressed, in the words of its stream's fields."""
     try:
         whole = msgspec.json.decode(body)
@@ -172,19 +240,28 @@ def _explain(stream: str, fields: list[str], body: bytes, error: Exception) -> I
         return InvalidMessage(f"the body is not JSON that can be read: {malformed}")
     if not isinstance(whole, dict):
         return InvalidMessage(f"the body must be a JSON object, not {_json_name(whole)}")
-    for field in fields:
-        node: Any = whole
-        for name in field.split("."):
-            if not isinstance(node, dict) or name not in node:
+    for names in fields.all:
+        found = [(name, node) for name in names if (node := _lookup(whole, name)) is not UNSET]
+        for name, node in found:
+            if isinstance(node, bool) or not isinstance(node, int | str):
                 return InvalidMessage(
-                    f"field {field!r} is missing; every message of {stream!r} has it", field
+                    f"field {name!r} must be a text or an integer, not {_json_name(node)}", name
                 )
-            node = node[name]
-        if isinstance(node, bool) or not isinstance(node, int | str):
+        if not found and not fields.optional(names):
+            field = " or ".join(names)
             return InvalidMessage(
-                f"field {field!r} must be a text or an integer, not {_json_name(node)}", field
+                f"field {field!r} is missing; every message of {fields.stream!r} has it", field
             )
     return InvalidMessage(f"the body can't be read: {error}")
+
+
+def _lookup(node: Any, field: str) -> Any:
+    """What stands in a decoded body under a field's name, or UNSET."""
+    for name in field.split("."):
+        if not isinstance(node, dict) or name not in node:
+            return UNSET
+        node = node[name]
+    return node
 
 
 def _json_name(value: object) -> str:

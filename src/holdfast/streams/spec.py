@@ -12,6 +12,7 @@ from holdfast.errors import ConfigError
 from holdfast.streams.handler import StreamHandler
 
 FIRST = ("first", "lowest")
+POSITIVE = ("gap_timeout_s", "start_timeout_s", "timeout_s", "idle_timeout_s", "checkpoint_after_ms")
 CHOICES = {
     "seq_kind": ("dense", "increasing", "absent"),
     "on_gap": ("skip", "hold", "dead-letter"),
@@ -20,17 +21,24 @@ CHOICES = {
 }
 
 
+def names_of(given: Any) -> tuple[Any, ...]:
+    """A setting that is one name, several or none, as a tuple."""
+    return given if isinstance(given, tuple) else () if given is None else (given,)
+
+
 class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A declared stream. Made by ``App.stream``; see there for the meaning of each setting."""
 
     name: str
     handler: type[StreamHandler[Any]]
     message: Any = dict
-    key: str = "key"
-    seq: str | None = None
-    run: str | None = None
+    key: str | tuple[str, ...] = "key"
+    seq: str | tuple[str, ...] | None = None
+    run: str | tuple[str | None, ...] | None = None
+    seq_prefix: str = ""
     seq_kind: SeqKind = "absent"
     first_seq: int | Literal["first", "lowest"] = "lowest"
+    start_timeout_s: float | None = None
     gap_timeout_s: float = 45.0
     on_gap: Literal["skip", "hold", "dead-letter"] = "skip"
     on_late: Literal["dead-letter", "discard"] = "dead-letter"
@@ -44,13 +52,13 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
     identity_window: int = 1024
     checkpoint_every: int = 1
     checkpoint_after_ms: float = 20.0
-    idle_timeout_s: float = 60.0
+    idle_timeout_s: float | None = None
 
     def __post_init__(self) -> None:
         if not self.name or "/" in self.name or not self.name.isprintable():
             raise ConfigError(f"stream name {self.name!r} must be a printable text without '/'")
-        for setting in ("gap_timeout_s", "timeout_s", "idle_timeout_s", "checkpoint_after_ms"):
-            if not getattr(self, setting) > 0:
+        for setting in POSITIVE:
+            if (value := getattr(self, setting)) is not None and not value > 0:
                 raise ConfigError(f"stream {self.name!r}: {setting} must be above 0")
         for setting in ("max_tries", "max_starts", "inbox_limit", "checkpoint_every", "identity_window"):
             if getattr(self, setting) < 1:
@@ -76,6 +84,31 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
             )
         if isinstance(self.first_seq, int) and self.first_seq < 0:
             raise ConfigError(f"stream {self.name!r}: first_seq must not be negative")
+        if self.start_timeout_s is not None and not self.start_timeout_s <= self.gap_timeout_s:
+            raise ConfigError(
+                f"stream {self.name!r}: start_timeout_s is {self.start_timeout_s} and gap_timeout_s is"
+                f" {self.gap_timeout_s}; set it to that at most, or leave it out"
+            )
+        parts = {"key": names_of(self.key), "seq": names_of(self.seq), "run": self.run_names}
+        for setting, names in parts.items():
+            given = getattr(self, setting)
+            missing = given == () or (given is None and setting == "key")
+            if missing or not all(isinstance(name, str) and name for name in names):
+                raise ConfigError(
+                    f"stream {self.name!r}: {setting} is {given!r}; it is the name of a field, or a tuple of"
+                    " names of which the first that a message has counts"
+                )
+
+    @property
+    def run_names(self) -> tuple[str, ...]:
+        """The fields that may hold the run."""
+        names = names_of(self.run)
+        return names[:-1] if self.run_optional else names
+
+    @property
+    def run_optional(self) -> bool:
+        """True if messages without run are of run 0."""
+        return self.run is None or names_of(self.run)[-1:] == (None,)
 
     def full_key(self, key: str) -> str:
         """The key as coordinator and state store know it: ``stream/key``."""
