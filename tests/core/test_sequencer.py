@@ -211,6 +211,32 @@ class TestStart:
         assert seq.next(GAP_S, 8) == ready(at(4), at(5))
         assert seq.cursor == RunLog(0, 4, 3)
 
+    def test_a_start_may_be_waited_for_less_than_a_gap(self) -> None:
+        seq = offered(sequencer(start_timeout_s=2.0), at(2))
+        assert seq.next(0, 8) == Wait(2, gap=True)
+        offered(seq, at(1))
+        assert seq.next(2, 8) == ready(at(1), at(2))
+        assert seq.cursor == RunLog(0, 1, 0), "it starts there, and nothing counts as skipped"
+        handle(seq, at(1), at(2))
+        offered(seq, at(4))
+        assert seq.next(3, 8) == Wait(3 + GAP_S, gap=True)
+        commit(seq)
+        assert seq.judge(at(0)) is Verdict.LATE
+
+    def test_a_given_first_that_is_there_is_not_waited_for(self) -> None:
+        seq = offered(sequencer(start_timeout_s=2.0), at(0), at(1))
+        assert seq.next(0, 8) == ready(at(0), at(1))
+
+    def test_lowest_may_be_waited_for_less_than_a_gap(self) -> None:
+        seq = offered(sequencer(first="lowest", start_timeout_s=2.0), at(5))
+        assert seq.next(0, 8) == Wait(2, gap=True)
+        assert seq.next(2, 8) == ready(at(5))
+
+    def test_later_runs_wait_like_a_gap_and_start_where_they_can(self) -> None:
+        seq = offered(sequencer(RunLog(0, 0, 4), start_timeout_s=2.0), at(1, 1))
+        assert seq.next(0, 8) == Wait(GAP_S, gap=True)
+        assert seq.next(GAP_S, 8) == ready(at(1, 1))
+
 
 class TestRuns:
     @pytest.mark.parametrize("first, start", [(0, 0), ("first", 2), ("lowest", 2)])

@@ -43,6 +43,7 @@ class Rules(msgspec.Struct, frozen=True):
     on_gap: Literal["skip", "hold", "dead-letter"] = "skip"
     inbox_limit: int = 256
     window: int = 1024
+    start_timeout_s: float | None = None
 
 
 class Ready(msgspec.Struct, frozen=True):
@@ -164,8 +165,8 @@ class Sequencer:
             return self._ready(tuple(self.inbox[:limit]))
         if self._begun is None or head.run > self._begun.run:
             start = self._start_of_run(head, now)
-            if start is None:
-                return self._wait(now)
+            if isinstance(start, Wait):
+                return start
             self._begin(head.run, start)
         assert self._begun is not None
         if self.rules.kind == "increasing":
@@ -178,10 +179,10 @@ class Sequencer:
             return self._ready(tuple(self.inbox[first:last]))
         if self.rules.on_gap == "hold":
             return Wait(None, gap=True)
-        if self._waited(now):
-            self._blocked_at = None
-            return Gap(head.run, Span(self._begun.seq + 1, head.seq - 1))
-        return self._wait(now)
+        if wait := self._patience(now, self.rules.gap_timeout_s):
+            return wait
+        self._blocked_at = None
+        return Gap(head.run, Span(self._begun.seq + 1, head.seq - 1))
 
     def _follows(self, index: int) -> bool:
         before, place = self.inbox[index - 1], self.inbox[index]
@@ -192,25 +193,27 @@ class Sequencer:
             return 0
         return bisect.bisect_right(self.inbox, Place(self._begun.run, self._begun.seq))
 
-    def _start_of_run(self, head: Place, now: float) -> int | None:
-        """Where the run of ``head`` starts, or None while that must be waited for."""
-        first = self.rules.first
+    def _start_of_run(self, head: Place, now: float) -> int | Wait:
+        """Where the run of ``head`` starts, or the wait until that is known."""
+        first, start_timeout_s = self.rules.first, self.rules.start_timeout_s
+        given = first if isinstance(first, int) and self.rules.kind == "dense" else None
+        timeout_s = self.rules.gap_timeout_s
         if self._begun is None:
-            if isinstance(first, int) and self.rules.kind == "dense":
-                return first
             if first == "first" or self.rules.kind == "increasing":
                 return head.seq
-        if not self._waited(now):
-            return None
-        return first if isinstance(first, int) and self.rules.kind == "dense" else head.seq
+            if given is not None and (start_timeout_s is None or head.seq == given):
+                return given
+            timeout_s = start_timeout_s or timeout_s
+        if wait := self._patience(now, timeout_s):
+            return wait
+        return head.seq if given is None or start_timeout_s is not None else given
 
-    def _waited(self, now: float) -> bool:
-        return self._blocked_at is not None and now >= self._blocked_at + self.rules.gap_timeout_s
-
-    def _wait(self, now: float) -> Wait:
+    def _patience(self, now: float, timeout_s: float) -> Wait | None:
+        """The wait for what is missing, which begins when it is first asked for; None once it has lasted."""
         if self._blocked_at is None:
             self._blocked_at = now
-        return Wait(self._blocked_at + self.rules.gap_timeout_s, gap=True)
+        until = self._blocked_at + timeout_s
+        return Wait(until, gap=True) if now < until else None
 
     def _ready(self, places: tuple[Place, ...]) -> Ready:
         self._blocked_at = None

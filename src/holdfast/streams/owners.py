@@ -69,6 +69,7 @@ def rules_of(spec: StreamSpec, limits: Limits) -> OwnerRules:
         order=Rules(
             kind=spec.seq_kind,
             first=spec.first_seq,
+            start_timeout_s=spec.start_timeout_s,
             gap_timeout_s=spec.gap_timeout_s,
             on_gap=spec.on_gap,
             inbox_limit=spec.inbox_limit,
@@ -81,7 +82,7 @@ def rules_of(spec: StreamSpec, limits: Limits) -> OwnerRules:
         on_late=spec.on_late,
         checkpoint_every=spec.checkpoint_every,
         checkpoint_after_s=spec.checkpoint_after_ms / 1000,
-        idle_timeout_s=spec.idle_timeout_s,
+        idle_timeout_s=spec.idle_timeout_s or limits.idle_timeout_s,
         max_state_bytes=limits.max_state_bytes,
     )
 
