@@ -1,0 +1,173 @@
+"""A lane: one connection to one server, shared by all calls made at the same time.
+
+Calls made while others are under way form the next batch, which is written and answered as one. So the
+number of connections doesn't grow with the calls, and under load a call costs a fraction of a round trip.
+(The library's own pipelines can't tell whether a failed call was sent; that is what a caller must know.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import hiredis
+from redis.asyncio.connection import Connection
+from redis.exceptions import RedisError
+
+from holdfast.adapters.redis.refusals import Refused
+from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
+
+BATCH_MAX = 500
+"""Calls of one batch; more would make the first wait for its answer."""
+
+Word = str | bytes | int
+
+_ASKING: bytes = hiredis.pack_command(("ASKING",))
+
+
+class _Call(NamedTuple):
+    packed: bytes
+    answer: asyncio.Future[Any]
+    asking: bool
+
+
+class Lane:
+    """The connection to ``name``, made when needed and again after it broke.
+
+    ``timeout_s`` bounds each step of a batch: connecting, and writing until the last answer. A call waits
+    for at most the batch before it, then takes both steps.
+    """
+
+    def __init__(self, name: str, connect: Callable[[], Awaitable[Connection]], timeout_s: float) -> None:
+        self.name = name
+        self._connect = connect
+        self._timeout_s = timeout_s
+        self._connection: Connection | None = None
+        self._waiting: deque[_Call] = deque()
+        self._worker: asyncio.Task[None] | None = None
+        self._leave = False
+        self._closed = False
+
+    def call(self, *words: Word, asking: bool = False) -> asyncio.Future[Any]:
+        """Send a command; the future has its reply. It raises Unavailable if the command wasn't sent, or
+        OutcomeUnknown if it was but no answer came, or Refused with the server's error.
+
+        ``asking``: put ASKING in front, as a Cluster wants while it moves keys."""
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if self._closed:
+            answer.set_exception(Unavailable(f"{self.name}: this connection is closed"))
+            return answer
+        packed = hiredis.pack_command(words)  # type: ignore[arg-type]
+        self._waiting.append(_Call(_ASKING + packed if asking else packed, answer, asking))
+        if self._worker is None:
+            self._worker = asyncio.create_task(self._work())
+        return answer
+
+    def leave(self) -> None:
+        """Use the connection no more after the batch under way: it leads to the wrong server."""
+        self._leave = True
+
+    async def close(self) -> None:
+        """Fail what is under way and disconnect."""
+        self._closed = True
+        if self._worker is not None:
+            self._worker.cancel()
+            await asyncio.wait([self._worker])
+        _fail(self._waiting, Unavailable(f"{self.name}: the connection was closed before the call was sent"))
+        self._waiting.clear()
+        await self._drop()
+
+    async def _work(self) -> None:
+        try:
+            while self._waiting:
+                batch = [self._waiting.popleft() for _ in range(min(BATCH_MAX, len(self._waiting)))]
+                await self._exchange([call for call in batch if not call.answer.done()])
+        finally:
+            self._worker = None
+
+    async def _exchange(self, batch: Sequence[_Call]) -> None:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                connection = await self._ready()
+        except TimeoutError:
+            _fail(batch, Unavailable(f"{self.name}: no connection within {self._timeout_s:g} s"))
+            return
+        except HoldfastError as error:
+            _fail(batch, error)
+            return
+        except BaseException:
+            _fail(batch, Unavailable(f"{self.name}: the connection was closed before the call was sent"))
+            raise
+        answered = 0
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await connection.send_packed_command([call.packed for call in batch], check_health=False)
+                for call in batch:
+                    if call.asking:
+                        await _reply(connection)
+                    reply = await _reply(connection)
+                    answered += 1
+                    _settle(call.answer, reply)
+        except TimeoutError:
+            await self._drop()
+            _fail(batch[answered:], OutcomeUnknown(f"{self.name}: no answer within {self._timeout_s:g} s"))
+        except (RedisError, OSError) as error:
+            await self._drop()
+            _fail(batch[answered:], OutcomeUnknown(f"{self.name}: the connection broke: {error}"))
+        except BaseException:
+            _fail(
+                batch[answered:], OutcomeUnknown(f"{self.name}: the connection was closed before the answer")
+            )
+            raise
+
+    async def _ready(self) -> Connection:
+        """The connection, if it is not known to be broken: what is written to a broken one has an unknown
+        outcome, for no reason."""
+        if self._connection is not None and (self._leave or is_broken(self._connection)):
+            await self._drop()
+        if self._connection is None:
+            self._connection = await self._connect()
+            self._leave = False
+        return self._connection
+
+    async def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await discard(connection)
+
+
+def is_broken(connection: Connection) -> bool:
+    """True if the other side hung up while nothing was under way."""
+    reader, writer = connection._reader, connection._writer
+    return reader is None or writer is None or reader.at_eof() or writer.is_closing()
+
+
+async def discard(connection: Connection) -> None:
+    """Close a connection, whatever its state, without waiting for the other side."""
+    with contextlib.suppress(RedisError, OSError):
+        await connection.disconnect(nowait=True)
+
+
+async def _reply(connection: Connection) -> Any:
+    try:
+        return await connection.read_response()
+    except Refused as refused:
+        return refused
+
+
+def _settle(answer: asyncio.Future[Any], reply: Any) -> None:
+    if answer.done():
+        return  # its caller was cancelled
+    if isinstance(reply, Refused):
+        answer.set_exception(reply)
+    else:
+        answer.set_result(reply)
+
+
+def _fail(batch: Iterable[_Call], error: HoldfastError) -> None:
+    for call in batch:
+        if not call.answer.done():
+            call.answer.set_exception(type(error)(str(error)))  # each caller's own: it gets its traceback
