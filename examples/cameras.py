@@ -2,6 +2,11 @@
 
 Run it:    holdfast node examples.cameras:app --nodes 3
 Feed it:   holdfast ingest lobby.mp4 --key cam-1
+
+It takes two forms of message. The one that ingest sends:
+    {"video": "cam-1", "run": 3, "frame": 17, "timestamp_ms": 680, "url": "s3://frames/cam-1/3/17.jpg"}
+and one for frames that others have put into S3, numbered without gaps from any number:
+    {"message_id": …, "video_id": "cam-1", "frame_id": 17, "timestamp": …, "s3_bucket": …, "s3_key": …}
 """
 
 from typing import Any
@@ -9,13 +14,21 @@ from typing import Any
 import msgspec
 
 from holdfast import App, Context, StreamHandler
-from holdfast.apps.vision.handler import Frame, Tracking
+from holdfast.apps.vision.handler import Tracking, frame_of
 
 app = App("cameras")
 
 
-@app.stream("frames", key="video", seq="frame", run="run", message=Frame, first_seq=0)
-class Visitors(StreamHandler[Frame]):
+@app.stream(
+    "frames",
+    key=("video", "video_id"),
+    seq=("frame", "frame_id"),
+    seq_prefix="frame",  # "frame-000017" is 17
+    run=("run", None),  # the second form has none
+    first_seq=0,
+    start_timeout_s=5.0,  # where 0 doesn't come, the lowest seen by then is the first
+)
+class Visitors(StreamHandler[dict[str, Any]]):
     """Tracks people; its tracks and its count survive crashes and moves."""
 
     def open(self, context: Context, state: bytes | None) -> None:
@@ -25,10 +38,10 @@ class Visitors(StreamHandler[Frame]):
         self.tracking = Tracking()
         self.tracking.open(context, tracks)
 
-    def process(self, message: Frame, context: Context) -> dict[str, Any]:
-        result = self.tracking.process(message, context)
+    def process(self, message: dict[str, Any], context: Context) -> dict[str, Any]:
+        result = self.tracking.process(frame_of(message, context), context)
         newest = max((track["id"] for track in result["tracks"]), default=0)
-        self.visitors = newest if message.frame == 0 else max(self.visitors, newest)
+        self.visitors = newest if context.seq == 0 else max(self.visitors, newest)
         return result | {"visitors": self.visitors}
 
     def snapshot(self) -> bytes:

@@ -294,7 +294,7 @@ def jpeg() -> bytes:
 @pytest.mark.parametrize(
     "stored, reason",
     [
-        (None, "frame 1 of cam is not in the object store; ingest the video again"),
+        (None, "frame 1 of cam is not in the object store; put it there again"),
         (jpeg()[:300], "frame memory:///1 is not a whole JPEG or PNG image"),
         (b"no image at all", "frame memory:///1 is not a whole JPEG or PNG image"),
         (b"", "frame memory:///1 is not a whole JPEG or PNG image (0 bytes"),

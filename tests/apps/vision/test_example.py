@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.apps.vision.handler import Frame
+from holdfast.apps.vision.handler import Frame, frame_of
 from holdfast.apps.vision.ingest import Still
+from holdfast.errors import InvalidMessage
 from holdfast.streams.codec import address, decoder
 from holdfast.streams.spec import StreamSpec
 
@@ -29,13 +30,15 @@ def frames_stream() -> StreamSpec:
 
 
 class Slot:
-    """The context of one stream: a frame's URL is its number."""
+    """The context of one stream: a frame's URL ends with its number."""
+
+    key, run, seq = "cam", 0, 0
 
     def __init__(self, frames: list[Still]) -> None:
         self.frames = frames
 
     def fetch(self, url: str) -> bytes:
-        return self.frames[int(url)].jpeg
+        return self.frames[int(url.rpartition("/")[2])].jpeg
 
 
 def test_messages_are_addressed_by_video_run_and_frame(frames_stream: StreamSpec) -> None:
@@ -43,11 +46,42 @@ def test_messages_are_addressed_by_video_run_and_frame(frames_stream: StreamSpec
     body = msgspec.json.encode(sent)
     key, place = address(frames_stream, body, {}, "id", None)
     assert (key, place.run, place.seq) == ("cam-1", 3, 7)
-    assert decoder(frames_stream.message)(body) == sent
-    assert frames_stream.first_seq == 0
+    assert frame_of(decoder(frames_stream.message)(body), Slot([])) == sent  # type: ignore[arg-type]
 
 
-def test_visitors_are_counted_and_remembered(frames_stream: StreamSpec, frames: list[Still]) -> None:
+@pytest.mark.parametrize("frame_id", [7, "7", "000007", "frame-000007", "frame_7"])
+@pytest.mark.parametrize("timestamp", [1700000000, 1700000000.25, "2024-01-31T12:00:00Z", None])
+def test_frames_in_a_bucket_are_addressed_as_others_sent_them(
+    frames_stream: StreamSpec, frame_id: object, timestamp: object
+) -> None:
+    sent = {
+        "message_id": "5b0c",
+        "video_id": "cam-1",
+        "frame_id": frame_id,
+        "timestamp": timestamp,
+        "s3_bucket": "frames",
+        "s3_key": "cam-1/a frame?#%1.jpg",
+    }
+    body = msgspec.json.encode(sent)
+    key, place = address(frames_stream, body, {}, "id", None)
+    assert (key, place.run, place.seq) == ("cam-1", 0, 7)
+    slot: Any = Slot([])
+    slot.key, slot.seq = key, place.seq
+    url = "s3://frames/cam-1/a%20frame%3F%23%251.jpg"
+    assert frame_of(decoder(frames_stream.message)(body), slot) == Frame("cam-1", 0, 7, 0, url)
+
+
+@pytest.mark.parametrize("message", [{"video": "v"}, {"s3_key": "k"}, {"s3_bucket": 3, "s3_key": "k"}])
+def test_what_is_no_frame_says_what_is_missing(message: dict[str, Any]) -> None:
+    slot: Any = Slot([])
+    with pytest.raises(InvalidMessage, match=r"neither form of a frame: .*(run|s3_bucket)"):
+        frame_of(message, slot)
+
+
+@pytest.mark.parametrize("form", ["native", "bucket"])
+def test_visitors_are_counted_and_remembered(
+    frames_stream: StreamSpec, frames: list[Still], form: str
+) -> None:
     slot: Any = Slot(frames)
     state: bytes | None = None
     counts = []
@@ -55,7 +89,10 @@ def test_visitors_are_counted_and_remembered(frames_stream: StreamSpec, frames: 
         handler = frames_stream.handler()
         handler.open(slot, state)
         for number in range(start, start + 50):
-            result = handler.process(Frame("cam", 0, number, 0, str(number)), slot)
+            slot.seq = number
+            native = msgspec.to_builtins(Frame("cam", 0, number, 0, str(number)))
+            bucket = {"video_id": "cam", "frame_id": number, "s3_bucket": "b", "s3_key": f"k/{number}"}
+            result = handler.process(native if form == "native" else bucket, slot)
             counts.append(result["visitors"])
         state = handler.snapshot()
     assert counts == sorted(counts)

@@ -97,7 +97,7 @@ def test_a_new_run_begins_anew(slot: Slot) -> None:
 
 
 def test_a_missing_frame_is_named(slot: Slot) -> None:
-    with pytest.raises(FileNotFoundError, match=r"ingest the video again.*memory:///gone") as caught:
+    with pytest.raises(FileNotFoundError, match=r"put it there again.*memory:///gone") as caught:
         opened(slot).process(message(3, url="memory:///gone"), slot)
     assert caught.value.filename == "memory:///gone"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import msgspec
 
@@ -22,6 +23,26 @@ class Frame(msgspec.Struct, frozen=True):
     frame: int
     timestamp_ms: int
     url: str
+
+
+class BucketFrame(msgspec.Struct, frozen=True):
+    """The other form of message, for frames that others have put into S3. Its ``video_id`` and ``frame_id``
+    are the stream's key and seq; what it says besides (``message_id``, ``timestamp``) is not looked at."""
+
+    s3_bucket: str
+    s3_key: str
+
+
+def frame_of(message: dict[str, Any], context: Context) -> Frame:
+    """The frame that a message of either form means. Raises InvalidMessage."""
+    try:
+        if "s3_key" not in message:
+            return msgspec.convert(message, Frame)
+        place = msgspec.convert(message, BucketFrame)
+    except msgspec.ValidationError as error:
+        raise InvalidMessage(f"the message is neither form of a frame: {error}") from error
+    url = f"s3://{place.s3_bucket}/{quote(place.s3_key)}"
+    return Frame(context.key, context.run, context.seq, 0, url)
 
 
 class _State(msgspec.Struct, frozen=True, array_like=True):
@@ -99,6 +120,6 @@ def _fetch(message: Frame, context: Context) -> bytes:
         raise FileNotFoundError(
             errno.ENOENT,
             f"frame {message.frame} of {message.video} is not in the object store;"
-            " ingest the video again with the same run, or check that every node sees the same store",
+            " put it there again, or check that every node sees the same store",
             message.url,
         ) from error
