@@ -8,6 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 SEEDS ?= 500
+SERVICES ?=
 NAME ?= streams
 ARGS ?=
 CODE := $(wildcard src tests benchmarks examples)
@@ -33,26 +34,50 @@ $(VENV)/.demo: $(VENV)/.base locks/demo.txt pyproject.toml
 	@$(INSTALL) --no-build-isolation --editable .
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.demo locks/dev.txt
+$(VENV)/.services: $(VENV)/.demo locks/services.txt
+	@echo "setup: installing the clients of Redis, SQS, S3 and ZooKeeper (locks/services.txt)"
+	@$(LOCKED) -r locks/services.txt
+	@touch $@
+
+$(VENV)/.node: $(VENV)/.base locks/node.txt
+	@echo "setup: installing Node.js (locks/node.txt)"
+	@$(LOCKED) -r locks/node.txt
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.services $(VENV)/.node locks/dev.txt
 	@echo "setup: installing test tools and linters (locks/dev.txt)"
 	@$(LOCKED) -r locks/dev.txt
 	@touch $@
 
-$(VENV)/.bench: $(VENV)/.demo locks/bench.txt tools/servers/install
+$(VENV)/.bench: $(VENV)/.services locks/bench.txt
 	@echo "setup: installing what the benchmarks compare with (locks/bench.txt)"
 	@$(LOCKED) -r locks/bench.txt
-	@tools/servers/install redis-server >/dev/null
 	@touch $@
+
+SERVERS := .cache/servers/.
+
+$(SERVERS)%: tools/servers/install tools/apt.sh
+	@tools/servers/install $* >/dev/null
+	@touch $@
+
+$(SERVERS)fauxqs: $(VENV)/.node $(wildcard tools/servers/fauxqs/*)
 
 # --- to use
 
 .PHONY: demo
-demo: $(VENV)/.demo ## 12 videos, 3 nodes, one killed, one drained (ARGS="--help" lists options)
-	@$(BIN)/holdfast demo $(ARGS)
+demo: $(VENV)/.demo ## 12 videos, 3 nodes, one killed, one drained (SERVICES=redis,sqs ARGS="--help")
+	@$(BIN)/holdfast demo $(if $(SERVICES),--services $(SERVICES)) $(ARGS)
+
+ifneq ($(SERVICES),)
+demo: $(VENV)/.services $(patsubst %,$(SERVERS)%,$(sort \
+    $(if $(findstring redis,$(SERVICES)),redis-server) \
+    $(if $(findstring sqs,$(SERVICES))$(findstring s3,$(SERVICES)),fauxqs) \
+    $(if $(findstring zookeeper,$(SERVICES)),zookeeper)))
+endif
 
 .PHONY: bench
-bench: $(VENV)/.bench ## one benchmark (NAME=streams, ARGS="--full")
-	@$(BIN)/python -m benchmarks.$(NAME) $(ARGS)
+bench: $(VENV)/.bench $(SERVERS)redis-server $(SERVERS)fauxqs ## one benchmark (NAME=streams, ARGS="--full")
+	@$(BIN)/python -m benchmarks.$(subst -,_,$(NAME)) $(ARGS)
 
 .PHONY: sim
 sim: $(VENV)/.demo ## simulate with seeded faults (SEEDS=500, ARGS="--break RULE")
@@ -64,7 +89,7 @@ sim: $(VENV)/.demo ## simulate with seeded faults (SEEDS=500, ARGS="--break RULE
 dev: $(VENV)/.dev ## set up .venv for development, and nothing else
 
 .PHONY: test
-test: $(VENV)/.dev ## run the tests (ARGS="-k sequencer")
+test: $(VENV)/.dev $(SERVERS)redis-server $(SERVERS)fauxqs $(SERVERS)zookeeper ## run the tests (ARGS="-k sequencer")
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 .PHONY: check
@@ -83,7 +108,7 @@ fmt: $(VENV)/.dev ## format the code and fix what lint can fix
 	@$(BIN)/ruff format --quiet .
 
 .PHONY: soak
-soak: $(VENV)/.dev ## minutes of random chaos on real processes (CHAOS_MINUTES=10)
+soak: $(VENV)/.dev $(SERVERS)redis-server $(SERVERS)fauxqs ## minutes of random chaos on real processes (CHAOS_MINUTES=10)
 	@$(BIN)/python -m pytest -m soak --timeout 0 $(ARGS)
 
 .PHONY: docs
