@@ -28,3 +28,8 @@ def test_a_message_comes_back_from_wherever_it_was() -> None:
     message.become(Life.WAITING)
     message.come_back()
     assert message.life is Life.RECEIVED
+
+
+def test_a_copy_carries_the_id_that_tells_it_apart() -> None:
+    assert Held(Place(0, 7), b"", {"a": "b"}, []).again == {"a": "b"}
+    assert Held(Place(0, 0, "m1"), b"", {"a": "b"}, []).again == {"a": "b", "id": "m1"}

@@ -206,7 +206,7 @@ class TestDeliveries:
         bench.begin(held(0, "a"))
         bench.offer(held(0, "b"), held(0, "a"))
         bench.silent()
-        assert [receipt.receipt for receipt in bench.owner.receipts()] == ["a", "b"]
+        assert [receipt.receipt for held in bench.owner.holding() for receipt in held.receipts] == ["a", "b"]
         bench.ran()
         bench.write()
         bench.committed()
@@ -218,9 +218,25 @@ class TestDeliveries:
         bench.offer(held(0, "a", sender="n1", number=1))
         bench.offer(held(0, "b", sender="n1", number=2))
         bench.offer(held(0, "a", sender="n2", number=7))
-        first, second = bench.owner.receipts()
+        first, second = (receipt for held in bench.owner.holding() for receipt in held.receipts)
         assert (first.sender, first.number) == ("n2", 7)
         assert (second.sender, second.number) == ("n1", 2)
+
+    def test_what_waits_for_its_queue_to_deliver_what_is_before_it_is_not_kept_from_it(self) -> None:
+        bench = Bench(order={"kind": "increasing", "first": "lowest"}).opened(log=RunLog(0, 0, 1))
+        later = held(5, "a")
+        later.after = 4
+        bench.offer(later)
+        assert list(bench.owner.holding()) == []
+        again, once_more = held(5, "b"), held(5, "c")
+        again.after, once_more.after = 3, 4
+        bench.offer(again)
+        assert (later.after, list(bench.owner.holding())) == (3, [])
+        bench.offer(once_more)
+        assert [later.after] == [3], "the least that any delivery told"
+        bench.offer(held(5, "d"))
+        assert (later.after, list(bench.owner.holding())) == (None, [later])
+        assert bench.only(Start).head == name(5)
 
     def test_a_done_message_is_deleted(self) -> None:
         bench = Bench().opened(log=RunLog(0, 0, 4))
@@ -254,7 +270,7 @@ class TestDeliveries:
         bench.offer(low)
         assert bench.out() == [Return((high,))]
         assert bench.owner.offer(held(4), 0) == "full"
-        assert [receipt.receipt for receipt in bench.owner.receipts()] == [low.receipts[0].receipt]
+        assert list(bench.owner.holding()) == [low]
 
     def test_what_the_cursor_passed_is_judged_by_the_next_commit(self) -> None:
         """Seq 0 comes while the commit that passes over it is in flight."""

@@ -530,7 +530,7 @@ class Protocol(RuleBasedStateMachine):
     @invariant()
     def each_message_is_settled_returned_or_held(self) -> None:
         for shell in filter(None, getattr(self, "shells", [])):
-            kept = [receipt.receipt for receipt in shell.owner.receipts()]
+            kept = [receipt.receipt for held in shell.owner.holding() for receipt in held.receipts]
             assert sorted(kept) == sorted(shell.held)
 
     @invariant()

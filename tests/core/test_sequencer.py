@@ -338,3 +338,62 @@ class TestAbsent:
         seq.skip(named("a"))
         commit(seq)
         assert seq.judge(named("a")) is Verdict.SKIPPED
+
+
+class TestTheQueuesOrder:
+    """Where the queue tells which message is before another, that one is waited for, however long."""
+
+    LOG = RunLog(0, 0, 3)
+
+    def linked(self, *links: tuple[int, int | None], limit: int = 64) -> Sequencer:
+        seqs = sequencer(self.LOG, kind="increasing", first="lowest", inbox_limit=limit)
+        for seq, after in links:
+            assert seqs.offer(at(seq), after) is None
+        return seqs
+
+    def test_a_message_waits_for_the_one_before_it(self) -> None:
+        seqs = self.linked((8, 5))
+        assert seqs.next(0, 9) == Wait(None, gap=True)
+        assert seqs.next(10 * GAP_S, 9) == Wait(None, gap=True)
+        seqs.offer(at(5))
+        assert seqs.next(0, 9) == ready(at(5), at(8))
+
+    def test_one_that_was_passed_is_not_waited_for(self) -> None:
+        assert self.linked((8, 3), (9, 8)).next(0, 9) == ready(at(8), at(9))
+
+    def test_what_follows_a_missing_one_is_not_run_with_what_is_before(self) -> None:
+        seqs = self.linked((5, None), (8, 7), (9, 8))
+        assert seqs.next(0, 9) == ready(at(5))
+        assert seqs.behind_gap() == [at(8), at(9)]
+
+    def test_a_stream_does_not_begin_behind_a_missing_one(self) -> None:
+        seqs = sequencer(kind="increasing", first="lowest")
+        seqs.offer(at(8), 5)
+        assert seqs.next(0, 9) == Wait(None, gap=True)
+        assert seqs.behind_gap() == [at(8)]
+
+    def test_a_later_delivery_may_know_that_it_is_done(self) -> None:
+        seqs = self.linked((8, 5), (9, 6))
+        seqs.loosen(at(8), None)
+        seqs.loosen(at(9), 5)
+        assert seqs.next(0, 9) == ready(at(8), at(9))
+        assert seqs.behind_gap() == []
+
+    def test_what_waits_for_nothing_stays_so(self) -> None:
+        seqs = self.linked((8, None))
+        seqs.loosen(at(8), 7)
+        assert seqs.next(0, 9) == ready(at(8))
+
+    def test_what_finds_no_room_is_forgotten(self) -> None:
+        seqs = self.linked((8, 7), limit=1)
+        assert seqs.offer(at(7)) == at(8)
+        assert seqs.offer(at(9), 8) == at(9)
+        assert seqs.behind_gap() == []
+
+    def test_what_the_commit_settles_is_forgotten(self) -> None:
+        seqs = self.linked((5, None), (6, 4))
+        handle(seqs, at(5), at(6))
+        seqs.put_back((at(6),))
+        seqs.offer(at(4), 2)
+        assert commit(seqs) == [(at(4), Verdict.LATE), (at(6), Verdict.DONE)]
+        assert seqs.behind_gap() == []

@@ -11,7 +11,7 @@ from tests.runtime.fakes import Log, held, settle_down
 from holdfast.adapters.memory.queue import MemoryQueue
 from holdfast.core.held import Held, Letter, Receipt
 from holdfast.core.ledger import Span
-from holdfast.core.message import Life
+from holdfast.core.message import Life, Place
 from holdfast.errors import OutcomeUnknown, TooLarge, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import Outgoing
@@ -57,19 +57,19 @@ class Rig:
     def __init__(self, clock: Clock, tasks: Tasks) -> None:
         self.queue = Queue(clock)
         self.clock = clock
-        self.holding: list[Receipt] = []
+        self.holding: list[Held] = []
         self.story: list[str] = []
         self.reports: list[tuple[list[int], bool]] = []
         self.stats, self.log = Stats(), Log()
         self.keeper = Keeper(
             "s", self.queue, clock, LIMITS, tasks, self.stats, self.log,
-            holders=self._holders, report=self._report,
+            holding=self._holding, report=self._report,
         )  # fmt: skip
         self.keeper.start()
 
-    def _holders(self, stream: str) -> Iterable[Receipt]:
+    def _holding(self, stream: str) -> list[tuple[str, Held]]:
         assert stream == "s"
-        return list(self.holding)
+        return [("k", message) for message in self.holding]
 
     async def _report(self, receipts: list[Receipt], settled: bool) -> None:
         self.queue.calls.append(("report", [receipt.number for receipt in receipts]))
@@ -136,7 +136,7 @@ async def test_a_stale_receipt_is_never_used(rig: Rig) -> None:
     await rig.settle([first, second])
     assert [items for name, items in rig.queue.calls if name == "delete"] == [[second.receipts[0].receipt]]
     assert len(rig.queue.standing.messages) == 1
-    rig.holding = first.receipts
+    rig.holding = [first]
     await rig.clock.sleep(VISIBILITY_S)
     assert "extend" not in rig.queue.names()
 
@@ -202,7 +202,7 @@ async def test_only_what_is_due_is_extended(rig: Rig) -> None:
     now = rig.clock.monotonic()
     soon, later = await rig.receive(2)
     later.receipts[0].expires_at = now + 10 * VISIBILITY_S
-    rig.holding = [*soon.receipts, *later.receipts]
+    rig.holding = [soon, later]
     await rig.clock.sleep(VISIBILITY_S)
     extended = {receipt for name, items in rig.queue.calls if name == "extend" for receipt in items}
     assert extended == {soon.receipts[0].receipt}
@@ -212,7 +212,7 @@ async def test_only_what_is_due_is_extended(rig: Rig) -> None:
 
 async def test_what_is_held_stays_invisible_ten_a_call(rig: Rig) -> None:
     messages = [message for _ in range(3) for message in await rig.receive(10)]
-    rig.holding = [receipt for message in messages for receipt in message.receipts]
+    rig.holding = messages
     await rig.clock.sleep(10 * VISIBILITY_S)
     assert await rig.queue.standing.receive(10, 0, VISIBILITY_S, "other") == []
     sizes = [len(items) for name, items in rig.queue.calls if name == "extend"]
@@ -222,7 +222,7 @@ async def test_what_is_held_stays_invisible_ten_a_call(rig: Rig) -> None:
 
 async def test_a_failed_extension_leaves_time_for_another(rig: Rig) -> None:
     (message,) = await rig.receive()
-    rig.holding = message.receipts
+    rig.holding = [message]
     rig.queue.failing["extend"] = [Unavailable("down"), OutcomeUnknown("lost")]
     await rig.clock.sleep(3 * VISIBILITY_S)
     assert await rig.queue.standing.receive(10, 0, VISIBILITY_S, "other") == []
@@ -233,7 +233,81 @@ async def test_a_receipt_that_turns_out_stale_is_not_extended_again(rig: Rig) ->
     (message,) = await rig.receive()
     await rig.clock.sleep(VISIBILITY_S + 1)
     assert await rig.queue.standing.receive(10, 0, VISIBILITY_S, "other")
-    rig.holding = message.receipts
+    rig.holding = [message]
     await rig.clock.sleep(3 * VISIBILITY_S)
     assert message.receipts[0].stale
     assert rig.queue.names().count("extend") == 1
+
+
+# --- reissuing
+
+
+async def aged(rig: Rig, count: int = 1, place: Place | None = None) -> list[Held]:
+    """Messages that the queue lets nobody hold for much longer, and will be held all the same."""
+    rig.queue.hold_max_s = rig.queue.standing.hold_max_s = 20 * VISIBILITY_S
+    messages = await rig.receive(count)
+    for message in messages:
+        message.place = place or message.place
+        message.receipts[0].received_at = rig.clock.monotonic()
+    rig.holding = messages
+    return messages
+
+
+async def test_what_was_held_for_too_long_is_sent_again_and_only_then_deleted(rig: Rig) -> None:
+    messages = await aged(rig, 3)
+    bodies = {message.body for message in messages}
+    await rig.clock.sleep(15 * VISIBILITY_S)
+    assert "send" not in rig.queue.names(), "there is time"
+    await rig.clock.sleep(2 * VISIBILITY_S)
+    tail = rig.queue.names()[rig.queue.names().index("send") :]
+    assert tail[:2] == ["send", "delete"]
+    assert {message.body for message in rig.queue.standing.messages.values()} == bodies
+    assert {message.key for message in rig.queue.standing.messages.values()} == {"k"}
+    assert all(message.receipts[0].stale for message in messages)
+    assert rig.stats.reissued == 3
+    assert rig.queue.names().count("send") == 1
+
+
+async def test_the_copy_has_the_identity_of_the_first(rig: Rig) -> None:
+    await aged(rig, place=Place(0, 0, "m-first"))
+    await rig.clock.sleep(17 * VISIBILITY_S)
+    (copy,) = rig.queue.standing.messages.values()
+    assert copy.attributes == {"id": "m-first"}
+
+
+async def test_what_could_not_be_sent_again_is_not_deleted(rig: Rig) -> None:
+    (message,) = await aged(rig)
+    rig.queue.failing["send"] = [Unavailable("down"), OutcomeUnknown("lost")]
+    await rig.clock.sleep(16.1 * VISIBILITY_S)
+    assert rig.queue.names()[-1] == "send"
+    assert not message.receipts[0].stale
+    await rig.clock.sleep(VISIBILITY_S)
+    assert rig.queue.names().count("send") == 3
+    assert len(rig.queue.standing.messages) == 1
+
+
+# --- sharing calls
+
+
+async def test_deletes_wait_a_moment_for_company_where_calls_cost(rig: Rig) -> None:
+    rig.queue.linger_s = 1.0
+    one, two = await rig.receive(2)
+    for message in (one, two):
+        rig.keeper.settle(Settlement(KEY, (), (message,), lambda: None))
+        await rig.clock.sleep(0.5)
+    await rig.clock.sleep(0.6)
+    assert [len(items) for name, items in rig.queue.calls if name == "delete"] == [2]
+
+
+async def test_a_full_call_does_not_wait_and_neither_does_a_drain(rig: Rig) -> None:
+    rig.queue.linger_s = 60.0
+    began = rig.clock.monotonic()
+    for message in await rig.receive(10):
+        rig.keeper.settle(Settlement(KEY, (), (message,), lambda: None))
+    await settle_down()
+    assert rig.queue.names() == ["delete"]
+    (last,) = await rig.receive()
+    rig.keeper.settle(Settlement(KEY, (), (last,), lambda: None))
+    await rig.keeper.settled()
+    assert rig.queue.names() == ["delete", "delete"]
+    assert rig.clock.monotonic() == began

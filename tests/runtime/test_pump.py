@@ -55,16 +55,31 @@ class Rig:
         self.room = True
         self.taken: list[tuple[bytes, Receipt]] = []
         self.took = asyncio.Event()
+        self.seen: list[dict[str, int]] = []
+        self._clock, self._tasks = clock, tasks
+        self.begin()
+
+    async def restart(self) -> None:
+        """A new pump in place of the old one."""
+        self.pump.stopping = True
+        self.queue.wake()
+        assert self.running is not None
+        await asyncio.wait((self.running,))
+        self.begin()
+
+    def begin(self) -> None:
+        clock, tasks = self._clock, self._tasks
         self.pump = Pump(
             "s", self.queue, clock, LIMITS, cast("Membership", self.membership), self.stats, self.log,
             take=self._take, has_room=lambda: self.room,
         )  # fmt: skip
         self.running = tasks.spawn(self.pump.run())
 
-    def _take(self, delivery: Delivery, receipt: Receipt) -> None:
+    def _take(self, delivery: Delivery, receipt: Receipt, seen: dict[str, int]) -> None:
         if delivery.body.startswith(b"bad"):
             raise InvalidMessage("field 'key' is missing", "key")
         self.taken.append((delivery.body, receipt))
+        self.seen.append(seen)
         self.took.set()
 
     async def send(self, *bodies: bytes) -> None:
@@ -198,3 +213,50 @@ async def test_a_pump_that_stops_still_takes_what_is_on_its_way(clock: Clock, ri
     await rig.send(b"2")
     await clock.sleep(10)
     assert rig.bodies == [b"1"]
+
+
+async def test_full_batches_bring_more_receives_and_empty_ones_send_them_home(clock: Clock, rig: Rig) -> None:
+    rig.queue.max_receives = 4
+    under_way, most = 0, 0
+    receive = rig.queue.receive
+
+    async def slow(*args: Any) -> list[Delivery]:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        try:
+            await clock.sleep(0.01)
+            return await receive(*args)
+        finally:
+            under_way -= 1
+
+    rig.queue.receive = slow  # type: ignore[method-assign, assignment]
+    await rig.restart()
+    for _ in range(20):
+        await rig.send(*[b"x"] * 10)
+    await until(clock, lambda: len(rig.taken) == 200)
+    assert most == 4
+    await clock.sleep(10 * LIMITS.receive_wait_s)
+    assert under_way == 1
+
+
+async def test_a_queue_in_trouble_is_asked_by_one_alone(clock: Clock, rig: Rig) -> None:
+    rig.queue.max_receives = 4
+    await rig.restart()
+    for _ in range(5):
+        await rig.send(*[b"x"] * 10)
+    await until(clock, lambda: len(rig.taken) == 50)
+    rig.queue.failing = ["receive"]
+    await clock.sleep(60)
+    rig.queue.calls.clear()
+    await clock.sleep(60)
+    assert 8 <= rig.queue.calls.count("receive") <= 24
+
+
+async def test_what_a_receive_has_brought_is_told_to_the_taker(clock: Clock, rig: Rig) -> None:
+    await clock.sleep(1)
+    await rig.send(b"1", b"2")
+    await until(clock, lambda: len(rig.taken) == 2)
+    await rig.send(b"3")
+    await until(clock, lambda: len(rig.taken) == 3)
+    assert [id(seen) == id(rig.seen[0]) for seen in rig.seen] == [True, True, False]

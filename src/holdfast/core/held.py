@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from holdfast.core.ledger import Span
@@ -10,22 +12,26 @@ from holdfast.core.progress import Visibility
 
 
 class Receipt(Visibility):
-    """One delivery of a held message, and who sent it here: nobody (``sender`` empty: this node received
-    it) or a membership that keeps custody under ``number`` and is reached at ``reply_to``."""
+    """One delivery of a held message, when the queue gave it out (monotonic), and who sent it here: nobody
+    (``sender`` empty: this node received it) or a membership that keeps custody under ``number`` and is
+    reached at ``reply_to``."""
 
+    received_at: float = math.inf
     sender: str = ""
     number: int = 0
     reply_to: str = ""
 
 
 class Held(msgspec.Struct, eq=False):
-    """A message in the owner's hands, with every delivery of it that is known."""
+    """A message in the owner's hands, with every delivery of it that is known. ``after`` is the seq of the
+    message before it in its stream, where the queue tells: None if all before it are done with."""
 
     place: Place
     body: bytes
     attributes: dict[str, str]
     receipts: list[Receipt]
     receives: int = 1
+    after: int | None = None
     life: Life = Life.RECEIVED
     suspect: bool = False
     tries: int = 0
@@ -33,6 +39,11 @@ class Held(msgspec.Struct, eq=False):
     spent: bool = False
     error: str = ""
     detail: str = ""
+
+    @property
+    def again(self) -> dict[str, str]:
+        """The attributes with which a copy of it is known to be the same message."""
+        return {**self.attributes, "id": self.place.id} if self.place.id else self.attributes
 
     def become(self, then: Life) -> None:
         """Take the next step of a message's life; one that the table doesn't know is a mistake of ours."""

@@ -218,10 +218,13 @@ class Owner:
         working = self._running[0].name if self._running else self._next_head
         return bool(self._counted) and working == self._counted
 
-    def receipts(self) -> Iterator[Receipt]:
-        """Every delivery to keep alive."""
+    def holding(self) -> Iterator[Held]:
+        """Every message whose deliveries are to be kept alive. Not those that stand behind one which their
+        queue has yet to deliver: it will do so only when it may deliver these again as well."""
+        behind = set(self._seq.behind_gap())
         for held in (*self._held.values(), *self._unjudged.values()):
-            yield from held.receipts
+            if held.place not in behind:
+                yield held
 
     # -- deliveries -----------------------------------------------------------------------------------------
 
@@ -233,6 +236,7 @@ class Owner:
         standing = self._held.get(held.place) or self._unjudged.get(held.place)
         if standing is not None:
             self._merge(standing, held)
+            self._advance(now)
             return "accepted"
         if self.phase not in (Phase.OWNER, Phase.MOVING):
             if len(self._unjudged) >= self.rules.order.inbox_limit:
@@ -245,6 +249,9 @@ class Owner:
 
     def _merge(self, standing: Held, again: Held) -> None:
         """A second delivery of a held message adds its receipt: all are deleted after the commit."""
+        if standing.after is not None:  # what was before it may be done with by now
+            standing.after = None if again.after is None else min(standing.after, again.after)
+            self._seq.loosen(standing.place, standing.after)
         known = {receipt.receipt for receipt in standing.receipts}
         standing.receipts.extend(receipt for receipt in again.receipts if receipt.receipt not in known)
         for receipt in again.receipts:
@@ -261,7 +268,7 @@ class Owner:
     def _judge(self, held: Held, now: float) -> bool:
         verdict = self._seq.judge(held.place)
         if verdict is Verdict.NEW:
-            rejected = self._seq.offer(held.place)
+            rejected = self._seq.offer(held.place, held.after)
             if rejected != held.place:
                 held.become(Life.WAITING)
                 self._held[held.place] = held

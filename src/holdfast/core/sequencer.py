@@ -79,6 +79,7 @@ class Sequencer:
     """Order of one stream. Holds places, not messages. ``now`` is monotonic seconds throughout."""
 
     __slots__ = (
+        "_after",
         "_begun",
         "_blocked_at",
         "_fresh",
@@ -94,6 +95,7 @@ class Sequencer:
     def __init__(self, rules: Rules, checkpoint: Checkpoint) -> None:
         self.rules = rules
         self.inbox: list[Place] = []
+        self._after: dict[Place, int] = {}  # the seq that must be passed before, where the queue told
         self._log = checkpoint.log  # answered
         self._past = checkpoint.past
         self._begun = checkpoint.log  # the cursor
@@ -133,13 +135,41 @@ class Sequencer:
                     return Verdict.SKIPPED if log.skipped(place.seq) else Verdict.DONE
         return Verdict.LATE
 
-    def offer(self, place: Place) -> Place | None:
-        """Take a NEW place into the inbox. Returns what there is no room for: nothing, an evicted higher
-        place, or ``place`` itself. A lower place always gets room: the stream may wait for it."""
-        if len(self.inbox) < self.rules.inbox_limit:
+    def offer(self, place: Place, after: int | None = None) -> Place | None:
+        """Take a NEW place into the inbox, to run once the seq ``after`` was passed. Returns what there is no
+        room for: nothing, an evicted higher place, or ``place`` itself. A lower place always gets room: the
+        stream may wait for it."""
+        rejected = None
+        if len(self.inbox) >= self.rules.inbox_limit:
+            rejected = self._overflow(place)
+            self._after.pop(rejected, None)
+        else:
             self._insert(place)
-            return None
-        return self._overflow(place)
+        if rejected != place and after is not None:
+            self._after[place] = after
+        return rejected
+
+    def loosen(self, place: Place, after: int | None) -> None:
+        """A later delivery of a waiting place told that less must be passed before it than was known."""
+        if place in self._after:
+            del self._after[place]
+            if after is not None:
+                self._after[place] = after
+
+    def behind_gap(self) -> list[Place]:
+        """Waiting places that a message before them, known to the queue, has not reached yet."""
+        if not self._after:
+            return []
+        first = self._first_ahead()
+        seq = self._begun.seq if self._begun else -1
+        for index in range(first, len(self.inbox)):
+            if not self._follows_on(index, seq):
+                return self.inbox[index:]
+            seq = self.inbox[index].seq
+        return []
+
+    def _follows_on(self, index: int, seq: int) -> bool:
+        return self._after.get(self.inbox[index], -1) <= seq
 
     def _overflow(self, place: Place) -> Place:
         if self.rules.kind == "absent" or place >= self.inbox[-1]:
@@ -163,16 +193,15 @@ class Sequencer:
         head = self.inbox[first]
         if self.rules.kind == "absent":
             return self._ready(tuple(self.inbox[:limit]))
+        if not self._follows_on(first, self._begun.seq if self._begun else -1):
+            return Wait(None, gap=True)
         if self._begun is None or head.run > self._begun.run:
             start = self._start_of_run(head, now)
             if isinstance(start, Wait):
                 return start
             self._begin(head.run, start)
         assert self._begun is not None
-        if self.rules.kind == "increasing":
-            same_run = bisect.bisect_left(self.inbox, Place(head.run + 1, 0))
-            return self._ready(tuple(self.inbox[first : min(same_run, first + limit)]))
-        if head.seq == self._begun.seq + 1:
+        if self.rules.kind == "increasing" or head.seq == self._begun.seq + 1:
             last = first + 1
             while last < len(self.inbox) and last - first < limit and self._follows(last):
                 last += 1
@@ -186,7 +215,11 @@ class Sequencer:
 
     def _follows(self, index: int) -> bool:
         before, place = self.inbox[index - 1], self.inbox[index]
-        return place.run == before.run and place.seq == before.seq + 1
+        if place.run != before.run:
+            return False
+        if self.rules.kind == "increasing":
+            return self._follows_on(index, before.seq)
+        return place.seq == before.seq + 1
 
     def _first_ahead(self) -> int:
         if self.rules.kind == "absent" or self._begun is None:
@@ -227,6 +260,8 @@ class Sequencer:
 
     def take(self, places: tuple[Place, ...]) -> None:
         """Remove places from the inbox: they run."""
+        for place in places:
+            self._after.pop(place, None)
         gone = set(places)
         self.inbox = [place for place in self.inbox if place not in gone]
 
@@ -287,6 +322,8 @@ class Sequencer:
         ]
         if settled:
             self.inbox = [place for place, verdict in verdicts if verdict is Verdict.NEW]
+            for place, _ in settled:
+                self._after.pop(place, None)
         return settled
 
     def _remember(self, names: tuple[str, ...]) -> None:

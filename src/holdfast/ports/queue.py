@@ -78,6 +78,8 @@ class Queue(Protocol):
         hold_max_s: after so long a delivery can't be extended any more, and its message must be sent
             again under its identity; infinite where nothing of the kind is needed.
         seq_kind: ``increasing`` if deliveries carry the queue's own number, ``absent`` if not.
+        fifo: of messages sent with one key, none is delivered while an earlier one is in flight or ready: a
+            receive brings an unbroken piece of the key's order, beginning with the oldest there is.
         frees_on_evict: ``free`` makes a dead holder's deliveries visible at once.
     """
 
@@ -87,6 +89,7 @@ class Queue(Protocol):
     linger_s: float
     hold_max_s: float
     seq_kind: SeqKind
+    fifo: bool
     frees_on_evict: bool
 
     async def send(self, messages: Sequence[Outgoing]) -> list[str]:

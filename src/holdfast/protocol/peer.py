@@ -22,7 +22,8 @@ class Parcel(msgspec.Struct, frozen=True, array_like=True):
     """One delivery of a message, body and receipt, on its way between nodes.
 
     ``number`` is the sender's own name for it, used in answers and reports. ``expires_in_s`` is what is
-    left of its visibility as the sender reckons.
+    left of its visibility as the sender reckons, ``age_s`` how long ago the queue gave it out. ``after`` is
+    the seq of the message before it, where the queue told.
     """
 
     number: int
@@ -36,6 +37,8 @@ class Parcel(msgspec.Struct, frozen=True, array_like=True):
     attributes: dict[str, str]
     expires_in_s: float
     receives: int
+    age_s: float = 0.0
+    after: Number | None = None
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):

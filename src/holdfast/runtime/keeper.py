@@ -4,7 +4,7 @@ the queue takes."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,13 +15,16 @@ from holdfast.core.message import Life, fixed
 from holdfast.core.progress import chunks, due
 from holdfast.errors import HoldfastError, Retry
 from holdfast.ports.clock import Clock
-from holdfast.ports.queue import DeadLetter, Queue
+from holdfast.ports.queue import DeadLetter, Outgoing, Queue
 from holdfast.runtime.limits import Limits
 from holdfast.runtime.service import Tasks
 from holdfast.runtime.stats import Stats
 
 LOOKS_A_VISIBILITY = 10
 """How often deliveries are looked at while one visibility passes: each is extended with almost half left."""
+
+REISSUE_VISIBILITIES = 4
+"""How long before the queue's limit a message is sent again, in visibilities: time for a few tries."""
 
 Reporter = Callable[[list[Receipt], bool], Coroutine[Any, Any, None]]
 
@@ -38,8 +41,8 @@ class Settlement(msgspec.Struct, frozen=True):
 class Keeper:
     """Extends and settles the deliveries of one stream's queue.
 
-    ``holders`` give every receipt that is to be kept alive at this moment; ``report`` tells senders that
-    their parcels are settled."""
+    ``holding`` gives every message that is to be kept alive at this moment, with its key; ``report`` tells
+    senders that their parcels are settled."""
 
     def __init__(
         self,
@@ -51,7 +54,7 @@ class Keeper:
         stats: Stats,
         log: Any,
         *,
-        holders: Callable[[str], Iterable[Receipt]],
+        holding: Callable[[str], Sequence[tuple[str, Held]]],
         report: Reporter,
     ) -> None:
         self._stream = stream
@@ -61,10 +64,11 @@ class Keeper:
         self._tasks = tasks
         self._stats = stats
         self._log = log
-        self._holders = holders
+        self._holding = holding
         self._report = report
         self._pending: list[Settlement] = []
         self._wake = asyncio.Event()
+        self._hurry = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -78,17 +82,46 @@ class Keeper:
         self._pending.append(settlement)
         self._idle.clear()
         self._wake.set()
+        if len(self._pending) >= self._queue.max_batch:
+            self._hurry.set()
 
     async def settled(self) -> None:
-        """Return when nothing is left to settle."""
+        """Return when nothing is left to settle, which doesn't wait for company any more."""
+        self._hurry.set()
         await self._idle.wait()
 
     async def _extend_loop(self) -> None:
         while True:
             await self._clock.sleep(self._limits.visibility_s / LOOKS_A_VISIBILITY)
-            now = self._clock.monotonic()
-            receipts = due(self._holders(self._stream), now, self._limits.visibility_s)
-            await self._extend({receipt.receipt: receipt for receipt in receipts})
+            now, holding = self._clock.monotonic(), self._holding(self._stream)
+            await self._reissue(holding, now)
+            receipts = [receipt for _, held in holding for receipt in held.receipts]
+            near = due(receipts, now, self._limits.visibility_s)
+            await self._extend({receipt.receipt: receipt for receipt in near})
+
+    async def _reissue(self, holding: Sequence[tuple[str, Held]], now: float) -> None:
+        """What the queue won't let be held much longer is sent again under its identity, and only then
+        deleted. The copy comes back as a further delivery of a message that waits."""
+        margin_s = min(REISSUE_VISIBILITIES * self._limits.visibility_s, self._queue.hold_max_s / 2)
+        before = now - self._queue.hold_max_s + margin_s
+        aged = [
+            (key, held, old)
+            for key, held in holding
+            if (old := [r for r in held.receipts if not r.stale and r.received_at <= before])
+        ]
+        for start in range(0, len(aged), self._queue.max_batch):
+            batch = aged[start : start + self._queue.max_batch]
+            old = [receipt for _, _, receipts in batch for receipt in receipts]
+            copies = [Outgoing(held.body, held.again, key=key) for key, held, _ in batch]
+            try:
+                await self._queue.send(copies)
+            except HoldfastError as error:
+                self._log.warning("could not reissue messages", stream=self._stream, error=str(error))
+                return  # the next round tries again
+            self._stats.reissued += len(batch)
+            for receipt in old:
+                receipt.stale = True
+            await self._delete([receipt.receipt for receipt in old])
 
     async def _extend(self, receipts: dict[str, Any]) -> None:
         for batch in chunks(list(receipts), self._queue.max_batch):
@@ -107,7 +140,10 @@ class Keeper:
     async def _settle_loop(self) -> None:
         while True:
             await self._wake.wait()
+            if self._queue.linger_s:
+                await self._clock.wait(self._hurry, self._queue.linger_s)
             self._wake.clear()
+            self._hurry.clear()
             taken, self._pending = self._pending, []
             if taken:
                 await self._settle(taken)
@@ -119,9 +155,7 @@ class Keeper:
         receipts = [receipt for held in messages for receipt in held.receipts]
         # A stale receipt's message has been delivered again, and that delivery will be judged.
         names = list(dict.fromkeys(receipt.receipt for receipt in receipts if not receipt.stale))
-        for names_batch in chunks(names, self._queue.max_batch):
-            self._stats.delete_calls += 1
-            await self._insist(partial(self._queue.delete, names_batch))
+        await self._delete(names)
         foreign = [receipt for receipt in receipts if receipt.sender]
         if foreign:
             self._tasks.spawn(self._report(foreign, True))
@@ -129,6 +163,11 @@ class Keeper:
             held.become(Life.DELETED)
         for item in taken:
             item.done()
+
+    async def _delete(self, names: list[str]) -> None:
+        batches = chunks(names, self._queue.max_batch)
+        self._stats.delete_calls += len(batches)
+        await asyncio.gather(*(self._insist(partial(self._queue.delete, batch)) for batch in batches))
 
     async def _bury(self, taken: list[Settlement]) -> list[Settlement]:
         """Send the letters; returns the settlements whose messages may be deleted now. A message without

@@ -1,11 +1,14 @@
-"""Receives from one queue, and hands each message to a taker, as long as there is room."""
+"""Receives from one queue, and hands each message to a taker, as long as there is room. As many receives
+at once as it takes, and as few."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 from holdfast.core.held import Receipt
+from holdfast.core.polling import Polling
 from holdfast.core.retry import Backoff
 from holdfast.errors import HoldfastError, InvalidMessage
 from holdfast.ports.clock import Clock
@@ -17,7 +20,8 @@ from holdfast.runtime.stats import Stats
 ROOM_CHECK_S = 0.02
 """Pause before looking again for room."""
 
-Take = Callable[[Delivery, Receipt], None]
+Take = Callable[[Delivery, Receipt, dict[str, int]], None]
+"""Takes a delivery. The last is the same for all of one receive, to note what came before."""
 
 
 class Pump:
@@ -47,13 +51,23 @@ class Pump:
         self._take = take
         self._has_room = has_room
         self._backoff = Backoff(0.1, 5.0)
+        self._polling = Polling(queue.max_batch, queue.max_receives, queue.linger_s)
+        self._polls = 0
         self.stopping = False
 
     async def run(self) -> None:
         """Receive until ``stopping``. A receive under way is allowed to end, so that nothing it brought
         stays hidden."""
-        failures = 0
-        while not self.stopping:
+        async with asyncio.TaskGroup() as polls:
+            self._join(polls)
+
+    def _join(self, polls: asyncio.TaskGroup) -> None:
+        self._polls += 1
+        polls.create_task(self._poll(polls))
+
+    async def _poll(self, polls: asyncio.TaskGroup) -> None:
+        failures, ended_at = 0, self._clock.monotonic()
+        while not self.stopping and self._polls <= self._polling.wanted:
             if not self._membership.alive:
                 await self._clock.wait(self._membership.joined, self._limits.renew_s)
                 if not self._membership.alive:
@@ -63,28 +77,39 @@ class Pump:
                 await self._clock.sleep(ROOM_CHECK_S)
                 continue
             try:
-                await self._receive()
-                failures = 0
+                count = await self._receive()
             except HoldfastError as error:
                 failures += 1
+                self._polling.failed()
                 self._log.warning("could not receive", stream=self._stream, error=str(error))
                 await self._clock.sleep(self._backoff.delay_s(failures, self._clock.random()))
+                continue
+            failures, began_at, ended_at = 0, ended_at, self._clock.monotonic()
+            rest_s = self._polling.received(count, ended_at - began_at)
+            if self._polls < self._polling.wanted and not self.stopping:
+                self._join(polls)
+            if rest_s:
+                await self._clock.sleep(rest_s)
+        self._polls -= 1
 
-    async def _receive(self) -> None:
+    async def _receive(self) -> int:
         self._stats.receive_calls += 1
         deliveries = await self._queue.receive(
             self._queue.max_batch, self._limits.receive_wait_s, self._limits.visibility_s, self._membership.id
         )
-        expires_at = self._clock.monotonic() + self._limits.visibility_s
+        now = self._clock.monotonic()
+        expires_at = now + self._limits.visibility_s
         self._stats.received += len(deliveries)
+        seen: dict[str, int] = {}
         malformed: list[tuple[Delivery, InvalidMessage]] = []
         for delivery in deliveries:
             try:
-                self._take(delivery, Receipt(delivery.receipt, expires_at))
+                self._take(delivery, Receipt(delivery.receipt, expires_at, received_at=now), seen)
             except InvalidMessage as error:
                 malformed.append((delivery, error))
         for delivery, reason in malformed:  # last, for this may fail
             await self._set_aside(delivery, reason)
+        return len(deliveries)
 
     async def _set_aside(self, delivery: Delivery, error: InvalidMessage) -> None:
         """There is no key, so no commit can name it: the letter first, then the delete."""

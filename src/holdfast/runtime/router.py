@@ -17,6 +17,7 @@ import msgspec
 from holdfast.core.held import Held, Receipt
 from holdfast.core.message import Life
 from holdfast.core.placement import Placed, choose
+from holdfast.core.progress import chunks
 from holdfast.errors import HoldfastError, MembershipLost, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim, Coordinator
@@ -113,11 +114,11 @@ class Router:
         """Messages in custody."""
         return len(self._custody)
 
-    def receipts(self, stream: str) -> Iterator[Receipt]:
-        """Deliveries that no owner has accepted yet, to be kept alive from here."""
+    def holding(self, stream: str) -> Iterator[tuple[str, Held]]:
+        """Messages that no owner has accepted yet, to be kept alive from here, each with its key."""
         for item in self._custody.values():
             if not item.accepted and item.stream == stream:
-                yield from item.held.receipts
+                yield item.key.partition("/")[2], item.held
 
     # -- in ---------------------------------------------------------------------------------------------
 
@@ -140,7 +141,8 @@ class Router:
                 if receipt.sender:
                     foreign.append(receipt)
                 elif not receipt.stale:
-                    item = self._take(stream, key, Held(held.place, held.body, held.attributes, [receipt]))
+                    own = Held(held.place, held.body, held.attributes, [receipt], after=held.after)
+                    item = self._take(stream, key, own)
                     if to:
                         self._send(item, to)
                     else:
@@ -389,29 +391,36 @@ class Router:
         if item.tries > self._limits.give_back_after or len(self._custody) > self._limits.custody_limit:
             if self._membership().alive:
                 del self._custody[item.number]
-                self._tasks.spawn(self._give_back(item))
+                self._tasks.spawn(self._give_back(item.stream, [item]))
                 return
             item.tries = self._limits.give_back_after
         pause_s = self._limits.defer.delay_s(item.tries, self._clock.random())
         heapq.heappush(self._deferred, (self._clock.monotonic() + pause_s, item.number))
         self._defer_changed.set()
 
-    async def _give_back(self, item: Custody) -> None:
-        item.held.become(Life.GIVEN_BACK)
-        self._stats.given_back += 1
-        receipts = [receipt.receipt for receipt in item.held.receipts if not receipt.stale]
+    async def _give_back(self, stream: str, items: list[Custody]) -> None:
+        for item in items:
+            item.held.become(Life.GIVEN_BACK)
+        self._stats.given_back += len(items)
+        receipts = [r.receipt for item in items for r in item.held.receipts if not r.stale]
         pause_s = self._limits.give_back_s * (0.5 + self._clock.random())
-        try:
-            await self._queues[item.stream].give_back(receipts, pause_s)
-        except HoldfastError as error:
-            self._log.warning("could not give back a message; it shows again by itself", error=str(error))
+        for batch in chunks(receipts, self._queues[stream].max_batch):
+            try:
+                await self._queues[stream].give_back(batch, pause_s)
+            except HoldfastError as error:
+                self._log.warning(
+                    "could not give back messages; they show again by themselves", error=str(error)
+                )
 
     async def give_back_all(self) -> int:
         """Before a stop: what no owner has accepted goes back to the queue; returns how many."""
         items = [item for item in self._custody.values() if not item.accepted]
         for item in items:
-            if self._custody.pop(item.number, None) is not None:
-                await self._give_back(item)
+            del self._custody[item.number]
+        for stream, queue in self._queues.items():
+            own = [item for item in items if item.stream == stream]
+            for start in range(0, len(own), queue.max_batch):
+                await self._give_back(stream, own[start : start + queue.max_batch])
         return len(items)
 
     async def _offer_deferred(self) -> None:
@@ -459,4 +468,6 @@ def _parcel(item: Custody, now: float) -> Parcel:
         attributes=item.held.attributes,
         expires_in_s=receipt.expires_at - now,
         receives=item.held.receives,
+        age_s=max(0.0, now - receipt.received_at),
+        after=None if item.held.after is None else number(item.held.after),
     )

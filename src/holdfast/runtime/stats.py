@@ -14,6 +14,7 @@ class Stats(msgspec.Struct):
     accepted: int = 0
     redirected: int = 0
     given_back: int = 0
+    reissued: int = 0
     handled: int = 0
     committed: int = 0
     commits: int = 0

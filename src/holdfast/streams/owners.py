@@ -151,11 +151,12 @@ class Owners:
         """Messages in inboxes, without those that stand behind a gap: what they wait for must get in."""
         return sum(entry.owner.waiting for entry in self._holding.values() if not entry.owner.gapped)
 
-    def receipts(self, stream: str) -> Iterator[Receipt]:
-        """Deliveries that owners of ``stream`` hold and must keep alive."""
+    def holding(self, stream: str) -> Iterator[tuple[str, Held]]:
+        """Messages that owners of ``stream`` hold and must keep alive, each with its key."""
         for entry in self._holding.values():
             if entry.spec.name == stream and not entry.owner.suspended:
-                yield from entry.owner.receipts()
+                for held in entry.owner.holding():
+                    yield entry.plain_key, held
 
     def offer(self, key: str, held: Held) -> Literal["accepted", "full", "no", "unknown"]:
         """Offer a delivery to the key's owner here."""

@@ -33,7 +33,7 @@ from holdfast.runtime.pump import Pump
 from holdfast.runtime.reports import Reports
 from holdfast.runtime.router import Router
 from holdfast.runtime.slots import SlotPool
-from holdfast.streams.codec import address
+from holdfast.streams.codec import QUEUE_NUMBER, address
 from holdfast.streams.owners import Owners
 from holdfast.streams.spec import StreamSpec
 
@@ -79,7 +79,7 @@ class StreamWork:
                 tasks,
                 stats,
                 log,
-                holders=self._receipts,
+                holding=self._holding,
                 report=self.reports.tell,
             )
             for name, queue in queues.items()
@@ -129,8 +129,9 @@ class StreamWork:
 
     def _taker(self, spec: StreamSpec) -> Any:
         max_bytes = self._queues[spec.name].max_bytes
+        linked = self._queues[spec.name].fifo and spec.seq == QUEUE_NUMBER
 
-        def take(delivery: Delivery, receipt: Receipt) -> None:
+        def take(delivery: Delivery, receipt: Receipt, seen: dict[str, int]) -> None:
             if len(delivery.body) > max_bytes:
                 raise InvalidMessage(
                     f"the body has {len(delivery.body)} bytes, over max_message_bytes = {max_bytes};"
@@ -138,6 +139,8 @@ class StreamWork:
                 )
             key, place = address(spec, delivery.body, delivery.attributes, delivery.id, delivery.number)
             held = Held(place, delivery.body, delivery.attributes, [receipt], delivery.receives)
+            if linked:
+                held.after, seen[key] = seen.get(key), place.seq
             self.router.dispatch(spec.name, spec.full_key(key), held)
 
         return take
@@ -145,11 +148,11 @@ class StreamWork:
     def _has_room(self) -> bool:
         return self.owners.held + self.router.custody < self._host.limits.max_held
 
-    def _receipts(self, stream: str) -> list[Receipt]:
+    def _holding(self, stream: str) -> list[tuple[str, Held]]:
         """What to keep alive. A node that is no member keeps nothing: others may hold it by now."""
         if not self._host.membership.alive:
             return []
-        return [*self.owners.receipts(stream), *self.router.receipts(stream)]
+        return [*self.owners.holding(stream), *self.router.holding(stream)]
 
     def _slot_died(self, seat: Any) -> None:
         self.owners.slot_died(seat)
@@ -221,12 +224,14 @@ class StreamWork:
         receipt = Receipt(
             parcel.receipt,
             now + parcel.expires_in_s,
+            received_at=now - parcel.age_s,
             sender=forward.sender,
             number=parcel.number,
             reply_to=forward.reply_to,
         )
         place = Place(int(parcel.run), int(parcel.seq), parcel.id)
-        held = Held(place, parcel.body, parcel.attributes, [receipt], parcel.receives)
+        after = None if parcel.after is None else int(parcel.after)
+        held = Held(place, parcel.body, parcel.attributes, [receipt], parcel.receives, after)
         verdict = self.owners.offer(parcel.key, held)
         if verdict in ("accepted", "full"):
             self._host.stats.accepted += verdict == "accepted"

@@ -80,3 +80,25 @@ async def test_the_log_tells_a_message_s_life(clock: Clock) -> None:
         ("deleted", first.id, second.receipt),
     ]
     assert queue.log is log
+
+
+async def test_a_fifo_queue_keeps_each_key_s_order(clock: Clock) -> None:
+    queue = MemoryQueue(clock, fifo=True)
+    await queue.send([Outgoing(b"a1", key="a"), Outgoing(b"b1", key="b"), Outgoing(b"a2", key="a")])
+    [first] = await queue.receive(1, 0, 30, "node")
+    [other] = await queue.receive(3, 0, 60, "node")
+    assert (first.body, other.body) == (b"a1", b"b1"), "a2 waits for a1"
+    await clock.sleep(31)
+    assert [d.body for d in await queue.receive(3, 0, 60, "node")] == [b"a1", b"a2"]
+
+
+async def test_a_delivery_is_held_no_longer_than_the_queue_lets(clock: Clock) -> None:
+    queue = MemoryQueue(clock, hold_max_s=50)
+    await queue.send([Outgoing(b"x")])
+    [first] = await queue.receive(1, 0, 30, "node")
+    await clock.sleep(20)
+    assert await queue.extend([first.receipt], 30) == []
+    await clock.sleep(1)
+    assert await queue.extend([first.receipt], 30) == [first.receipt]
+    await clock.sleep(30)
+    assert len(await queue.receive(1, 0, 30, "node")) == 1

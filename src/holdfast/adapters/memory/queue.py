@@ -28,6 +28,7 @@ class QueueEvent(msgspec.Struct, frozen=True):
     at: float
     id: str
     body: bytes = b""
+    attributes: dict[str, str] = {}
     receipt: str = ""
     holder: str = ""
     letter: DeadLetter | None = None
@@ -43,7 +44,9 @@ class Stored:
     attributes: dict[str, str]
     visible_at: float
     sent_at: float
+    key: str = ""
     receives: int = 0
+    received_at: float = 0.0
     receipt: str = ""
     """Of the delivery that counts; empty when none does."""
     holder: str = ""
@@ -55,6 +58,8 @@ class MemoryQueue:
     Args:
         clock: its time.
         log: where events go; share one list between services to have one order of all events.
+        fifo: keep the order of a key: of what is sent with one, nothing is delivered while any of it is
+            in flight.
         choose: takes the visible messages, oldest first, and returns those to deliver in their order.
             It may drop some, or add messages in flight, which are then delivered twice.
     """
@@ -66,6 +71,8 @@ class MemoryQueue:
         max_batch: int = 10,
         max_bytes: int = 262_144,
         frees_on_evict: bool = True,
+        hold_max_s: float = math.inf,
+        fifo: bool = False,
         log: list[Any] | None = None,
         choose: Callable[[list[Stored]], list[Stored]] | None = None,
     ) -> None:
@@ -73,7 +80,8 @@ class MemoryQueue:
         self.max_bytes = max_bytes
         self.max_receives = 1
         self.linger_s = 0.0
-        self.hold_max_s = math.inf
+        self.hold_max_s = hold_max_s
+        self.fifo = fifo
         self.seq_kind: SeqKind = "increasing"
         self.frees_on_evict = frees_on_evict
         self.log: list[Any] = [] if log is None else log
@@ -97,7 +105,7 @@ class MemoryQueue:
                 raise TooLarge(
                     f"a body of {len(message.body)} bytes is over the queue's max_bytes, {self.max_bytes}"
                 )
-        return [self._add(m.body, m.attributes, m.delay_s) for m in messages]
+        return [self._add(m.body, m.attributes, m.delay_s, m.key) for m in messages]
 
     async def receive(self, limit: int, wait_s: float, visibility_s: float, holder: str) -> list[Delivery]:
         self._check_batch(range(limit))
@@ -115,9 +123,13 @@ class MemoryQueue:
 
     async def extend(self, receipts: Sequence[str], visibility_s: float) -> list[str]:
         standing, stale = self._resolve(receipts)
+        until = self._clock.monotonic() + visibility_s
         for message in standing:
-            self._hide(message, visibility_s)
-            self._note("extended", message)
+            if until > message.received_at + self.hold_max_s:
+                stale.append(message.receipt)
+            else:
+                self._hide(message, visibility_s)
+                self._note("extended", message)
         return stale
 
     async def delete(self, receipts: Sequence[str]) -> list[str]:
@@ -170,7 +182,7 @@ class MemoryQueue:
         letters = self._pop_letters(ids)
         for letter in letters:
             self._note_letter("redriven", letter)
-            self._add(letter.body, letter.attributes, 0)
+            self._add(letter.body, letter.attributes, 0, letter.key)
         return len(letters)
 
     async def purge(self, ids: Sequence[str]) -> int:
@@ -195,10 +207,10 @@ class MemoryQueue:
         if len(batch) > self.max_batch:
             raise TooLarge(f"{len(batch)} in one call is over the queue's max_batch, {self.max_batch}")
 
-    def _add(self, body: bytes, attributes: dict[str, str], delay_s: float) -> str:
+    def _add(self, body: bytes, attributes: dict[str, str], delay_s: float, key: str) -> str:
         self._numbers += 1
         now = self._clock.monotonic()
-        message = Stored(self._numbers, f"m{self._numbers}", body, dict(attributes), 0, now)
+        message = Stored(self._numbers, f"m{self._numbers}", body, dict(attributes), 0, now, key)
         self.messages[message.number] = message
         self._hide(message, delay_s)
         self._note("sent", message)
@@ -230,9 +242,10 @@ class MemoryQueue:
 
     def _take(self, limit: int) -> list[Stored]:
         self._turn_visible()
-        if self.choose is not None:
+        if self.fifo or self.choose is not None:
             self._visible = sorted(set(filter(self._is_visible, self._visible)))
-            return self.choose([self.messages[n] for n in self._visible])[:limit]
+            visible = self._unlocked([self.messages[n] for n in self._visible])
+            return (self.choose(visible) if self.choose else visible)[:limit]
         taken: list[Stored] = []
         while self._visible and len(taken) < limit:
             number = heapq.heappop(self._visible)
@@ -240,12 +253,20 @@ class MemoryQueue:
                 taken.append(self.messages[number])
         return taken
 
+    def _unlocked(self, visible: list[Stored]) -> list[Stored]:
+        """Those whose key has nothing in flight, where the queue keeps order."""
+        if not self.fifo:
+            return visible
+        locked = {m.key for n, m in self.messages.items() if m.key and not self._is_visible(n)}
+        return [message for message in visible if message.key not in locked]
+
     def _is_visible(self, number: int) -> bool:
         message = self.messages.get(number)
         return message is not None and message.visible_at <= self._clock.monotonic()
 
     def _deliver(self, message: Stored, visibility_s: float, holder: str) -> Delivery:
         message.receives += 1
+        message.received_at = self._clock.monotonic()
         message.receipt = f"{message.number}.{message.receives}"
         message.holder = holder
         self._hide(message, visibility_s)
@@ -290,7 +311,13 @@ class MemoryQueue:
     def _note(self, kind: str, message: Stored) -> None:
         self.log.append(
             QueueEvent(
-                kind, self._clock.monotonic(), message.id, message.body, message.receipt, message.holder
+                kind,
+                self._clock.monotonic(),
+                message.id,
+                message.body,
+                message.attributes,
+                message.receipt,
+                message.holder,
             )
         )
 

@@ -119,6 +119,7 @@ class SqliteQueue:
     linger_s = 0.0
     hold_max_s = math.inf
     seq_kind: SeqKind = "increasing"
+    fifo = False
     frees_on_evict = True
 
     def __init__(

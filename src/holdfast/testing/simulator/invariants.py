@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import Any
 
 from holdfast.adapters.memory.queue import QueueEvent
@@ -12,7 +12,7 @@ from holdfast.core.ledger import RunLog
 from holdfast.core.message import Place
 from holdfast.ports.queue import DeadLetter
 from holdfast.testing.simulator.handler import START, link
-from holdfast.testing.simulator.scenario import STREAM, Planned
+from holdfast.testing.simulator.scenario import STREAM
 from holdfast.testing.simulator.world import World, body_of
 
 CALLS_A_MESSAGE_MAX = 400
@@ -29,6 +29,8 @@ class Streams:
         self.names: dict[str, set[str]] = defaultdict(set)
         self.aside: dict[str, dict[str, str]] = defaultdict(dict)
         self.logs: dict[str, RunLog | None] = {}
+        self.copies: Counter[str] = Counter()
+        """Messages in the queue, by identity: a reissued one has two for a while."""
 
 
 def check(world: World, unfinished: str) -> list[str]:
@@ -38,7 +40,6 @@ def check(world: World, unfinished: str) -> list[str]:
     if unfinished:
         wrong.append(unfinished)
     streams = Streams()
-    ids: dict[str, Planned] = {}
     for event in world.log:
         if isinstance(event, Opened):
             wrong += _opened(event, streams)
@@ -46,12 +47,12 @@ def check(world: World, unfinished: str) -> list[str]:
             wrong += _committed(event, streams)
         elif isinstance(event, QueueEvent):
             if event.kind == "sent":
-                ids[event.id] = world.plan_by_body[event.body]
-            wrong += _queued(world, event, streams, ids)
+                streams.copies[_identity(world, event)] += 1
+            wrong += _queued(world, event, streams)
     for key, handled in streams.handled.items():
         wrong += _chain(world, key, handled)
     wrong += _lapses(world)
-    wrong += _all_told(world, streams, ids, unfinished)
+    wrong += _all_told(world, streams, unfinished)
     wrong += _hot(world)
     return wrong
 
@@ -90,13 +91,14 @@ def _committed(event: Committed, streams: Streams) -> list[str]:
     return wrong
 
 
-def _queued(world: World, event: QueueEvent, streams: Streams, ids: dict[str, Planned]) -> list[str]:
+def _queued(world: World, event: QueueEvent, streams: Streams) -> list[str]:
     if event.kind == "deleted":
-        planned = ids[event.id]
-        key = f"{STREAM}/{planned.key}"
-        name = _name(world, planned, event.id)
-        if name not in streams.names[key] and name not in streams.aside[key]:
-            return [f"{key}:{name} was deleted before a commit covered it"]
+        identity = _identity(world, event)
+        key, _, name = identity.partition(":")
+        streams.copies[identity] -= 1
+        covered = name in streams.names[key] or name in streams.aside[key]
+        if not covered and not streams.copies[identity]:
+            return [f"{identity} was deleted before a commit covered it"]
     if event.kind == "buried" and event.letter is not None:
         letter = event.letter
         key, _, name = letter.id.partition(":")
@@ -114,15 +116,21 @@ def _passed_over(log: RunLog | None, letter: DeadLetter) -> bool:
     return log is not None and letter.run == log.run and letter.seq.isdigit() and log.skipped(int(letter.seq))
 
 
-def _name(world: World, planned: Planned, id_: str) -> str:
-    if world.scenario.kind == "absent":
-        return Place(planned.run, 0, id_).name
-    return Place(planned.run, planned.seq).name
+def _identity(world: World, event: QueueEvent) -> str:
+    planned = world.plan_by_body[event.body]
+    place = Place(planned.run, planned.seq)
+    if world.scenario.fifo:
+        place = Place(planned.run, int(event.id.removeprefix("m")))
+    elif world.scenario.kind == "absent":
+        place = Place(planned.run, 0, event.attributes.get("id", event.id))
+    return f"{STREAM}/{planned.key}:{place.name}"
 
 
 def _may_be_late(world: World) -> bool:
-    """Where a stream begins at whatever comes first, or goes by a queue's order that this queue does not
-    keep, or may meet a later run before an earlier one, a message may rightly come too late."""
+    """Where a stream begins at whatever comes first, or goes by an order that this queue does not keep, or
+    may meet a later run before an earlier one, a message may rightly come too late."""
+    if world.scenario.fifo:
+        return False
     runs = any(planned.run for planned in world.scenario.messages)
     return runs or world.scenario.first == "first" or world.scenario.kind == "increasing"
 
@@ -130,19 +138,20 @@ def _may_be_late(world: World) -> bool:
 def _chain(world: World, key: str, handled: list[tuple[str, Any]]) -> list[str]:
     """Results must chain: each was computed from the state that the one before left."""
     wrong: list[str] = []
-    chain, last = START, (0, -1)
+    chain = START
+    last: tuple[int, Any] = (-1, None)
     for name, result in handled:
         if result["before"] != chain or result["after"] != link(chain, result["run"], result["seq"]):
             wrong.append(f"{key}:{name} was not computed from the state before it")
         chain = result["after"]
-        place = (result["run"], result["seq"])
+        place = (result["run"], name if world.scenario.fifo else result["seq"])
         if world.scenario.kind != "absent" and place <= last:
             wrong.append(f"{key}:{name} was committed after {last}")
         last = place
     return wrong
 
 
-def _all_told(world: World, streams: Streams, ids: dict[str, Planned], unfinished: str) -> list[str]:
+def _all_told(world: World, streams: Streams, unfinished: str) -> list[str]:
     """Every message sent ended in a result, or was set aside and lies with the dead letters."""
     if unfinished:
         return []

@@ -21,6 +21,7 @@ from holdfast.core.message import Life
 from holdfast.core.owner import Entry, Owner
 from holdfast.core.sequencer import Sequencer
 from holdfast.errors import HoldfastError, OutcomeUnknown
+from holdfast.runtime.keeper import Keeper
 from holdfast.runtime.router import Custody, Router
 from holdfast.streams.owners import Owned, Owners
 
@@ -88,6 +89,10 @@ async def _believe_unknown(self: Owners, entry: Owned, generation: int, command:
     self._answer(entry, generation, entry.owner.committed)
 
 
+async def _hold_on(self: Keeper, holding: Any, now: float) -> None:
+    pass
+
+
 def _count_nothing(self: Owner, openings: int, now: float) -> None:
     _started(self, 1, now)
 
@@ -125,13 +130,20 @@ RULES: dict[str, Mutation] = {
         "_may_transfer",
         lambda self, claim: True,
     ),
-    "gap-timer": Mutation("a missing message is waited for", Sequencer, "_waited", lambda self, now: True),
+    "gap-timer": Mutation("a missing message is waited for", Sequencer, "_patience", lambda *_: None),
     "room-for-lower": Mutation(
         "a full inbox takes the message that it waits for", Sequencer, "_overflow", lambda self, place: place
     ),
     "judge-again": Mutation(
         "the inbox is judged again after each commit", Sequencer, "answer", _keep_no_more
     ),
+    "queue-order": Mutation(
+        "a message waits for the one before it, where the queue told",
+        Sequencer,
+        "_follows_on",
+        lambda *_: True,
+    ),
+    "reissue": Mutation("a message is sent again before its queue shows it", Keeper, "_reissue", _hold_on),
     "poison-count": Mutation("a message that kills nodes is passed over", Owner, "started", _count_nothing),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from random import Random
 from typing import Literal
 
@@ -17,6 +18,8 @@ TROUBLE_S = 40.0
 TTL_S = 5.0
 VISIBILITY_S = 30.0
 GAP_TIMEOUT_S = 300.0
+HOLD_MAX_S = 200.0
+"""Longer than four visibilities, and short enough that a gap outlasts it."""
 
 FaultKind = Literal[
     "crash", "pause", "cut", "forget", "slot", "move", "operator", "stop", "duplicate", "isolate"
@@ -58,6 +61,9 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_every: int
     idle_timeout_s: float
     frees_on_evict: bool
+    fifo: bool
+    """The queue keeps each key's order, and its numbers are the seqs."""
+    hold_max_s: float
     weather: Weather
     drift: float
     messages: tuple[Planned, ...]
@@ -82,6 +88,7 @@ def make(seed: int) -> Scenario:
         late=random.random() * trouble,
     )
     faults = () if calm else _faults(random, nodes)
+    fifo = kind == "increasing" and random.random() < 0.7
     return Scenario(
         seed=seed,
         nodes=nodes,
@@ -91,6 +98,8 @@ def make(seed: int) -> Scenario:
         checkpoint_every=random.choice((1, 1, 3)),
         idle_timeout_s=random.choice((0.3, 1.0, 20.0)),
         frees_on_evict=random.random() < 0.5,
+        fifo=fifo,
+        hold_max_s=math.inf if fifo else random.choice((math.inf, HOLD_MAX_S)),
         weather=weather,
         drift=random.choice((0.0, 0.0, 0.004)),
         messages=_messages(random, kind),

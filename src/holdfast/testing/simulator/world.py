@@ -291,7 +291,12 @@ class World:
         self.log: list[Any] = []
         self.clock = SimClock(scenario.random("world"), "world")
         self.queue = MemoryQueue(
-            self.clock, frees_on_evict=scenario.frees_on_evict, log=self.log, choose=self._choose
+            self.clock,
+            frees_on_evict=scenario.frees_on_evict,
+            hold_max_s=scenario.hold_max_s,
+            fifo=scenario.fifo,
+            log=self.log,
+            choose=self._choose_keys if scenario.fifo else self._choose,
         )
         self.coordinator = CheckedCoordinator(self.clock, self.log)
         self.state = MemoryState(self.clock, history=self.log)
@@ -331,6 +336,12 @@ class World:
                 chosen.append(twice)
         return chosen
 
+    def _choose_keys(self, visible: list[Stored]) -> list[Stored]:
+        """Any order of keys, and each key's own."""
+        keys = sorted({message.key for message in visible})
+        self._random.shuffle(keys)
+        return [message for key in keys for message in visible if message.key == key]
+
     def spawn(self, work: Any) -> None:
         """Run something in the background of the world."""
         task = asyncio.ensure_future(work)
@@ -357,7 +368,7 @@ class World:
         loop = asyncio.get_running_loop()
         for message in self.scenario.messages:
             await asyncio.sleep(max(0.0, message.at_s - loop.time()))
-            await self.queue.send([Outgoing(body_of(message), {})])
+            await self.queue.send([Outgoing(body_of(message), {}, key=message.key)])
 
     async def strike(self, fault: Fault) -> None:
         """Let one fault happen."""
@@ -503,7 +514,7 @@ def spec_of(scenario: Scenario) -> StreamSpec:
         handler=Chain,
         message=Number,
         key="key",
-        seq=None if scenario.kind == "absent" else "seq",
+        seq=None if scenario.kind == "absent" else "queue" if scenario.fifo else "seq",
         run="run",
         seq_kind=scenario.kind,
         first_seq=scenario.first,
