@@ -51,6 +51,11 @@ class RedisConnection:
         self._finding = asyncio.Lock()
         self._subscriptions: set[Subscription] = set()
 
+    def apart(self, timeout_s: float) -> RedisConnection:
+        """Another connection to the same, for calls that may block the server's answers for long: they hold
+        up no others there. To be closed by itself."""
+        return RedisConnection(self.address, self._meter, timeout_s=timeout_s)
+
     # --- calls
 
     async def script(self, script: Script, keys: Sequence[str], *arguments: Word) -> Any:
