@@ -1,0 +1,2 @@
+-- ARGV: key. Returns the claim, or false: free.
+return standing(ARGV[1])
