@@ -23,6 +23,7 @@ from email.utils import parsedate_to_datetime
 import aiohttp
 import msgspec
 from botocore.config import Config
+from botocore.configprovider import ConfiguredEndpointProvider
 from botocore.credentials import ReadOnlyCredentials
 from botocore.exceptions import BotoCoreError, NoRegionError
 from botocore.httpsession import get_cert_path
@@ -133,8 +134,8 @@ class AwsClient:
         clock: time for signatures, pauses and their jitter.
         meter: counts every try that goes out.
         region: the region; by default that of ``AWS_REGION``, or of the profile.
-        endpoint: where to call; by default as ``AWS_ENDPOINT_URL_<SERVICE>``, ``AWS_ENDPOINT_URL`` or
-            the profile say, or the service's own.
+        endpoint: where to call unless ``AWS_ENDPOINT_URL_<SERVICE>``, ``AWS_ENDPOINT_URL`` or the profile
+            say; by default the service's own.
         profile: the profile in the AWS config files; by default that of ``AWS_PROFILE``.
     """
 
@@ -213,8 +214,14 @@ class AwsClient:
                 if unknown:
                     raise OutcomeUnknown(f"{what} may have been done: {outcome.why}")
                 raise Unavailable(f"{what} was not done: {outcome.why}")
-            await self._pause(outcome.cause, tried)
+            if outcome.cause not in (Cause.SKEWED, Cause.EXPIRED):
+                await self.pause(tried, throttled=outcome.cause is Cause.THROTTLED)
         raise AssertionError("unreachable")
+
+    async def pause(self, tried: int, *, throttled: bool) -> None:
+        """Wait before the next try, after ``tried`` of them."""
+        base_s = THROTTLED_PAUSE_S if throttled else PAUSE_S
+        await self._clock.sleep(self._clock.random() * min(PAUSE_MAX_S, base_s * 2**tried))
 
     async def close(self) -> None:
         """Drop the connections. Calls under way fail."""
@@ -265,12 +272,6 @@ class AwsClient:
         self._skew_s += theirs - self._now()
         return True
 
-    async def _pause(self, cause: Cause, tried: int) -> None:
-        if cause in (Cause.SKEWED, Cause.EXPIRED):
-            return
-        base_s = THROTTLED_PAUSE_S if cause is Cause.THROTTLED else PAUSE_S
-        await self._clock.sleep(self._clock.random() * min(PAUSE_MAX_S, base_s * 2**tried))
-
     def _refusal(self, what: str, operation: str, failure: Failure) -> str:
         code, said = failure.code, failure.why
         if DENIED.search(code):
@@ -311,10 +312,13 @@ class AwsClient:
         """In a thread: reads files, and imports what it takes."""
         session = self._new_session()
         try:
+            configured = ConfiguredEndpointProvider(
+                session.full_config, session.get_scoped_config(), self.service
+            ).provide() and not session.get_config_variable("ignore_configured_endpoint_urls")
             client = session.create_client(
                 self.service,
                 region_name=self._region or os.environ.get("AWS_REGION"),
-                endpoint_url=self._endpoint,
+                endpoint_url=None if configured else self._endpoint,
                 aws_access_key_id="-",  # those it would look for now are found when they are needed
                 aws_secret_access_key="-",  # noqa: S106 - none
             )

@@ -1,0 +1,122 @@
+"""One SQS queue, by name or URL: what a queue and its dead letters have in common."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.adapters.aws.client import ANSWER_S
+from holdfast.adapters.aws.message import Entry, batches
+from holdfast.adapters.aws.sqs import Message, Received, Sqs, not_done
+from holdfast.ports.clock import Clock
+
+HOLD_MAX_S = 12 * 3600
+GROUP = re.compile(r"[!-~]{1,128}")
+FIFO = ".fifo"
+
+
+class RedrivePolicy(msgspec.Struct, rename="camel"):
+    """Where SQS itself puts what it delivered too often. The count is text in some policies."""
+
+    dead_letter_target_arn: str = ""
+    max_receive_count: int | str = 0
+
+    def target(self, queue: str) -> tuple[str, str]:
+        """Name and account (``""``: the same) of the queue for the dead letters of the queue so named."""
+        if self.dead_letter_target_arn:
+            *_, account, name = self.dead_letter_target_arn.split(":")
+            return name, account
+        return dead_letter_name(queue), ""
+
+
+def dead_letter_name(queue: str) -> str:
+    """The name of a queue's dead-letter queue, where nothing else is said."""
+    return f"{queue.removesuffix(FIFO)}-dlq{FIFO if queue.endswith(FIFO) else ''}"
+
+
+class Channel:
+    """One SQS queue. Times are rounded up to the whole seconds that SQS counts in."""
+
+    def __init__(self, sqs: Sqs, queue: str, clock: Clock) -> None:
+        self.sqs = sqs
+        self.name = queue.rpartition("/")[2]
+        self.fifo = queue.endswith(FIFO)
+        self._url = queue if "/" in queue else ""
+        self._clock = clock
+
+    async def url(self) -> str:
+        """The queue's URL. Raises NoSuchQueue."""
+        if not self._url:
+            self._url = await self.sqs.queue_url(self.name)
+        return self._url
+
+    async def send(self, entries: Sequence[Entry], groups: Sequence[str]) -> list[str]:
+        """Send messages, each in its group (``""``: one of its own), and return their ids.
+
+        A repetition of ours brings nothing twice on FIFO queues. Raises TooLarge before anything is sent."""
+        if self.fifo:
+            call = self._clock.new_id()
+            for index, (entry, group) in enumerate(zip(entries, groups, strict=True)):
+                entry["MessageDeduplicationId"] = f"{call}-{index}"
+                entry["MessageGroupId"] = _group(group) if group else f"{call}-{index}"
+        ids: list[str] = []
+        for batch in batches(entries):
+            done, failed = await self.sqs.batch("SendMessageBatch", await self.url(), batch)
+            if failed:
+                raise not_done("SendMessageBatch", self.name, failed, len(batch))
+            ids += [done[index].message_id for index in range(len(batch))]
+        return ids
+
+    async def receive(self, limit: int, wait_s: float, visibility_s: float) -> list[Message]:
+        """Up to ``limit`` messages, waiting up to ``wait_s``, which is 20 seconds at most."""
+        wait = math.ceil(wait_s)
+        request = {
+            "QueueUrl": await self.url(),
+            "MaxNumberOfMessages": limit,
+            "WaitTimeSeconds": wait,
+            "VisibilityTimeout": _visibility(visibility_s),
+            "MessageSystemAttributeNames": ["All"],
+            "MessageAttributeNames": ["All"],
+        }
+        if self.fifo:  # a repetition of ours is answered with the same messages
+            request["ReceiveRequestAttemptId"] = self._clock.new_id()
+        said = await self.sqs.call("ReceiveMessage", self.name, request, Received, wait + ANSWER_S)
+        return said.messages or []
+
+    async def hide(self, receipts: Sequence[str], seconds: float) -> list[str]:
+        """Set when messages show again; returns the receipts that are stale."""
+        timeout = _visibility(seconds)
+        entries = [{"ReceiptHandle": receipt, "VisibilityTimeout": timeout} for receipt in receipts]
+        return await self._change("ChangeMessageVisibilityBatch", receipts, entries)
+
+    async def delete(self, receipts: Sequence[str]) -> list[str]:
+        """Delete messages; returns the receipts that are stale, where SQS says so."""
+        entries = [{"ReceiptHandle": receipt} for receipt in receipts]
+        return await self._change("DeleteMessageBatch", receipts, entries)
+
+    async def attributes(self, *names: str) -> dict[str, str]:
+        """The queue's attributes of these names, or all."""
+        return await self.sqs.attributes(await self.url(), *names)
+
+    async def _change(self, operation: str, receipts: Sequence[str], entries: list[Entry]) -> list[str]:
+        if not entries:
+            return []
+        _, failed = await self.sqs.batch(operation, await self.url(), entries)
+        stale = [receipts[index] for index, item in failed.items() if item.is_stale]
+        if len(stale) < len(failed):
+            others = {index: item for index, item in failed.items() if not item.is_stale}
+            raise not_done(operation, self.name, others, len(entries))
+        return stale
+
+
+def _group(key: str) -> str:
+    """The FIFO group of a key: itself, where SQS allows it."""
+    return key if GROUP.fullmatch(key) else f"holdfast.{hashlib.sha256(key.encode()).hexdigest()}"
+
+
+def _visibility(seconds: float) -> int:
+    return min(HOLD_MAX_S, max(0, math.ceil(seconds)))
