@@ -34,7 +34,8 @@ class StateStore(Protocol):
         """The checkpoint as it stands (``recent`` may be left empty); None for an unknown key."""
 
     async def open(self, key: str, expect: int, member: str) -> Checkpoint:
-        """Set epoch ``expect + 1`` if ``expect`` stands (0: the key is new) and return the checkpoint.
+        """Set a higher epoch if ``expect`` stands (0: the key is new) and return the checkpoint. It is below
+        2**53, and one never issued for the key before, even where the store has lost its last writes since.
 
         Raises Fenced if another epoch stands, OutcomeUnknown if the answer was lost."""
 

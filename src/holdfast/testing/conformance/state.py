@@ -50,13 +50,15 @@ class StateConformance:
         assert await state.checkpoints() == []
         assert await state.results(0, 10) == []
 
-    async def test_every_opening_takes_the_next_epoch(
+    async def test_every_opening_takes_a_higher_epoch(
         self, state: StateStore, other_state: StateStore
     ) -> None:
         first = await state.open(KEY, 0, "member-a")
-        assert first == Checkpoint(KEY, epoch=1, member="member-a")
-        second = await other_state.open(KEY, 1, "member-b")
-        assert second == Checkpoint(KEY, epoch=2, member="member-b")
+        assert first == Checkpoint(KEY, epoch=first.epoch, member="member-a")
+        assert 0 < first.epoch <= COUNT_MAX
+        second = await other_state.open(KEY, first.epoch, "member-b")
+        assert second == Checkpoint(KEY, epoch=second.epoch, member="member-b")
+        assert first.epoch < second.epoch <= COUNT_MAX
         assert await state.peek(KEY) == second
 
     async def test_opening_at_another_epoch_is_refused(self, state: StateStore) -> None:
@@ -64,13 +66,17 @@ class StateConformance:
             with pytest.raises(Fenced) as refusal:
                 await state.open(KEY, wrong, "member-a")
             assert refusal.value.epoch == 0
-        await state.open(KEY, 0, "member-a")
-        await state.open(KEY, 1, "member-b")
-        for wrong in (0, 1, 3):  # 0 and 1: requests that were under way for long
+        first = await state.open(KEY, 0, "member-a")
+        second = await state.open(KEY, first.epoch, "member-b")
+        for wrong in (
+            0,
+            first.epoch,
+            second.epoch + 1,
+        ):  # the first two: requests that were under way for long
             with pytest.raises(Fenced) as refusal:
                 await state.open(KEY, wrong, "member-a")
-            assert refusal.value.epoch == 2
-        assert await state.peek(KEY) == Checkpoint(KEY, epoch=2, member="member-b")
+            assert refusal.value.epoch == second.epoch
+        assert await state.peek(KEY) == second
 
     async def test_of_several_openings_one_happens(self, state: StateStore, other_state: StateStore) -> None:
         clients = [state, other_state] * 4
@@ -79,7 +85,6 @@ class StateConformance:
         )
         [opened] = [outcome for outcome in outcomes if isinstance(outcome, Checkpoint)]
         assert sum(isinstance(outcome, Fenced) for outcome in outcomes) == len(clients) - 1
-        assert opened.epoch == 1
         assert await state.peek(KEY) == opened
 
     async def test_opening_returns_all_that_was_committed(
@@ -87,12 +92,12 @@ class StateConformance:
     ) -> None:
         opened = await state.open(KEY, 0, "member-a")
         await state.commit(rich_commit(opened))
-        reopened = await other_state.open(KEY, 1, "member-b")
+        reopened = await other_state.open(KEY, opened.epoch, "member-b")
         peeked = await state.peek(KEY)
         assert peeked is not None
         assert msgspec.structs.replace(reopened, at=0.0) == Checkpoint(
             KEY,
-            epoch=2,
+            epoch=reopened.epoch,
             number=1,
             commit_id="commit-1",
             log=RunLog(3, 10, 17, (Span(11, 11), Span(13, 15))),
@@ -110,54 +115,56 @@ class StateConformance:
         assert msgspec.structs.replace(peeked, recent=reopened.recent) == reopened
 
     async def test_keys_may_hold_any_printable_text(self, state: StateStore) -> None:
+        epochs = {}
         for key in ODD_KEYS:
             checkpoint = await state.open(key, 0, "member")
+            epochs[key] = checkpoint.epoch
             await state.commit(next_commit(checkpoint, results=(Result("0:1", key.encode()),)))
         for key in ODD_KEYS:
             logged = await state.result(key, "0:1")
             assert logged is not None
             assert (logged.key, logged.result.body) == (key, key.encode())
-            assert (await state.open(key, 1, "member")).number == 1
+            assert (await state.open(key, epochs[key], "member")).number == 1
         assert [c.key for c in await state.checkpoints()] == sorted(ODD_KEYS)
 
     # --- counted starts
 
     async def test_starts_of_a_head_are_counted_over_openings(self, state: StateStore) -> None:
-        await state.open(KEY, 0, "member-a")
-        assert await state.start(KEY, 1, "0:1") == 1
-        checkpoint = await state.open(KEY, 1, "member-b")
-        assert checkpoint.started == Started("0:1", 1), "an opening alone doesn't count"
-        assert await state.start(KEY, 2, "0:1") == 2
-        assert await state.start(KEY, 2, "0:2") == 1, "another head counts from 1"
+        first = await state.open(KEY, 0, "member-a")
+        assert await state.start(KEY, first.epoch, "0:1") == 1
+        second = await state.open(KEY, first.epoch, "member-b")
+        assert second.started == Started("0:1", 1), "an opening alone doesn't count"
+        assert await state.start(KEY, second.epoch, "0:1") == 2
+        assert await state.start(KEY, second.epoch, "0:2") == 1, "another head counts from 1"
 
     async def test_a_start_at_another_epoch_is_refused(self, state: StateStore) -> None:
         with pytest.raises(Fenced) as refusal:
             await state.start(KEY, 1, "0:1")
         assert refusal.value.epoch == 0
-        await state.open(KEY, 0, "member-a")
-        await state.start(KEY, 1, "0:1")
-        await state.open(KEY, 1, "member-b")
-        for wrong in (1, 3):
+        first = await state.open(KEY, 0, "member-a")
+        await state.start(KEY, first.epoch, "0:1")
+        second = await state.open(KEY, first.epoch, "member-b")
+        for wrong in (first.epoch, second.epoch + 1):
             with pytest.raises(Fenced) as refusal:
                 await state.start(KEY, wrong, "0:1")
-            assert refusal.value.epoch == 2
+            assert refusal.value.epoch == second.epoch
         checkpoint = await state.peek(KEY)
         assert checkpoint is not None
         assert checkpoint.started == Started("0:1", 1)
 
     async def test_a_commit_counts_the_start_it_names(self, state: StateStore) -> None:
         checkpoint = await state.open(KEY, 0, "member")
-        await state.start(KEY, 1, "0:1")
+        await state.start(KEY, checkpoint.epoch, "0:1")
         await state.commit(next_commit(checkpoint, starting="0:2"))
         assert (await _standing(state)).started == Started("0:2", 1)
         await state.commit(next_commit(await _standing(state)))
         assert (await _standing(state)).started is None
 
     async def test_a_commit_keeps_the_count_of_a_head_it_doesn_t_cover(self, state: StateStore) -> None:
-        await state.open(KEY, 0, "member-a")
-        await state.start(KEY, 1, "0:2")
-        await state.open(KEY, 1, "member-b")
-        await state.start(KEY, 2, "0:2")
+        first = await state.open(KEY, 0, "member-a")
+        await state.start(KEY, first.epoch, "0:2")
+        second = await state.open(KEY, first.epoch, "member-b")
+        await state.start(KEY, second.epoch, "0:2")
         await state.commit(next_commit(await _standing(state), starting="0:2"))
         assert (await _standing(state)).started == Started("0:2", 2)
 
@@ -187,7 +194,7 @@ class StateConformance:
                         next_commit(standing, state=b"wrong"), number=wrong, id=f"x-{wrong}"
                     )
                 )
-            assert refusal.value.epoch == 1
+            assert refusal.value.epoch == opened.epoch
         assert await _standing(state) == standing
 
     async def test_a_repeated_commit_is_answered_as_done(
@@ -198,8 +205,8 @@ class StateConformance:
             opened, state=b"one", results=(Result("0:1", b"r"),), identities=("a",), window=5, done=1
         )
         await state.commit(commit)
-        standing = await state.open(KEY, 1, "member-b")
-        again = msgspec.structs.replace(commit, epoch=2)
+        standing = await state.open(KEY, opened.epoch, "member-b")
+        again = msgspec.structs.replace(commit, epoch=standing.epoch)
         with pytest.raises(Fenced):  # the same bytes, by the old opening
             await state.commit(commit)
         await other_state.commit(again)
@@ -225,10 +232,10 @@ class StateConformance:
 
     async def test_an_old_epoch_can_t_commit(self, state: StateStore, other_state: StateStore) -> None:
         opened = await state.open(KEY, 0, "member-a")
-        standing = await other_state.open(KEY, 1, "member-b")
+        standing = await other_state.open(KEY, opened.epoch, "member-b")
         with pytest.raises(Fenced) as refusal:
             await state.commit(next_commit(opened, state=b"zombie", results=(Result("0:1", b"zombie"),)))
-        assert refusal.value.epoch == 2
+        assert refusal.value.epoch == standing.epoch
         assert await _standing(state) == standing
         assert await state.results(0, 10) == []
         assert await state.result(KEY, "0:1") is None
@@ -241,8 +248,8 @@ class StateConformance:
         assert await state.peek(KEY) is None
         standing = await state.open(KEY, 0, "member")
         with pytest.raises(Fenced) as refusal:
-            await state.commit(msgspec.structs.replace(unopened, epoch=2))
-        assert refusal.value.epoch == 1
+            await state.commit(msgspec.structs.replace(unopened, epoch=standing.epoch + 1))
+        assert refusal.value.epoch == standing.epoch
         assert await _standing(state) == standing
 
     async def test_of_several_next_commits_one_happens(
@@ -345,14 +352,13 @@ class StateConformance:
 
     async def test_results_come_in_order_of_commits(self, state: StateStore, other_state: StateStore) -> None:
         keys = ("s/b", "s/a", "t/c")
-        for key in keys:
-            await state.open(key, 0, "member")
+        epochs = {key: (await state.open(key, 0, "member")).epoch for key in keys}
         wanted = []
         for number in (1, 2):
-            for key in keys:
+            for key, epoch in epochs.items():
                 results = tuple(Result(f"0:{number}{part}", bytes([number, part, 255])) for part in (2, 1))
-                await state.commit(next_commit(Checkpoint(key, epoch=1, number=number - 1), results=results))
-                wanted += [(key, 1, result) for result in results]
+                await state.commit(next_commit(Checkpoint(key, epoch, number - 1), results=results))
+                wanted += [(key, epoch, result) for result in results]
         logged = await _read_all(other_state)
         assert [(r.key, r.epoch, r.result) for r in logged] == wanted
         cursors = [r.cursor for r in logged]
@@ -366,8 +372,8 @@ class StateConformance:
 
     async def test_results_of_one_stream_only(self, state: StateStore) -> None:
         for key in ("s/1", "s_/1", "s%/1", "sx/1", "S/1", "s"):
-            await state.open(key, 0, "member")
-            await state.commit(next_commit(Checkpoint(key, epoch=1), results=(Result("0:1", b"r"),)))
+            opened = await state.open(key, 0, "member")
+            await state.commit(next_commit(opened, results=(Result("0:1", b"r"),)))
         for stream in ("s", "s_", "s%"):
             assert [r.key for r in await state.results(0, 10, stream=stream)] == [f"{stream}/1"]
 
@@ -377,8 +383,8 @@ class StateConformance:
         opened = await state.open(KEY, 0, "member")
         waiting = asyncio.create_task(state.results(0, 10, 3 * PATIENCE_S, "tracks"))
         await asyncio.sleep(0)  # it begins to wait
-        await other_state.open("other/1", 0, "member")
-        await other_state.commit(next_commit(Checkpoint("other/1", epoch=1), results=(Result("0:1", b"no"),)))
+        other = await other_state.open("other/1", 0, "member")
+        await other_state.commit(next_commit(other, results=(Result("0:1", b"no"),)))
         await other_state.commit(next_commit(opened, results=(Result("0:1", b"yes"),)))
         [logged] = await asyncio.wait_for(waiting, PATIENCE_S)
         assert logged.result == Result("0:1", b"yes")
@@ -393,10 +399,10 @@ class StateConformance:
         keys = [f"s/{i}" for i in range(6)]
 
         async def write(client: StateStore, key: str) -> None:
-            await client.open(key, 0, "member")
+            opened = await client.open(key, 0, "member")
             for number in range(1, 11):
                 results = (Result(f"0:{number}", b"r"),)
-                await client.commit(next_commit(Checkpoint(key, epoch=1, number=number - 1), results=results))
+                await client.commit(next_commit(Checkpoint(key, opened.epoch, number - 1), results=results))
 
         async def follow() -> list[Logged]:
             seen: list[Logged] = []
@@ -422,7 +428,7 @@ class StateConformance:
         assert logged is not None
         assert (logged.key, logged.epoch, logged.result, logged.at > 0) == (
             KEY,
-            1,
+            opened.epoch,
             Result("2:0007", body),
             True,
         )
@@ -448,16 +454,14 @@ class StateConformance:
     async def test_checkpoints_are_listed_by_page(self, state: StateStore) -> None:
         keys = [f"s/{i}" for i in (3, 1, 20, 2, 10)] + ["t/é", "t/z", "T/a"]
         for key in keys:
-            await state.open(key, 0, "member")
-            await state.commit(
-                next_commit(Checkpoint(key, epoch=1), state=b"big", identities=("a",), window=1)
-            )
+            opened = await state.open(key, 0, "member")
+            await state.commit(next_commit(opened, state=b"big", identities=("a",), window=1))
         listed: list[Checkpoint] = []
         while page := await state.checkpoints(listed[-1].key if listed else "", 3):
             assert len(page) <= 3
             listed += page
         assert [c.key for c in listed] == sorted(keys)
-        assert {(c.epoch, c.number, c.state, c.recent) for c in listed} == {(1, 1, None, ())}
+        assert {(c.number, c.state, c.recent) for c in listed} == {(1, None, ())}
         assert await state.checkpoints() == listed
 
     async def test_expiry_drops_old_results_only(self, state: StateStore) -> None:
@@ -487,8 +491,9 @@ class StateConformance:
         assert await state.expire(0.0, FOREVER) == (0, 0)
         with pytest.raises(Fenced):
             await state.open(KEY, 0, "member-b")
-        expired = await state.open(KEY, 1, "member-b")
-        assert (expired.epoch, expired.number) == (2, 1)
+        expired = await state.open(KEY, opened.epoch, "member-b")
+        assert expired.epoch > opened.epoch
+        assert expired.number == 1
         assert (expired.log, expired.past, expired.recent, expired.state) == (None, (), (), None)
         with pytest.raises(Fenced):
             await state.commit(commit)
