@@ -57,7 +57,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
 class Depth(msgspec.Struct, frozen=True):
     """How many messages are ready, delivered and not yet deleted, delayed, and dead. ``lag_s`` is the age
-    of the oldest that is not deleted."""
+    of the oldest that is not deleted, where the queue tells it."""
 
     ready: int
     in_flight: int
@@ -80,6 +80,8 @@ class Queue(Protocol):
         seq_kind: ``increasing`` if deliveries carry the queue's own number, ``absent`` if not.
         fifo: of messages sent with one key, none is delivered while an earlier one is in flight or ready: a
             receive brings an unbroken piece of the key's order, beginning with the oldest there is.
+        delay_max_s: longest delay of a single message; 0 where none can be delayed.
+        tells_lag: ``depth`` knows the age of the oldest message.
         frees_on_evict: ``free`` makes a dead holder's deliveries visible at once.
     """
 
@@ -90,10 +92,13 @@ class Queue(Protocol):
     hold_max_s: float
     seq_kind: SeqKind
     fifo: bool
+    delay_max_s: float
+    tells_lag: bool
     frees_on_evict: bool
 
     async def send(self, messages: Sequence[Outgoing]) -> list[str]:
-        """Add messages; returns their ids in order. Raises TooLarge before anything is sent."""
+        """Add messages; returns their ids in order. Raises TooLarge before anything is sent, for a delay
+        over ``delay_max_s`` too."""
 
     async def receive(self, limit: int, wait_s: float, visibility_s: float, holder: str) -> list[Delivery]:
         """Up to ``limit`` deliveries, waiting up to ``wait_s`` for the first.

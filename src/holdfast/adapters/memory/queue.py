@@ -83,6 +83,8 @@ class MemoryQueue:
         self.hold_max_s = hold_max_s
         self.fifo = fifo
         self.seq_kind: SeqKind = "increasing"
+        self.delay_max_s = math.inf
+        self.tells_lag = True
         self.frees_on_evict = frees_on_evict
         self.log: list[Any] = [] if log is None else log
         self.choose = choose

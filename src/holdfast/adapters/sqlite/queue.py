@@ -120,6 +120,8 @@ class SqliteQueue:
     hold_max_s = math.inf
     seq_kind: SeqKind = "increasing"
     fifo = False
+    delay_max_s = math.inf
+    tells_lag = True
     frees_on_evict = True
 
     def __init__(
