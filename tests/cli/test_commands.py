@@ -72,7 +72,7 @@ async def bury(services: Services) -> None:
         (["status", "--limit", "x"], 2, "--limit"),
         (["status", "--set", "ttl_s"], 2, "must be NAME=VALUE"),
         (["status", "--set", "ttl=1"], 2, "did you mean 'ttl_s'?"),
-        (["status", "--url", "redis://:hunter2@h"], 2, "nothing serves that"),
+        (["status", "--url", "amqp://:hunter2@h"], 2, "nothing serves that"),
         (["status", "--url", "sqlite://"], 2, "names no path"),
         (["status", "--config", "absent.toml"], 2, "no file"),
         (["streams", "pause", "cam-1"], 2, "must be STREAM/KEY"),
@@ -197,6 +197,19 @@ def test_status_for_people(holdfast: Any, arrange: Any) -> None:
     assert "Streams: 2, the first 1 shown" in text
     assert "cam-9" in text, "what nobody owns comes first"
     assert "cam-9" not in holdfast("status", "--stream", "detect").out
+
+
+def test_status_tells_what_messages_cost(holdfast: Any, arrange: Any) -> None:
+    async def two_nodes(services: Services) -> None:
+        for name, load in {"a": Load(handled=1000, calls=250), "b": Load()}.items():
+            await services.coordinator().join(Member(f"id-{name}", f"node-{name}", "http://x", load), 60)
+
+    arrange(two_nodes)
+    assert holdfast("status", "--json").lines[0]["calls_per_message"] == 0.25
+    text = holdfast("status").out
+    assert "Nodes: 2, 0.250 calls a message" in text
+    (row,) = [line for line in text.splitlines() if "node-a" in line]
+    assert row.split()[4:6] == ["1000", "0.250"]
 
 
 def test_status_of_a_stream_that_has_not_begun(holdfast: Any) -> None:

@@ -71,7 +71,7 @@ def test_metrics() -> None:
     listed = {code(row[0]) for row in rows(DOCS / "operations.md", "## Metrics and health")}
     counters = {f"holdfast_{counter}_total" for counter in Stats.__struct_fields__}
     gauges = {f"holdfast_{gauge}" for gauge in ("streams", "slots", "room", "draining", "member")}
-    assert listed == counters | gauges
+    assert listed == counters | gauges | {"holdfast_api_calls_total"}
 
 
 def test_faults() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from holdfast import App, Context, StreamHandler
 from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage, StateRejected, Unavailable
+from holdfast.ports.meter import Meter
 from holdfast.ports.slots import Ran, Work, drive
 from holdfast.streams.worker import DETAIL_CHARS_MAX, Worker, load
 
@@ -468,6 +469,32 @@ async def test_an_async_handler_must_not_block_on_a_fetch() -> None:
     assert "use the async form" in ran.error
 
 
+async def test_calls_of_the_object_store_are_told_with_the_next_answer() -> None:
+    meter = Meter()
+
+    class Metered(FakeObjects):
+        async def get(self, url: str) -> bytes:
+            meter.count("s3", "GetObject")
+            return b""
+
+    app = App("test")
+
+    @app.stream("s", message=bytes)
+    def fetch(message: bytes, context: Context) -> None:
+        context.fetch("a")
+        context.fetch("b")
+        if message == b"boom":
+            raise ValueError
+
+    worker = Worker(app.streams, Metered(), FakeHost(), meter)
+    await worker.open("s", "k", None, 0)
+    assert (await worker.run("s", "k", [Work(0, 0, b"")], 9, 9.0)).calls == [("s3", "GetObject", 2)]
+    failed = await worker.run("s", "k", [Work(0, 1, b"boom")], 9, 9.0)
+    assert failed.error
+    assert failed.calls == [("s3", "GetObject", 2)]
+    assert (await worker.run("s", "k", [], 9, 9.0)).calls == []
+
+
 # --- loading
 
 
@@ -475,7 +502,7 @@ def test_an_app_is_loaded_by_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("an_app")
     app = App("an")
     app.stream("s", message=bytes)(Log)
-    vars(module).update(app=app, other="text", store=lambda url: url)
+    vars(module).update(app=app, other="text", store=lambda url, meter: url)
     monkeypatch.setitem(__import__("sys").modules, "an_app", module)
     drive(load(FakeHost(), "an_app:app").open("s", "k", None, 0))
     assert load(FakeHost(), "an_app:app", "an_app:store", "file:///x")._objects == "file:///x"  # type: ignore[comparison-overlap]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated
 
 import msgspec
@@ -12,7 +13,7 @@ from rich.live import Live
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.core.ledger import Checkpoint
-from holdfast.ports.coordinator import Claim, Member
+from holdfast.ports.coordinator import Claim, Load, Member
 from holdfast.ports.state import StateStore
 from holdfast.wiring import Services
 
@@ -84,11 +85,13 @@ class StreamStatus(msgspec.Struct):
 
 
 class Survey(msgspec.Struct):
-    """Everything at one moment."""
+    """Everything at one moment. ``calls_per_message``: calls to metered services for each message that the
+    living nodes have handled, or None before the first."""
 
     nodes: list[Member]
     queues: list[QueueStatus]
     streams: list[StreamStatus]
+    calls_per_message: float | None
 
 
 async def survey(services: Services, only: tuple[str, ...] = ()) -> Survey:
@@ -105,7 +108,15 @@ async def survey(services: Services, only: tuple[str, ...] = ()) -> Survey:
     for name in known:
         depth = await services.queue(name).depth()
         queues.append(QueueStatus(name, depth.ready, depth.in_flight, depth.delayed, depth.dead, depth.lag_s))
-    return Survey(members, queues, [entry for entry in streams if entry.stream in known])
+    shown = [entry for entry in streams if entry.stream in known]
+    return Survey(members, queues, shown, calls_per_message(member.load for member in members))
+
+
+def calls_per_message(loads: Iterable[Load]) -> float | None:
+    """Calls to metered services for each message handled, or None if none was."""
+    told = list(loads)
+    handled = sum(load.handled for load in told)
+    return round(sum(load.calls for load in told) / handled, 3) if handled else None
 
 
 async def all_checkpoints(state: StateStore) -> list[Checkpoint]:
@@ -137,11 +148,21 @@ def _stream(
 
 def render(found: Survey, limit: int) -> Group:
     """A survey for people."""
+    calls = found.calls_per_message
     nodes = output.table(
-        f"Nodes: {len(found.nodes)}",
-        ["name", "address", "streams", "slots", "", "membership"],
+        f"Nodes: {len(found.nodes)}" + (f", {calls:.3f} calls a message" if calls else ""),
+        ["name", "address", "streams", "slots", "handled", "calls a message", "", "membership"],
         [
-            [node.name, node.address, node.load.streams, node.load.slots, _draining(node), node.id]
+            [
+                node.name,
+                node.address,
+                node.load.streams,
+                node.load.slots,
+                node.load.handled,
+                f"{each:.3f}" if (each := calls_per_message([node.load])) else "",
+                "draining" if node.load.draining else "",
+                node.id,
+            ]
             for node in found.nodes
         ],
     )
@@ -171,10 +192,6 @@ def render(found: Survey, limit: int) -> Group:
         ],
     )
     return Group(nodes, queues, streams)
-
-
-def _draining(node: Member) -> str:
-    return "draining" if node.load.draining else ""
 
 
 async def stream_names(services: Services) -> list[str]:

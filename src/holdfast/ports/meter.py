@@ -11,6 +11,12 @@ class Meter:
     def __init__(self) -> None:
         self.calls: Counter[tuple[str, str]] = Counter()
 
-    def count(self, service: str, operation: str) -> None:
-        """One more call went out, whatever comes of it."""
-        self.calls[service, operation] += 1
+    def count(self, service: str, operation: str, times: int = 1) -> None:
+        """One more call went out, or several, whatever comes of it."""
+        self.calls[service, operation] += times
+
+    def drain(self) -> list[tuple[str, str, int]]:
+        """The counts, which begin anew: for another meter to add."""
+        counts = [(service, operation, times) for (service, operation), times in self.calls.items()]
+        self.calls.clear()
+        return counts

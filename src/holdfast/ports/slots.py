@@ -26,7 +26,8 @@ class Ran(msgspec.Struct, frozen=True, array_like=True):
     ``state`` is the snapshot after the last of them (None: the stream keeps none) and ``error`` is empty.
     Otherwise message number ``len(results)`` failed, ``error`` and ``detail`` (a traceback) say how,
     there is no snapshot, and the handler must be opened again before the next run.
-    ``permanent``: the message doesn't fit its declared type, so no retry can help.
+    ``permanent``: the message doesn't fit its declared type, so no retry can help. ``calls``: calls to
+    metered services since the last answer, as ``Meter.drain`` gives them.
     """
 
     results: list[bytes | None]
@@ -35,6 +36,7 @@ class Ran(msgspec.Struct, frozen=True, array_like=True):
     error: str = ""
     detail: str = ""
     permanent: bool = False
+    calls: list[tuple[str, str, int]] = []
 
 
 class Host(Protocol):

@@ -28,6 +28,7 @@ class NodeMetrics(Collector):
         for name, value in msgspec.structs.asdict(self._host.stats).items():
             text = f"{name.replace('_', ' ').capitalize()}, since the node's start."
             yield CounterMetricFamily(f"holdfast_{name}", text, value=value)
+        yield self._calls()
         for name, text, number in self._gauges():
             yield GaugeMetricFamily(f"holdfast_{name}", text, value=number)
         load = self._load()
@@ -39,3 +40,10 @@ class NodeMetrics(Collector):
         yield GaugeMetricFamily(
             "holdfast_member", "1 while the node's membership may be trusted.", value=alive
         )
+
+    def _calls(self) -> Metric:
+        text = "Calls to services, whatever came of them, since the node's start."
+        calls = CounterMetricFamily("holdfast_api_calls", text, labels=["service", "operation"])
+        for names, count in sorted(self._host.meter.calls.items()):
+            calls.add_metric(names, count)
+        return calls

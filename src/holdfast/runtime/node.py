@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim, Coordinator, Load
+from holdfast.ports.meter import Meter
 from holdfast.ports.peer import Peer
 from holdfast.protocol.peer import Done, Probe, Reply, Report, Request, Stranger
 from holdfast.runtime.limits import Limits
@@ -59,7 +60,14 @@ class Host:
     """What a node gives to its work. Made before the work, filled when the node starts."""
 
     def __init__(
-        self, coordinator: Coordinator, peer: Peer, clock: Clock, limits: Limits, log: Any, name: str
+        self,
+        coordinator: Coordinator,
+        peer: Peer,
+        clock: Clock,
+        limits: Limits,
+        log: Any,
+        name: str,
+        meter: Meter | None = None,
     ) -> None:
         self.coordinator = coordinator
         self.peer = peer
@@ -67,6 +75,7 @@ class Host:
         self.limits = limits
         self.log = log
         self.name = name
+        self.meter = meter or Meter()
         self.stats = Stats()
         self.crashed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self.tasks = Tasks(self._crash)
@@ -141,6 +150,8 @@ class Node(Service):
             slots=max((load.slots for load in loads), default=1),
             room=min((load.room for load in loads), default=0),
             draining=self._host.draining,
+            handled=self._host.stats.handled,
+            calls=self._host.meter.calls.total(),
         )
 
     def _left(self, member: str) -> None:

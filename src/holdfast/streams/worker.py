@@ -17,7 +17,10 @@ import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
+import msgspec
+
 from holdfast.errors import ConfigError, HandlerFailed, HoldfastError, InvalidMessage, Retry, StateRejected
+from holdfast.ports.meter import Meter
 from holdfast.ports.objects import Objects
 from holdfast.ports.slots import Host, Ran, Work, drive
 from holdfast.streams.codec import decoder, encode_result
@@ -73,12 +76,19 @@ class _Open:
 class Worker:
     """Runs the handlers of ``streams``.
 
-    ``objects`` serves ``context.fetch``; None where there is no object store. Raises ConfigError for a
-    message type that can't be read.
+    ``objects`` serves ``context.fetch``; None where there is no object store. ``meter`` counts its calls.
+    Raises ConfigError for a message type that can't be read.
     """
 
-    def __init__(self, streams: Mapping[str, StreamSpec], objects: Objects | None, host: Host) -> None:
+    def __init__(
+        self,
+        streams: Mapping[str, StreamSpec],
+        objects: Objects | None,
+        host: Host,
+        meter: Meter | None = None,
+    ) -> None:
         self.host = host
+        self._meter = meter or Meter()
         self._streams = streams
         self._objects = objects
         self._decoders = {name: decoder(spec.message) for name, spec in streams.items()}
@@ -116,6 +126,10 @@ class Worker:
 
     async def run(self, stream: str, key: str, work: Sequence[Work], limit: int, after_s: float) -> Ran:
         """As Slot.run. A failing snapshot is the failure of the last message."""
+        ran = await self._run(stream, key, work, limit, after_s)
+        return msgspec.structs.replace(ran, calls=self._meter.drain()) if self._meter.calls else ran
+
+    async def _run(self, stream: str, key: str, work: Sequence[Work], limit: int, after_s: float) -> Ran:
         opened = self._open.get((stream, key))
         if opened is None:
             return Ran([], error=f"{stream}/{key} is not open in this slot")
@@ -223,12 +237,13 @@ class Worker:
 
 def load(host: Host, app: str, objects: str = "", objects_url: str = "") -> Worker:
     """A worker for the app at ``module:name``; ``objects`` names the function that makes the object store
-    at ``objects_url``. Raises ConfigError if either can't be loaded."""
-    store: Objects | None = resolve(objects)(objects_url) if objects else None
+    at ``objects_url``, with a meter. Raises ConfigError if either can't be loaded."""
+    meter = Meter()
+    store: Objects | None = resolve(objects)(objects_url, meter) if objects else None
     streams = getattr(resolve(app), "streams", None)
     if not isinstance(streams, Mapping):
         raise ConfigError(f"{app} is no holdfast.App; name the variable that holds one")
-    return Worker(streams, store, host)
+    return Worker(streams, store, host, meter)
 
 
 def resolve(path: str) -> Any:

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import App, Context, StreamHandler
+from holdfast.adapters.memory.objects import MemoryObjects
+from holdfast.ports.meter import Meter
 
 app = App("rogue")
 not_an_app = "text"
@@ -71,6 +73,18 @@ def share_without_end() -> None:
         hoard[-1].write(bytes(1 << 20))
 
 
+class Metered(MemoryObjects):
+    """Counts what is asked of it."""
+
+    def __init__(self, url: str, meter: Meter) -> None:
+        super().__init__()
+        self.meter = meter
+
+    async def get(self, url: str) -> bytes:
+        self.meter.count("s3", "GetObject")
+        return b""
+
+
 @app.stream("rogue")
 class Rogue(StreamHandler[dict[str, Any]]):
     """Does what it is told: calls the function ``do``, after it wrote its process ids to ``tell``."""
@@ -92,6 +106,8 @@ class Rogue(StreamHandler[dict[str, Any]]):
         if "progress_until" in message:
             while not Path(message["progress_until"]).exists():
                 context.progress("step \N{SNOWMAN}")
+        if "fetch" in message:
+            context.fetch(message["fetch"])
         if "print" in message:
             print(message["print"])  # noqa: T201
         if message.get("terminate"):

@@ -21,6 +21,7 @@ from holdfast.adapters.forkserver import ForkserverSlots
 from holdfast.adapters.forkserver.slots import ForkserverSlot
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.errors import ConfigError, SlotDied
+from holdfast.ports.meter import Meter
 from holdfast.ports.slots import Ran, Work
 
 HERE = str(Path(__file__).parent)
@@ -384,3 +385,12 @@ def test_where_the_kernel_does_not_bind_processes_a_thread_does() -> None:
     """
     process = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False, timeout=PATIENCE_S)
     assert process.returncode == -signal.SIGKILL
+
+
+async def test_calls_to_the_object_store_are_counted_by_the_node(make: Make) -> None:
+    meter = Meter()
+    slots = make(objects="rogue_app:Metered", objects_url="any", meter=meter)
+    slot = await slots.spawn()
+    await slot.open("rogue", "k", None, 0)
+    await slot.run("rogue", "k", [Work(0, n, b'{"fetch": "any"}') for n in range(3)], 3, 1.0)
+    assert meter.calls == {("s3", "GetObject"): 3}

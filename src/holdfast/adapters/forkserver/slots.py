@@ -19,6 +19,7 @@ from holdfast.adapters.forkserver.child import DUMP_SIGNAL
 from holdfast.adapters.forkserver.launcher import ForkServer
 from holdfast.errors import ConfigError, HandlerFailed, SlotDied, StateRejected
 from holdfast.ports.clock import Clock
+from holdfast.ports.meter import Meter
 from holdfast.ports.slots import Ran, Work
 
 _decode = msgspec.msgpack.Decoder(wire.Answer).decode
@@ -33,13 +34,14 @@ MIB = 1 << 20
 class ForkserverSlot(asyncio.Protocol):
     """A child process and the calls that wait for it. It answers calls in the order they were sent."""
 
-    def __init__(self, name: str, clock: Clock, server: ForkServer, stacks: int) -> None:
+    def __init__(self, name: str, clock: Clock, meter: Meter, server: ForkServer, stacks: int) -> None:
         self.name = name
         self.progress_at = clock.monotonic()
         self.pid = 0
         self.ready = asyncio.Event()
         self.refusal = ""
         self._clock = clock
+        self._meter = meter
         self._server = server
         self._stacks = stacks
         self._splitter = wire.Splitter()
@@ -66,6 +68,8 @@ class ForkserverSlot(asyncio.Protocol):
     async def run(self, stream: str, key: str, work: Sequence[Work], limit: int, after_s: float) -> Ran:
         answer = await self._call(wire.Run(stream, key, list(work), limit, after_s))
         assert isinstance(answer, wire.Done)
+        for service, operation, times in answer.ran.calls:
+            self._meter.count(service, operation, times)
         return answer.ran
 
     async def close(self, stream: str, key: str) -> None:
@@ -176,6 +180,7 @@ class ForkserverSlots:
             Switch it off for an app that starts threads or opens devices when imported.
         worker: ``module:function`` that makes a slot's worker from a host, ``app`` and the objects.
         prefix: of the slots' names.
+        meter: counts the calls of handlers to the object store.
         spawn_timeout_s: how long the app may take to import.
         close_timeout_s: how long handlers may take to close.
         check_s: how often the memory of slots is looked at.
@@ -192,6 +197,7 @@ class ForkserverSlots:
         preload: bool = True,
         worker: str = "holdfast.streams.worker:load",
         prefix: str = "slot",
+        meter: Meter | None = None,
         spawn_timeout_s: float = 120.0,
         close_timeout_s: float = 5.0,
         check_s: float = 1.0,
@@ -204,6 +210,7 @@ class ForkserverSlots:
         self._clock = clock
         self._memory_mb = memory_mb
         self._prefix = prefix
+        self._meter = meter or Meter()
         self._spawn_timeout_s = spawn_timeout_s
         self._close_timeout_s = close_timeout_s
         self._check_s = check_s
@@ -261,7 +268,7 @@ class ForkserverSlots:
         ours, theirs = socket.socketpair()
         stacks, pen = os.pipe()
         os.set_blocking(stacks, False)
-        slot = ForkserverSlot(name, self._clock, server, stacks)
+        slot = ForkserverSlot(name, self._clock, self._meter, server, stacks)
         try:
             ours.setblocking(False)
             await asyncio.get_running_loop().create_unix_connection(lambda: slot, sock=ours)
