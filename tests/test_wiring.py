@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.config import load
 from holdfast.errors import ConfigError
+from holdfast.ports.meter import Meter
 from holdfast.ports.objects import Objects
 from holdfast.ports.queue import Outgoing
 from holdfast.protocol.peer import Done, Probe, Reply, Request
@@ -74,20 +75,22 @@ async def objects_round_trip(objects: Objects) -> None:
 
 @pytest.mark.parametrize("url", ["file:./frames", "file:frames", "file:///{here}/frames"])
 @pytest.mark.parametrize("opened", [open_objects, open_slot_objects])
-async def test_objects_by_url(place: Path, url: str, opened: Callable[[str], Objects]) -> None:
-    await objects_round_trip(opened(url.replace("/{here}", str(place))))
+async def test_objects_by_url(place: Path, url: str, opened: Callable[[str, Meter], Objects]) -> None:
+    await objects_round_trip(opened(url.replace("/{here}", str(place)), Meter()))
     assert (place / "frames").is_dir()
 
 
 @pytest.mark.parametrize(
     "setting, url",
     [
-        ("queue_url", "sqs://q"),
+        ("queue_url", "kafka://q"),
+        ("queue_url", "sqs://eu-west-1/a/b"),
+        ("coordinator_url", "redis://:hunter2@host:port"),
         ("coordinator_url", "holdfast.db"),
         ("state_url", "sqlite:"),
         ("state_url", "sqlite://host/holdfast.db"),
         ("state_url", "sqlite:///a.db?mode=ro"),
-        ("objects_url", "s3://bucket"),
+        ("objects_url", "gopher://bucket"),
         ("objects_url", "file:"),
     ],
 )
@@ -99,7 +102,7 @@ async def test_urls_that_nothing_serves(setting: str, url: str) -> None:
             "state_url": services.state,
             "objects_url": services.objects,
         }
-        with pytest.raises(ConfigError, match=rf"^{setting} is '.*use a URL such as"):
+        with pytest.raises(ConfigError, match=rf"^{setting} is '.*(use|write) "):
             opening[setting]()
 
 
@@ -149,3 +152,52 @@ def test_apps_that_cannot_be_loaded(place: Path, place_of_app: str, said: str) -
     (place / "wired_apart.py").write_text("import nowhere_at_all_either")
     with pytest.raises(ConfigError, match=re.escape(said)):
         load_app(place_of_app)
+
+
+@pytest.mark.parametrize(
+    "setting, url, kind",
+    [
+        ("queue_url", "sqs://eu-west-1/", "SqsQueue"),
+        ("queue_url", "http://127.0.0.1:1/000000000000/frames", "SqsQueue"),
+        ("coordinator_url", "redis://127.0.0.1:1", "RedisCoordinator"),
+        ("coordinator_url", "redis+sentinel://127.0.0.1:1/main", "RedisCoordinator"),
+        ("state_url", "rediss+cluster://127.0.0.1:1", "RedisState"),
+    ],
+)
+async def test_each_service_by_its_own_url(setting: str, url: str, kind: str) -> None:
+    async with Services(load({setting: url})) as services:
+        opened = {
+            "queue_url": lambda: services.queue("frames"),
+            "coordinator_url": services.coordinator,
+            "state_url": services.state,
+        }
+        service = opened[setting]()
+        assert type(service).__name__ == kind
+        assert opened[setting]() is service
+
+
+async def test_streams_never_share_a_queue_of_sqs() -> None:
+    async with Services(load({"queue_url": "sqs://eu-west-1/frames"})) as services:
+        services.queue("detect")
+        with pytest.raises(ConfigError, match=r"'detect' and 'track' would share .* put '\{stream\}'"):
+            services.queue("track")
+
+
+@pytest.mark.parametrize(
+    "setting, url, library, extra",
+    [
+        ("queue_url", "sqs://eu-west-1/", "botocore", "sqs"),
+        ("coordinator_url", "redis://localhost", "redis", "redis"),
+        ("state_url", "redis://localhost", "redis", "redis"),
+    ],
+)
+async def test_a_missing_library_is_named_with_its_extra(
+    setting: str, url: str, library: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith(("holdfast.adapters.", library))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, library, None)
+    async with Services(load({setting: url})) as services:
+        opened = {"queue_url": lambda: services.queue("frames"), "state_url": services.state}
+        with pytest.raises(ConfigError, match=rf"^{setting} needs .*'holdfast\[{extra}\]'"):
+            opened.get(setting, services.coordinator)()

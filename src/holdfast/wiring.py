@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import structlog
@@ -28,6 +29,7 @@ from holdfast.errors import ConfigError
 from holdfast.log import redact
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Coordinator
+from holdfast.ports.meter import Meter
 from holdfast.ports.objects import Objects
 from holdfast.ports.peer import Peer
 from holdfast.ports.queue import Queue
@@ -38,6 +40,11 @@ from holdfast.runtime.metrics import NodeMetrics
 from holdfast.runtime.node import Host, Node
 from holdfast.streams.work import StreamWork
 
+if TYPE_CHECKING:
+    from holdfast.adapters.aws.sqs import Sqs
+    from holdfast.adapters.aws.url import SqsUrl
+    from holdfast.adapters.redis.connection import RedisConnection
+
 
 class Closing(Protocol):
     """What is closed at the end."""
@@ -46,6 +53,13 @@ class Closing(Protocol):
 
 
 S = TypeVar("S", bound=Closing)
+T = TypeVar("T")
+
+SQLITE = "sqlite:///holdfast.db"
+FILE = "file:./holdfast-objects"
+REDIS_SCHEMES = tuple(
+    f"{scheme}{kind}" for scheme in ("redis", "rediss") for kind in ("", "+sentinel", "+cluster")
+)
 
 
 class Services:
@@ -55,9 +69,12 @@ class Services:
     def __init__(self, config: Config, clock: Clock | None = None) -> None:
         self.config = config
         self.clock = clock or SystemClock()
+        self.meter = Meter()
         self._closers: list[Callable[[], Any]] = []
         self._databases: dict[Path, Database] = {}
         self._queues: dict[str, Queue] = {}
+        self._sqs: Sqs | None = None
+        self._sqs_streams: dict[str, str] = {}
         self._coordinator: Coordinator | None = None
         self._state: StateStore | None = None
         self._objects: Objects | None = None
@@ -78,30 +95,42 @@ class Services:
     def queue(self, name: str) -> Queue:
         """The queue ``name``, which is its stream's."""
         if name not in self._queues:
-            database = self._database("queue_url", self.config.queue_url)
-            max_bytes = self.config.max_message_bytes
-            self._queues[name] = self._kept(SqliteQueue(database, name, self.clock, max_bytes=max_bytes))
+            openers: dict[str, Callable[[str], Queue]] = {
+                "sqlite": lambda url: self._sqlite_queue(url, name),
+                **dict.fromkeys(("sqs", "https", "http"), lambda url: self._sqs_queue(url, name)),
+            }
+            examples = (SQLITE, "sqs://eu-west-1/")
+            self._queues[name] = self._kept(_by_scheme("queue_url", self.config.queue_url, openers, examples))
         return self._queues[name]
 
     def coordinator(self) -> Coordinator:
         """The coordinator."""
         if self._coordinator is None:
-            database = self._database("coordinator_url", self.config.coordinator_url)
-            self._coordinator = self._kept(SqliteCoordinator(database, self.clock))
+            openers: dict[str, Callable[[str], Coordinator]] = {
+                "sqlite": lambda url: SqliteCoordinator(self._database("coordinator_url", url), self.clock),
+                **dict.fromkeys(REDIS_SCHEMES, self._redis_coordinator),
+            }
+            examples = (SQLITE, "redis://localhost")
+            self._coordinator = self._kept(
+                _by_scheme("coordinator_url", self.config.coordinator_url, openers, examples)
+            )
         return self._coordinator
 
     def state(self) -> StateStore:
         """The state store."""
         if self._state is None:
-            database = self._database("state_url", self.config.state_url)
-            max_bytes = self.config.max_state_bytes
-            self._state = self._kept(SqliteState(database, self.clock, max_state_bytes=max_bytes))
+            openers: dict[str, Callable[[str], StateStore]] = {
+                "sqlite": self._sqlite_state,
+                **dict.fromkeys(REDIS_SCHEMES, self._redis_state),
+            }
+            examples = (SQLITE, "redis://localhost")
+            self._state = self._kept(_by_scheme("state_url", self.config.state_url, openers, examples))
         return self._state
 
     def objects(self) -> Objects:
         """The object store."""
         if self._objects is None:
-            self._objects = self._kept(open_objects(self.config.objects_url))
+            self._objects = self._kept(open_objects(self.config.objects_url, self.meter))
         return self._objects
 
     def peer(
@@ -137,6 +166,7 @@ class Services:
                 objects=f"{__name__}:{open_slot_objects.__name__}",
                 objects_url=self.config.objects_url,
                 prefix=self.config.node_name,
+                meter=self.meter,
             )
         )
 
@@ -144,8 +174,16 @@ class Services:
         self._closers.append(service.close)
         return service
 
+    def _sqlite_queue(self, url: str, name: str) -> Queue:
+        database, max_bytes = self._database("queue_url", url), self.config.max_message_bytes
+        return SqliteQueue(database, name, self.clock, max_bytes=max_bytes)
+
+    def _sqlite_state(self, url: str) -> StateStore:
+        database, max_bytes = self._database("state_url", url), self.config.max_state_bytes
+        return SqliteState(database, self.clock, max_state_bytes=max_bytes)
+
     def _database(self, setting: str, url: str) -> Database:
-        path = _path(setting, url, "sqlite", "sqlite:///holdfast.db")
+        path = _path(setting, url, SQLITE)
         if path not in self._databases:
             self._databases[path] = self._kept(
                 Database.open(
@@ -157,15 +195,66 @@ class Services:
             )
         return self._databases[path]
 
+    def _sqs_queue(self, url: str, name: str) -> Queue:
+        with _extra("sqs", "queue_url"):
+            from holdfast.adapters.aws.message import MAX_BYTES  # noqa: PLC0415
+            from holdfast.adapters.aws.queue import SqsQueue  # noqa: PLC0415
+            from holdfast.adapters.aws.url import parse  # noqa: PLC0415
+        parsed = parse(url)
+        queue = parsed.queue(name)
+        sharing = self._sqs_streams.setdefault(queue, name)
+        if sharing != name:
+            raise ConfigError(
+                f"queue_url is {redact(url)!r}: the streams {sharing!r} and {name!r} would share a queue;"
+                " put '{stream}' into the queue's name, as in 'sqs://eu-west-1/frames-{stream}'"
+            )
+        max_bytes = min(self.config.max_message_bytes, MAX_BYTES)
+        return SqsQueue(self._sqs_service(parsed), queue, self.clock, max_bytes=max_bytes)
 
-def open_objects(url: str) -> Objects:
+    def _sqs_service(self, url: SqsUrl) -> Sqs:
+        from holdfast.adapters.aws.client import AwsClient  # noqa: PLC0415
+        from holdfast.adapters.aws.sqs import Sqs  # noqa: PLC0415
+
+        if self._sqs is None:
+            client = AwsClient("sqs", self.clock, self.meter, region=url.region, endpoint=url.endpoint)
+            self._sqs = Sqs(self._kept(client))
+        return self._sqs
+
+    def _redis_coordinator(self, url: str) -> Coordinator:
+        connection = self._redis("coordinator_url", url)
+        from holdfast.adapters.redis.coordinator import RedisCoordinator  # noqa: PLC0415
+
+        return RedisCoordinator(connection, self.clock)
+
+    def _redis_state(self, url: str) -> StateStore:
+        connection = self._kept(self._redis("state_url", url))
+        from holdfast.adapters.redis.state import RedisState  # noqa: PLC0415
+
+        return RedisState(connection, self.clock, max_state_bytes=self.config.max_state_bytes)
+
+    def _redis(self, setting: str, url: str) -> RedisConnection:
+        """A connection for one of the two: commits never delay a renewal."""
+        with _extra("redis", setting):
+            from holdfast.adapters.redis.connection import RedisConnection, parse  # noqa: PLC0415
+        try:
+            return RedisConnection(parse(url), self.meter)
+        except ConfigError as error:
+            raise ConfigError(f"{setting} is {redact(url)!r}: {error}") from None
+
+
+def open_objects(url: str, meter: Meter) -> Objects:
     """The object store at ``url``. Raises ConfigError for one that nothing here serves."""
-    return FileObjects(_objects_path(url))
+    return _open_objects(url, FileObjects)
 
 
-def open_slot_objects(url: str) -> Objects:
+def open_slot_objects(url: str, meter: Meter) -> Objects:
     """As :func:`open_objects`, for a slot: one handler runs at a time, and nothing else waits."""
-    return FileObjects(_objects_path(url), read_in_thread=False)
+    return _open_objects(url, lambda path: FileObjects(path, read_in_thread=False))
+
+
+def _open_objects(url: str, open_file: Callable[[Path], Objects]) -> Objects:
+    openers = {"file": lambda url: open_file(_path("objects_url", url, FILE))}
+    return _by_scheme("objects_url", url, openers, (FILE,))
 
 
 def make_node(services: Services, place: str) -> Node:
@@ -187,6 +276,7 @@ def make_node(services: Services, place: str) -> Node:
         limits(config),
         structlog.get_logger().bind(node=config.node_name),
         config.node_name,
+        services.meter,
     )
     queues = {name: services.queue(name) for name in app.streams}
     streams = StreamWork(host, app.streams, queues, services.state(), services.slots(place))
@@ -276,17 +366,33 @@ def _why_not_imported(place: str, module_name: str, error: Exception) -> str:
     return f"app {place!r}: importing {module_name!r} failed: {what}; correct the module"
 
 
-def _objects_path(url: str) -> Path:
-    return _path("objects_url", url, "file", "file:./holdfast-objects")
+def _by_scheme(
+    setting: str, url: str, openers: Mapping[str, Callable[[str], T]], examples: Sequence[str]
+) -> T:
+    """What the opener for the URL's scheme makes of it. Raises ConfigError where there is none."""
+    opener = openers.get(url.partition(":")[0])
+    if opener is None:
+        known = " or ".join(repr(example) for example in examples)
+        raise ConfigError(f"{setting} is {redact(url)!r}: nothing serves that; use a URL such as {known}")
+    return opener(url)
 
 
-def _path(setting: str, url: str, scheme: str, example: str) -> Path:
-    """The path in a URL of ``scheme``: ``file:relative``, ``sqlite:///relative``, ``sqlite:////absolute``."""
+@contextlib.contextmanager
+def _extra(name: str, setting: str) -> Iterator[None]:
+    """Says which extra to install where a service's library is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"{setting} needs the library {error.name!r}: install it with pip install 'holdfast[{name}]'"
+        ) from None
+
+
+def _path(setting: str, url: str, example: str) -> Path:
+    """The path in a URL: ``file:relative``, ``sqlite:///relative``, ``sqlite:////absolute``."""
     parts = urlsplit(url)
-    if parts.scheme != scheme:
-        raise ConfigError(f"{setting} is {redact(url)!r}: nothing serves that; use a URL such as {example!r}")
     path = unquote(parts.path)
-    if scheme == "sqlite":
+    if parts.scheme == "sqlite":
         path = path.removeprefix("/")
     if parts.netloc or parts.query or parts.fragment or not path:
         raise ConfigError(f"{setting} is {redact(url)!r}: it names no path; use a URL such as {example!r}")
