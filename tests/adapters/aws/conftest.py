@@ -2,13 +2,13 @@
 
 import json
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from uuid import uuid4
 
 import pytest
 
 from holdfast.adapters.aws.client import AwsClient
-from holdfast.adapters.aws.sqs import Nothing, QueueUrl, Sqs
+from holdfast.adapters.aws.sqs import QueueUrl, Sqs
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.ports.clock import Clock
 
@@ -52,10 +52,15 @@ async def queue_name(request: pytest.FixtureRequest, sqs: Sqs) -> str:
     """The name of a new queue, its dead-letter queue beside it."""
     end, fifo = (".fifo", {"FifoQueue": "true"}) if request.param == "fifo" else ("", {})
     name = f"q-{uuid4().hex}"
-    dead = await sqs.call("CreateQueue", "dlq", {"QueueName": f"{name}-dlq{end}", "Attributes": fifo}, QueueUrl)
+    dead = await sqs.call(
+        "CreateQueue", "dlq", {"QueueName": f"{name}-dlq{end}", "Attributes": fifo}, QueueUrl
+    )
     arn = (await sqs.attributes(dead.queue_url, "QueueArn"))["QueueArn"]
     policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 100})
     await sqs.call(
-        "CreateQueue", "q", {"QueueName": name + end, "Attributes": fifo | {"RedrivePolicy": policy}}, QueueUrl
+        "CreateQueue",
+        "q",
+        {"QueueName": name + end, "Attributes": fifo | {"RedrivePolicy": policy}},
+        QueueUrl,
     )
     return name + end

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Self
 
 import msgspec
 
@@ -20,10 +21,16 @@ FIFO = ".fifo"
 
 
 class RedrivePolicy(msgspec.Struct, rename="camel"):
-    """Where SQS itself puts what it delivered too often. The count is text in some policies."""
+    """Where SQS itself puts what it delivered too often."""
 
     dead_letter_target_arn: str = ""
-    max_receive_count: int | str = 0
+    max_receive_count: int = 0
+
+    @classmethod
+    def of(cls, attributes: Mapping[str, str]) -> Self:
+        """The one among a queue's attributes; an empty one if there is none."""
+        policy = attributes.get("RedrivePolicy", "{}")
+        return msgspec.json.decode(policy, type=cls, strict=False)  # in some the count is text
 
     def target(self, queue: str) -> tuple[str, str]:
         """Name and account (``""``: the same) of the queue for the dead letters of the queue so named."""

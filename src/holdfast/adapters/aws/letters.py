@@ -44,7 +44,7 @@ class Found:
 class DeadLetters:
     """The dead letters of one queue."""
 
-    def __init__(self, clock: Clock, queue: Channel, dead: Channel, receives_max: int | str) -> None:
+    def __init__(self, clock: Clock, queue: Channel, dead: Channel, receives_max: int) -> None:
         self.dead = dead
         self._clock = clock
         self._queue = queue

@@ -13,8 +13,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-import msgspec
-
 from holdfast.adapters.aws.channel import HOLD_MAX_S, Channel, RedrivePolicy
 from holdfast.adapters.aws.letters import COUNTS, DeadLetters
 from holdfast.adapters.aws.message import MAX_BYTES, decode, encode
@@ -238,8 +236,7 @@ class SqsQueue:
     async def _letters(self) -> DeadLetters:
         """The dead letters, in the queue that the redrive policy names, or else the name."""
         if self._known_letters is None:
-            said = await self._channel.attributes("RedrivePolicy")
-            policy = msgspec.json.decode(said.get("RedrivePolicy", "{}"), type=RedrivePolicy)
+            policy = RedrivePolicy.of(await self._channel.attributes("RedrivePolicy"))
             dead = await self._sqs.queue_url(*policy.target(self._channel.name))
             self._known_letters = DeadLetters(
                 self._clock, self._channel, Channel(self._sqs, dead, self._clock), policy.max_receive_count
