@@ -153,7 +153,9 @@ def _parameters(scheme: str, query: str) -> dict[str, str]:
 def _check_tls(scheme: str, tls: bool, parameters: dict[str, str]) -> None:
     given = [name for name in ("ca", "cert", "key") if parameters.get(name)]
     if given and not tls:
-        raise ConfigError(f"{scheme} speaks no TLS, so {given[0]} has no meaning; write rediss{scheme[5:]}")
+        raise ConfigError(
+            f"{scheme} speaks no TLS, so {given[0]} has no meaning; write rediss{scheme[5:]}://…"
+        )
     if ("cert" in given) != ("key" in given):
         raise ConfigError(f"{scheme}: cert and key go together; give the paths of both files, or of none")
 

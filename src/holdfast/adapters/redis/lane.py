@@ -31,7 +31,9 @@ _ASKING: bytes = hiredis.pack_command(("ASKING",))
 class _Call(NamedTuple):
     packed: bytes
     answer: asyncio.Future[Any]
-    asking: bool
+    replies: int
+    """To be read; the last one is the answer, unless all are."""
+    all: bool
 
 
 class Lane:
@@ -56,12 +58,21 @@ class Lane:
         OutcomeUnknown if it was but no answer came, or Refused with the server's error.
 
         ``asking``: put ASKING in front, as a Cluster wants while it moves keys."""
+        packed = hiredis.pack_command(words)  # type: ignore[arg-type]
+        return self._send(_ASKING + packed if asking else packed, 2 if asking else 1, False)
+
+    def together(self, *commands: Sequence[Word]) -> asyncio.Future[Any]:
+        """Send commands one after the other over one connection; the future has all their replies, errors of
+        the server among them. Raises as ``call`` does."""
+        packed = b"".join(hiredis.pack_command(tuple(words)) for words in commands)  # type: ignore[arg-type]
+        return self._send(packed, len(commands), True)
+
+    def _send(self, packed: bytes, replies: int, all_: bool) -> asyncio.Future[Any]:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self._closed:
             answer.set_exception(Unavailable(f"{self.name}: this connection is closed"))
             return answer
-        packed = hiredis.pack_command(words)  # type: ignore[arg-type]
-        self._waiting.append(_Call(_ASKING + packed if asking else packed, answer, asking))
+        self._waiting.append(_Call(packed, answer, replies, all_))
         if self._worker is None:
             self._worker = asyncio.create_task(self._work())
         return answer
@@ -76,8 +87,6 @@ class Lane:
         if self._worker is not None:
             self._worker.cancel()
             await asyncio.wait([self._worker])
-        _fail(self._waiting, Unavailable(f"{self.name}: the connection was closed before the call was sent"))
-        self._waiting.clear()
         await self._drop()
 
     async def _work(self) -> None:
@@ -87,6 +96,9 @@ class Lane:
                 await self._exchange([call for call in batch if not call.answer.done()])
         finally:
             self._worker = None
+            if self._waiting:
+                _fail(self._waiting, self._unsent())
+                self._waiting.clear()
 
     async def _exchange(self, batch: Sequence[_Call]) -> None:
         try:
@@ -99,18 +111,16 @@ class Lane:
             _fail(batch, error)
             return
         except BaseException:
-            _fail(batch, Unavailable(f"{self.name}: the connection was closed before the call was sent"))
+            _fail(batch, self._unsent())
             raise
         answered = 0
         try:
             async with asyncio.timeout(self._timeout_s):
                 await connection.send_packed_command([call.packed for call in batch], check_health=False)
                 for call in batch:
-                    if call.asking:
-                        await _reply(connection)
-                    reply = await _reply(connection)
+                    replies = [await _reply(connection) for _ in range(call.replies)]
                     answered += 1
-                    _settle(call.answer, reply)
+                    _settle(call.answer, replies if call.all else replies[-1])
         except TimeoutError:
             await self._drop()
             _fail(batch[answered:], OutcomeUnknown(f"{self.name}: no answer within {self._timeout_s:g} s"))
@@ -132,6 +142,9 @@ class Lane:
             self._connection = await self._connect()
             self._leave = False
         return self._connection
+
+    def _unsent(self) -> Unavailable:
+        return Unavailable(f"{self.name}: the connection was closed before the call was sent")
 
     async def _drop(self) -> None:
         connection, self._connection = self._connection, None
