@@ -1,10 +1,115 @@
-"""What every test shares."""
+"""What every test shares: how much Hypothesis tries, and real servers.
 
+The servers are started at first use, one set a pytest process, and end with it. A test gets one that runs,
+answers and is empty (queues and buckets stay: give them names of their own), and may do anything to it.
+"""
+
+import asyncio
 import os
+from collections.abc import Iterator
+from typing import TypeVar
 
+import pytest
 from hypothesis import settings
+
+from holdfast.testing.servers import (
+    FauxqsServer,
+    Group,
+    MotoServer,
+    RedisCluster,
+    RedisSentinel,
+    RedisServer,
+    Server,
+    ZooKeeperEnsemble,
+    ZooKeeperServer,
+)
 
 # The same examples on every machine in CI; new ones each run at a developer's.
 settings.register_profile("ci", derandomize=True, deadline=None)
 settings.register_profile("dev", deadline=None)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+S = TypeVar("S", bound=Server | Group)
+
+
+def kept(server: S) -> Iterator[S]:
+    asyncio.run(server.start())
+    yield server
+    asyncio.run(server.stop())
+
+
+@pytest.fixture(scope="session")
+def kept_redis() -> Iterator[RedisServer]:
+    yield from kept(RedisServer())
+
+
+@pytest.fixture(scope="session")
+def kept_sentinel() -> Iterator[RedisSentinel]:
+    yield from kept(RedisSentinel())
+
+
+@pytest.fixture(scope="session")
+def kept_cluster() -> Iterator[RedisCluster]:
+    yield from kept(RedisCluster())
+
+
+@pytest.fixture(scope="session")
+def kept_moto() -> Iterator[MotoServer]:
+    yield from kept(MotoServer())
+
+
+@pytest.fixture(scope="session")
+def kept_fauxqs() -> Iterator[FauxqsServer]:
+    yield from kept(FauxqsServer())
+
+
+@pytest.fixture(scope="session")
+def kept_zookeeper() -> Iterator[ZooKeeperServer]:
+    yield from kept(ZooKeeperServer())
+
+
+@pytest.fixture(scope="session")
+def kept_ensemble() -> Iterator[ZooKeeperEnsemble]:
+    yield from kept(ZooKeeperEnsemble())
+
+
+@pytest.fixture
+async def redis_server(kept_redis: RedisServer) -> RedisServer:
+    await kept_redis.reset()
+    return kept_redis
+
+
+@pytest.fixture
+async def redis_sentinel(kept_sentinel: RedisSentinel) -> RedisSentinel:
+    await kept_sentinel.reset()
+    return kept_sentinel
+
+
+@pytest.fixture
+async def redis_cluster(kept_cluster: RedisCluster) -> RedisCluster:
+    await kept_cluster.reset()
+    return kept_cluster
+
+
+@pytest.fixture
+async def moto_server(kept_moto: MotoServer) -> MotoServer:
+    await kept_moto.heal()
+    return kept_moto
+
+
+@pytest.fixture
+async def fauxqs_server(kept_fauxqs: FauxqsServer) -> FauxqsServer:
+    await kept_fauxqs.heal()
+    return kept_fauxqs
+
+
+@pytest.fixture
+async def zookeeper_server(kept_zookeeper: ZooKeeperServer) -> ZooKeeperServer:
+    await kept_zookeeper.heal()
+    return kept_zookeeper
+
+
+@pytest.fixture
+async def zookeeper_ensemble(kept_ensemble: ZooKeeperEnsemble) -> ZooKeeperEnsemble:
+    await kept_ensemble.heal()
+    return kept_ensemble
