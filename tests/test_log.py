@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import structlog
 
-from holdfast.log import redact, set_up
+from holdfast.log import Level, redact, set_up
 
 
 @pytest.fixture(autouse=True)
@@ -68,6 +68,15 @@ def test_secrets_do_not_pass() -> None:
     logging.getLogger("library").warning("at %s", "mqtt://user:hunter2@host")
     assert "hunter2" not in out.getvalue()
     assert len(lines(out)) == 2
+
+
+@pytest.mark.parametrize("level", ["debug", "warning", "error"])
+def test_of_libraries_that_tell_all_only_warnings_pass(level: Level) -> None:
+    out = io.StringIO()
+    set_up("json", level, out)
+    logging.getLogger("botocore.credentials").info("found")
+    logging.getLogger("botocore.credentials").warning("expired")
+    assert len(lines(out)) == (level != "error")
 
 
 def test_lines_for_people() -> None:

@@ -63,6 +63,8 @@ def set_up(log_format: Format = "auto", level: Level = "info", stream: TextIO | 
         )
     )
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+    # It tells of each lookup, and at debug of what it signs: only its warnings are for the log.
+    logging.getLogger("botocore").setLevel(max(logging.WARNING, logging.getLogger().level))
     logging.captureWarnings(capture=True)
 
 

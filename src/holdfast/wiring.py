@@ -41,6 +41,7 @@ from holdfast.runtime.node import Host, Node
 from holdfast.streams.work import StreamWork
 
 if TYPE_CHECKING:
+    from holdfast.adapters.aws.setup import SqsSetup
     from holdfast.adapters.aws.sqs import Sqs
     from holdfast.adapters.aws.url import SqsUrl
     from holdfast.adapters.redis.connection import RedisConnection
@@ -57,6 +58,7 @@ T = TypeVar("T")
 
 SQLITE = "sqlite:///holdfast.db"
 FILE = "file:./holdfast-objects"
+SQS_SCHEMES = ("sqs", "https", "http")
 REDIS_SCHEMES = tuple(
     f"{scheme}{kind}" for scheme in ("redis", "rediss") for kind in ("", "+sentinel", "+cluster")
 )
@@ -97,11 +99,22 @@ class Services:
         if name not in self._queues:
             openers: dict[str, Callable[[str], Queue]] = {
                 "sqlite": lambda url: self._sqlite_queue(url, name),
-                **dict.fromkeys(("sqs", "https", "http"), lambda url: self._sqs_queue(url, name)),
+                **dict.fromkeys(SQS_SCHEMES, lambda url: self._sqs_queue(url, name)),
             }
             examples = (SQLITE, "sqs://eu-west-1/")
             self._queues[name] = self._kept(_by_scheme("queue_url", self.config.queue_url, openers, examples))
         return self._queues[name]
+
+    def queue_setup(self) -> SqsSetup | None:
+        """What makes and checks the queues of streams; None where the service makes them by itself."""
+        url = self.config.queue_url
+        if urlsplit(url).scheme not in SQS_SCHEMES:
+            return None
+        with _extra("sqs", "queue_url"):
+            from holdfast.adapters.aws.setup import SqsSetup  # noqa: PLC0415
+            from holdfast.adapters.aws.url import parse  # noqa: PLC0415
+        parsed = parse(url)
+        return SqsSetup(self._sqs_service(parsed), parsed)
 
     def coordinator(self) -> Coordinator:
         """The coordinator."""

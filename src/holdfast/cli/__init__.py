@@ -9,7 +9,20 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError, Parameter
 
 import holdfast
-from holdfast.cli import config, demo, dlq, doctor, exits, ingest, node, output, results, status, streams
+from holdfast.cli import (
+    config,
+    demo,
+    dlq,
+    doctor,
+    exits,
+    ingest,
+    node,
+    output,
+    queues,
+    results,
+    status,
+    streams,
+)
 from holdfast.errors import HoldfastError
 
 HELP = """Keyed, ordered, stateful, at-least-once work for Python.
@@ -33,6 +46,7 @@ app.command(status.status)
 app.command(results.results)
 app.command(streams.app)
 app.command(dlq.app)
+app.command(queues.app)
 app.command(doctor.doctor)
 app.command(config.app)
 app.command(demo.demo)

@@ -1,0 +1,70 @@
+"""The queues of an app's streams, made, checked and permitted together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from holdfast.adapters.aws.admin import Finding, Made, check_queue, create_queues
+from holdfast.adapters.aws.channel import dead_letter_name
+from holdfast.adapters.aws.sqs import Sqs
+from holdfast.adapters.aws.url import SqsUrl
+from holdfast.errors import ConfigError
+
+ANY = "*"
+QUEUE_ACTIONS = (
+    "sqs:ChangeMessageVisibility",
+    "sqs:DeleteMessage",
+    "sqs:GetQueueAttributes",
+    "sqs:GetQueueUrl",
+    "sqs:ReceiveMessage",
+    "sqs:SendMessage",
+)
+ACCOUNT = re.compile(r"/(\d{12})/[^/]+$")
+
+
+class SqsSetup:
+    """Where the queues of streams are, and what they need."""
+
+    def __init__(self, sqs: Sqs, url: SqsUrl) -> None:
+        self._sqs = sqs
+        self._url = url
+
+    async def create(
+        self, stream: str, *, visibility_s: float, tags: Mapping[str, str], encrypt: bool, kms_key: str
+    ) -> list[Made]:
+        """As :func:`create_queues`, for a stream."""
+        queue = self._url.queue(stream).rpartition("/")[2]
+        return await create_queues(
+            self._sqs, queue, visibility_s=visibility_s, tags=tags, encrypt=encrypt, kms_key=kms_key
+        )
+
+    async def check(self, stream: str, *, visibility_s: float) -> list[Finding]:
+        """As :func:`check_queue`, for a stream."""
+        return await check_queue(self._sqs, self._url.queue(stream), visibility_s=visibility_s)
+
+    async def statement(self, streams: Iterable[str]) -> dict[str, Any]:
+        """What a node must be allowed on the queues of ``streams``, as a statement of an IAM policy."""
+        try:
+            region = (await self._sqs.client.place()).region
+        except ConfigError:
+            region = ANY
+        arns: list[str] = []
+        for stream in streams:
+            queue = self._url.queue(stream)
+            account = found[1] if (found := ACCOUNT.search(queue)) else ANY
+            name = queue.rpartition("/")[2]
+            arns += [
+                f"arn:{partition(region)}:sqs:{region}:{account}:{each}"
+                for each in (name, dead_letter_name(name))
+            ]
+        return {"Sid": "HoldfastQueues", "Effect": "Allow", "Action": list(QUEUE_ACTIONS), "Resource": arns}
+
+
+def partition(region: str) -> str:
+    """The part of AWS that a region is in, as ARNs name it."""
+    for prefix in ("cn", "us-gov"):
+        if region.startswith(f"{prefix}-"):
+            return f"aws-{prefix}"
+    return "aws"
