@@ -1,0 +1,246 @@
+"""The log of changes, and one reader of it.
+
+Every change is noted in the very transaction that makes it: as a numbered znode, beside a write to their
+directory, which is the bell. A reader waits on the bell's watch, learns from its version how many changes
+are new, and reads just these, by name. Nobody lists claims; what a change costs does not depend on how many
+there are. Whose session ends without a word notes nothing: a watch on /services tells of those.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from kazoo.exceptions import NoNodeError
+
+from holdfast.adapters.zookeeper import layout
+from holdfast.adapters.zookeeper.records import Entry, decode_service
+from holdfast.adapters.zookeeper.session import Session, Step, create, write
+from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
+from holdfast.ports.clock import Clock
+from holdfast.ports.coordinator import Change, Claim, Member
+
+LOGGED = 5_000
+"""Changes kept at the servers."""
+
+PRUNE_EVERY = 500
+KEPT = 10_000
+"""Changes kept here for those who watch."""
+
+RETRY_S = 1.0
+READ_TOGETHER = 200
+
+_entry = msgspec.json.Decoder(Entry)
+
+
+def note(entry: Entry) -> list[Step]:
+    """The steps that note a change; :func:`noted` finds the first one's result."""
+    missing = Unavailable(f"{layout.CHANGES} is missing; a node that joins makes it anew")
+    return [
+        create(layout.CHANGE, msgspec.json.encode(entry), missing, sequence=True),
+        write(layout.CHANGES, b"", missing),
+    ]
+
+
+async def noted(session: Session, results: Iterable[Any]) -> int:
+    """The zxid of a transaction that noted a change, from its results. Now and then, prunes the log. Raises
+    OutcomeUnknown, for the change is made."""
+    path = next(result for result in results if isinstance(result, str) and result.startswith(layout.CHANGE))
+    number = int(path.removeprefix(layout.CHANGE))
+    if number % PRUNE_EVERY == 0:
+        session.spawn(_prune(session, number))
+    try:
+        stat = await session.exists(path)
+    except Unavailable as error:
+        raise OutcomeUnknown(f"made, but then: {error}") from error
+    if stat is None:
+        raise OutcomeUnknown(f"{path} was made, and is gone")
+    return int(stat.czxid)
+
+
+async def _prune(session: Session, number: int) -> None:
+    """Delete what lies further back than the log is long."""
+    kept = {layout.change_name(number + i) for i in range(-LOGGED, LOGGED)}
+    with contextlib.suppress(HoldfastError):
+        for name in await session.children(layout.CHANGES):
+            if name not in kept:
+                with contextlib.suppress(NoNodeError):
+                    await session.delete(f"{layout.CHANGES}/{name}")
+
+
+class _Missed(Exception):
+    """The log doesn't go on where we stopped reading."""
+
+
+class Feed:
+    """Reads changes from its first use on, and keeps the last of them, numbered from 1 in its own way."""
+
+    def __init__(self, session: Session, clock: Clock) -> None:
+        self._session = session
+        self._clock = clock
+        self._number = 0
+        self._missed_at = 0
+        self._changes: deque[Change] = deque(maxlen=KEPT)
+        self._members: dict[str, Member] = {}
+        self._origin = 0
+        self._version = 0
+        self._name = ""
+        self._rung = asyncio.Event()
+        self._news = asyncio.Event()
+        self._starting = asyncio.Lock()
+        self._reading: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def watch(self, after: int, wait_s: float) -> tuple[int, list[Change]]:
+        """As the port has it. Raises Unavailable if no server answers at the first use."""
+        await self._start()
+        deadline = self._clock.monotonic() + wait_s
+        while True:
+            if after < 0 or after > self._number:
+                return self._number, []
+            if after < max(self._missed_at, self._number - len(self._changes)):
+                return -1, []
+            remaining_s = deadline - self._clock.monotonic()
+            if after < self._number or remaining_s <= 0 or self._closed:
+                first = len(self._changes) - (self._number - after)
+                return self._number, [self._changes[i] for i in range(first, len(self._changes))]
+            await self._clock.wait(self._news, remaining_s)
+
+    def ring(self) -> None:
+        """Something may have changed: look."""
+        self._rung.set()
+
+    async def close(self) -> None:
+        """Stop reading; who waits gets its answer."""
+        self._closed = True
+        self._tell()
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+
+    # --- how it is done
+
+    async def _start(self) -> None:
+        async with self._starting:
+            if self._reading is None and not self._closed:
+                await self._session.sync()
+                await self._find_end()
+                self._members = await self._read_members(await self._list_services())
+                self._reading = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        while True:
+            self._rung.clear()
+            patience_s = None
+            try:
+                await self._catch_up()
+            except _Missed:
+                self._miss()
+                with contextlib.suppress(HoldfastError, NoNodeError):
+                    await self._find_end()
+                patience_s = RETRY_S
+            except (HoldfastError, NoNodeError):
+                patience_s = RETRY_S  # a connection that comes back rings as well
+            await self._clock.wait(self._rung, patience_s)
+
+    async def _catch_up(self) -> None:
+        """Read the log to its end; then what is different in /services has happened without a note."""
+        while True:
+            paths = await self._list_services()
+            known = self._members.keys() - paths
+            unknown = paths - self._members.keys()
+            noted = False
+            while entries := await self._read_log():
+                for entry, zxid in entries:
+                    noted |= entry.kind != "claim"
+                    self._apply(entry, zxid)
+            if noted:
+                continue  # the list is older than what was noted
+            joined = await self._read_members(unknown)
+            for path in sorted(known):
+                self._apply(Entry("left", path=path), 0)
+            for path, member in sorted(joined.items()):
+                self._apply(Entry("joined", path=path, member=member), 0)
+            return
+
+    def _apply(self, entry: Entry, zxid: int) -> None:
+        if entry.kind == "claim":
+            self._add(Change("claim", claim=Claim(entry.key, entry.owner, zxid)))
+        elif entry.kind == "joined" and entry.member is not None and entry.path not in self._members:
+            self._members[entry.path] = entry.member
+            self._add(Change("joined", member=entry.member))
+        elif entry.kind == "left" and entry.path in self._members:
+            self._add(Change("left", member=self._members.pop(entry.path)))
+
+    def _add(self, change: Change) -> None:
+        self._changes.append(change)
+        self._number += 1
+        self._tell()
+
+    def _miss(self) -> None:
+        self._number += 1
+        self._missed_at = self._number
+        self._changes.clear()
+        self._tell()
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+    # --- reading
+
+    async def _list_services(self) -> set[str]:
+        names = await self._session.children(layout.SERVICES, self.ring)
+        return {f"{layout.SERVICES}/{name}" for name in names}
+
+    async def _read_members(self, paths: Iterable[str]) -> dict[str, Member]:
+        ordered = sorted(paths)
+        found = await self._session.get_all(ordered)
+        return {
+            path: decode_service(path, answer[0])
+            for path, answer in zip(ordered, found, strict=True)
+            if answer is not None
+        }
+
+    async def _find_end(self) -> None:
+        """Go to the end of the log: the change whose successor isn't there."""
+        while True:
+            _, before = await self._session.get(layout.CHANGES, self.ring)
+            names = set(await self._session.children(layout.CHANGES))
+            _, stat = await self._session.get(layout.CHANGES, self.ring)
+            if (before.version, before.czxid) == (stat.version, stat.czxid):
+                break
+        ends = [name for name in names if layout.after(name) not in names]
+        self._name = layout.change_name(-1) if not ends else await self._newest(ends)
+        self._origin, self._version = stat.czxid, stat.version
+
+    async def _newest(self, names: list[str]) -> str:
+        found = await self._session.get_all(f"{layout.CHANGES}/{name}" for name in names)
+        return max(
+            (answer[1].czxid if answer else 0, name) for answer, name in zip(found, names, strict=True)
+        )[1]
+
+    async def _read_log(self) -> list[tuple[Entry, int]]:
+        """Changes that follow those read before, with their zxids; some at a time, none at the end. Raises
+        _Missed if they aren't there."""
+        _, stat = await self._session.get(layout.CHANGES, self.ring)
+        news = (stat.version - self._version) % 2**32
+        if stat.czxid != self._origin or news > LOGGED:
+            raise _Missed
+        count = min(news, READ_TOGETHER)
+        names = [self._name]
+        for _ in range(count):
+            names.append(layout.after(names[-1]))
+        found = await self._session.get_all(f"{layout.CHANGES}/{name}" for name in names[1:])
+        try:
+            entries = [(_entry.decode(answer[0]), answer[1].czxid) for answer in found if answer is not None]
+        except msgspec.DecodeError as error:
+            raise _Missed from error
+        if len(entries) < count:
+            raise _Missed
+        self._name, self._version = names[-1], self._version + count
+        return entries

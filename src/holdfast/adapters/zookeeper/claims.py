@@ -1,0 +1,218 @@
+"""Claims: read, made, replaced and freed, each in one transaction.
+
+A claim is a znode whose data is the owner's path, made by the owner's own session, and its version is the
+zxid of its making. It stands while the owner's znode exists.
+
+ZooKeeper can delete a znode at a version of its data, but any znode begins with version 0, also one that
+has taken the place of the one we looked at. So who replaces or frees a claim holds the key's lock from
+before it looks until its transaction, which takes the lock away; and who claims a free key makes and
+unmakes the lock in its transaction, which is refused while another holds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+import msgspec
+from kazoo.exceptions import NodeExistsError, NoNodeError
+
+from holdfast.adapters.zookeeper import layout
+from holdfast.adapters.zookeeper.changes import note, noted
+from holdfast.adapters.zookeeper.membership import Membership, lost
+from holdfast.adapters.zookeeper.records import Answer, Entry, decode_service
+from holdfast.adapters.zookeeper.session import Session, Step, check, create, delete, write
+from holdfast.errors import ClaimLost, OutcomeUnknown, Unavailable
+from holdfast.ports.clock import Clock
+from holdfast.ports.coordinator import Claim
+
+TRIES = 10
+LOCK_WAIT_S = 5.0
+READ_TOGETHER = 500
+
+# Other programs may write their path with the chroot before it, or without.
+_SERVICE = re.compile(r"[^\0]*/services/(?P<name>[^/\0]+)")
+
+
+class Standing(NamedTuple):
+    """A claim of a living membership, and that one's path in /services."""
+
+    claim: Claim
+    path: str
+
+
+class _Taken(Exception):
+    """The key has a claim."""
+
+
+class _Locked(Exception):
+    """The key's claim is just being replaced."""
+
+
+class _Gone(Exception):
+    """The claim that was looked at is gone, with its owner."""
+
+
+async def read(session: Session, key: str) -> Standing | None:
+    """The claim that stands on ``key``, as ``session``'s server knows it."""
+    try:
+        data, stat = await session.get(layout.task(key))
+    except NoNodeError:
+        return None
+    path = _owner(data)
+    service = await session.get_or_none(path) if path else None
+    return _judge(key, path, stat, service)
+
+
+async def read_all(session: Session, keys: Iterable[str]) -> list[Standing]:
+    """The claims that stand on ``keys``, in their order. Asks once for each owner."""
+    ordered = list(keys)
+    services: dict[str, tuple[bytes, Any] | None] = {}
+    standing = []
+    for i in range(0, len(ordered), READ_TOGETHER):
+        part = ordered[i : i + READ_TOGETHER]
+        tasks = await session.get_all(layout.task(key) for key in part)
+        paths = [_owner(answer[0]) if answer else "" for answer in tasks]
+        unknown = sorted(set(paths) - services.keys() - {""})
+        services.update(zip(unknown, await session.get_all(unknown), strict=True))
+        for key, path, answer in zip(part, paths, tasks, strict=True):
+            found = _judge(key, path, answer[1], services.get(path)) if answer else None
+            if found is not None:
+                standing.append(found)
+    return standing
+
+
+async def claim(mine: Membership, key: str, clock: Clock, request: str = "") -> Claim:
+    """Claim ``key`` if it is free; returns the claim that stands. ``request`` is told of it."""
+    mine.keys.add(key)
+    for _ in range(TRIES):
+        steps = [
+            check(mine.path, lost(mine.member.id)),
+            create(layout.lock(key), b"", _Locked()),
+            delete(layout.lock(key), _Locked()),
+        ]
+        try:
+            return await _put(mine, key, steps, request)
+        except _Locked:
+            await _until_gone(mine.session, layout.lock(key))
+            continue
+        except _Taken:
+            standing = await read(mine.session, key)
+        if standing is None:
+            await _clear(mine.session, key, clock)
+            continue
+        if standing.path != mine.path:
+            mine.keys.discard(key)
+        if request:
+            answer = Answer(claim=standing.claim)
+            await mine.session.set(request, msgspec.json.encode(answer), version=0)
+        return standing.claim
+    raise Unavailable(f"{key}: too many claim it at once")
+
+
+async def take(mine: Membership, claim: Claim, clock: Clock, request: str = "") -> Claim:
+    """Replace ``claim`` by one of our own if it stands exactly so. Raises ClaimLost if it doesn't."""
+    mine.keys.add(claim.key)
+    try:
+        async with _locked(mine.session, claim.key, clock) as unlock:
+            path = await _exactly(mine.session, claim)
+            steps = [
+                check(path, _Gone()),
+                check(mine.path, lost(mine.member.id)),
+                delete(layout.task(claim.key), _Gone()),
+                unlock,
+            ]
+            return await _put(mine, claim.key, steps, request)
+    except _Gone:
+        text = f"{claim.key}: the claim of {claim.member}, version {claim.version}, stands no more"
+        raise ClaimLost(text) from None
+
+
+async def release(session: Session, claim: Claim, clock: Clock) -> bool:
+    """Free the key if ``claim`` stands exactly so."""
+    try:
+        async with _locked(session, claim.key, clock) as unlock:
+            path = await _exactly(session, claim)
+            steps = [check(path, _Gone()), delete(layout.task(claim.key), _Gone()), unlock]
+            await noted(session, await session.commit([*steps, *note(Entry("claim", key=claim.key))]))
+    except _Gone:
+        return False
+    return True
+
+
+# --- how it is done
+
+
+def _owner(data: bytes) -> str:
+    match = _SERVICE.fullmatch(data.decode(errors="replace"))
+    return f"{layout.SERVICES}/{match['name']}" if match and match["name"] not in (".", "..") else ""
+
+
+def _judge(key: str, path: str, stat: Any, service: tuple[bytes, Any] | None) -> Standing | None:
+    if service is None:
+        return None
+    data, born = service
+    if stat.ephemeralOwner != born.ephemeralOwner and stat.czxid < born.czxid:
+        return None  # of an older session, whose path another has now
+    return Standing(Claim(key, decode_service(path, data).id, stat.czxid), path)
+
+
+async def _put(mine: Membership, key: str, steps: list[Step], request: str) -> Claim:
+    """Take ``steps`` and, with them, make our claim."""
+    claim = create(layout.task(key), mine.path.encode(), _Taken())
+    entry = Entry("claim", key=key, owner=mine.member.id)
+    answer = []
+    if request:
+        withdrawn = Unavailable(f"{request} was withdrawn")
+        answer = [write(request, msgspec.json.encode(Answer(done=True)), withdrawn, version=0)]
+    results = await mine.session.commit([*steps, claim, *note(entry), *answer])
+    return Claim(key, mine.member.id, await noted(mine.session, results))
+
+
+async def _exactly(session: Session, claim: Claim) -> str:
+    """The owner's path, if ``claim`` is what stands. Raises _Gone."""
+    standing = await read(session, claim.key)
+    if standing is None or standing.claim != claim:
+        raise _Gone
+    return standing.path
+
+
+async def _clear(session: Session, key: str, clock: Clock) -> None:
+    """Delete what the dead left behind: the claim of a session that was evicted and lives on."""
+    with contextlib.suppress(_Gone):
+        async with _locked(session, key, clock) as unlock:
+            if await read(session, key) is not None:
+                raise _Gone
+            await session.commit([delete(layout.task(key), _Gone()), unlock])
+
+
+@asynccontextmanager
+async def _locked(session: Session, key: str, clock: Clock) -> AsyncIterator[Step]:
+    """Hold a key's lock. Gives the step that takes it away, which is done unless something is raised."""
+    path, token = layout.lock(key), clock.new_id().encode()
+    try:
+        while True:
+            try:
+                await session.create(path, token)
+                break
+            except NodeExistsError:
+                await _until_gone(session, path)
+        yield delete(path, OutcomeUnknown(f"{key}: the lock was lost"))
+    except BaseException:
+        session.discard(path, token)
+        raise
+
+
+async def _until_gone(session: Session, path: str) -> None:
+    changed = asyncio.Event()
+    try:
+        async with asyncio.timeout(LOCK_WAIT_S):
+            while await session.exists(path, changed.set) is not None:
+                await changed.wait()
+                changed.clear()
+    except TimeoutError:
+        raise Unavailable(f"{path}: another is at it for {LOCK_WAIT_S:g} s") from None

@@ -1,0 +1,189 @@
+"""The coordinator in ZooKeeper.
+
+A membership is a session, and what it claims are that session's own ephemeral znodes: when it ends, for
+whatever reason, the servers remove all of it in one step. One more session, without a membership, reads,
+watches and asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from holdfast.adapters.zookeeper import claims, layout, requests
+from holdfast.adapters.zookeeper.address import ZooKeeperAddress
+from holdfast.adapters.zookeeper.changes import Feed
+from holdfast.adapters.zookeeper.membership import Membership, end_steps, lost
+from holdfast.adapters.zookeeper.records import Request, decode_service
+from holdfast.adapters.zookeeper.session import Session
+from holdfast.errors import MembershipLost, Unavailable
+from holdfast.ports.clock import Clock
+from holdfast.ports.coordinator import Change, Claim, Member
+from holdfast.ports.meter import Meter
+
+SESSION_S = 10.0
+"""Timeout of the session that holds no membership."""
+
+ASKED_TOGETHER = 64
+
+
+class ZooKeeperCoordinator:
+    """Memberships and claims in a ZooKeeper ensemble, in a layout that other programs can read and join.
+
+    The servers must give sessions of ``ttl_s``; :meth:`join` raises ConfigError if they don't."""
+
+    def __init__(self, address: ZooKeeperAddress, clock: Clock, meter: Meter) -> None:
+        self._address = address
+        self._clock = clock
+        self._meter = meter
+        self._opening = asyncio.Lock()
+        self._opened: Session | None = None
+        self._feed: Feed | None = None
+        self._joined: dict[str, Membership] = {}
+        self._asking = asyncio.Semaphore(ASKED_TOGETHER)
+        self._closed = False
+
+    # --- memberships
+
+    async def join(self, member: Member, ttl_s: float) -> None:
+        self._joined = {name: mine for name, mine in self._joined.items() if not mine.over}
+        mine = Membership(member, self._address, ttl_s, self._clock, self._meter, self._serve)
+        await mine.join()
+        self._joined[member.id] = mine
+
+    async def renew(self, member: Member, ttl_s: float) -> None:
+        mine = self._mine(member.id)
+        if mine is None:
+            raise lost(member.id)
+        with mine.living():
+            await mine.renew(member, ttl_s)
+
+    async def leave(self, member: str) -> None:
+        mine = self._joined.pop(member, None)
+        if mine is not None:
+            await mine.leave()
+
+    async def evict(self, member: str) -> bool:
+        session = await self._session()
+        await session.sync()
+        found = await session.get_or_none(layout.member(member))
+        if found is None:
+            return False
+        try:
+            await session.commit(end_steps(member, found[0].decode()))
+        except MembershipLost:
+            return False
+        return True
+
+    async def members(self) -> list[Member]:
+        session = await self._session()
+        await session.sync()
+        paths = [f"{layout.SERVICES}/{name}" for name in await session.children(layout.SERVICES)]
+        found = zip(paths, await session.get_all(paths), strict=True)
+        living = [decode_service(path, answer[0]) for path, answer in found if answer is not None]
+        return sorted(living, key=lambda member: member.id)
+
+    # --- claims
+
+    async def lookup(self, key: str) -> Claim | None:
+        session = await self._session()
+        await session.sync()
+        standing = await claims.read(session, key)
+        if standing is None:
+            return None
+        mine = self._mine(standing.claim.member)
+        if mine is not None:
+            mine.keys.add(key)
+        return standing.claim
+
+    async def claim(self, key: str, member: str) -> Claim:
+        mine = self._mine(member)
+        if mine is not None:
+            with mine.living():
+                return await claims.claim(mine, key, self._clock)
+        session = await self._session()
+        await session.sync()
+        if await session.exists(layout.member(member)) is None:
+            raise lost(member)
+        standing = await claims.read(session, key)
+        if standing is not None:
+            return standing.claim
+        async with self._asking:
+            return await requests.ask(session, self._clock, member, Request(key))
+
+    async def transfer(self, claim: Claim, to: str) -> Claim:
+        mine = self._mine(to)
+        if mine is not None:
+            with mine.living():
+                moved = await claims.take(mine, claim, self._clock)
+        else:
+            async with self._asking:
+                request = Request(claim.key, claim)
+                moved = await requests.ask(await self._session(), self._clock, to, request)
+        self._forget(claim, but=to)
+        return moved
+
+    async def release(self, claim: Claim) -> bool:
+        released = await claims.release(await self._session(), claim, self._clock)
+        self._forget(claim)
+        return released
+
+    async def claims(self, member: str | None = None) -> list[Claim]:
+        session = await self._session()
+        await session.sync()
+        mine = self._mine(member) if member is not None else None
+        if mine is not None:
+            keys = sorted(mine.keys)
+        else:
+            keys = sorted(layout.unescape(name) for name in await session.children(layout.TASKS))
+        standing = await claims.read_all(session, keys)
+        return [found.claim for found in standing if member in (None, found.claim.member)]
+
+    # --- changes
+
+    async def watch(self, after: int, wait_s: float) -> tuple[int, list[Change]]:
+        session = await self._session()
+        if self._feed is None:
+            self._feed = Feed(session, self._clock)
+        return await self._feed.watch(after, wait_s)
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._feed is not None:
+            await self._feed.close()
+        ending = [mine.end() for mine in self._joined.values()]
+        self._joined = {}
+        async with self._opening:
+            if self._opened is not None:
+                ending.append(self._opened.close())
+                self._opened = None
+        await asyncio.gather(*ending)
+
+    # --- how it is done
+
+    async def _session(self) -> Session:
+        """The session without a membership, opened at its first use."""
+        async with self._opening:
+            if self._closed:
+                raise Unavailable("this coordinator is closed")
+            if self._opened is None:
+                session = Session(self._address, SESSION_S, self._meter, changed=self._ring)
+                await session.open()
+                self._opened = session
+            return self._opened
+
+    def _ring(self) -> None:
+        if self._feed is not None:
+            self._feed.ring()
+
+    def _mine(self, member: str) -> Membership | None:
+        """A membership that was joined here and isn't known to be over."""
+        mine = self._joined.get(member)
+        return mine if mine is not None and not mine.over else None
+
+    def _forget(self, claim: Claim, *, but: str = "") -> None:
+        mine = self._mine(claim.member)
+        if mine is not None and claim.member != but:
+            mine.keys.discard(claim.key)
+
+    async def _serve(self, mine: Membership, path: str, request: Request) -> None:
+        await requests.serve(mine, self._clock, path, request)

@@ -1,0 +1,77 @@
+"""The znodes: what any program may read and join, and what only nodes of Holdfast use among themselves.
+
+::
+
+    /services/worker-0000000007    ephemeral, of a membership's session: {"host", "port", "timestamp", …}
+    /tasks/{stream id}             ephemeral, of the owner's session: the owner's path in /services
+    /holdfast/members/{id}         ephemeral, of a membership's session: its path in /services; a bell
+    /holdfast/requests/{name}      ephemeral, of the asker's session: "claim this", "take this over"
+    /holdfast/locks/{stream id}    ephemeral, for the time between looking at a claim and replacing it
+    /holdfast/changes/c-…          the last few thousand changes, in order; rung like a bell
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote, unquote
+
+SERVICES = "/services"
+TASKS = "/tasks"
+MEMBERS = "/holdfast/members"
+REQUESTS = "/holdfast/requests"
+LOCKS = "/holdfast/locks"
+CHANGES = "/holdfast/changes"
+
+DIRECTORIES = (SERVICES, TASKS, MEMBERS, REQUESTS, LOCKS, CHANGES)
+
+WORKER = f"{SERVICES}/worker-"
+CHANGE = f"{CHANGES}/c-"
+
+# What servers refuse in a name, with all beyond the basic plane, which they see as surrogates; and what
+# the escapes themselves are made of.
+_REFUSED = re.compile("[%/\0-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]")
+_RESERVED = {".": "%2E", "..": "%2E%2E", "zookeeper": "%7Aookeeper"}
+
+
+def escape(text: str) -> str:
+    """A name for a znode: the text itself wherever that can be, else percent-encoded UTF-8 in it."""
+    return _RESERVED.get(text) or _REFUSED.sub(
+        lambda match: quote(match[0], safe="", errors="surrogatepass"), text
+    )
+
+
+def unescape(name: str) -> str:
+    """The text that :func:`escape` made ``name`` of."""
+    return unquote(name, errors="surrogatepass")
+
+
+def task(key: str) -> str:
+    """The path of a key's claim."""
+    return f"{TASKS}/{escape(key)}"
+
+
+def lock(key: str) -> str:
+    """The path that keeps a key's claim as it is while it exists."""
+    return f"{LOCKS}/{escape(key)}"
+
+
+def member(member_id: str) -> str:
+    """The path by which a membership is found by its id, and rung."""
+    return f"{MEMBERS}/{escape(member_id)}"
+
+
+def basename(path: str) -> str:
+    """The last part of a path."""
+    return path.rpartition("/")[2]
+
+
+def after(name: str) -> str:
+    """The name of the change that follows the change ``name``. The server counts in 32 bits: past the
+    greatest number comes the least, so names are followed, never compared."""
+    return change_name(int(name.removeprefix("c-")) + 1)
+
+
+def change_name(number: int) -> str:
+    """The name of a change by its number, taken around 32 bits."""
+    wrapped = (number + 2**31) % 2**32 - 2**31
+    return f"c-{wrapped:010d}"

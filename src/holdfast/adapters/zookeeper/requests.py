@@ -1,0 +1,96 @@
+"""What one membership asks of another through ZooKeeper: to claim a key, or to take a claim over.
+
+Only a membership's own session can make znodes that end with it, so a claim for another member is made by
+that member. The asker leaves a request and rings; the member answers in the very transaction that makes
+the claim. A request that was taken back before its answer has had no effect and will have none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+from kazoo.exceptions import BadVersionError, NoNodeError
+
+from holdfast.adapters.zookeeper import claims, layout
+from holdfast.adapters.zookeeper.membership import Membership, lost
+from holdfast.adapters.zookeeper.records import Answer, Request
+from holdfast.adapters.zookeeper.session import Session, create, write
+from holdfast.errors import ClaimLost, MembershipLost, OutcomeUnknown, Unavailable
+from holdfast.ports.clock import Clock
+from holdfast.ports.coordinator import Claim
+
+ANSWER_S = 5.0
+
+_answer = msgspec.json.Decoder(Answer)
+_errors = {error.__name__: error for error in (ClaimLost, MembershipLost, Unavailable)}
+
+
+async def ask(session: Session, clock: Clock, member: str, request: Request) -> Claim:
+    """Have ``member`` do it; returns the claim that stands. Raises what it would raise there, Unavailable if
+    it doesn't answer, and then it never will."""
+    inbox = layout.member(member)
+    found = await session.get_or_none(inbox)
+    if found is None:
+        raise lost(member)
+    service = found[0].decode()
+    path = f"{layout.REQUESTS}/{layout.basename(service)}.{clock.new_id()}"
+    missing = Unavailable(f"{layout.REQUESTS} is missing; a node that joins makes it anew")
+    leave = create(path, msgspec.json.encode(request), missing)
+    try:
+        await session.commit([write(inbox, found[0], lost(member)), leave])
+        data, zxid = await _answered(session, clock, member, service, path)
+    finally:
+        session.discard(path)
+    answer = _answer.decode(data)
+    if answer.done:
+        return Claim(request.key, member, zxid)
+    if answer.claim is not None:
+        return answer.claim
+    raise _errors.get(answer.error, Unavailable)(answer.text)
+
+
+async def serve(mine: Membership, clock: Clock, path: str, request: Request) -> None:
+    """Do what a request asks of ``mine``, and answer."""
+    try:
+        if request.claim is None:
+            await claims.claim(mine, request.key, clock, path)
+        else:
+            await claims.take(mine, request.claim, clock, path)
+    except tuple(_errors.values()) as error:
+        answer = Answer(error=type(error).__name__, text=str(error))
+        await mine.session.set(path, msgspec.json.encode(answer), version=0)
+
+
+async def _answered(
+    session: Session, clock: Clock, member: str, service: str, path: str
+) -> tuple[bytes, int]:
+    """Wait for the answer; returns it with its zxid."""
+    changed = asyncio.Event()
+    deadline = clock.monotonic() + ANSWER_S
+    gone = False
+    try:
+        while True:
+            data, stat = await session.get(path, changed.set)
+            if stat.version:
+                return data, stat.mzxid
+            if gone:
+                raise lost(member)
+            gone = await session.exists(service, changed.set) is None
+            if gone:
+                continue  # it may have answered before it went
+            if await clock.wait(changed, deadline - clock.monotonic()):
+                changed.clear()
+            elif await _taken_back(session, path):
+                break
+    except (NoNodeError, Unavailable) as error:
+        raise OutcomeUnknown(f"{member} was asked, but then: {error}") from error
+    raise Unavailable(f"{member} doesn't answer at the coordinator")
+
+
+async def _taken_back(session: Session, path: str) -> bool:
+    try:
+        await session.delete(path, version=0)
+    except BadVersionError:
+        return False
+    return True

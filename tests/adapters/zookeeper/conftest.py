@@ -1,0 +1,70 @@
+"""A fresh part of ZooKeeper's tree for each test, and coordinators as several processes would have them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import pytest
+
+from holdfast.adapters.system.clock import SystemClock
+from holdfast.adapters.zookeeper.address import ZooKeeperAddress, parse
+from holdfast.adapters.zookeeper.coordinator import ZooKeeperCoordinator
+from holdfast.ports.clock import Clock
+from holdfast.ports.meter import Meter
+from holdfast.testing.servers.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
+
+Connect = Callable[..., ZooKeeperCoordinator]
+
+
+@pytest.fixture(scope="session")
+def zookeeper_server() -> Iterator[ZooKeeperServer]:
+    server = ZooKeeperServer()
+    asyncio.run(server.start())
+    yield server
+    asyncio.run(server.stop())
+
+
+@pytest.fixture(scope="session")
+def zookeeper_ensemble() -> Iterator[ZooKeeperEnsemble]:
+    ensemble = ZooKeeperEnsemble()
+    asyncio.run(ensemble.start())
+    yield ensemble
+    asyncio.run(ensemble.stop())
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return SystemClock()
+
+
+@pytest.fixture
+def url(zookeeper_server: ZooKeeperServer) -> str:
+    return zookeeper_server.url
+
+
+@pytest.fixture
+def address(url: str, clock: Clock) -> ZooKeeperAddress:
+    return parse(f"{url}/{clock.new_id()}")
+
+
+@pytest.fixture
+async def connect(address: ZooKeeperAddress, clock: Clock) -> AsyncIterator[Connect]:
+    """Makes coordinators, each as another process would have it, and closes them after the test."""
+    made = []
+
+    def connect(at: ZooKeeperAddress = address) -> ZooKeeperCoordinator:
+        made.append(ZooKeeperCoordinator(at, clock, Meter()))
+        return made[-1]
+
+    yield connect
+    for coordinator in made:
+        await coordinator.close()
+
+
+@pytest.fixture
+def coordinator(connect: Connect) -> ZooKeeperCoordinator:
+    return connect()
+
+
+@pytest.fixture
+def other_coordinator(connect: Connect) -> ZooKeeperCoordinator:
+    return connect()
