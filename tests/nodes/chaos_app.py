@@ -24,6 +24,7 @@ MAX_TRIES = 2
 BULK_BYTES = 200_000
 
 app = App("chaos")
+fifo = App("fifo")
 
 
 class Item(msgspec.Struct):
@@ -76,16 +77,17 @@ def junk() -> Any:
     return object()
 
 
-@app.stream(
-    "chain",
-    seq="n",
-    first_seq=0,
-    message=Item,
-    gap_timeout_s=60.0,
-    max_tries=MAX_TRIES,
-    backoff=Backoff(0.02, 0.1),
-    timeout_s=TIMEOUT_S,
-)
+RULES: dict[str, Any] = {
+    "message": Item,
+    "gap_timeout_s": 60.0,
+    "max_tries": MAX_TRIES,
+    "backoff": Backoff(0.02, 0.1),
+    "timeout_s": TIMEOUT_S,
+}
+
+
+@fifo.stream("chain", seq="queue", **RULES)
+@app.stream("chain", seq="n", first_seq=0, **RULES)
 class Chain(StreamHandler[Item]):
     """Links every message to all before it."""
 
@@ -120,6 +122,16 @@ def stop_where_told(place: Path) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
         return True
 
+    from holdfast.adapters.redis import state as redis_state
+
+    redis_commit = redis_state.RedisState.commit
+
+    async def stopping_redis_commit(self: redis_state.RedisState, wanted: Commit) -> None:
+        if obey("stop-before-commit"):
+            threading.Event().wait(0.1)
+        await redis_commit(self, wanted)
+
+    redis_state.RedisState.commit = stopping_redis_commit  # type: ignore[method-assign]
     commit, publish = sqlite_state.SqliteState.commit, sqlite_state._publish
     acquire = sqlite_lock.WriteLock.acquire
     on_their_way: list[Commit] = []

@@ -1,0 +1,176 @@
+"""Nodes on SQS and Redis, and what becomes of streams when those, or the nodes, are hurt."""
+
+import contextlib
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+from tests.nodes.cluster import STREAM, Cluster, until
+from tests.nodes.conftest import MakeCluster
+from tests.nodes.test_failures import FAIL_OVER_S, KEYS, owned
+
+from holdfast.adapters.aws.admin import create_queues
+from holdfast.adapters.aws.client import AwsClient
+from holdfast.adapters.aws.sqs import Sqs
+from holdfast.adapters.system.clock import SystemClock
+from holdfast.testing.servers import FauxqsServer, RedisServer
+
+TTL_S = 3.0
+FOREVER_S = 60.0
+OUTAGE_S = 2 * TTL_S
+
+OnServices = Callable[..., Awaitable[Cluster]]
+
+
+@pytest.fixture
+async def coordinating() -> AsyncIterator[RedisServer]:
+    """The Redis of the coordinator, which keeps nothing on disk."""
+    async with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def keeping() -> AsyncIterator[RedisServer]:
+    """The Redis of the state store, which loses nothing."""
+    async with RedisServer(appendonly=True, settings={"appendfsync": "always"}) as server:
+        yield server
+
+
+@pytest.fixture
+async def on_services(
+    coordinating: RedisServer,
+    keeping: RedisServer,
+    make_cluster: MakeCluster,
+    monkeypatch: pytest.MonkeyPatch,
+) -> AsyncIterator[OnServices]:
+    """Makes a cluster on SQS and two Redis servers."""
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def make(*, fifo: bool = False, **settings: Any) -> Cluster:
+            sqs = await stack.enter_async_context(FauxqsServer())
+            for name, value in sqs.environment().items():
+                monkeypatch.setenv(name, value)
+            cluster = make_cluster(
+                app="fifo" if fifo else "app",
+                queue_url="sqs:///{stream}.fifo" if fifo else "sqs:///",
+                coordinator_url=coordinating.url,
+                state_url=keeping.url,
+                receive_wait_s=2.0,
+                **settings,
+            )
+            client = AwsClient("sqs", SystemClock())
+            await create_queues(
+                Sqs(client), f"{STREAM}.fifo" if fifo else STREAM, visibility_s=60, encrypt=False
+            )
+            await client.close()
+            return cluster
+
+        yield make
+
+
+def all_went_on(cluster: Cluster, since: float) -> Callable[[], bool]:
+    """True once every stream has a result from after then."""
+    return lambda: all(cluster.results[key] and cluster.results[key][-1].at > since for key in KEYS)
+
+
+@pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
+async def test_a_killed_node_is_replaced_on_evidence(on_services: OnServices, fifo: bool) -> None:
+    """What other nodes had forwarded goes on at once; what the dead node alone held, when it shows again."""
+    cluster = await on_services(fifo=fifo, ttl_s=FOREVER_S, visibility_s=6.0)
+    await cluster.start("a", "b", "c")
+    async with cluster.load(KEYS, 200):
+        await cluster.until(lambda: all(len(cluster.results[key]) >= 50 for key in KEYS))
+        await owned(cluster, "b")
+        killed_at = time.time()
+        cluster.nodes["b"].signal(signal.SIGKILL)
+        await cluster.until(all_went_on(cluster, killed_at + 0.01))
+    await cluster.check(alive=["a", "c"])
+
+
+async def test_a_node_stopped_past_its_ttl_commits_nothing_when_it_goes_on(on_services: OnServices) -> None:
+    cluster = await on_services(ttl_s=TTL_S, visibility_s=6.0)
+    await cluster.start("a", "b")
+    a = cluster.nodes["a"]
+    async with cluster.load(KEYS, 150):
+        await cluster.until(lambda: all(len(cluster.results[key]) >= 30 for key in KEYS))
+        lost = await owned(cluster, "a")
+        a.order("stop-before-commit")
+        await a.stopped()
+        epochs = {key: cluster.results[key][-1].epoch for key in lost}
+        await cluster.until(lambda: all(cluster.results[key][-1].epoch > epochs[key] for key in lost))
+        a.signal(signal.SIGCONT)
+        await a.until_said("joined", times=2)
+    await cluster.check(alive=["a", "b"])
+    assert await a.metric("holdfast_fenced_total") >= 1
+
+
+@pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
+async def test_a_drained_node_hands_over_without_a_gap(on_services: OnServices, fifo: bool) -> None:
+    cluster = await on_services(fifo=fifo, ttl_s=FOREVER_S)
+    await cluster.start("a", "b")
+    async with cluster.load(KEYS, 200):
+        await cluster.until(lambda: all(len(cluster.results[key]) >= 50 for key in KEYS))
+        await owned(cluster, "a")
+        cluster.nodes["a"].signal(signal.SIGTERM)
+        assert await cluster.nodes["a"].ended() == 0
+    await cluster.check(alive=["b"])
+    (drained,) = cluster.nodes["a"].said("drained")
+    assert drained["left"] == 0
+    for key in KEYS:
+        times = [logged.at for logged in cluster.results[key]]
+        gaps = [b - a for a, b in zip(times, times[1:], strict=False)]
+        assert max(gaps) < FAIL_OVER_S
+
+
+async def forget(server: RedisServer) -> None:
+    """Lose everything and go on."""
+    async with server.client() as redis:
+        await redis.flushall()
+
+
+async def die_and_come_empty(server: RedisServer) -> None:
+    """Be killed, and started anew with nothing."""
+    server.kill()
+    await server.restart(empty=True)
+
+
+async def pause(server: RedisServer) -> None:
+    """Stand still for longer than any membership lives."""
+    server.pause()
+    began = time.monotonic()
+    await until(lambda: time.monotonic() > began + OUTAGE_S, "the outage is over")
+    server.resume()
+
+
+@pytest.mark.parametrize("hurt", [forget, die_and_come_empty, pause])
+async def test_whatever_becomes_of_the_coordinator_no_order_breaks(
+    on_services: OnServices, coordinating: RedisServer, hurt: Callable[[RedisServer], Awaitable[None]]
+) -> None:
+    cluster = await on_services(ttl_s=TTL_S, visibility_s=6.0)
+    await cluster.start("a", "b", "c")
+    async with cluster.load(KEYS, 200):
+        await cluster.until(lambda: all(len(cluster.results[key]) >= 50 for key in KEYS))
+        await hurt(coordinating)
+        await cluster.until(all_went_on(cluster, time.time()))
+    await cluster.check(alive=["a", "b", "c"])
+
+
+async def die_and_come_back(server: RedisServer) -> None:
+    """Be killed, and started anew with what was written."""
+    server.kill()
+    await server.restart()
+
+
+@pytest.mark.parametrize("hurt", [die_and_come_back, pause])
+async def test_a_state_store_that_was_away_goes_on_where_it_was(
+    on_services: OnServices, keeping: RedisServer, hurt: Callable[[RedisServer], Awaitable[None]]
+) -> None:
+    cluster = await on_services(ttl_s=TTL_S, visibility_s=6.0)
+    await cluster.start("a", "b")
+    async with cluster.load(KEYS, 150):
+        await cluster.until(lambda: all(len(cluster.results[key]) >= 50 for key in KEYS))
+        await hurt(keeping)
+        await cluster.until(all_went_on(cluster, time.time()))
+    await cluster.check(alive=["a", "b"])
