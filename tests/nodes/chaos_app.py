@@ -131,7 +131,7 @@ def stop_where_told(place: Path) -> None:
             threading.Event().wait(0.1)
         await redis_commit(self, wanted)
 
-    redis_state.RedisState.commit = stopping_redis_commit  # type: ignore[method-assign]
+    redis_state.RedisState.commit = stopping_redis_commit  # type: ignore[method-assign, assignment]
     commit, publish = sqlite_state.SqliteState.commit, sqlite_state._publish
     acquire = sqlite_lock.WriteLock.acquire
     on_their_way: list[Commit] = []

@@ -4,6 +4,7 @@ import contextlib
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -120,7 +121,7 @@ async def test_a_drained_node_hands_over_without_a_gap(on_services: OnServices, 
     assert drained["left"] == 0
     for key in KEYS:
         times = [logged.at for logged in cluster.results[key]]
-        gaps = [b - a for a, b in zip(times, times[1:], strict=False)]
+        gaps = [b - a for a, b in pairwise(times)]
         assert max(gaps) < FAIL_OVER_S
 
 
