@@ -1,7 +1,6 @@
 """A fresh part of ZooKeeper's tree for each test, and coordinators as several processes would have them."""
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -10,25 +9,9 @@ from holdfast.adapters.zookeeper.address import ZooKeeperAddress, parse
 from holdfast.adapters.zookeeper.coordinator import ZooKeeperCoordinator
 from holdfast.ports.clock import Clock
 from holdfast.ports.meter import Meter
-from holdfast.testing.servers.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
+from holdfast.testing.servers.zookeeper import ZooKeeperServer
 
 Connect = Callable[..., ZooKeeperCoordinator]
-
-
-@pytest.fixture(scope="session")
-def zookeeper_server() -> Iterator[ZooKeeperServer]:
-    server = ZooKeeperServer()
-    asyncio.run(server.start())
-    yield server
-    asyncio.run(server.stop())
-
-
-@pytest.fixture(scope="session")
-def zookeeper_ensemble() -> Iterator[ZooKeeperEnsemble]:
-    ensemble = ZooKeeperEnsemble()
-    asyncio.run(ensemble.start())
-    yield ensemble
-    asyncio.run(ensemble.stop())
 
 
 @pytest.fixture
