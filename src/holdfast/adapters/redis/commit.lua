@@ -9,10 +9,7 @@ if wrong then return wrong end
 local stands = redis.call('HMGET', checkpoint, 'epoch', 'number', 'id', 'head', 'openings', 'done', 'skipped', 'blob')
 if stands[1] ~= ARGV[5] then return {'fenced', stands[1] or '0'} end
 local number = stands[2] or '0'
-if number == ARGV[7] and stands[3] == ARGV[8] then
-  redis.call('HSET', checkpoint, 'id', ARGV[8]) -- a write, so that WAIT has something to wait for
-  return {'ok', 'again'}
-end
+if number == ARGV[7] and stands[3] == ARGV[8] then return {'ok', 'again'} end
 if number ~= ARGV[6] then return {'number', number, stands[1]} end
 local fate = ARGV[17]
 if fate == 'blob' then

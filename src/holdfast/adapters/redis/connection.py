@@ -80,6 +80,25 @@ class RedisConnection:
         except Refused as refused:
             raise self._explained(name, refused) from refused
 
+    async def together(self, key: str, *commands: Sequence[Word]) -> list[Any]:
+        """Run commands one after the other, over one connection, at the server that has ``key``."""
+        for words in commands:
+            self._meter.count("redis", str(words[0]))
+        host = await self._host(key)
+        try:
+            replies: list[Any] = await self._lane(host).together(*commands)
+        except HoldfastError:
+            self._forget(host)
+            raise
+        for words, reply in zip(commands, replies, strict=True):
+            if isinstance(reply, Refused):
+                if reply.code == "READONLY":
+                    self._lane(host).leave()
+                elif reply.code in ("MOVED", "CLUSTERDOWN"):
+                    self._forget(host)
+                raise self._explained(str(words[0]), reply)
+        return replies
+
     async def everywhere(self, *words: Word) -> list[tuple[str, Any]]:
         """Run one command at every master; ``host:port`` and reply of each. ``host:port`` is "" for the one
         server that there is without a Cluster."""

@@ -17,6 +17,7 @@ import msgspec
 
 from holdfast.adapters.redis.connection import RedisConnection, Script
 from holdfast.adapters.redis.lane import Word
+from holdfast.adapters.redis.replicas import Replicas
 from holdfast.adapters.redis.results import Results, micros, stream_of
 from holdfast.adapters.redis.shards import Shards
 from holdfast.core.ledger import COUNT_MAX, SUSPECTS_MAX, Checkpoint, Commit, RunLog, Started
@@ -71,14 +72,26 @@ class RedisState:
     """The checkpoints and results of all streams in a Redis namespace, in as many shards as the address says.
 
     Times are the server's. Calls raise what those of a ``RedisConnection`` do, and ConfigError if the
-    namespace has another number of shards. The connection is the state store's own, and closed with it."""
+    namespace has another number of shards. The connection is the state store's own, and closed with it.
 
-    def __init__(self, connection: RedisConnection, clock: Clock, *, max_state_bytes: int = 16 << 20) -> None:
+    Args:
+        wait_replicas: so many replicas must have a commit, or its outcome is unknown.
+    """
+
+    def __init__(
+        self,
+        connection: RedisConnection,
+        clock: Clock,
+        *,
+        max_state_bytes: int = 16 << 20,
+        wait_replicas: int = 0,
+    ) -> None:
         self.max_state_bytes = max_state_bytes
         self._connection = connection
         self._clock = clock
         self._shards = Shards(connection)
         self._results = Results(connection, self._shards, clock)
+        self._replicas = Replicas(connection, wait_replicas) if wait_replicas else None
 
     # --- checkpoints
 
@@ -157,6 +170,8 @@ class RedisState:
             )
         if status == b"lost":
             raise Unavailable(f"{c.key}: the pieces of its state were lost before the commit could name them")
+        if self._replicas is not None:
+            await self._replicas.confirm(shard, names[0], c)
 
     async def checkpoints(self, after: str = "", limit: int = 1000) -> list[Checkpoint]:
         begin = f"({after}" if after else "-"
@@ -191,6 +206,8 @@ class RedisState:
 
     async def close(self) -> None:
         await self._results.close()
+        if self._replicas is not None:
+            await self._replicas.close()
         await self._connection.close()
 
     async def _expire_idle(self, before: float) -> int:
