@@ -116,6 +116,18 @@ class Services:
         parsed = parse(url)
         return SqsSetup(self._sqs_service(parsed), parsed)
 
+    async def iam_policy(self, streams: Iterable[str]) -> dict[str, Any]:
+        """What AWS must allow a node of ``streams``, as an IAM policy; no statement if nothing is there."""
+        statements: list[dict[str, Any]] = []
+        if setup := self.queue_setup():
+            statements.append(await setup.statement(streams))
+        objects = urlsplit(self.config.objects_url)
+        if objects.scheme == "s3":
+            with _extra("s3", "objects_url"):
+                from holdfast.adapters.aws.setup import object_statements  # noqa: PLC0415
+            statements += object_statements(objects.netloc, objects.path)
+        return {"Version": "2012-10-17", "Statement": statements}
+
     def coordinator(self) -> Coordinator:
         """The coordinator."""
         if self._coordinator is None:

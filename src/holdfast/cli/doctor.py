@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol
 
 import msgspec
 import psutil
@@ -15,6 +15,7 @@ from holdfast import config as settings
 from holdfast.app import App
 from holdfast.cli import exits, output
 from holdfast.cli.options import DEFAULTS, Json, Options
+from holdfast.cli.queues import visibility_s
 from holdfast.cli.status import stream_names
 from holdfast.config import Config
 from holdfast.errors import ConfigError, HoldfastError, OutcomeUnknown, Unavailable
@@ -25,6 +26,17 @@ from holdfast.wiring import Services, load_app
 PROBE_TIMEOUT_S = 2.0
 MIB = 1024**2
 OBJECT = "holdfast-doctor"
+
+
+class Remark(Protocol):
+    """What an adapter says of its service's set-up."""
+
+    @property
+    def level(self) -> Literal["ok", "warning", "error"]: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def fix(self) -> str: ...
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -41,6 +53,7 @@ async def doctor(
     app: Annotated[str | None, Parameter(show_default=False)] = None,
     /,
     *,
+    iam_policy: bool = False,
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> int:
@@ -51,12 +64,16 @@ async def doctor(
     ```
     holdfast doctor
     holdfast doctor myproject.streams:app
+    holdfast doctor myproject.streams:app --iam-policy > policy.json
     ```
 
     Args:
         app: Also check this app, MODULE:NAME, against the settings.
+        iam_policy: Only print what AWS must allow the app's nodes, as the JSON of an IAM policy.
         json: Print JSON lines, one a check.
     """
+    if iam_policy:
+        return await _print_policy(app, options.load())
     findings = await examine(app, options)
     for finding in findings:
         if json:
@@ -66,6 +83,22 @@ async def doctor(
             fix = f"\n  → {finding.fix}" if finding.fix else ""
             output.say(f"{mark} {finding.check}: {finding.text}{fix}")
     return max(finding.exit_code for finding in findings)
+
+
+async def _print_policy(place: str | None, config: Config) -> int:
+    if place is None:
+        raise ConfigError(
+            "--iam-policy needs the app, whose streams it is about: holdfast doctor MODULE:NAME"
+        )
+    async with Services(config) as services:
+        policy = await services.iam_policy(load_app(place).streams)
+    if not policy["Statement"]:
+        raise ConfigError(
+            f"queue_url is {redact(config.queue_url)!r} and objects_url is {redact(config.objects_url)!r}:"
+            " neither is on AWS, so no IAM policy is needed"
+        )
+    output.say(msgspec.json.format(msgspec.json.encode(policy)).decode())
+    return exits.OK
 
 
 async def examine(place: str | None, options: Options) -> list[Finding]:
@@ -146,8 +179,10 @@ async def _services(services: Services, app: App | None) -> list[Finding]:
         )
 
     findings = [
+        *_apart(config),
         await _service("state store", config.state_url, state),
         await _service("coordinator", config.coordinator_url, coordinator),
+        *await _queues(services, app),
         await _service("queue", config.queue_url, queues),
         await _service("objects", config.objects_url, objects),
         await _service("peer", f"{config.host}:{config.port}", lambda: _reach_itself(services)),
@@ -155,6 +190,37 @@ async def _services(services: Services, app: App | None) -> list[Finding]:
     if all(finding.verdict == "ok" for finding in findings):
         findings += await _nodes(services)
     return findings
+
+
+def _apart(config: Config) -> Iterable[Finding]:
+    """Services of one host beside a queue that many hosts reach."""
+    here = [name for name in ("coordinator_url", "state_url") if getattr(config, name).startswith("sqlite:")]
+    if here and not config.queue_url.startswith("sqlite:"):
+        named = " and ".join(here)
+        text = f"the queue is not on this host, but {named} {'are' if len(here) > 1 else 'is'}"
+        fix = f"run nodes on this host only, or set {named} to what all hosts reach"
+        yield Finding("hosts", "warning", text, fix)
+
+
+async def _queues(services: Services, app: App | None) -> list[Finding]:
+    """What the service says of each stream's queue, where they have to be made."""
+    try:
+        setup = services.queue_setup()
+        if setup is None:
+            return []
+        findings = [Finding("AWS", "ok", await setup.identity())]
+    except HoldfastError as error:
+        return [Finding("AWS", "failed", str(error), "", exits.code(error))]
+    for name, spec in app.streams.items() if app else ():
+        findings += _told(f"queue of {name}", await setup.check(name, visibility_s=visibility_s(spec)))
+    return findings
+
+
+def _told(check: str, remarks: Iterable[Remark]) -> Iterable[Finding]:
+    for remark in remarks:
+        verdict = "failed" if remark.level == "error" else remark.level
+        code = exits.FAILED if verdict == "failed" else exits.OK
+        yield Finding(check, verdict, remark.text, remark.fix, code)
 
 
 async def _service(check: str, url: str, look: Callable[[], Awaitable[str]]) -> Finding:

@@ -22,7 +22,7 @@ async def create(
     /,
     *,
     tag: tuple[str, ...] = (),
-    encrypt: Annotated[bool, Parameter(negative="--no-encrypt")] = True,
+    encrypt: bool = False,
     kms_key: str = "",
     json: Json = False,
     options: Options = DEFAULTS,
@@ -37,8 +37,8 @@ async def create(
 
     Args:
         tag: Tag for every queue, as NAME=VALUE; may be repeated.
-        encrypt: Encrypt messages at rest, with keys of the service.
-        kms_key: Encrypt with this key instead: an id, an alias or an ARN.
+        encrypt: Ask for encryption at rest with the service's own keys, which AWS gives new queues anyway.
+        kms_key: Encrypt with this key: an id, an alias or an ARN.
         json: Print JSON lines, one a queue.
     """
     tags = dict(map(_tag, tag))

@@ -171,6 +171,12 @@ class AwsClient:
             self._place = await asyncio.shield(self._placing)
         return self._place
 
+    async def identity(self) -> str:
+        """How the credentials were found, such as ``env`` or ``iam-role``. Raises ConfigError if there are
+        none, Unavailable if what issues them can't be reached."""
+        await self._credentials.get()
+        return self._credentials.method
+
     async def request(
         self,
         operation: str,

@@ -44,6 +44,11 @@ class SqsSetup:
         """As :func:`check_queue`, for a stream."""
         return await check_queue(self._sqs, self._url.queue(stream), visibility_s=visibility_s)
 
+    async def identity(self) -> str:
+        """Region and source of the credentials, for people. Raises ConfigError, Unavailable."""
+        region = (await self._sqs.client.place()).region
+        return f"credentials found ({await self._sqs.client.identity()}), region {region}"
+
     async def statement(self, streams: Iterable[str]) -> dict[str, Any]:
         """What a node must be allowed on the queues of ``streams``, as a statement of an IAM policy."""
         try:
@@ -60,6 +65,20 @@ class SqsSetup:
                 for each in (name, dead_letter_name(name))
             ]
         return {"Sid": "HoldfastQueues", "Effect": "Allow", "Action": list(QUEUE_ACTIONS), "Resource": arns}
+
+
+def object_statements(bucket: str, prefix: str, region: str = ANY) -> list[dict[str, Any]]:
+    """What a node must be allowed on its objects; on every bucket, and only to read, if none is named.
+    (To whom may not list a bucket, an object that isn't there is forbidden.)"""
+    arn, below = (
+        f"arn:{partition(region)}:s3:::{bucket or ANY}",
+        f"{prefix.strip('/')}/" if prefix.strip("/") else "",
+    )
+    actions = ["s3:GetObject", "s3:PutObject"] if bucket else ["s3:GetObject"]
+    return [
+        {"Sid": "HoldfastObjects", "Effect": "Allow", "Action": actions, "Resource": f"{arn}/{below}*"},
+        {"Sid": "HoldfastBucket", "Effect": "Allow", "Action": "s3:ListBucket", "Resource": arn},
+    ]
 
 
 def partition(region: str) -> str:
