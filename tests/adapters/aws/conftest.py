@@ -14,8 +14,6 @@ from holdfast.ports.clock import Clock
 
 REGION = "eu-west-1"
 
-URLS = {"fauxqs": "http://127.0.0.1:7701", "moto": "http://127.0.0.1:7702"}
-
 
 @pytest.fixture(autouse=True)
 def account(monkeypatch: pytest.MonkeyPatch, tmp_path: pytest.TempPathFactory) -> None:
@@ -37,7 +35,8 @@ def clock() -> Clock:
 @pytest.fixture(params=["fauxqs"])
 def server(request: pytest.FixtureRequest) -> str:
     """The URL of a server that speaks SQS."""
-    return URLS[request.param]
+    endpoint: str = request.getfixturevalue(f"{request.param}_server").endpoint
+    return endpoint
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import pytest
 from holdfast.adapters.aws.queue import SqsQueue
 from holdfast.adapters.aws.sqs import Sqs
 from holdfast.ports.clock import Clock
+from holdfast.ports.queue import Queue
 from holdfast.testing.conformance import QueueConformance
 
 
@@ -20,7 +21,24 @@ class SqsConformance(QueueConformance):
         return SqsQueue(sqs, queue_name, clock, poll_max_s=2.0)
 
 
-@pytest.mark.parametrize("server", ["fauxqs", "moto"], indirect=True)
+@pytest.mark.parametrize("server", ["fauxqs"], indirect=True)
 @pytest.mark.parametrize("queue_name", ["standard", "fifo"], indirect=True)
-class TestSqsQueue(SqsConformance):
+class TestSqsQueueOnFauxqs(SqsConformance):
     pass
+
+
+@pytest.mark.parametrize("server", ["moto"], indirect=True)
+@pytest.mark.parametrize("queue_name", ["standard", "fifo"], indirect=True)
+class TestSqsQueueOnMoto(SqsConformance):
+    async def test_a_stale_receipt_changes_nothing(self, queue: Queue) -> None:
+        pytest.skip("moto takes every receipt that a message ever had")
+
+    async def test_concurrent_receivers_never_get_the_same_delivery(
+        self, queue: Queue, other_queue: Queue
+    ) -> None:
+        pytest.skip("moto hands one message to two who receive at once")
+
+    async def test_redriven_letters_come_again_in_order_as_new(self, queue: Queue) -> None:
+        if queue.seq_kind == "increasing":
+            pytest.skip("moto numbers messages at random")
+        await super().test_redriven_letters_come_again_in_order_as_new(queue)

@@ -347,7 +347,12 @@ class QueueConformance:
         )
         assert await queue.redrive(["c", "a", "none such", "b"]) == 3
         assert [letter.id for letter in await queue.dead_letters(10)] == ["d"]
-        deliveries = await _receive(queue, 3)
+        deliveries: list[Delivery] = []
+        while len(deliveries) < 3:  # one key: a queue may keep what is behind
+            some = await queue.receive(3, PATIENCE_S, LONG_S, "node")
+            assert some
+            await queue.delete([d.receipt for d in some])
+            deliveries += some
         assert {(d.body, d.attributes["name"], d.receives) for d in deliveries} == {
             (b"a", "a", 1),
             (b"b", "b", 1),
