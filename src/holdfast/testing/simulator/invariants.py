@@ -29,6 +29,7 @@ class Streams:
         self.names: dict[str, set[str]] = defaultdict(set)
         self.aside: dict[str, dict[str, str]] = defaultdict(dict)
         self.logs: dict[str, RunLog | None] = {}
+        self.buried: set[str] = set()
         self.copies: Counter[str] = Counter()
         """Messages in the queue, by identity: a reissued one has two for a while."""
 
@@ -106,6 +107,10 @@ def _queued(world: World, event: QueueEvent, streams: Streams) -> list[str]:
             return [f"{letter.id} was dead-lettered before a commit named it"]
         planned = world.plan_by_body[letter.body]
         healthy = planned.fails >= 0 and planned.kills >= 0
+        again = letter.id in streams.buried  # a late copy of one that was set aside before changes nothing
+        streams.buried.add(letter.id)
+        if again:
+            return []
         if healthy and not letter.reason.startswith("parked") and not _may_be_late(world):
             return [f"{letter.id} was healthy and dead-lettered: {letter.reason}"]
     return []

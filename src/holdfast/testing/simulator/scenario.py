@@ -64,6 +64,9 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     fifo: bool
     """The queue keeps each key's order, and its numbers are the seqs."""
     hold_max_s: float
+    receives: int
+    """How many receives a node may have under way."""
+    linger_s: float
     weather: Weather
     drift: float
     messages: tuple[Planned, ...]
@@ -100,6 +103,8 @@ def make(seed: int) -> Scenario:
         frees_on_evict=random.random() < 0.5,
         fifo=fifo,
         hold_max_s=math.inf if fifo else random.choice((math.inf, HOLD_MAX_S)),
+        receives=random.choice((1, 4)),
+        linger_s=random.choice((0.0, 0.05)),
         weather=weather,
         drift=random.choice((0.0, 0.0, 0.004)),
         messages=_messages(random, kind),

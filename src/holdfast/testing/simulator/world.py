@@ -298,6 +298,7 @@ class World:
             log=self.log,
             choose=self._choose_keys if scenario.fifo else self._choose,
         )
+        self.queue.max_receives, self.queue.linger_s = scenario.receives, scenario.linger_s
         self.coordinator = CheckedCoordinator(self.clock, self.log)
         self.state = MemoryState(self.clock, history=self.log)
         self.network = MemoryNetwork(self.clock)
