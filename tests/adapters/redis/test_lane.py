@@ -141,7 +141,7 @@ async def test_a_connection_that_is_not_made_in_time_sends_nothing() -> None:
         raise AssertionError
 
     lane = Lane("server", connect, 0.05)
-    with pytest.raises(Unavailable, match="no connection within 0.05 s"):
+    with pytest.raises(Unavailable, match="no connection within"):
         await lane.call("ECHO", "a")
     await lane.close()
 
@@ -176,7 +176,7 @@ async def test_an_answer_that_takes_too_long_is_unknown_and_never_taken_for_anot
 
     await town.serve(speak)
     lane = town.lane(0.05)
-    with pytest.raises(OutcomeUnknown, match="no answer within 0.05 s"):
+    with pytest.raises(OutcomeUnknown, match="no answer within"):
         await lane.call("ECHO", "slow")
     slow.set()
     assert await lane.call("ECHO", "quick") == b"quick"
@@ -249,7 +249,8 @@ async def test_asking_goes_in_front_of_its_command(town: Town) -> None:
 
     await town.serve(speak)
     lane = town.lane()
-    assert await asyncio.gather(lane.call("GET", "a"), lane.call("GET", "b", asking=True)) == [b"1", b"3"]
+    first, second = lane.call("GET", "a"), lane.call("GET", "b", asking=True)
+    assert (await first, await second) == (b"1", b"3")
     assert heard == [[b"GET", b"a"], [b"ASKING"], [b"GET", b"b"]]
 
 

@@ -35,8 +35,7 @@ from holdfast.errors import ConfigError, HoldfastError, OperationRefused, Unavai
             "raise maxmemory",
         ),
         (
-            "ERR Error running script (call to f_1): @user_script:1: @user_script: 1: The user executing the"
-            " script can't run this command or subcommand",
+            "ERR Error running script (call to f_1): @user_script:1: The user can't run this command",
             ConfigError,
             "ACL",
         ),

@@ -1,0 +1,52 @@
+"""What the tests on Redis share."""
+
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from holdfast.adapters.redis.connection import RedisConnection, parse
+from holdfast.adapters.redis.coordinator import RedisCoordinator
+from holdfast.adapters.system.clock import SystemClock
+from holdfast.ports.clock import Clock
+from holdfast.ports.meter import Meter
+
+Connect = Callable[..., RedisConnection]
+Coordinate = Callable[..., RedisCoordinator]
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return SystemClock()
+
+
+@pytest.fixture
+def meter() -> Meter:
+    return Meter()
+
+
+@pytest.fixture
+async def connect(meter: Meter) -> AsyncIterator[Connect]:
+    """Makes connections to URLs; they end with the test."""
+    made = []
+
+    def connect(url: str, timeout_s: float = 5.0) -> RedisConnection:
+        made.append(RedisConnection(parse(url), meter, timeout_s=timeout_s))
+        return made[-1]
+
+    yield connect
+    for connection in made:
+        await connection.close()
+
+
+@pytest.fixture
+async def coordinate(connect: Connect, clock: Clock) -> AsyncIterator[Coordinate]:
+    """Makes coordinators at URLs; they end with the test."""
+    made = []
+
+    def coordinate(url: str, timeout_s: float = 5.0) -> RedisCoordinator:
+        made.append(RedisCoordinator(connect(url, timeout_s), clock))
+        return made[-1]
+
+    yield coordinate
+    for coordinator in made:
+        await coordinator.close()
