@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.app import App
 from holdfast.config import load
 from holdfast.errors import ConfigError
 from holdfast.ports.meter import Meter
 from holdfast.ports.objects import Objects
 from holdfast.ports.queue import Outgoing
 from holdfast.protocol.peer import Done, Probe, Reply, Request
-from holdfast.wiring import Services, limits, load_app, open_objects, open_slot_objects
+from holdfast.wiring import Services, check_app, limits, load_app, open_objects, open_slot_objects
 
 
 @pytest.fixture(autouse=True)
@@ -104,6 +105,17 @@ async def test_urls_that_nothing_serves(setting: str, url: str) -> None:
         }
         with pytest.raises(ConfigError, match=rf"^{setting} is '.*(use|write) "):
             opening[setting]()
+
+
+async def test_a_seq_of_the_queue_needs_a_queue_that_numbers_messages() -> None:
+    app = App("jobs")
+    app.stream("jobs", seq="queue", key="k")(lambda message, context: None)
+    for url in ("sqlite:///holdfast.db", "sqs:///{stream}.fifo"):
+        async with Services(load({"queue_url": url})) as services:
+            check_app(services, app)
+    async with Services(load({"queue_url": "sqs:///"})) as services:
+        with pytest.raises(ConfigError, match=r"stream 'jobs' has seq='queue', and queue_url is 'sqs:///'"):
+            check_app(services, app)
 
 
 def test_limits_follow_the_config() -> None:

@@ -38,6 +38,7 @@ from holdfast.ports.state import StateStore
 from holdfast.runtime.limits import FORWARD_BYTES_MAX, Limits
 from holdfast.runtime.metrics import NodeMetrics
 from holdfast.runtime.node import Host, Node
+from holdfast.streams.codec import QUEUE_NUMBER
 from holdfast.streams.work import StreamWork
 
 if TYPE_CHECKING:
@@ -285,7 +286,7 @@ def _open_objects(url: str, open_file: Callable[[Path], Objects]) -> Objects:
 def make_node(services: Services, place: str) -> Node:
     """A node that runs the app at ``module:name``, not started yet. Raises ConfigError."""
     config, app = services.config, load_app(place)
-    check(config, app.streams.values())
+    check_app(services, app)
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
 
@@ -308,6 +309,19 @@ def make_node(services: Services, place: str) -> Node:
     node = Node(host, [streams])
     registry.register(NodeMetrics(host, streams.load, lambda: gauges(streams)))
     return node
+
+
+def check_app(services: Services, app: App) -> None:
+    """Raise ConfigError if the streams of ``app`` can't run on these services, or contradict the config."""
+    config = services.config
+    check(config, app.streams.values())
+    for name, stream in app.streams.items():
+        if services.queue(name).seq_kind == "absent" and stream.seq == QUEUE_NUMBER:
+            raise ConfigError(
+                f"stream {name!r} has seq='queue', and queue_url is {redact(config.queue_url)!r}: that queue"
+                " doesn't number messages; declare seq= as the field that holds it, leave it out, or use a"
+                " FIFO queue, whose name ends in '.fifo'"
+            )
 
 
 def gauges(streams: StreamWork) -> Iterable[tuple[str, str, float]]:

@@ -21,7 +21,7 @@ from holdfast.config import Config
 from holdfast.errors import ConfigError, HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.log import redact
 from holdfast.protocol.peer import Done, Probe, Reply, Request
-from holdfast.wiring import Services, load_app
+from holdfast.wiring import Services, check_app, load_app
 
 PROBE_TIMEOUT_S = 2.0
 MIB = 1024**2
@@ -111,11 +111,11 @@ async def examine(place: str | None, options: Options) -> list[Finding]:
     findings = [Finding("settings", "ok", f"sound; {changed} of them set, see `holdfast config show`")]
     findings += _unknown_variables()
     findings += _machine(config)
-    app = None
-    if place:
-        app, finding = _app(place, config)
-        findings.append(finding)
     async with Services(config) as services:
+        app = None
+        if place:
+            app, finding = _app(place, services)
+            findings.append(finding)
         findings += await _services(services, app)
     return findings
 
@@ -143,12 +143,13 @@ def _machine(config: Config) -> Iterable[Finding]:
         yield Finding("machine", "ok", text)
 
 
-def _app(place: str, config: Config) -> tuple[App | None, Finding]:
+def _app(place: str, services: Services) -> tuple[App | None, Finding]:
     try:
         app = load_app(place)
-        settings.check(config, app.streams.values())
-    except ConfigError as error:
-        return None, Finding("app", "failed", str(error), "correct it, then run this again", exits.USAGE)
+        check_app(services, app)
+    except HoldfastError as error:
+        fix = "correct it, then run this again"
+        return None, Finding("app", "failed", str(error), fix, exits.code(error))
     return app, Finding("app", "ok", f"{app.name} declares {', '.join(sorted(app.streams))}")
 
 

@@ -8,10 +8,9 @@ from cyclopts import App, Parameter
 
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
-from holdfast.config import check
 from holdfast.errors import ConfigError
 from holdfast.streams.spec import StreamSpec
-from holdfast.wiring import Services, load_app
+from holdfast.wiring import Services, check_app, load_app
 
 app = App(name="queues", help="The queues of an app's streams, where the service wants them made.")
 
@@ -43,16 +42,14 @@ async def create(
     """
     tags = dict(map(_tag, tag))
     async with Services(options.load()) as services:
-        streams = load_app(place).streams
-        check(services.config, streams.values())
+        declared = load_app(place)
+        check_app(services, declared)
         setup = services.queue_setup()
         if setup is None:
             if not json:
                 output.say("nothing to do: this service makes a queue when it is first used")
             return
-        for name in streams:
-            services.queue(name)  # refuses names that can't be, and streams that would share a queue
-        for name, spec in streams.items():
+        for name, spec in declared.streams.items():
             hidden_s = visibility_s(spec)
             for made in await setup.create(
                 name, visibility_s=hidden_s, tags=tags, encrypt=encrypt, kms_key=kms_key
