@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 SLOTS = 16384
 BUS_ABOVE = 10000
-DOWN_AFTER_MS = 500
+DOWN_AFTER_MS = 1500
+"""Longer than the second that a Sentinel may let pass before it connects to a server again."""
+
 NODE_TIMEOUT_MS = 1500
 REPLICATION = {"repl-diskless-sync-delay": "0", "repl-timeout": "5"}
 
@@ -69,8 +71,11 @@ class RedisServer(Server):
         return f"rediss://{who}{self.address}?ca={self.ca}" if self._tls else f"redis://{who}{self.address}"
 
     def client(self) -> Redis:
-        """A client as the default user, to be closed: ``async with server.client() as redis``."""
+        """A client as the default user that tries nothing twice, to be closed: ``async with
+        server.client() as redis``."""
         from redis.asyncio import Redis  # noqa: PLC0415 (an extra)
+        from redis.asyncio.retry import Retry  # noqa: PLC0415
+        from redis.backoff import NoBackoff  # noqa: PLC0415
 
         return Redis(
             host=HOST,
@@ -78,6 +83,7 @@ class RedisServer(Server):
             password=self.password or None,
             decode_responses=True,
             socket_timeout=ASK_TIMEOUT_S,
+            retry=Retry(NoBackoff(), 0),
             ssl=self._tls,
             ssl_ca_certs=str(self.ca) if self._tls else None,
         )
@@ -225,7 +231,7 @@ class RedisSentinel(Group):
             except Unavailable:
                 return False
             found[:] = [master]
-            return master is not dead and (await _info(master, "replication")).get("role") == "master"
+            return master is not dead and not any(await asyncio.gather(*map(self._busy, self.sentinels)))
 
         await until(another, "another master")
         return found[0]
@@ -257,6 +263,11 @@ class RedisSentinel(Group):
             and told["slaves"] == len(self.redis) - 1
             and told["sentinels"] == len(self.sentinels)
         )
+
+    async def _busy(self, sentinel: Sentinel) -> bool:
+        """Whether it leads a fail-over, or still takes for the master what no longer is."""
+        told = await _ask(sentinel, "SENTINEL", "MASTER", self.service)
+        return any(flag in told for flag in ("failover_in_progress", "s_down"))
 
     async def _told(self, sentinel: Sentinel) -> str:
         return str((await self._view(sentinel)).get("address", ""))
