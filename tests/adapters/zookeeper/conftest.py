@@ -34,8 +34,8 @@ async def connect(address: ZooKeeperAddress, clock: Clock) -> AsyncIterator[Conn
     """Makes coordinators, each as another process would have it, and closes them after the test."""
     made = []
 
-    def connect(at: ZooKeeperAddress = address) -> ZooKeeperCoordinator:
-        made.append(ZooKeeperCoordinator(at, clock, Meter()))
+    def connect(at: ZooKeeperAddress = address, meter: Meter | None = None) -> ZooKeeperCoordinator:
+        made.append(ZooKeeperCoordinator(at, clock, meter or Meter()))
         return made[-1]
 
     yield connect

@@ -100,15 +100,8 @@ class ZooKeeperCoordinator:
         if mine is not None:
             with mine.living():
                 return await claims.claim(mine, key, self._clock)
-        session = await self._session()
-        await session.sync()
-        if await session.exists(layout.member(member)) is None:
-            raise lost(member)
-        standing = await claims.read(session, key)
-        if standing is not None:
-            return standing.claim
         async with self._asking:
-            return await requests.ask(session, self._clock, member, Request(key))
+            return await requests.ask(await self._session(), self._clock, member, Request(key))
 
     async def transfer(self, claim: Claim, to: str) -> Claim:
         mine = self._mine(to)
