@@ -74,9 +74,11 @@ class Results:
         while True:
             found = await self._read(after, limit, stream)
             remaining_s = deadline - self._clock.monotonic()
-            if found or remaining_s <= 0 or self._closings != closings:
+            if found or remaining_s <= 0:
                 return found
             await self._wait(after, stream, remaining_s)
+            if self._closings != closings:
+                return []
 
     async def find(self, key: str, name: str) -> Logged | None:
         """As the port says of ``result``."""

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from holdfast.adapters.redis import durability
 from holdfast.adapters.redis.connection import RedisConnection, Script
 from holdfast.adapters.redis.lane import Word
 from holdfast.adapters.redis.replicas import Replicas
@@ -203,6 +204,10 @@ class RedisState:
 
     async def expire(self, results_before: float, idle_before: float) -> tuple[int, int]:
         return await self._results.expire(results_before), await self._expire_idle(idle_before)
+
+    async def check(self) -> list[durability.Risk]:
+        """What the servers' settings put at risk. Raises Unavailable."""
+        return await durability.check(self._connection)
 
     async def close(self) -> None:
         await self._results.close()
