@@ -18,6 +18,7 @@ from holdfast.ports.clock import Clock
 HOLD_MAX_S = 12 * 3600
 GROUP = re.compile(r"[!-~]{1,128}")
 FIFO = ".fifo"
+SYSTEM_ATTRIBUTES = ("ApproximateReceiveCount", "SequenceNumber", "MessageGroupId", "SentTimestamp")
 
 
 class RedrivePolicy(msgspec.Struct, rename="camel"):
@@ -86,7 +87,7 @@ class Channel:
             "MaxNumberOfMessages": limit,
             "WaitTimeSeconds": wait,
             "VisibilityTimeout": _visibility(visibility_s),
-            "MessageSystemAttributeNames": ["All"],
+            "MessageSystemAttributeNames": SYSTEM_ATTRIBUTES,
             "MessageAttributeNames": ["All"],
         }
         if self.fifo:  # a repetition of ours is answered with the same messages

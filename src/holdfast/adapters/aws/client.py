@@ -206,6 +206,8 @@ class AwsClient:
         what = f"{self.service}:{operation} on {resource}"
         unknown = False
         for tried in itertools.count(1):
+            if self._closed:
+                raise Unavailable(f"{what} was not done: the client is closed")
             used = await self._credentials.get()
             draft = Draft(method, str(target), dict(headers or ()), body, self._now(), sign_body)
             draft.headers["Host"] = target.host_port_subcomponent or ""
@@ -297,8 +299,6 @@ class AwsClient:
         return self._signer
 
     def _session(self, place: Place) -> aiohttp.ClientSession:
-        if self._closed:
-            raise aiohttp.ClientConnectionError("the client is closed")
         if self._http is None:
             self._http = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(
