@@ -120,6 +120,7 @@ async def test_a_busy_server_has_done_nothing(redis_server: RedisServer, connect
                 await _often(connection, "GET")
     finally:
         await connection.command("k", "SCRIPT", "KILL")
+        await asyncio.wait([spin])
         await connection.everywhere("CONFIG", "SET", "lua-time-limit", "5000")
     with pytest.raises(OperationRefused):
         await spin

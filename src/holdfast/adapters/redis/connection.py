@@ -50,6 +50,7 @@ class RedisConnection:
         self._slots: list[Host | None] = []
         self._finding = asyncio.Lock()
         self._subscriptions: set[Subscription] = set()
+        self._closed = False
 
     def apart(self, timeout_s: float) -> RedisConnection:
         """Another connection to the same, for calls that may block the server's answers for long: they hold
@@ -128,6 +129,7 @@ class RedisConnection:
                 subscription = Subscription(self, connection, self._timeout_s)
                 try:
                     await subscription.begin(channels)
+                    self._check_open()
                 except BaseException:
                     await discard(connection)
                     raise
@@ -143,7 +145,8 @@ class RedisConnection:
         return subscription
 
     async def close(self) -> None:
-        """Disconnect. What is under way fails."""
+        """Disconnect. What is under way fails, and so does what comes."""
+        self._closed = True
         await asyncio.gather(
             *(lane.close() for lane in self._lanes.values()),
             *(subscription.close() for subscription in list(self._subscriptions)),
@@ -299,6 +302,7 @@ class RedisConnection:
 
     async def _open(self, host: Host, *, db: int | None = None, credentials: bool = True) -> Connection:
         """A new connection, let in and ready. Raises Unavailable or ConfigError."""
+        self._check_open()
         address = self.address
         options: dict[str, Any] = {
             "host": host[0],
@@ -329,6 +333,10 @@ class RedisConnection:
             await discard(connection)
             raise
         return connection
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Unavailable(f"{self.address}: this connection is closed")
 
     def _ended(self, subscription: Subscription) -> None:
         self._subscriptions.discard(subscription)

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.adapters.redis.connection import RedisConnection, Script
 from holdfast.adapters.redis.feed import Feed
-from holdfast.errors import ClaimLost, MembershipLost
+from holdfast.errors import ClaimLost, MembershipLost, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Change, Claim, Member
 
@@ -100,11 +100,25 @@ class RedisCoordinator:
     # --- changes
 
     async def watch(self, after: int, wait_s: float) -> tuple[int, list[Change]]:
+        try:
+            return await self._watch(after, wait_s)
+        except Unavailable:
+            if not self._closed:
+                raise
+            return after, []
+
+    async def close(self) -> None:
+        self._closed = True
+        await self._feed.close()
+        await self._connection.close()
+
+    # --- how it is done
+
+    async def _watch(self, after: int, wait_s: float) -> tuple[int, list[Change]]:
         deadline = self._clock.monotonic() + wait_s
         while True:
             rung = self._feed.rung
-            if not self._closed:
-                await self._feed.begin()
+            await self._feed.begin()
             if after < 0 or after > self._feed.last:
                 return self._feed.last, []
             messages = self._feed.after(after)
@@ -113,35 +127,30 @@ class RedisCoordinator:
             if messages:
                 return self._feed.last, [change for m in messages if (change := self._change(m))]
             remaining_s = deadline - self._clock.monotonic()
-            if remaining_s <= 0 or self._closed:
+            if remaining_s <= 0:
                 return after, []
             if self._lapse_at <= self._clock.monotonic():
                 await self.members()  # a time to live ends silently: who looks tells the others
             else:
                 await self._clock.wait(rung, min(remaining_s, self._lapse_at - self._clock.monotonic()))
 
-    async def close(self) -> None:
-        self._closed = True
-        await self._feed.close()
-        self._feed.ring()
-        await self._connection.close()
-
-    # --- how it is done
-
     async def _run(self, script: Script, *arguments: str | bytes | int) -> Any:
         return await self._connection.script(script, (self._root,), *arguments)
 
     def _change(self, message: bytes) -> Change | None:
-        """What a message tells; None if that is nothing known, as from a later version."""
+        """What a message tells; None if it isn't understood: a later version may tell more."""
         kind, _, told = message.partition(b" ")
-        if kind == b"claim":
-            version, member, key = told.decode().split(" ", 2)
-            return Change("claim", claim=Claim(key, member, int(version)))
-        if kind == b"joined":
-            self._lapse_at = 0.0  # when it lapses is not told: look
-            return Change("joined", member=_member.decode(told))
-        if kind == b"left":
-            return Change("left", member=_member.decode(told))
+        try:
+            if kind == b"claim":
+                version, member, key = told.decode().split(" ", 2)
+                return Change("claim", claim=Claim(key, member, int(version)))
+            if kind == b"joined":
+                self._lapse_at = 0.0  # when it lapses is not told: look
+                return Change("joined", member=_member.decode(told))
+            if kind == b"left":
+                return Change("left", member=_member.decode(told))
+        except (ValueError, msgspec.MsgspecError):
+            pass
         return None
 
 
