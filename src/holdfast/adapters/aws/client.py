@@ -338,7 +338,7 @@ class AwsClient:
         endpoint = URL(client.meta.endpoint_url)
         proxies = get_environ_proxies(str(endpoint))
         return Place(
-            endpoint=endpoint if endpoint.path else endpoint / "",
+            endpoint=endpoint,
             region=client.meta.region_name.replace("aws-global", "us-east-1"),
             config=client.meta.config,
             tries=(getattr(client.meta.config, "retries", None) or {}).get("total_max_attempts", TRIES),

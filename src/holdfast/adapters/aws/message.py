@@ -69,8 +69,9 @@ def decode(message: Message) -> tuple[bytes, dict[str, str], str]:
             body = base64.b64decode(message.body.strip(), validate=True)
             del found[BODY]
         if PACKED in found:
-            found |= {str(name): str(value) for name, value in json.loads(found[PACKED]).items()}
+            packed = {str(name): str(value) for name, value in json.loads(found[PACKED]).items()}
             del found[PACKED]
+            found |= packed
     except (ValueError, AttributeError):
         pass  # not of our making: it stays as it is
     return body, found, letter
