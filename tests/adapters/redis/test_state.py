@@ -30,9 +30,8 @@ PATIENCE_S = 10.0
 MakeState = Callable[..., RedisState]
 
 
-def new_state(url: str, *, meter: Meter | None = None, wait_replicas: int = 0) -> RedisState:
-    connection = RedisConnection(parse(url), meter or Meter())
-    return RedisState(connection, SystemClock(), max_state_bytes=2 << 20, wait_replicas=wait_replicas)
+def new_state(url: str, meter: Meter | None = None) -> RedisState:
+    return RedisState(RedisConnection(parse(url), meter or Meter()), SystemClock(), max_state_bytes=2 << 20)
 
 
 @pytest.fixture
@@ -40,8 +39,8 @@ async def make_state() -> AsyncIterator[MakeState]:
     """Makes state stores at URLs; they end with the test."""
     made = []
 
-    def make(url: str, **options: object) -> RedisState:
-        made.append(new_state(url, **options))  # type: ignore[arg-type]
+    def make(url: str, meter: Meter | None = None) -> RedisState:
+        made.append(new_state(url, meter))
         return made[-1]
 
     yield make
@@ -349,7 +348,7 @@ async def test_a_reader_passes_no_shard_whose_clock_is_behind(
 
 async def test_a_waiting_reader_makes_one_call(redis_server: RedisServer, make_state: MakeState) -> None:
     meter = Meter()
-    reader, writer = make_state(redis_server.url, meter=meter), make_state(redis_server.url)
+    reader, writer = make_state(redis_server.url, meter), make_state(redis_server.url)
     opened = await writer.open(KEY, 0, "member-a")
     readers = [asyncio.create_task(reader.results(0, 10, PATIENCE_S, stream)) for stream in ("s", "s", "")]
     await blocked(redis_server, 2)
@@ -426,7 +425,7 @@ async def test_a_name_used_again_outlives_its_first_result(state: RedisState) ->
 
 
 async def test_a_commit_waits_for_replicas(redis_sentinel: RedisSentinel, make_state: MakeState) -> None:
-    state = make_state(redis_sentinel.url, wait_replicas=2)
+    state = make_state(redis_sentinel.url + "?wait_replicas=2")
     opened = {f"s/{i}": await state.open(f"s/{i}", 0, "member") for i in range(20)}
     await asyncio.gather(
         *(state.commit(next_commit(c, results=(Result("0:1", b"r"),))) for c in opened.values())
@@ -439,7 +438,7 @@ async def test_a_commit_waits_for_replicas(redis_sentinel: RedisSentinel, make_s
 async def test_a_commit_that_replicas_lack_is_of_unknown_outcome(
     redis_server: RedisServer, make_state: MakeState
 ) -> None:
-    state = make_state(redis_server.url, wait_replicas=1)
+    state = make_state(redis_server.url + "?wait_replicas=1")
     opened = await state.open(KEY, 0, "member-a")
     commit = next_commit(opened, results=(Result("0:1", b"r"),))
     for _ in range(2):
@@ -453,7 +452,7 @@ async def test_a_commit_that_replicas_lack_is_of_unknown_outcome(
 async def test_a_wait_for_a_commit_that_stands_no_more_is_of_unknown_outcome(
     redis_sentinel: RedisSentinel, make_state: MakeState
 ) -> None:
-    state = make_state(redis_sentinel.url, wait_replicas=1)
+    state = make_state(redis_sentinel.url + "?wait_replicas=1")
     first = next_commit(await state.open(KEY, 0, "member-a"))
     await state.commit(first)
     await state.commit(next_commit(await standing(state)))

@@ -28,7 +28,8 @@ _SCHEMES = {(kind, tls): scheme for scheme, (kind, tls) in _KINDS.items()}
 _PORTS: dict[Kind, int] = {"single": 6379, "sentinel": 26379, "cluster": 6379}
 _SHARDS: dict[Kind, int] = {"single": 1, "sentinel": 1, "cluster": 16}
 _SHARDS_MAX = 1024
-_PARAMETERS = ("namespace", "shards", "ca", "cert", "key")
+_REPLICAS_MAX = 16
+_PARAMETERS = ("namespace", "shards", "wait_replicas", "ca", "cert", "key")
 _HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^:\[\]]+)(:(?P<port>[0-9]{1,5}))?")
 _NAMESPACE = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
@@ -45,6 +46,7 @@ class RedisAddress:
         ca, cert, key: files for TLS: who is trusted, and what this side shows ("": the system's, nothing).
         namespace: begins every key, so that several may share a server.
         shards: parts that the state store's keys are spread over in a Cluster.
+        wait_replicas: replicas that must have a commit before the state store calls it done.
     """
 
     kind: Kind
@@ -59,6 +61,7 @@ class RedisAddress:
     key: str = ""
     namespace: str = "holdfast"
     shards: int = 1
+    wait_replicas: int = 0
 
     def __str__(self) -> str:
         user = f"{self.username}@" if self.username else ""
@@ -104,7 +107,8 @@ def parse(url: str) -> RedisAddress:
         cert=parameters.get("cert", ""),
         key=parameters.get("key", ""),
         namespace=_namespace(scheme, parameters.get("namespace", "holdfast")),
-        shards=_shards(scheme, parameters.get("shards", str(_SHARDS[kind]))),
+        shards=_number(scheme, parameters, "shards", _SHARDS[kind], 1, _SHARDS_MAX),
+        wait_replicas=_number(scheme, parameters, "wait_replicas", 0, 0, _REPLICAS_MAX),
     )
 
 
@@ -168,7 +172,8 @@ def _namespace(scheme: str, text: str) -> str:
     return text
 
 
-def _shards(scheme: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= _SHARDS_MAX):
-        raise ConfigError(f"{scheme}: shards is {text!r}; write a number from 1 to {_SHARDS_MAX}")
+def _number(scheme: str, parameters: dict[str, str], name: str, default: int, least: int, most: int) -> int:
+    text = parameters.get(name, str(default))
+    if not (text.isascii() and text.isdigit() and least <= int(text) <= most):
+        raise ConfigError(f"{scheme}: {name} is {text!r}; write a number from {least} to {most}")
     return int(text)

@@ -1,7 +1,7 @@
 """Replicas: what a commit may wait for, so that a fail-over doesn't lose it unnoticed.
 
 It is no consensus. A fail-over may still choose a replica that wasn't among those which answered, unless
-``count`` is all of them; and a commit whose wait failed stands, until its repetition is answered.
+all are asked for; a replica has a commit in memory, perhaps not on disk; and one whose wait failed stands.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ class _Waiting(NamedTuple):
 
 
 class Replicas:
-    """Asks ``count`` replicas for what was committed, once for all commits that wait at the same time."""
+    """Asks as many replicas as the address says for what was committed, once for all commits that wait at the
+    same time."""
 
-    def __init__(self, connection: RedisConnection, count: int) -> None:
+    def __init__(self, connection: RedisConnection) -> None:
         self._connection = connection.apart(WAIT_S + TIMEOUT_S)
-        self._count = count
+        self._count = connection.address.wait_replicas
         self._waiting: dict[int, list[_Waiting]] = {}
         self._workers: dict[int, asyncio.Task[None]] = {}
 

@@ -34,7 +34,7 @@ UNNAMED_S = 600
 """How long pieces are kept that no commit names."""
 
 CHANCE = 1 << 20
-"""Epochs are spread over so many numbers, about a second's worth."""
+"""Where a server's clock is behind its last epoch, the next is one of so many."""
 
 PEEKS_MAX = 5
 """How often a state is fetched that is replaced meanwhile."""
@@ -74,10 +74,7 @@ class RedisState:
 
     Times are the server's. Calls raise what those of a ``RedisConnection`` do, and ConfigError if the
     namespace has another number of shards. The connection is the state store's own, and closed with it.
-
-    Args:
-        wait_replicas: so many replicas must have a commit, or its outcome is unknown.
-    """
+    With ``wait_replicas`` in its address, a commit that so many replicas don't have is of unknown outcome."""
 
     def __init__(
         self,
@@ -85,14 +82,13 @@ class RedisState:
         clock: Clock,
         *,
         max_state_bytes: int = 16 << 20,
-        wait_replicas: int = 0,
     ) -> None:
         self.max_state_bytes = max_state_bytes
         self._connection = connection
         self._clock = clock
         self._shards = Shards(connection)
         self._results = Results(connection, self._shards, clock)
-        self._replicas = Replicas(connection, wait_replicas) if wait_replicas else None
+        self._replicas = Replicas(connection) if connection.address.wait_replicas else None
 
     # --- checkpoints
 
