@@ -18,6 +18,7 @@ def demo(
     nodes: int = 3,
     video: Annotated[tuple[Path, ...], Parameter(consume_multiple=True)] = (),
     faults: Annotated[bool, Parameter(negative="--no-faults")] = True,
+    services: Annotated[str, Parameter(show_default=False)] = "",
     json: Json = False,
 ) -> int:
     """Track people in many videos on several nodes, kill one node, drain another, and compare the tracks
@@ -30,6 +31,7 @@ def demo(
     ```
     holdfast demo
     holdfast demo --video lobby.mp4 door.mp4 --nodes 2 --seconds 30
+    holdfast demo --services redis,sqs
     ```
 
     Args:
@@ -38,12 +40,23 @@ def demo(
         nodes: How many nodes.
         video: Videos to use instead of rendered ones.
         faults: Kill a node and drain another.
+        services: Use these, of redis, sqs, s3 and zookeeper, in place of the database and files; their
+            servers are started, and ended with the demo.
         json: Print the figures as a JSON object, on the last line; all else goes to stderr.
     """
     try:
-        from holdfast.cli.demo.run import run  # noqa: PLC0415 (an extra)
+        from holdfast.cli.demo.local import parse  # noqa: PLC0415 (an extra)
+        from holdfast.cli.demo.run import run  # noqa: PLC0415
     except ImportError as error:
         raise ConfigError(
             f"the demo needs the extra 'vision' ({error}): pip install 'holdfast[vision]'"
         ) from None
-    return run(videos=video, streams=streams, seconds=seconds, nodes=nodes, faults=faults, json=json)
+    return run(
+        videos=video,
+        streams=streams,
+        seconds=seconds,
+        nodes=nodes,
+        faults=faults,
+        services=parse(services),
+        json=json,
+    )

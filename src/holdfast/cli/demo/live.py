@@ -1,4 +1,4 @@
-"""The live part: real nodes on a fresh database, frames at a camera's pace, one node killed, one drained."""
+"""The live part: real nodes on fresh services, frames at a camera's pace, one node killed, one drained."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from urllib.parse import quote
 
 import structlog
 
-from holdfast.apps.vision.ingest import ingest
+from holdfast.apps.vision.ingest import ingest, object_name
 from holdfast.cli import exits
 from holdfast.cli.children import Launcher
-from holdfast.cli.demo import app, watch
+from holdfast.cli.demo import app, local, watch
 from holdfast.cli.demo.picture import Node, Picture
 from holdfast.cli.demo.plan import DRAIN_AT, FPS, KILL_AT, LATEST, RUN, Camera, DemoFailed, Plan
+from holdfast.cli.demo.report import best_frames
 from holdfast.cli.demo.view import View
 from holdfast.cli.node import share_cores
 from holdfast.config import Config
@@ -37,23 +38,28 @@ LOG = "nodes.log"
 log = structlog.get_logger()
 
 
-def settings(workspace: Path, nodes: int) -> Config:
-    """Everything of the demo is in its ``workspace``, and nothing is taken from elsewhere."""
+def settings(workspace: Path, nodes: int, **found: Any) -> Config:
+    """What no service ``found`` holds is in the demo's ``workspace``; nothing is taken from elsewhere."""
     place = quote(str(workspace))
-    config = Config(
-        url=f"sqlite:///{place}/holdfast.db",
-        objects_url=f"file:{place}/objects",
-        node_name="node",
-        log_format="json",
-    )
+    own = {
+        "url": f"sqlite:///{place}/holdfast.db",
+        "objects_url": f"file:{place}/objects",
+        "node_name": "node",
+        "log_format": "json",
+    }
+    config = Config.model_validate(own | found)
     return share_cores(config, nodes)
 
 
-async def show(plan: Plan, picture: Picture, view: View, workspace: Path) -> None:
-    """Run the live part and fill the picture. Raises DemoFailed, and whatever services raise."""
-    config = settings(workspace, plan.nodes)
+async def show(plan: Plan, picture: Picture, view: View, workspace: Path) -> dict[str, bytes]:
+    """Run the live part and fill the picture; returns each stream's frame for the contact sheet, as JPEG.
+    Raises DemoFailed, and whatever services raise."""
     async with AsyncExitStack() as stack:
+        config = settings(
+            workspace, plan.nodes, **await stack.enter_async_context(local.started(plan.services))
+        )
         services = await stack.enter_async_context(Services(config))
+        await local.make_queues(services)
         logs = stack.enter_context((workspace / LOG).open("a"))
         set_up("json", "info", logs)
         nodes = Supervisor(
@@ -76,6 +82,10 @@ async def show(plan: Plan, picture: Picture, view: View, workspace: Path) -> Non
             watch.follow_changes(services.coordinator(), picture, after),
             watch.follow_metrics(services.clock, picture),
         )
+        return {
+            key: await services.objects().get(f"{config.objects_url}/{object_name(key, RUN, frame)}")
+            for key, frame in best_frames(picture).items()
+        }
 
 
 async def _end(nodes: Supervisor) -> None:

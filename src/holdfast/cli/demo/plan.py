@@ -36,16 +36,25 @@ class Camera(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """One demo. ``seconds`` is how much of each video is sent, at its own pace and ``FPS`` at most."""
+    """One demo. ``seconds`` is how much of each video is sent, at its own pace and ``FPS`` at most;
+    ``services`` are what is used beside the database."""
 
     cameras: Sequence[Camera]
     seconds: float
     nodes: int
     faults: bool
+    services: Sequence[str] = ()
 
 
 def make_plan(
-    folder: Path, *, videos: Sequence[Path], streams: int | None, seconds: float, nodes: int, faults: bool
+    folder: Path,
+    *,
+    videos: Sequence[Path],
+    streams: int | None,
+    seconds: float,
+    nodes: int,
+    faults: bool,
+    services: Sequence[str] = (),
 ) -> Plan:
     """Plan with the videos given, over and over if there are more ``streams``, or with rendered ones, which
     are kept in ``folder``. Raises ConfigError for numbers that make no demo."""
@@ -58,7 +67,7 @@ def make_plan(
         videos = [rendered.video for rendered in render_all(scenes(count, seconds), folder)]
     digits = max(2, len(str(count)))
     cameras = [Camera(f"cam-{n + 1:0{digits}}", videos[n % len(videos)]) for n in range(count)]
-    return Plan(cameras=cameras, seconds=seconds, nodes=nodes, faults=faults and nodes > 1)
+    return Plan(cameras=cameras, seconds=seconds, nodes=nodes, faults=faults and nodes > 1, services=services)
 
 
 def scenes(count: int, seconds: float) -> list[Scene]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.apps.vision.ingest import object_name
 from holdfast.apps.vision.sheet import Panel, contact_sheet
 from holdfast.cli.demo.measure import Outcome
-from holdfast.cli.demo.picture import Picture, Stream
-from holdfast.cli.demo.plan import RUN
+from holdfast.cli.demo.picture import Committed, Picture, Stream
 
 PANELS_MAX = 24
 TRAIL_FRAMES = 14
@@ -51,26 +50,33 @@ def _ms(value: float | None) -> str:
     return "never" if value is None else f"{value:.0f} ms"
 
 
-def draw_sheet(picture: Picture, objects: Path, path: Path) -> Path:
-    """Write the contact sheet to ``path``, and return that. ``objects`` is where the frames are as files."""
-    panels = [
-        panel
-        for key, stream in list(picture.streams.items())[:PANELS_MAX]
-        if (panel := _panel(key, stream, objects)) is not None
-    ]
-    if panels:
+def best_frames(picture: Picture) -> dict[str, int]:
+    """For each stream of the contact sheet the frame with most tracks of the last part."""
+    best = {}
+    for key, stream in list(picture.streams.items())[:PANELS_MAX]:
+        if late := _lines(stream)[int(CALM_SHARE * len(stream.committed)) :]:
+            best[key] = max(late, key=lambda line: len(line.result["tracks"])).frame
+    return best
+
+
+def draw_sheet(picture: Picture, frames: Mapping[str, bytes], path: Path) -> Path:
+    """Write the contact sheet of ``frames``, those of :func:`best_frames` as JPEG, to ``path``, and return
+    that."""
+    if frames:
+        panels = [
+            _panel(key, picture.streams[key], frame, frames[key])
+            for key, frame in best_frames(picture).items()
+        ]
         note = f"{picture.committed} frames, {len(picture.nodes)} nodes, {picture.moves} moves"
         contact_sheet(panels, "Holdfast demo", note).save(path)
     return path
 
 
-def _panel(key: str, stream: Stream, objects: Path) -> Panel | None:
-    """The frame with most tracks of the last part."""
-    lines = sorted(stream.committed, key=lambda line: line.frame)
-    late = lines[int(CALM_SHARE * len(lines)) :]
-    if not late:
-        return None
-    best = max(late, key=lambda line: len(line.result["tracks"]))
-    results = [line.result for line in lines if best.frame - TRAIL_FRAMES < line.frame <= best.frame]
-    jpeg = (objects / object_name(key, RUN, best.frame)).read_bytes()
-    return Panel(jpeg=jpeg, stream=key, frame=best.frame, owner=best.owner, results=results)
+def _panel(key: str, stream: Stream, frame: int, jpeg: bytes) -> Panel:
+    trail = [line for line in _lines(stream) if frame - TRAIL_FRAMES < line.frame <= frame]
+    results = [line.result for line in trail]
+    return Panel(jpeg=jpeg, stream=key, frame=frame, owner=trail[-1].owner, results=results)
+
+
+def _lines(stream: Stream) -> list[Committed]:
+    return sorted(stream.committed, key=lambda line: line.frame)

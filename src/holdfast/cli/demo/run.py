@@ -9,7 +9,7 @@ import time
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import uvloop
@@ -27,12 +27,21 @@ from holdfast.cli.demo.report import draw_sheet, table
 from holdfast.cli.demo.view import make_view
 from holdfast.errors import HoldfastError
 
+T = TypeVar("T")
+
 SHEET = "demo.png"
 LOG_LINES = 20
 
 
 def run(
-    *, videos: Sequence[Path], streams: int | None, seconds: float, nodes: int, faults: bool, json: bool
+    *,
+    videos: Sequence[Path],
+    streams: int | None,
+    seconds: float,
+    nodes: int,
+    faults: bool,
+    services: Sequence[str],
+    json: bool,
 ) -> int:
     """Show the demo; returns the exit code. The options are those of the command."""
     console = _console(stderr=json)
@@ -40,7 +49,13 @@ def run(
     try:
         with _step(console, "videos"):
             plan = make_plan(
-                folder, videos=videos, streams=streams, seconds=seconds, nodes=nodes, faults=faults
+                folder,
+                videos=videos,
+                streams=streams,
+                seconds=seconds,
+                nodes=nodes,
+                faults=faults,
+                services=services,
             )
         with _step(console, f"undisturbed run of {len(plan.cameras)} streams, to compare with"):
             reference = undisturbed(plan)
@@ -50,10 +65,10 @@ def run(
         with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as name:
             workspace = Path(name)
             with _last_words(workspace / LOG), make_view(console) as view:
-                _run(show(plan, picture, view, workspace))
+                frames = _run(show(plan, picture, view, workspace))
                 view.update(picture)
             outcome = measure(picture, reference)
-            sheet = draw_sheet(picture, workspace / "objects", folder / SHEET)
+            sheet = draw_sheet(picture, frames, folder / SHEET)
     except OSError as error:
         raise DemoFailed(f"the machine refuses: {error}") from error
     except asyncio.CancelledError:
@@ -92,16 +107,16 @@ def _last_words(logs: Path) -> Iterator[None]:
         raise DemoFailed("\n".join([str(error), *last])) from error
 
 
-def _run(work: Coroutine[Any, Any, None]) -> None:
+def _run(work: Coroutine[Any, Any, T]) -> T:
     """Run ``work``; SIGTERM cancels it, as SIGINT does, so that no process is left behind."""
 
-    async def until_told() -> None:
+    async def until_told() -> T:
         task = asyncio.current_task()
         assert task is not None
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-        await work
+        return await work
 
     try:
-        uvloop.run(until_told())
+        return uvloop.run(until_told())
     finally:
         log.set_up()
