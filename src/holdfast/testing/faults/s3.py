@@ -1,0 +1,40 @@
+"""Faults in front of S3."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from yarl import URL
+
+from holdfast.testing.faults.http import Answer, HttpFaults
+
+
+class S3Faults(HttpFaults):
+    """A proxy in front of a server that speaks S3's protocol, with the bucket as the path's first segment.
+
+    Calls are named as S3 names them: ``GetObject``, ``PutObject``, ``UploadPart`` and so on.
+    """
+
+    throttled = "SlowDown"
+    failed = "InternalError"
+
+    def operation(self, method: str, path: str, headers: Mapping[str, str]) -> str:
+        url = URL(path, encoded=True)
+        if "/" not in url.raw_path.strip("/"):
+            return {"PUT": "CreateBucket", "GET": "ListObjectsV2", "HEAD": "HeadBucket"}.get(method, method)
+        if "uploads" in url.query:
+            return {"POST": "CreateMultipartUpload"}.get(method, method)
+        if "uploadId" in url.query:
+            parts = {
+                "PUT": "UploadPart",
+                "POST": "CompleteMultipartUpload",
+                "DELETE": "AbortMultipartUpload",
+            }
+            return parts.get(method, method)
+        return {"GET": "GetObject", "HEAD": "HeadObject", "PUT": "PutObject", "DELETE": "DeleteObject"}.get(
+            method, method
+        )
+
+    def error(self, status: int, code: str, text: str) -> Answer:
+        body = f'<?xml version="1.0"?><Error><Code>{code}</Code><Message>{text}</Message></Error>'
+        return Answer(status, {"Content-Type": "application/xml"}, body.encode())
