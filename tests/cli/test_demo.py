@@ -319,6 +319,29 @@ def test_nothing_is_lost_when_a_node_is_killed_and_another_drained(place: Path, 
     assert list(temporary.rglob("*")) == []
 
 
+@pytest.mark.parametrize("services", ["redis,sqs"])
+def test_it_is_the_same_on_services_that_it_starts_itself(
+    place: Path, temporary: Path, services: str
+) -> None:
+    process = demo("--json", "--seconds", "5", "--streams", "4", "--services", services)
+    out, err = process.communicate(timeout=100)
+    assert process.returncode == 0, err
+    figures = json.loads(out.splitlines()[-1])
+    assert figures["frames_in"] == figures["committed"] == 4 * 5 * FPS
+    assert figures["lost"] == figures["out_of_order"] == figures["identity_switches"] == 0
+    assert "on redis (coordinator and state store), sqs (queue)" in err
+    assert "killed (SIGKILL)" in err
+    assert Path(figures["contact_sheet"]).read_bytes().startswith(b"\x89PNG")
+    assert list(temporary.rglob("*")) == []
+
+
+def test_an_unknown_service_is_named(place: Path, temporary: Path) -> None:
+    process = demo("--services", "redis,kafka")
+    _, err = process.communicate(timeout=100)
+    assert process.returncode == 2
+    assert "no service 'kafka'; known are redis" in err
+
+
 def test_own_videos_without_faults_on_one_node(place: Path, temporary: Path) -> None:
     first = make_plan(place / "videos", videos=[], streams=2, seconds=2, nodes=1, faults=False)
     process = demo("--json", "--seconds", "2", "--nodes", "1", "--video", *(str(v) for _, v in first.cameras))

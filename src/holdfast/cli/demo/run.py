@@ -19,6 +19,7 @@ from rich.text import Text
 from holdfast import log
 from holdfast.cli import exits, output
 from holdfast.cli.demo.live import LOG, show
+from holdfast.cli.demo.local import KNOWN
 from holdfast.cli.demo.measure import measure
 from holdfast.cli.demo.picture import Picture
 from holdfast.cli.demo.plan import DemoFailed, cache_folder, make_plan
@@ -61,6 +62,8 @@ def run(
             reference = undisturbed(plan)
         if faults and not plan.faults:
             console.print("with one node, nobody could take over: it is neither killed nor drained")
+        if services:
+            console.print(f"on {', '.join(f'{name} ({KNOWN[name]})' for name in services)}")
         picture = Picture({key: len(results) for key, results in reference.items()}, time.time)
         with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as name:
             workspace = Path(name)
