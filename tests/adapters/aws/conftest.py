@@ -1,5 +1,6 @@
 """What tests on AWS share: a server, an account, and queues of their own."""
 
+import asyncio
 import json
 import os
 from collections.abc import AsyncIterator
@@ -13,6 +14,17 @@ from holdfast.adapters.system.clock import SystemClock
 from holdfast.ports.clock import Clock
 
 REGION = "eu-west-1"
+
+
+class QuickClock(SystemClock):
+    """Sleeps are noted, and over at once."""
+
+    def __init__(self) -> None:
+        self.slept: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        await asyncio.sleep(0)
 
 
 @pytest.fixture(autouse=True)

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from tests.adapters.aws.conftest import QuickClock
 
 from holdfast.adapters.aws.client import PAUSE_MAX_S, AwsClient, Refused
-from holdfast.adapters.system.clock import SystemClock
 from holdfast.errors import ConfigError, OutcomeUnknown, Unavailable
 from holdfast.ports.meter import Meter
 
@@ -51,17 +51,6 @@ class Service:
             request.transport.abort()
             raise web.HTTPOk
         return web.Response(status=status, text=body, headers=self.headers)
-
-
-class QuickClock(SystemClock):
-    """Sleeps are noted, and over at once."""
-
-    def __init__(self) -> None:
-        self.slept: list[float] = []
-
-    async def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        await asyncio.sleep(0)
 
 
 @pytest.fixture

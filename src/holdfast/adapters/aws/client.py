@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import html
+import io
 import itertools
 import os
 import re
@@ -37,6 +38,9 @@ from holdfast.adapters.aws.signer import Draft, S3Signer, Signer
 from holdfast.errors import ConfigError, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.meter import Meter
+
+AT_ONCE_BYTES = 2**20
+"""Larger bodies are written piece by piece, so that others get their turn."""
 
 CONNECT_S = 5.0
 ANSWER_S = 30.0
@@ -245,7 +249,7 @@ class AwsClient:
             async with self._session(place).request(
                 draft.method,
                 url,
-                data=draft.data,
+                data=draft.data if len(draft.data) <= AT_ONCE_BYTES else io.BytesIO(draft.data),
                 headers=draft.headers,
                 timeout=aiohttp.ClientTimeout(total=timeout_s, connect=CONNECT_S),
                 allow_redirects=False,

@@ -8,18 +8,22 @@ from others who look. One look sees ``SCAN_MAX`` letters at most.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
+import structlog
 
 from holdfast.adapters.aws.channel import Channel
 from holdfast.adapters.aws.message import MESSAGE_BYTES, Entry, decode, encode, size
 from holdfast.adapters.aws.sqs import Message
-from holdfast.errors import TooLarge
+from holdfast.errors import HoldfastError, TooLarge
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import DeadLetter
+
+log = structlog.get_logger()
 
 SCAN_MAX = 10_000
 SCAN_WAIT_S = 1
@@ -69,72 +73,73 @@ class DeadLetters:
                     del listed[max(listed)]
             return False
 
-        await self._scan(see)
-        return [listed[name] for name in sorted(listed)]
+        async with self._taken(see):
+            return [listed[name] for name in sorted(listed)]
 
     async def redrive(self, ids: Sequence[str]) -> int:
         """Send letters to the queue again, in that order, and then remove them; returns how many. Where that
         is cut short some come twice."""
-        taken = await self._take(set(ids))
-        first = {item.letter.id: item for item in reversed(taken)}
-        again = [first[name] for name in dict.fromkeys(ids) if name in first]
-        entries = [encode(item.letter.body, item.letter.attributes) for item in again]
-        if entries:
+        async with self._taken(lambda found: found.letter.id in ids) as taken:
+            first = {item.letter.id: item for item in reversed(taken)}
+            again = [first[name] for name in dict.fromkeys(ids) if name in first]
+            entries = [encode(item.letter.body, item.letter.attributes) for item in again]
             await self._queue.send(entries, [item.group or item.letter.key for item in again])
-            await self._drop(taken)
-        return len(again)
+            return await self._drop(taken)
 
     async def purge(self, ids: Sequence[str]) -> int:
         """Remove letters for good; returns how many."""
-        taken = await self._take(set(ids))
-        await self._drop(taken)
-        return len({item.letter.id for item in taken})
+        async with self._taken(lambda found: found.letter.id in ids) as taken:
+            return await self._drop(taken)
 
     async def expire(self, before: float) -> int:
         """Remove letters older than this wall time; returns how many."""
         if before < self._clock.wall() - RETENTION_MAX_S:
             return 0
-        taken = await self._scan(lambda found: found.letter.at < before)
-        await self._drop(taken)
-        return len({item.letter.id for item in taken})
+        async with self._taken(lambda found: found.letter.at < before) as taken:
+            return await self._drop(taken)
 
     async def count(self) -> int:
         """About how many there are."""
         counts = await self.dead.attributes(*COUNTS)
         return sum(int(counts.get(name, 0)) for name in COUNTS)
 
-    async def _take(self, ids: set[str]) -> list[Found]:
-        return await self._scan(lambda found: found.letter.id in ids) if ids else []
-
-    async def _drop(self, taken: Sequence[Found]) -> None:
+    async def _drop(self, taken: Sequence[Found]) -> int:
         for start in range(0, len(taken), 10):
             await self.dead.delete([item.receipt for item in taken[start : start + 10]])
+        return len({item.letter.id for item in taken})
 
-    async def _scan(self, see: Callable[[Found], bool]) -> list[Found]:
-        """Show all letters to ``see``; returns those in hand to which it said True. The others are given
-        back."""
+    @contextlib.asynccontextmanager
+    async def _taken(self, wanted: Callable[[Found], bool]) -> AsyncIterator[list[Found]]:
+        """Look at all letters, and have those in hand that are ``wanted``. The others are given back at the
+        end; if that fails they show again by themselves."""
         taken: list[Found] = []
         others: list[str] = []
         try:
-            seen: set[str] = set()
-            while len(seen) < SCAN_MAX:
-                messages = await self.dead.receive(10, SCAN_WAIT_S, SCAN_VISIBILITY_S)
-                new = [message for message in messages if message.message_id not in seen]
-                seen |= {message.message_id for message in new}
-                for message in new:
-                    found = self._read(message)
-                    if see(found):
-                        taken.append(found)
-                    else:
-                        others.append(found.receipt)
-                if not new:
-                    break
+            async for found in self._look():
+                if wanted(found):
+                    taken.append(found)
+                else:
+                    others.append(found.receipt)
+            yield taken
         except BaseException:
             others += [item.receipt for item in taken]
             raise
         finally:
-            await asyncio.shield(self._give_back(others))
-        return taken
+            with contextlib.suppress(HoldfastError):
+                await asyncio.shield(self._give_back(others))
+
+    async def _look(self) -> AsyncIterator[Found]:
+        """Receive every letter there is, each once."""
+        seen: set[str] = set()
+        while len(seen) < SCAN_MAX:
+            messages = await self.dead.receive(10, SCAN_WAIT_S, SCAN_VISIBILITY_S)
+            new = [message for message in messages if message.message_id not in seen]
+            if not new:
+                return
+            for message in new:
+                seen.add(message.message_id)
+                yield self._read(message)
+        log.warning("more dead letters than one look takes", queue=self.dead.name, seen=len(seen))
 
     async def _give_back(self, receipts: Sequence[str]) -> None:
         limit = asyncio.Semaphore(SCAN_CALLS)
