@@ -14,7 +14,7 @@ from holdfast.adapters.zookeeper.address import ZooKeeperAddress
 from holdfast.adapters.zookeeper.changes import Feed
 from holdfast.adapters.zookeeper.membership import Membership, end_steps, lost
 from holdfast.adapters.zookeeper.records import Request, decode_service
-from holdfast.adapters.zookeeper.session import Session
+from holdfast.adapters.zookeeper.session import Session, check_files
 from holdfast.errors import MembershipLost, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Change, Claim, Member
@@ -29,14 +29,15 @@ ASKED_TOGETHER = 64
 class ZooKeeperCoordinator:
     """Memberships and claims in a ZooKeeper ensemble, in a layout that other programs can read and join.
 
-    The servers must give sessions of ``ttl_s``; :meth:`join` raises ConfigError if they don't."""
+    Raises ConfigError if files for TLS can't be read; :meth:`join` raises it if the servers give no sessions
+    of ``ttl_s``, and any call if they don't let this user in."""
 
     def __init__(self, address: ZooKeeperAddress, clock: Clock, meter: Meter) -> None:
+        check_files(address)
         self._address = address
         self._clock = clock
         self._meter = meter
-        self._opening = asyncio.Lock()
-        self._opened: Session | None = None
+        self._opened: asyncio.Task[Session] | None = None
         self._feed: Feed | None = None
         self._joined: dict[str, Membership] = {}
         self._asking = asyncio.Semaphore(ASKED_TOGETHER)
@@ -145,24 +146,28 @@ class ZooKeeperCoordinator:
             await self._feed.close()
         ending = [mine.end() for mine in self._joined.values()]
         self._joined = {}
-        async with self._opening:
-            if self._opened is not None:
-                ending.append(self._opened.close())
-                self._opened = None
+        if self._opened is not None:
+            await asyncio.wait([self._opened])
+            if not _failed(self._opened):
+                ending.append(self._opened.result().close())
+            self._opened = None
         await asyncio.gather(*ending)
 
     # --- how it is done
 
     async def _session(self) -> Session:
-        """The session without a membership, opened at its first use."""
-        async with self._opening:
-            if self._closed:
-                raise Unavailable("this coordinator is closed")
-            if self._opened is None:
-                session = Session(self._address, SESSION_S, self._meter, changed=self._ring)
-                await session.open()
-                self._opened = session
-            return self._opened
+        """The session without a membership, opened at its first use, once for all who wait for it."""
+        if self._closed:
+            raise Unavailable("this coordinator is closed")
+        if self._opened is None or _failed(self._opened):
+            self._opened = asyncio.create_task(self._open())
+            self._opened.add_done_callback(_failed)  # looked at, even if all who waited are gone
+        return await asyncio.shield(self._opened)
+
+    async def _open(self) -> Session:
+        session = Session(self._address, SESSION_S, self._meter, changed=self._ring)
+        await session.open()
+        return session
 
     def _ring(self) -> None:
         if self._feed is not None:
@@ -180,3 +185,7 @@ class ZooKeeperCoordinator:
 
     async def _serve(self, mine: Membership, path: str, request: Request) -> None:
         await requests.serve(mine, self._clock, path, request)
+
+
+def _failed(task: asyncio.Task[Session]) -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None)

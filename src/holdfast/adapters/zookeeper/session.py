@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import ssl
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
@@ -41,9 +42,7 @@ RETRY = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
 REFUSALS = (NoNodeError, NodeExistsError, BadVersionError)
 """What a server answers to a step that doesn't fit the tree as it stands."""
 
-# kazoo writes whole requests, credentials included, to its log at DEBUG.
 _log = logging.getLogger("holdfast.zookeeper")
-_log.setLevel(logging.WARNING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +75,19 @@ def write(path: str, data: bytes, otherwise: Exception, *, version: int = -1) ->
     return Step("set_data", {"path": path, "value": data, "version": version}, otherwise)
 
 
+def check_files(address: ZooKeeperAddress) -> None:
+    """Read the files for TLS, which a session reads only as it connects, when nobody is told. Raises
+    ConfigError."""
+    try:
+        context = ssl.create_default_context(cafile=address.ca or None)
+        if address.cert:
+            context.load_cert_chain(address.cert, address.key)
+    except OSError as error:
+        raise ConfigError(
+            f"{address}: can't load the files for TLS ({error}); ca, cert and key are paths of PEM files"
+        ) from error
+
+
 class Session:
     """A session, with the connection that carries it from server to server.
 
@@ -102,17 +114,19 @@ class Session:
         self._changed = changed
         self._lost = lost
         self._negotiated_ms = 0
+        self._connections = 0
         self._stopping = threading.Lock()
         self._connected = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         credentials = f"{address.username}:{address.password}"
+        self._trouble = _Trouble()
         self._client = KazooClient(
             hosts=address.servers,
             timeout=timeout_s,
             auth_data=[("digest", credentials)] if address.username else None,
             default_acl=CREATOR_ALL_ACL if address.username else OPEN_ACL_UNSAFE,
             connection_retry=RETRY,
-            logger=_log,
+            logger=self._trouble.logger,
             use_ssl=address.tls,
             ca=address.ca or None,
             certfile=address.cert or None,
@@ -162,7 +176,7 @@ class Session:
             async with asyncio.timeout(timeout_s):
                 await self._connected.wait()
         except TimeoutError:
-            raise Unavailable(f"no server of {self._address} lets us in") from None
+            raise Unavailable(f"no server of {self._address} lets us in{self._trouble.told}") from None
 
     def post(self, function: Callable[..., None], *arguments: Any) -> None:
         """Call a function in the loop, from any thread."""
@@ -288,7 +302,7 @@ class Session:
     def _ready(self) -> KazooClient:
         """The client, which would keep what it is asked while interrupted, and send it late."""
         if not self.connected:
-            raise Unavailable(f"{self._address}: the connection is interrupted")
+            raise Unavailable(f"{self._address}: the connection is interrupted{self._trouble.told}")
         return self._client
 
     def _watcher(self, watch: Callable[[], None] | None) -> Callable[[Any], None] | None:
@@ -304,9 +318,17 @@ class Session:
     def _note_state(self, state: str) -> None:
         if state == KazooState.CONNECTED:
             self._connected.set()
+            self._connections += 1
         else:
             self._connected.clear()
+            self._loop.call_later(self.timeout_s, self._accept_any_past, self._connections)
         self._changed()
+
+    def _accept_any_past(self, connections: int) -> None:
+        """Servers that lost their data let no client in that has seen more than they know. Once the session
+        must have ended, nothing that it has seen binds us."""
+        if self._connections == connections:
+            self._client.last_zxid = 0
 
     def _listen_to_handshake(self) -> None:
         """kazoo doesn't keep the timeout that was agreed upon."""
@@ -320,6 +342,27 @@ class Session:
             return answer
 
         connection._invoke = listening
+
+
+class _Trouble(logging.Handler):
+    """Keeps the last thing that kazoo warned of, to be told with the errors that come of it; logs only what
+    is worse. At DEBUG kazoo writes whole requests, credentials and all: no setting may ask for that."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.logger = logging.Logger(_log.name, logging.WARNING)  # noqa: LOG001 (a session's own)
+        self.logger.addHandler(self)
+        self._last = ""
+
+    @property
+    def told(self) -> str:
+        """The end of a sentence."""
+        return f" ({self._last})" if self._last else ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._last = record.getMessage()
+        if record.levelno > logging.WARNING:
+            _log.handle(record)
 
 
 @dataclass(frozen=True, slots=True)
