@@ -4,9 +4,13 @@ import json
 from uuid import uuid4
 
 import pytest
+from tests.adapters.aws.conftest import REGION
 
 from holdfast.adapters.aws.admin import check_queue, create_queues
+from holdfast.adapters.aws.client import AwsClient
 from holdfast.adapters.aws.sqs import Nothing, Sqs
+from holdfast.ports.clock import Clock
+from holdfast.testing.faults import Fault, Rule, SqsFaults
 
 pytestmark = pytest.mark.parametrize("server", ["fauxqs", "moto"], indirect=True)
 
@@ -62,6 +66,31 @@ async def test_nothing_to_say_about_a_queue_as_made(sqs: Sqs, name: str) -> None
         assert [finding.level for finding in findings] == ["ok", "ok"], findings
     for one in await create_queues(sqs, name, visibility_s=60):
         assert (await sqs.attributes(one.url))["ApproximateNumberOfMessages"] == "0"
+
+
+@pytest.mark.parametrize(
+    "operation, action",
+    [
+        ("GetQueueUrl", "sqs:GetQueueUrl"),
+        ("GetQueueAttributes", "sqs:GetQueueAttributes"),
+        ("ReceiveMessage", "sqs:ReceiveMessage"),
+        ("SendMessageBatch", "sqs:SendMessage"),
+        ("DeleteMessageBatch", "sqs:DeleteMessage"),
+        ("ChangeMessageVisibilityBatch", "sqs:ChangeMessageVisibility"),
+    ],
+)
+async def test_names_the_action_that_is_not_allowed(
+    sqs: Sqs, name: str, server: str, clock: Clock, operation: str, action: str
+) -> None:
+    await create_queues(sqs, name, visibility_s=60)
+    async with SqsFaults(server) as faults:
+        faults.plan.add(Rule(fault=Fault.THROTTLE, operation=operation, status=403, code="AccessDenied"))
+        client = AwsClient("sqs", clock, region=REGION, endpoint=faults.endpoint)
+        found = await check_queue(Sqs(client), name, visibility_s=60)
+        await client.close()
+    denied = [finding for finding in found if finding.level == "error"]
+    assert len(denied) == (1 if operation == "GetQueueUrl" else 2)  # of the queue, of its dead letters
+    assert all(f"grant the IAM action {action} " in finding.text for finding in denied)
 
 
 async def test_says_what_is_wrong(sqs: Sqs, name: str) -> None:

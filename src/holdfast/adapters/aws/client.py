@@ -316,7 +316,10 @@ class AwsClient:
         return self._http
 
     def _new_session(self) -> Session:
-        return Session(profile=self._profile)
+        session = Session(profile=self._profile)
+        if region := self._region or os.environ.get("AWS_REGION"):  # which botocore doesn't read
+            session.set_config_variable("region", region)
+        return session
 
     def _find_place(self) -> Place:
         """In a thread: reads files, and imports what it takes."""
@@ -327,7 +330,6 @@ class AwsClient:
             ).provide() and not session.get_config_variable("ignore_configured_endpoint_urls")
             client = session.create_client(
                 self.service,
-                region_name=self._region or os.environ.get("AWS_REGION"),
                 endpoint_url=None if configured else self._endpoint,
                 aws_access_key_id="-",  # those it would look for now are found when they are needed
                 aws_secret_access_key="-",  # noqa: S106 - none
