@@ -39,6 +39,8 @@ class App:
             run: field of the run, if numbers may start again. In a tuple, ``None`` as the last name lets
                 messages without a run be of run 0.
             seq_prefix: what a seq that is a text may begin with, such as ``frame`` in ``frame-000017``.
+            body_field: over HTTP, a body that is no JSON (an image) comes in this field of the message, as a
+                data URL, which ``context.fetch`` reads (default ``url``).
             seq_kind: ``dense`` (default with a field: gaps are seen), ``increasing`` (default with the
                 queue's numbers: they are only compared) or ``absent``.
             first_seq: where a run starts: a number, ``first`` (whatever comes first) or ``lowest``

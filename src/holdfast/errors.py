@@ -10,11 +10,14 @@ UnsupportedStore       NEVER       a database file can't be used (newer schema, 
 OperationRefused       NEVER       an operator's wish makes no sense for the stream as it stands
 Unavailable            SAFE        nothing happened; the same call may be made again
 NobodyThere            SAFE        the same, for no process listens at a node's address
+NotOwner               SAFE        a client's request came to the wrong node; it names the owner
+Busy                   SAFE        a stream takes no more for the moment
 OutcomeUnknown         SAME        it may have happened; repeat the very same call or reopen
 Fenced                 STOP        a newer epoch or commit exists; this opening is over
 ClaimLost              STOP        the claim is another's, or at another version
 MembershipLost         STOP        the coordinator doesn't know this membership
 StateRejected          STOP        checkpointed state doesn't load; the stream parks
+SetAside               NEVER       the message was passed over, and lies with the dead letters
 HandlerFailed          SAFE        user code raised; the head is tried again, with backoff
 SlotDied               SAFE        the child process is gone; its streams restore elsewhere
 =====================  ==========  ==========================================================
@@ -76,6 +79,25 @@ class NobodyThere(Unavailable):
     any other ``Unavailable`` may be the word of a node that lives."""
 
 
+class NotOwner(Unavailable):
+    """Another node owns the stream: ``member``, at ``address``, with ``epoch`` or a higher one, as far as
+    this node knows (empty and 0 if it doesn't)."""
+
+    def __init__(self, text: str, member: str = "", address: str = "", epoch: int = 0) -> None:
+        super().__init__(text)
+        self.member = member
+        self.address = address
+        self.epoch = epoch
+
+
+class Busy(Unavailable):
+    """The stream's inbox is full; try again after ``retry_after_s``."""
+
+    def __init__(self, text: str, retry_after_s: float) -> None:
+        super().__init__(text)
+        self.retry_after_s = retry_after_s
+
+
 class OutcomeUnknown(HoldfastError):
     """A call may or may not have taken effect; only the same call may be repeated."""
 
@@ -111,6 +133,10 @@ class StateRejected(HoldfastError):
     """Checkpointed state can't be loaded by this version of the handler."""
 
     retry = Retry.STOP
+
+
+class SetAside(HoldfastError):
+    """A commit has passed over the message: its tries are spent, or it came too late. The text says why."""
 
 
 class HandlerFailed(HoldfastError):

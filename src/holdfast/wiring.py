@@ -26,6 +26,7 @@ from holdfast.adapters.system.clock import SystemClock
 from holdfast.app import App
 from holdfast.config import FORWARD_OVERHEAD_BYTES, Config, check
 from holdfast.errors import ConfigError
+from holdfast.gateway.door import Door
 from holdfast.log import redact
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Coordinator
@@ -295,9 +296,18 @@ def make_node(services: Services, place: str) -> Node:
             return "no membership at present"
         return "draining" if host.draining else ""
 
+    secret = config.peer_secret
+    door = Door(
+        app.streams,
+        services.clock,
+        requests=lambda: streams.requests,
+        member=lambda: host.membership.id,
+        max_body_bytes=config.max_message_bytes,
+        secret=secret.get_secret_value() if secret else None,
+    )
     host = Host(
         services.coordinator(),
-        services.peer(ready=why_not_ready, registry=registry),
+        services.peer(routes=door.routes(), ready=why_not_ready, registry=registry),
         services.clock,
         limits(config),
         structlog.get_logger().bind(node=config.node_name),

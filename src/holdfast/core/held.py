@@ -14,17 +14,20 @@ from holdfast.core.progress import Visibility
 class Receipt(Visibility):
     """One delivery of a held message, when the queue gave it out (monotonic), and who sent it here: nobody
     (``sender`` empty: this node received it) or a membership that keeps custody under ``number`` and is
-    reached at ``reply_to``."""
+    reached at ``reply_to``. Or it is no delivery of a queue, but the ``request`` of a client that waits for
+    its result; such a one is stale from the beginning, for there is nothing to extend or to delete."""
 
     received_at: float = math.inf
     sender: str = ""
     number: int = 0
     reply_to: str = ""
+    request: int = 0
 
 
 class Held(msgspec.Struct, eq=False):
     """A message in the owner's hands, with every delivery of it that is known. ``after`` is the seq of the
-    message before it in its stream, where the queue tells: None if all before it are done with."""
+    message before it in its stream, where the queue tells: None if all before it are done with. ``result`` is
+    what the commit that covers it says; ``aside`` why it was passed over instead."""
 
     place: Place
     body: bytes
@@ -37,6 +40,8 @@ class Held(msgspec.Struct, eq=False):
     tries: int = 0
     retry_at: float = 0.0
     spent: bool = False
+    result: bytes | None = None
+    aside: str = ""
     error: str = ""
     detail: str = ""
 

@@ -299,7 +299,8 @@ class Owner:
 
     def _settle_judged(self, held: Held, verdict: Verdict) -> None:
         held.become(Life.COMMITTED)
-        letters = (Letter("skipped before", held),) if verdict is Verdict.SKIPPED else ()
+        held.aside = "skipped before" if verdict is Verdict.SKIPPED else ""
+        letters = (Letter(held.aside, held),) if held.aside else ()
         self._settle(letters, (held,), duplicate=True)
 
     def _settle(
@@ -670,6 +671,8 @@ class Owner:
         for entry in entries:
             if entry.held is not None:
                 entry.held.become(Life.COMMITTED)
+                entry.held.result = entry.result
+                entry.held.aside = "" if entry.kind == "done" else entry.reason
                 messages.append(self._held.pop(entry.held.place))
                 discard = entry.kind == "late" and self.rules.on_late == "discard"
                 if entry.kind != "done" and not discard:

@@ -6,6 +6,7 @@ message type is built in the slot.
 
 from __future__ import annotations
 
+import base64
 import functools
 import itertools
 import operator
@@ -58,6 +59,29 @@ def address(
             " declare seq= as the field that holds it"
         )
     return key, Place(run, check_number(number, "the queue's number", SEQ_DIGITS))
+
+
+def wrap(spec: StreamSpec, key: str, place: Place, body: bytes, media_type: str, at: float) -> bytes:
+    """A JSON message around a body that is none: its fields say key, run and seq by the stream's first names,
+    ``timestamp_ms`` when it came (wall time), and ``body_field`` holds the body as a data URL (RFC 2397)."""
+    message: dict[str, Any] = {"timestamp_ms": round(at * 1000)}
+    message[spec.body_field] = f"data:{media_type};base64,{base64.b64encode(body).decode()}"
+    named = ((names_of(spec.key), key), (spec.run_names, place.run))
+    message |= {names[0]: value for names, value in named if names}
+    if spec.seq_kind != "absent" and spec.seq != QUEUE_NUMBER:
+        message[names_of(spec.seq)[0]] = place.seq
+    return msgspec.json.encode(message)
+
+
+def unwrap(url: str) -> bytes:
+    """The bytes in a data URL that :func:`wrap` made. Raises InvalidMessage."""
+    head, comma, data = url.partition(",")
+    if not (comma and head.endswith(";base64")):
+        raise InvalidMessage(f"a data URL must be data:TYPE;base64,…; it begins {url[:40]!r}")
+    try:
+        return base64.b64decode(data, validate=True)
+    except ValueError as error:
+        raise InvalidMessage(f"a data URL holds no base64: {error}") from None
 
 
 def decoder(message: Any) -> Callable[[bytes], Any]:

@@ -27,7 +27,7 @@ class Context(Protocol):
         """
 
     def fetch(self, url: str) -> bytes:
-        """Bytes of an object (a frame) from the object store. Raises FileNotFoundError."""
+        """Bytes of an object (a frame) from the object store, or in a data URL. Raises FileNotFoundError."""
 
     async def fetch_async(self, url: str) -> bytes:
         """The same for async handlers."""

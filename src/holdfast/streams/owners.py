@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from holdfast.core import commands
 from holdfast.core.held import Held, Receipt
@@ -87,6 +87,17 @@ def rules_of(spec: StreamSpec, limits: Limits) -> OwnerRules:
     )
 
 
+class Requests(Protocol):
+    """Clients' requests, as the owners see them."""
+
+    def settled(self, key: str, held: Held, duplicate: bool) -> None:
+        """A commit covers the message of some requests."""
+
+    def returned(self, key: str, held: Held, target: str, epoch: int) -> None:
+        """The owner lets the message of some requests go; the next one, if it knows it, is the membership
+        ``target`` at ``epoch`` or above."""
+
+
 class Owners:
     """All owners of a node."""
 
@@ -99,6 +110,7 @@ class Owners:
         keepers: Mapping[str, Keeper],
         router: Router,
         report: Reporter,
+        requests: Requests,
         clock: Clock,
         limits: Limits,
         tasks: Tasks,
@@ -115,6 +127,7 @@ class Owners:
         self._keepers = keepers
         self._router = router
         self._report = report
+        self._requests = requests
         self._clock = clock
         self._limits = limits
         self._tasks = tasks
@@ -324,10 +337,12 @@ class Owners:
                 case commands.Settle():
                     self._settle(entry, command)
                 case commands.Return():
+                    self._return_requests(entry, command.messages, "")
                     foreign = self._router.take_back(entry.spec.name, entry.key, command.messages)
                     self._send_back(foreign)
                 case commands.HandOff():
                     self._stats.moved_out += 1
+                    self._return_requests(entry, command.messages, command.target)
                     self._router.departed(entry.key, command.target, entry.owner.epoch)
                     foreign = self._router.take_back(
                         entry.spec.name, entry.key, command.messages, command.target
@@ -546,6 +561,9 @@ class Owners:
 
     def _settle(self, entry: Owned, command: commands.Settle) -> None:
         owner = entry.owner
+        for held in command.messages:
+            if any(receipt.request for receipt in held.receipts):
+                self._requests.settled(entry.key, held, command.duplicate)
         deliveries = sum(len(held.receipts) for held in command.messages)
         self._stats.duplicates += deliveries - (0 if command.duplicate else len(command.messages))
 
@@ -555,6 +573,11 @@ class Owners:
 
         settlement = Settlement(entry.key, command.letters, command.messages, done)
         self._keepers[entry.spec.name].settle(settlement)
+
+    def _return_requests(self, entry: Owned, messages: tuple[Held, ...], target: str) -> None:
+        for held in messages:
+            if any(receipt.request for receipt in held.receipts):
+                self._requests.returned(entry.key, held, target, entry.owner.epoch + 1 if target else 0)
 
     def _send_back(self, foreign: list[Receipt]) -> None:
         if foreign:

@@ -36,6 +36,7 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
     seq: str | tuple[str, ...] | None = None
     run: str | tuple[str | None, ...] | None = None
     seq_prefix: str = ""
+    body_field: str = "url"
     seq_kind: SeqKind = "absent"
     first_seq: int | Literal["first", "lowest"] = "lowest"
     start_timeout_s: float | None = None

@@ -35,6 +35,7 @@ from holdfast.runtime.router import Router
 from holdfast.runtime.slots import SlotPool
 from holdfast.streams.codec import QUEUE_NUMBER, address
 from holdfast.streams.owners import Owners
+from holdfast.streams.requests import Requests
 from holdfast.streams.spec import StreamSpec
 
 MOVES_AT_ONCE = 8
@@ -85,6 +86,14 @@ class StreamWork:
             for name, queue in queues.items()
         }
         self.pool = SlotPool(slots, clock, limits, tasks, stats, log, on_death=self._slot_died)
+        self.requests = Requests(
+            host.coordinator,
+            state,
+            clock,
+            membership=lambda: host.membership,
+            owners=lambda: self.owners,
+            draining=lambda: host.draining,
+        )
         self.owners = Owners(
             specs,
             host.coordinator,
@@ -93,6 +102,7 @@ class StreamWork:
             self._keepers,
             self.router,
             self.reports.tell,
+            self.requests,
             clock,
             limits,
             tasks,

@@ -23,7 +23,7 @@ from holdfast.errors import ConfigError, HandlerFailed, HoldfastError, InvalidMe
 from holdfast.ports.meter import Meter
 from holdfast.ports.objects import Objects
 from holdfast.ports.slots import Host, Ran, Work, drive
-from holdfast.streams.codec import decoder, encode_result
+from holdfast.streams.codec import decoder, encode_result, unwrap
 from holdfast.streams.handler import StreamHandler
 from holdfast.streams.spec import StreamSpec
 
@@ -187,6 +187,8 @@ class Worker:
 
     async def fetch(self, url: str) -> bytes:
         """An object's bytes."""
+        if url.startswith("data:"):
+            return unwrap(url)
         if self._objects is None:
             raise ConfigError(f"can't fetch {url}: no object store is configured; set objects")
         return await self._objects.get(url)

@@ -80,14 +80,14 @@ class Tracking(StreamHandler[Frame]):
         Raises FileNotFoundError for a frame that isn't there, and InvalidMessage for one that is no whole
         image or has another size than those before it. Both name its URL.
         """
-        width, height, cells = decode_cells(_fetch(message, context), message.url)
+        width, height, cells = decode_cells(_fetch(message, context), _name(message))
         if self._watch is None or self._watch.run != message.run:
             self._watch = _Watch(message.run, Detector(width, height), Tracker())
         detector = self._watch.detector
         if (detector.width, detector.height) != (width, height):
             raise InvalidMessage(
-                f"frame {message.url} has {width}x{height} pixels, but run {message.run} of {message.video}"
-                f" has {detector.width}x{detector.height}; send frames of another size as a new run",
+                f"frame {_name(message)} has {width}x{height} pixels, but run {message.run} of"
+                f" {message.video} has {detector.width}x{detector.height}; send frames of another size as a new run",
                 field="url",
             )
         tracks = self._watch.tracker.update(message.frame, detector.detect(cells))
@@ -111,6 +111,11 @@ class Tracking(StreamHandler[Frame]):
             return b""
         run, detector, tracker = self._watch
         return msgspec.msgpack.encode(_State(run, detector.snapshot(), tracker.snapshot()))
+
+
+def _name(message: Frame) -> str:
+    """What a frame is called in errors: its URL, unless that holds the whole frame."""
+    return f"{message.frame} of {message.video}" if message.url.startswith("data:") else message.url
 
 
 def _fetch(message: Frame, context: Context) -> bytes:

@@ -1,0 +1,294 @@
+"""A node's door for clients: ``POST /process/{stream_id}`` runs one message through its stream.
+
+The body is a message as the stream declares it: JSON, or raw bytes. An image for a stream of JSON messages is
+put into the declared ``body_field`` as a data URL. ``GET`` on the same path opens a WebSocket for one camera:
+each message in is a frame, numbered from ``seq`` on, each message out its result, in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+import aiohttp
+import msgspec
+from aiohttp import web
+
+from holdfast.core.message import RUN_DIGITS, SEQ_DIGITS, Place, check_key, check_number
+from holdfast.errors import HoldfastError, InvalidMessage, TooLarge
+from holdfast.gateway import problem
+from holdfast.gateway.problem import EPOCH, OWNER, Refused
+from holdfast.ports.clock import Clock
+from holdfast.streams.codec import address, wrap
+from holdfast.streams.requests import Answer, Requests
+from holdfast.streams.spec import StreamSpec
+
+PATH = "/process/"
+SEQ, RUN, STREAM, TIMEOUT = "X-Seq", "X-Run", "X-Stream", "X-Timeout-Ms"
+DUPLICATE, REQUEST_ID = "X-Duplicate", "X-Request-Id"
+PASSED_ON = (REQUEST_ID, "traceparent", "tracestate")
+"""Headers that an answer repeats."""
+
+JSON, RAW = "application/json", "application/octet-stream"
+IMAGES = ("image/jpeg", "image/png")
+TIMEOUT_S = 30.0
+TIMEOUT_MAX_S = 3600.0
+WINDOW = 32
+"""Frames of one WebSocket that are under way at most."""
+
+_ID = re.compile(r"[!-~]{1,128}")
+
+
+class Door:
+    """The routes of one node.
+
+    Args:
+        specs: the declared streams.
+        requests: takes messages in; asked for with each request, for the node is made after its routes.
+        member: the node's membership.
+        max_body_bytes: largest body.
+        secret: what callers must show, if any.
+    """
+
+    def __init__(
+        self,
+        specs: Mapping[str, StreamSpec],
+        clock: Clock,
+        *,
+        requests: Callable[[], Requests],
+        member: Callable[[], str],
+        max_body_bytes: int,
+        secret: str | None = None,
+    ) -> None:
+        self._specs = specs
+        self._clock = clock
+        self._requests = requests
+        self._member = member
+        self._max_body_bytes = max_body_bytes
+        self._authorization = f"Bearer {secret}".encode() if secret else b""
+
+    def routes(self) -> list[web.AbstractRouteDef]:
+        """What the node's server serves."""
+        return [web.post(f"{PATH}{{id:.*}}", self._on_post), web.get(f"{PATH}{{id:.*}}", self._on_socket)]
+
+    # --- one message
+
+    async def _on_post(self, request: web.Request) -> web.StreamResponse:
+        passed_on = {name: request.headers[name] for name in PASSED_ON if name in request.headers}
+        try:
+            self._admit(request)
+            spec, key = self._spec(request), key_of(request.rel_url.raw_path)
+            timeout_s = timeout_of(request.headers)
+            async with asyncio.timeout(timeout_s):
+                body = await read_body(request, self._max_body_bytes)
+            place, message = compose(spec, key, request.headers, body, self._clock)
+            answer = await self._process(spec, key, place, message, request.headers, timeout_s)
+        except TimeoutError:
+            slow = Refused(408, "slow", "The body came too slowly", "the body did not arrive in time")
+            return problem.response(slow, passed_on)
+        except HoldfastError as error:
+            return problem.response(error, passed_on)
+        return self._response(answer, place, passed_on)
+
+    async def _process(
+        self,
+        spec: StreamSpec,
+        key: str,
+        place: Place,
+        body: bytes,
+        headers: Mapping[str, str],
+        timeout_s: float,
+    ) -> Answer:
+        attributes = {"content_type": headers.get("Content-Type", "")}
+        return await self._requests().process(
+            spec.name, spec.full_key(key), place, body, attributes, timeout_s
+        )
+
+    def _response(self, answer: Answer, place: Place, passed_on: dict[str, str]) -> web.Response:
+        headers = {OWNER: self._member(), EPOCH: str(answer.epoch), **passed_on}
+        if answer.duplicate:
+            headers[DUPLICATE] = "true"
+        body, kind = shown(answer.result)
+        return web.Response(body=body, content_type=kind, headers=headers)
+
+    def _admit(self, request: web.Request) -> None:
+        given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
+        if self._authorization and not hmac.compare_digest(given, self._authorization):
+            raise Refused(401, "unauthorized", "Who are you?", "the secret is missing or wrong")
+
+    def _spec(self, request: web.Request) -> StreamSpec:
+        name = request.headers.get(STREAM, "") or request.query.get("stream", "")
+        if not name and len(self._specs) == 1:
+            return next(iter(self._specs.values()))
+        if name not in self._specs:
+            known = ", ".join(sorted(self._specs))
+            raise Refused(
+                404,
+                "no-stream",
+                "No such stream",
+                f"header {STREAM} must name one of: {known}; it is {name!r}",
+            )
+        return self._specs[name]
+
+    # --- one camera
+
+    async def _on_socket(self, request: web.Request) -> web.StreamResponse:
+        try:
+            self._admit(request)
+            spec, key = self._spec(request), key_of(request.rel_url.raw_path)
+            seq = check_number(request.query.get("seq", "0"), "seq", SEQ_DIGITS)
+            run = check_number(request.query.get("run", "0"), "run", RUN_DIGITS)
+        except HoldfastError as error:
+            return problem.response(error)
+        socket = web.WebSocketResponse(max_msg_size=self._max_body_bytes, heartbeat=TIMEOUT_S)
+        if not socket.can_prepare(request).ok:
+            text = f"use POST, or a WebSocket: GET {PATH}… needs Upgrade: websocket"
+            return problem.response(Refused(426, "upgrade", "A WebSocket is expected here", text))
+        await socket.prepare(request)
+        answers: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue(WINDOW)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_send_all(socket, answers))
+            async for frame in socket:
+                if frame.type not in (aiohttp.WSMsgType.BINARY, aiohttp.WSMsgType.TEXT):
+                    break
+                binary = frame.type is aiohttp.WSMsgType.BINARY
+                body = frame.data if binary else frame.data.encode()
+                headers = {SEQ: str(seq), RUN: str(run), "Content-Type": kind_of(body) if binary else JSON}
+                task = group.create_task(self._answer_frame(spec, key, headers, body))
+                await answers.put(task)
+                seq += 1
+            await answers.put(None)
+        return socket
+
+    async def _answer_frame(
+        self, spec: StreamSpec, key: str, headers: Mapping[str, str], body: bytes
+    ) -> bytes:
+        said: dict[str, Any] = {"seq": int(headers[SEQ])}
+        try:
+            place, message = compose(spec, key, headers, body, self._clock)
+            answer = await self._process(spec, key, place, message, headers, TIMEOUT_S)
+        except HoldfastError as error:
+            return msgspec.json.encode(said | {"problem": problem.of(error)})
+        result, kind = shown(answer.result)
+        return msgspec.json.encode(said | {"result": msgspec.Raw(result) if kind == JSON else result})
+
+
+async def _send_all(
+    socket: web.WebSocketResponse, answers: asyncio.Queue[asyncio.Task[bytes] | None]
+) -> None:
+    """Send results in the order of their frames; once the client is gone they are only waited for."""
+    while (task := await answers.get()) is not None:
+        said = await task
+        if not socket.closed:
+            try:
+                await socket.send_str(said.decode())
+            except (ConnectionError, RuntimeError):
+                continue
+
+
+def key_of(raw_path: str) -> str:
+    """The stream's id in a request's path, percent-decoded once. Raises Refused, InvalidMessage."""
+    raw = raw_path.removeprefix(PATH)
+    if not raw or "/" in raw:
+        raise Refused(404, "no-path", "No such path", f"use {PATH}STREAM_ID; a '/' in the id is written %2F")
+    try:
+        return check_key(unquote_to_bytes(raw).decode(), "stream_id")
+    except UnicodeDecodeError:
+        raise InvalidMessage("the stream_id is not UTF-8", "stream_id") from None
+
+
+def timeout_of(headers: Mapping[str, str]) -> float:
+    """How long the client waits, in seconds. Raises InvalidMessage."""
+    if TIMEOUT not in headers:
+        return TIMEOUT_S
+    timeout_s = check_number(headers[TIMEOUT], TIMEOUT, 9) / 1000
+    if not 0 < timeout_s <= TIMEOUT_MAX_S:
+        raise InvalidMessage(f"{TIMEOUT} must be from 1 to {TIMEOUT_MAX_S * 1000:.0f}", TIMEOUT)
+    return timeout_s
+
+
+async def read_body(request: web.Request, limit: int) -> bytes:
+    """The body. Raises TooLarge as soon as that is known."""
+    if (request.content_length or 0) > limit:
+        raise TooLarge(
+            f"the body has {request.content_length} bytes; the limit (max_message_bytes) is {limit}"
+        )
+    body = bytearray()
+    async for chunk in request.content.iter_any():
+        body += chunk
+        if len(body) > limit:
+            raise TooLarge(f"the body is over the limit (max_message_bytes) of {limit} bytes")
+    return bytes(body)
+
+
+def compose(
+    spec: StreamSpec, key: str, headers: Mapping[str, str], body: bytes, clock: Clock
+) -> tuple[Place, bytes]:
+    """The place of a message in its stream, and the message as the handler reads it.
+
+    Raises Refused, InvalidMessage."""
+    kind = headers.get("Content-Type", RAW).partition(";")[0].strip().lower()
+    if kind not in (JSON, RAW, *IMAGES):
+        known = ", ".join((JSON, RAW, *IMAGES))
+        raise Refused(415, "type", "Unknown content type", f"Content-Type is {kind!r}; use one of {known}")
+    if not body:
+        raise InvalidMessage("the body is empty; send the frame or the message in it")
+    if kind == JSON and spec.message is not bytes:
+        return _compose_json(spec, key, headers, body, clock)
+    place = place_of(spec, headers, clock)
+    return place, body if spec.message is bytes else wrap(spec, key, place, body, kind, clock.wall())
+
+
+def _compose_json(
+    spec: StreamSpec, key: str, headers: Mapping[str, str], body: bytes, clock: Clock
+) -> tuple[Place, bytes]:
+    said_key, place = address(spec, body, {}, _request_id(headers, clock), None)
+    if said_key != key:
+        raise InvalidMessage(f"the body's key is {said_key!r}, but the path says {key!r}", "stream_id")
+    if SEQ in headers and spec.seq_kind != "absent":
+        seq = check_number(headers[SEQ], SEQ, SEQ_DIGITS)
+        if seq != place.seq:
+            raise InvalidMessage(f"the body's seq is {place.seq}, but {SEQ} says {seq}", SEQ)
+    return place, body
+
+
+def place_of(spec: StreamSpec, headers: Mapping[str, str], clock: Clock) -> Place:
+    """The place that the headers say. Where the stream has no seq, ``X-Seq`` or ``X-Request-Id`` tell
+    messages apart, so that one that is sent again is known. Raises InvalidMessage."""
+    run = check_number(headers.get(RUN, "0"), RUN, RUN_DIGITS)
+    if spec.seq_kind == "absent":
+        if SEQ in headers:
+            return Place(run, 0, f"seq {check_number(headers[SEQ], SEQ, SEQ_DIGITS)}")
+        return Place(run, 0, _request_id(headers, clock))
+    if SEQ not in headers:
+        raise InvalidMessage(f"header {SEQ} is missing; every message of {spec.name!r} has a number", SEQ)
+    return Place(run, check_number(headers[SEQ], SEQ, SEQ_DIGITS))
+
+
+def _request_id(headers: Mapping[str, str], clock: Clock) -> str:
+    given = headers.get(REQUEST_ID, "")
+    if given and not _ID.fullmatch(given):
+        raise InvalidMessage(f"{REQUEST_ID} must be 1 to 128 visible ASCII characters", REQUEST_ID)
+    return given or clock.new_id()
+
+
+def shown(result: bytes | None) -> tuple[bytes, str]:
+    """A stored result as a body, and its type."""
+    if result is None:
+        return b"null", JSON
+    try:
+        msgspec.json.decode(result, type=msgspec.Raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return result, RAW
+    return result, JSON
+
+
+def kind_of(frame: bytes) -> str:
+    """The content type of a binary frame, by its first bytes."""
+    if frame.startswith(b"\xff\xd8\xff"):
+        return "image/jpeg"
+    return "image/png" if frame.startswith(b"\x89PNG\r\n\x1a\n") else RAW

@@ -1,0 +1,88 @@
+"""What goes wrong, as RFC 9457 problem details."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+from aiohttp import web
+
+from holdfast.errors import (
+    Busy,
+    HandlerFailed,
+    HoldfastError,
+    InvalidMessage,
+    NotOwner,
+    OutcomeUnknown,
+    Retry,
+    SetAside,
+    TooLarge,
+)
+
+MEDIA_TYPE = "application/problem+json"
+RETRY_AFTER_S = 1
+
+OWNER, OWNER_ADDRESS, EPOCH = "X-Owner", "X-Owner-Address", "X-Epoch"
+"""Headers that name the membership which owns a stream, where it is reached, and its epoch."""
+
+
+class Problem(msgspec.Struct, omit_defaults=True):
+    """One problem; ``type`` is stable, for programs."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+
+
+class Refused(HoldfastError):
+    """A request that can't be served as it is; the client has to change it."""
+
+    def __init__(self, status: int, kind: str, title: str, detail: str) -> None:
+        super().__init__(detail)
+        self.problem = Problem(f"urn:holdfast:{kind}", title, status, detail)
+
+
+def of(error: HoldfastError) -> Problem:
+    """The problem that an error is to a client."""
+    detail = str(error)
+    match error:
+        case Refused():
+            return error.problem
+        case NotOwner():
+            return Problem("urn:holdfast:not-owner", "Another node owns the stream", 421, detail)
+        case Busy():
+            return Problem("urn:holdfast:busy", "The stream takes no more for the moment", 429, detail)
+        case InvalidMessage():
+            return Problem("urn:holdfast:invalid", "The request can't be understood", 400, detail)
+        case TooLarge():
+            return Problem("urn:holdfast:too-large", "The body is too large", 413, detail)
+        case SetAside() | HandlerFailed():
+            return Problem("urn:holdfast:set-aside", "The message was set aside", 422, detail)
+        case OutcomeUnknown():
+            return Problem("urn:holdfast:no-answer", "No answer in time", 504, detail)
+    if error.retry is Retry.SAFE:
+        return Problem("urn:holdfast:unavailable", "Not now", 503, detail)
+    return Problem("urn:holdfast:failed", "The node failed", 500, detail)
+
+
+def headers(error: HoldfastError) -> dict[str, str]:
+    """What else a client is told: when to come again, and where to go."""
+    match error:
+        case NotOwner():
+            told = {OWNER: error.member, OWNER_ADDRESS: error.address, EPOCH: str(error.epoch or "")}
+            return {name: value for name, value in told.items() if value}
+        case Busy():
+            return {"Retry-After": str(math.ceil(error.retry_after_s))}
+    return {"Retry-After": str(RETRY_AFTER_S)} if of(error).status == 503 else {}
+
+
+def response(error: HoldfastError, more: dict[str, str] | None = None) -> web.Response:
+    """The answer to a request that failed."""
+    problem = of(error)
+    return web.Response(
+        body=msgspec.json.encode(problem),
+        status=problem.status,
+        content_type=MEDIA_TYPE,
+        headers={**headers(error), **(more or {})},
+    )

@@ -1,0 +1,160 @@
+"""Messages that clients bring themselves, and whose results they wait for.
+
+A request takes the same inbox, sequencer, slot and commit as a delivery of the queue; it differs in its
+acknowledgement, which is the answer. It is answered after the commit, with what the commit says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from holdfast.core.held import Held, Receipt
+from holdfast.core.message import Place
+from holdfast.errors import Busy, NotOwner, OutcomeUnknown, SetAside, Unavailable
+from holdfast.ports.clock import Clock
+from holdfast.ports.coordinator import Claim, Coordinator
+from holdfast.ports.state import StateStore
+from holdfast.runtime.membership import Membership
+from holdfast.streams.owners import Owners
+
+BUSY_S = 1.0
+"""When a client whose stream's inbox is full may come again."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a request gets: the handler's result as it was committed, and whether an earlier request or
+    delivery had brought the same message."""
+
+    result: bytes | None
+    epoch: int
+    duplicate: bool = False
+
+
+class Waiting(msgspec.Struct, eq=False):
+    """One request under way: ``over`` is set once it ended, ``error`` if that was without a result."""
+
+    over: asyncio.Event
+    held: Held | None = None
+    duplicate: bool = False
+    error: Exception | None = None
+
+
+class Requests:
+    """The requests on one node."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        state: StateStore,
+        clock: Clock,
+        *,
+        membership: Callable[[], Membership],
+        owners: Callable[[], Owners],
+        draining: Callable[[], bool],
+    ) -> None:
+        self._coordinator = coordinator
+        self._state = state
+        self._clock = clock
+        self._membership = membership
+        self._owners = owners
+        self._draining = draining
+        self._number = 0
+        self._waiting: dict[int, Waiting] = {}
+        self._claiming: dict[str, asyncio.Task[Claim]] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    async def process(
+        self,
+        stream: str,
+        key: str,
+        place: Place,
+        body: bytes,
+        attributes: Mapping[str, str],
+        timeout_s: float,
+    ) -> Answer:
+        """Bring a message to the stream's owner here and wait for its result. ``key`` is the full key.
+
+        Raises NotOwner if the owner is another node, Busy, Unavailable; SetAside if the stream passed over
+        it; OutcomeUnknown if nothing was committed in time, though it may be still."""
+        self._number += 1
+        number = self._number
+        receipt = Receipt(f"request {number}", math.inf, stale=True, request=number)
+        waiting = self._waiting[number] = Waiting(asyncio.Event())
+        try:
+            await self._offer(stream, key, Held(place, body, dict(attributes), [receipt]))
+            if not await self._clock.wait(waiting.over, timeout_s):
+                raise OutcomeUnknown(
+                    f"{key}: not committed within {timeout_s:g} s, perhaps later; ask again with the same seq"
+                )
+        finally:
+            del self._waiting[number]
+        if waiting.error is not None:
+            raise waiting.error
+        return await self._answer(key, place, waiting)
+
+    async def _answer(self, key: str, place: Place, waiting: Waiting) -> Answer:
+        assert waiting.held is not None
+        entry = self._owners().get(key)
+        epoch = entry.owner.epoch if entry is not None else 0
+        if not waiting.duplicate:
+            return Answer(waiting.held.result, epoch)
+        logged = await self._state.result(key, place.name)
+        return Answer(logged.result.body if logged else None, epoch, duplicate=True)
+
+    async def _offer(self, stream: str, key: str, held: Held) -> None:
+        verdict = self._owners().offer(key, held)
+        if verdict == "unknown":
+            claim = await self._claim(key)
+            if claim.member != self._membership().id:
+                raise self._not_owner(key, claim.member)
+            self._owners().adopt(stream, key, claim)
+            verdict = self._owners().offer(key, held)
+        if verdict == "full":
+            raise Busy(f"{key}: the inbox is full", BUSY_S)
+        if verdict != "accepted":
+            raise Unavailable(f"{key}: this node may not own the stream any more; try again")
+
+    async def _claim(self, key: str) -> Claim:
+        """Whose the key is; ours if it was nobody's. However many ask, the coordinator is asked once."""
+        if not self._membership().alive:
+            raise Unavailable("this node is no member at present")
+        if self._draining():
+            raise Unavailable("this node is draining")
+        asked = self._claiming.get(key)
+        if asked is None:
+            asked = self._claiming[key] = asyncio.ensure_future(
+                self._coordinator.claim(key, self._membership().id)
+            )
+            asked.add_done_callback(lambda _: self._claiming.pop(key))
+        return await asyncio.shield(asked)
+
+    def _not_owner(self, key: str, member: str, epoch: int = 0) -> NotOwner:
+        known = self._membership().view.get(member)
+        address = known.address if known is not None else ""
+        return NotOwner(f"{key} is owned by {member or 'another node'}", member, address, epoch)
+
+    # -- what owners say --------------------------------------------------------------------------------
+
+    def settled(self, key: str, held: Held, duplicate: bool) -> None:
+        """A commit covers the message."""
+        for waiting in self._of(held):
+            waiting.held, waiting.duplicate = held, duplicate
+            if held.aside:
+                waiting.error = SetAside(f"{key}: {held.aside}")
+            waiting.over.set()
+
+    def returned(self, key: str, held: Held, target: str, epoch: int) -> None:
+        """The owner here lets the message go."""
+        for waiting in self._of(held):
+            waiting.error = self._not_owner(key, target, epoch)
+            waiting.over.set()
+
+    def _of(self, held: Held) -> list[Waiting]:
+        found = (self._waiting.get(receipt.request) for receipt in held.receipts)
+        return [waiting for waiting in found if waiting is not None]
