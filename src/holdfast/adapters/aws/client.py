@@ -32,7 +32,6 @@ from botocore.session import Session
 from botocore.utils import get_environ_proxies
 from yarl import URL
 
-from holdfast import __version__
 from holdfast.adapters.aws.credentials import Credentials
 from holdfast.adapters.aws.signer import Draft, S3Signer, Signer
 from holdfast.errors import ConfigError, OutcomeUnknown, Unavailable
@@ -309,7 +308,7 @@ class AwsClient:
                     limit=0, ssl=place.tls or True, keepalive_timeout=KEEP_ALIVE_S
                 ),
                 cookie_jar=aiohttp.DummyCookieJar(),
-                headers={"User-Agent": f"holdfast/{__version__}"},
+                headers={"User-Agent": "holdfast"},
                 skip_auto_headers=("Accept", "Accept-Encoding", "Content-Type"),
                 auto_decompress=False,
             )
