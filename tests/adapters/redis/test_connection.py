@@ -240,7 +240,7 @@ async def test_a_lost_subscription_says_so(redis_server: RedisServer, connect: C
 async def test_silence_is_looked_into(
     redis_server: RedisServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.adapters.redis.connection.QUIET_S", 0.05)
+    monkeypatch.setattr("holdfast.adapters.redis.subscription.QUIET_S", 0.05)
     connection = connect(redis_server.url, 0.2)
     subscription = await connection.subscribe("k", "channel")
     hearing = asyncio.create_task(subscription.next())
@@ -253,7 +253,7 @@ async def test_silence_is_looked_into(
 async def test_a_quiet_subscription_goes_on(
     redis_server: RedisServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.adapters.redis.connection.QUIET_S", 0.01)
+    monkeypatch.setattr("holdfast.adapters.redis.subscription.QUIET_S", 0.01)
     connection = connect(redis_server.url)
     subscription = await connection.subscribe("k", "channel")
     hearing = asyncio.create_task(subscription.next())

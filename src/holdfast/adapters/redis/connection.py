@@ -8,18 +8,18 @@ unless the first was refused without effect (a script the server doesn't know ye
 from __future__ import annotations
 
 import asyncio
-import ssl
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
-from redis.asyncio.connection import Connection, SSLConnection
 from redis.crc import key_slot
 from redis.exceptions import RedisError
 
 from holdfast.adapters.redis.address import RedisAddress, join, parse
-from holdfast.adapters.redis.lane import Lane, Word, discard
-from holdfast.adapters.redis.refusals import Parser, Refused
+from holdfast.adapters.redis.lane import Lane, Word
+from holdfast.adapters.redis.refusals import Refused
 from holdfast.adapters.redis.script import Script
+from holdfast.adapters.redis.servers import Host, Servers
+from holdfast.adapters.redis.subscription import Subscription
 from holdfast.errors import ConfigError, HoldfastError, Unavailable
 from holdfast.ports.meter import Meter
 
@@ -27,11 +27,6 @@ __all__ = ["RedisAddress", "RedisConnection", "Script", "Subscription", "parse"]
 
 TIMEOUT_S = 2.0
 REDIRECTS_MAX = 4
-QUIET_S = 5.0
-"""A subscription that hears nothing for so long asks whether the server is still there."""
-
-Host = tuple[str, int]
-T = TypeVar("T")
 
 
 class RedisConnection:
@@ -42,15 +37,14 @@ class RedisConnection:
     """
 
     def __init__(self, address: RedisAddress, meter: Meter, *, timeout_s: float = TIMEOUT_S) -> None:
-        _check_files(address)
         self.address = address
         self._meter = meter
         self._timeout_s = timeout_s
         self._lanes: dict[Host | None, Lane] = {}
+        self._servers = Servers(address, meter, timeout_s, self._leave_master)
         self._slots: list[Host | None] = []
         self._finding = asyncio.Lock()
-        self._subscriptions: set[Subscription] = set()
-        self._closed = False
+        self._subscriptions: list[Subscription] = []
 
     def apart(self, timeout_s: float) -> RedisConnection:
         """Another connection to the same, for calls that may block the server's answers for long: they hold
@@ -125,31 +119,28 @@ class RedisConnection:
         self._meter.count("redis", "SUBSCRIBE")
         try:
             async with asyncio.timeout(self._timeout_s):
-                connection = await self._way(host)()
-                subscription = Subscription(self, connection, self._timeout_s)
-                try:
-                    await subscription.begin(channels)
-                    self._check_open()
-                except BaseException:
-                    await discard(connection)
-                    raise
+                connection = await self._servers.open(host)
+            subscription = await Subscription.begin(connection, self._timeout_s, channels)
         except Refused as refused:
             raise self._explained("SUBSCRIBE", refused) from refused
         except (TimeoutError, RedisError, OSError) as error:
             self._forget(host)
-            raise Unavailable(f"{self.address}: can't subscribe: {_told(error)}") from error
+            raise Unavailable(f"{self.address}: can't subscribe: {str(error) or 'no answer'}") from error
         except Unavailable:
             self._forget(host)
             raise
-        self._subscriptions.add(subscription)
+        self._subscriptions = [s for s in self._subscriptions if not s.closed] + [subscription]
+        if self._servers.closed:
+            await subscription.close()
+            raise Unavailable(f"{self.address}: this connection is closed")
         return subscription
 
     async def close(self) -> None:
         """Disconnect. What is under way fails, and so does what comes."""
-        self._closed = True
+        await self._servers.close()
         await asyncio.gather(
             *(lane.close() for lane in self._lanes.values()),
-            *(subscription.close() for subscription in list(self._subscriptions)),
+            *(subscription.close() for subscription in self._subscriptions),
         )
 
     async def _call(self, name: str, key: str, *words: Word) -> Any:
@@ -195,15 +186,13 @@ class RedisConnection:
         lane = self._lanes.get(host)
         if lane is None:
             name = join(*host) if host else str(self.address)
-            lane = self._lanes[host] = Lane(name, self._way(host), self._timeout_s)
+            lane = self._lanes[host] = Lane(name, lambda: self._servers.open(host), self._timeout_s)
         return lane
 
-    def _way(self, host: Host | None) -> Callable[[], Awaitable[Connection]]:
-        if host is not None:
-            return lambda: self._open(host)
-        if self.address.kind == "sentinel":
-            return self._open_master
-        return lambda: self._open(self.address.hosts[0])
+    async def _find_slots(self) -> None:
+        async with self._finding:
+            if not self._slots:  # no other call has found them meanwhile
+                self._slots = await self._servers.slots({host for host in self._lanes if host is not None})
 
     def _forget(self, host: Host | None) -> None:
         """Ask again who has which slot: ``host`` could not serve what it should have."""
@@ -219,198 +208,8 @@ class RedisConnection:
             self._slots[int(slot)] = new
         return new
 
-    async def _find_slots(self) -> None:
-        async with self._finding:
-            if self._slots:
-                return  # another call has found them
-            known = {host for host in self._lanes if host is not None} | set(self.address.hosts)
-            self._meter.count("redis", "CLUSTER SLOTS")
-            self._slots = await self._first([self._slots_by(host) for host in sorted(known)])
-
-    async def _slots_by(self, host: Host) -> list[Host | None]:
-        ranges = await self._ask(host, "CLUSTER", "SLOTS")
-        slots: list[Host | None] = [None] * 16384
-        for first, last, master, *_ in ranges:
-            name, port = (master[0] or b"").decode(), master[1]
-            slots[first : last + 1] = [(name or host[0], port)] * (last - first + 1)
-        return slots
-
-    async def _open_master(self) -> Connection:
-        """A connection to the master that the Sentinels name."""
-        self._meter.count("redis", "SENTINEL")
-        return await self._open(await self._first([self._master_by(host) for host in self.address.hosts]))
-
-    async def _master_by(self, sentinel: Host) -> Host:
-        """The master that one Sentinel names, if it is one: news of a fail-over reaches some late."""
-        words = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.address.service)
-        try:
-            found = await self._ask_bare(sentinel, *words, credentials=False)
-        except Refused as refused:
-            if refused.code != "NOAUTH":
-                raise refused.explain(join(*sentinel)) from refused
-            found = await self._ask(sentinel, *words)
-        if found is None:
-            raise ConfigError(
-                f"{join(*sentinel)}: this Sentinel watches no master named {self.address.service!r};"
-                " write the name that its configuration has after 'sentinel monitor'"
-            )
-        host = found[0].decode(), int(found[1])
-        if (await self._ask(host, "ROLE"))[0] != b"master":
-            raise Unavailable(f"{join(*host)}: a Sentinel names it master, but it is none")
-        return host
-
-    async def _ask(self, host: Host, *words: str) -> Any:
-        """The answer to one question, over a connection made for it."""
-        try:
-            return await self._ask_bare(host, *words, credentials=True)
-        except Refused as refused:
-            raise refused.explain(f"{words[0]} at {join(*host)}") from refused
-
-    async def _ask_bare(self, host: Host, *words: str, credentials: bool) -> Any:
-        connection = await self._open(host, db=0, credentials=credentials)
-        try:
-            await connection.send_command(*words, check_health=False)
-            return await connection.read_response()
-        except Refused:
-            raise
-        except (RedisError, OSError) as error:
-            raise Unavailable(f"{join(*host)}: {error}") from error
-        finally:
-            await discard(connection)
-
-    async def _first(self, attempts: Sequence[Awaitable[T]]) -> T:
-        """The first success of attempts made at the same time, so that a dead server costs no time."""
-        tasks = [asyncio.ensure_future(attempt) for attempt in attempts]
-        errors: list[HoldfastError] = []
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                for done in asyncio.as_completed(tasks):
-                    try:
-                        return await done
-                    except HoldfastError as error:
-                        errors.append(error)
-        except TimeoutError:
-            errors.append(Unavailable(f"no answer within {self._timeout_s:g} s"))
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-        wrong = [error for error in errors if isinstance(error, ConfigError)]
-        if len(wrong) == len(attempts):
-            raise wrong[0]
-        raise Unavailable("; ".join(dict.fromkeys(str(error) for error in errors)))
-
-    async def _open(self, host: Host, *, db: int | None = None, credentials: bool = True) -> Connection:
-        """A new connection, let in and ready. Raises Unavailable or ConfigError."""
-        self._check_open()
-        address = self.address
-        options: dict[str, Any] = {
-            "host": host[0],
-            "port": host[1],
-            "db": address.db if db is None else db,
-            "username": (credentials and address.username) or None,
-            "password": (credentials and address.password) or None,
-            "protocol": 2,
-            "parser_class": Parser,
-            # The caller bounds the time; the library's own timers would be set and cleared for every reply.
-            "socket_timeout": None,
-            "socket_connect_timeout": None,
-        }
-        if address.tls:
-            options |= {
-                "ssl_ca_certs": address.ca or None,
-                "ssl_certfile": address.cert or None,
-                "ssl_keyfile": address.key or None,
-            }
-        connection = SSLConnection(**options) if address.tls else Connection(**options)
-        try:
-            await connection.connect()  # type: ignore[no-untyped-call]
-        except Refused as refused:
-            raise refused.explain(join(*host)) from refused
-        except (RedisError, OSError) as error:
-            raise _unreachable(join(*host), error) from error
-        except BaseException:
-            await discard(connection)
-            raise
-        return connection
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise Unavailable(f"{self.address}: this connection is closed")
-
-    def _ended(self, subscription: Subscription) -> None:
-        self._subscriptions.discard(subscription)
-
-
-class Subscription:
-    """What is published on some channels, in order, until the connection is lost. For one reader."""
-
-    def __init__(self, owner: RedisConnection, connection: Connection, timeout_s: float) -> None:
-        self._owner = owner
-        self._connection = connection
-        self._timeout_s = timeout_s
-
-    async def begin(self, channels: Sequence[str]) -> None:
-        """Subscribe, and wait until the server has."""
-        await self._connection.send_command("SUBSCRIBE", *channels, check_health=False)
-        for _ in channels:
-            await self._connection.read_response()
-
-    async def next(self) -> tuple[str, bytes]:
-        """The next message and its channel. Raises Unavailable when the subscription is lost; what is
-        published then is missed."""
-        try:
-            while True:
-                kind, *rest = await self._heard()
-                if kind == b"message":
-                    return rest[0].decode(), rest[1]
-        except (TimeoutError, RedisError, OSError) as error:
-            await self.close()
-            raise Unavailable(f"the subscription is lost: {_told(error)}") from error
-        except BaseException:
-            await self.close()
-            raise
-
-    async def close(self) -> None:
-        """Disconnect."""
-        self._owner._ended(self)
-        await discard(self._connection)
-
-    async def _heard(self) -> Any:
-        """The next reply. Silence may be that of a server which is gone, so it is asked."""
-        heard = await self._connection.read_response(timeout=QUIET_S)
-        if heard is not None:
-            return heard
-        async with asyncio.timeout(self._timeout_s):
-            await self._connection.send_command("PING", check_health=False)
-            return await self._connection.read_response()
-
-
-def _told(error: BaseException) -> str:
-    return str(error) or "no answer"
-
-
-def _unreachable(name: str, error: BaseException) -> HoldfastError:
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            return ConfigError(
-                f"{name}: its certificate is not trusted ({cause.verify_message}); name the authority's file"
-                " with ?ca=PATH, and the host as the certificate does"
-            )
-        cause = cause.__cause__ or cause.__context__
-    return Unavailable(f"{name}: {error}")
-
-
-def _check_files(address: RedisAddress) -> None:
-    """Read the files for TLS now, while somebody is there to be told."""
-    if not address.tls:
-        return
-    try:
-        context = ssl.create_default_context(cafile=address.ca or None)
-        if address.cert:
-            context.load_cert_chain(address.cert, address.key)
-    except OSError as error:
-        raise ConfigError(
-            f"{address}: can't load the files for TLS ({error}); ca, cert and key are paths of PEM files"
-        ) from error
+    async def _leave_master(self) -> None:
+        for lane in self._lanes.values():
+            lane.leave()
+        for subscription in self._subscriptions:
+            await subscription.close()
