@@ -15,7 +15,7 @@ from holdfast.core.message import Life, Place
 from holdfast.errors import OutcomeUnknown, TooLarge, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import Outgoing
-from holdfast.runtime.keeper import Keeper, Settlement
+from holdfast.runtime.keeper import PATIENCE, Keeper, Settlement
 from holdfast.runtime.limits import Limits
 from holdfast.runtime.service import Tasks
 from holdfast.runtime.stats import Stats
@@ -290,13 +290,24 @@ async def test_what_could_not_be_sent_again_is_not_deleted(rig: Rig) -> None:
 
 
 async def test_deletes_wait_a_moment_for_company_where_calls_cost(rig: Rig) -> None:
-    rig.queue.linger_s = 1.0
+    rig.queue.linger_s = 0.1
     one, two = await rig.receive(2)
     for message in (one, two):
         rig.keeper.settle(Settlement(KEY, (), (message,), lambda: None))
-        await rig.clock.sleep(0.5)
-    await rig.clock.sleep(0.6)
+        await rig.clock.sleep(0.5 * PATIENCE * rig.queue.linger_s)
+    await rig.clock.sleep(0.1 * PATIENCE * rig.queue.linger_s)
     assert [len(items) for name, items in rig.queue.calls if name == "delete"] == [2]
+
+
+async def test_what_fills_no_call_waits_on(rig: Rig) -> None:
+    rig.queue.linger_s = 0.1
+    messages = await rig.receive(10) + await rig.receive(5)
+    for start in range(0, 15, 3):
+        rig.keeper.settle(Settlement(KEY, (), tuple(messages[start : start + 3]), lambda: None))
+    await settle_down()
+    assert [len(items) for name, items in rig.queue.calls if name == "delete"] == [9]
+    await rig.clock.sleep(1.1 * PATIENCE * rig.queue.linger_s)
+    assert [len(items) for name, items in rig.queue.calls if name == "delete"] == [9, 6]
 
 
 async def test_a_full_call_does_not_wait_and_neither_does_a_drain(rig: Rig) -> None:

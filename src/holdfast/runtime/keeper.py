@@ -4,8 +4,10 @@ the queue takes."""
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -22,6 +24,9 @@ from holdfast.runtime.stats import Stats
 
 LOOKS_A_VISIBILITY = 10
 """How often deliveries are looked at while one visibility passes: each is extended with almost half left."""
+
+PATIENCE = 4
+"""How many times as long as a receive a delete lingers: no frame waits for it."""
 
 REISSUE_VISIBILITIES = 4
 """How long before the queue's limit a message is sent again, in visibilities: time for a few tries."""
@@ -67,6 +72,8 @@ class Keeper:
         self._holding = holding
         self._report = report
         self._pending: list[Settlement] = []
+        self._waiting = 0
+        self._patient = True
         self._wake = asyncio.Event()
         self._hurry = asyncio.Event()
         self._idle = asyncio.Event()
@@ -80,15 +87,18 @@ class Keeper:
     def settle(self, settlement: Settlement) -> None:
         """Take over what an accepted commit covers. Goes on whatever becomes of the stream."""
         self._pending.append(settlement)
+        self._waiting += len(settlement.messages)
         self._idle.clear()
         self._wake.set()
-        if len(self._pending) >= self._queue.max_batch:
+        if self._waiting >= self._queue.max_batch:
             self._hurry.set()
 
     async def settled(self) -> None:
         """Return when nothing is left to settle, which doesn't wait for company any more."""
+        self._patient = False
         self._hurry.set()
         await self._idle.wait()
+        self._patient = True
 
     async def _extend_loop(self) -> None:
         while True:
@@ -140,15 +150,25 @@ class Keeper:
     async def _settle_loop(self) -> None:
         while True:
             await self._wake.wait()
-            if self._queue.linger_s:
-                await self._clock.wait(self._hurry, self._queue.linger_s)
-            self._wake.clear()
-            self._hurry.clear()
-            taken, self._pending = self._pending, []
+            linger_s = min(PATIENCE * self._queue.linger_s, self._limits.visibility_s / LOOKS_A_VISIBILITY)
+            full = linger_s > 0 and await self._clock.wait(self._hurry, linger_s) and self._patient
+            taken = self._whole_calls() if full else list(self._pending)
+            del self._pending[: len(taken)]
+            self._waiting -= sum(len(item.messages) for item in taken)
+            if self._waiting < self._queue.max_batch:
+                self._hurry.clear()
+            if not self._pending:
+                self._wake.clear()
             if taken:
                 await self._settle(taken)
             if not self._pending:
                 self._idle.set()
+
+    def _whole_calls(self) -> list[Settlement]:
+        """The first settlements, as many as fill calls; those after them wait for company."""
+        counts = list(accumulate(len(item.messages) for item in self._pending))
+        room = counts[-1] - counts[-1] % self._queue.max_batch
+        return self._pending[: max(1, bisect_right(counts, room))]
 
     async def _settle(self, taken: list[Settlement]) -> None:
         messages = [held for item in await self._bury(taken) for held in item.messages]
