@@ -45,8 +45,13 @@ class _Lean:
     _key: tuple[str, bytes] = ("", b"")
 
     def sign(self, draft: Draft) -> None:
-        """Add the signature, and what else the service wants to see of it, to the headers."""
-        self.add_auth(draft)  # type: ignore[attr-defined]
+        """Add the signature, and what else the service wants to see of it, to the headers. These are the
+        steps of ``add_auth``, at the time that the draft says."""
+        draft.context["timestamp"] = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(draft.at))
+        signer: Any = self
+        signer._modify_request_before_signing(draft)
+        text = signer.string_to_sign(draft, signer.canonical_request(draft))
+        signer._inject_signature_to_request(draft, signer.signature(text, draft))
 
     def headers_to_sign(self, request: Draft) -> Canonical:
         return Canonical((name.lower(), value) for name, value in request.headers.items())
@@ -62,10 +67,6 @@ class _Lean:
                 key = self._sign(key, part)  # type: ignore[attr-defined]
             self._key = (day, key)
         return str(self._sign(self._key[1], string_to_sign, hex=True))  # type: ignore[attr-defined]
-
-    def _modify_request_before_signing(self, request: Draft) -> None:
-        request.context["timestamp"] = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(request.at))
-        super()._modify_request_before_signing(request)  # type: ignore[misc]
 
 
 class Signer(_Lean, SigV4Auth):  # type: ignore[misc]
