@@ -334,6 +334,12 @@ def check_app(services: Services, app: App) -> None:
             )
 
 
+async def look_for_queues(services: Services, app: App) -> list[str]:
+    """Raise ConfigError if a stream's queue isn't there; returns what is missing beside, in words."""
+    setup = services.queue_setup()
+    return [text for name in app.streams if (text := await setup.lacking(name))] if setup else []
+
+
 def gauges(streams: StreamWork) -> Iterable[tuple[str, str, float]]:
     """What a node holds at this moment, beside the limits that say how much it may."""
     owned = list(streams.owners)

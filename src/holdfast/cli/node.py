@@ -18,7 +18,7 @@ from holdfast.config import Config
 from holdfast.errors import ConfigError
 from holdfast.runtime.node import Node
 from holdfast.runtime.supervisor import Supervisor
-from holdfast.wiring import Services, make_node
+from holdfast.wiring import Services, load_app, look_for_queues, make_node
 
 log = structlog.get_logger()
 
@@ -75,6 +75,8 @@ async def serve(place: str, config: Config) -> int:
     bound = log.bind(node=config.node_name)
     async with Services(config) as services:
         node = make_node(services, place)
+        for missing in await look_for_queues(services, load_app(place)):
+            bound.warning(missing)
         crashed = node.host.crashed
         crashed.add_done_callback(lambda _: over.set())
         living, cut = asyncio.create_task(_live(node, told, bound)), asyncio.create_task(over.wait())

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from holdfast.adapters.aws.admin import Finding, Made, check_queue, create_queues
-from holdfast.adapters.aws.channel import dead_letter_name
-from holdfast.adapters.aws.sqs import Sqs
+from holdfast.adapters.aws.channel import RedrivePolicy, dead_letter_name
+from holdfast.adapters.aws.client import Refused
+from holdfast.adapters.aws.sqs import MISSING, NoSuchQueue, Sqs
 from holdfast.adapters.aws.url import SqsUrl
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, HoldfastError
 
 ANY = "*"
 QUEUE_ACTIONS = (
@@ -43,6 +45,40 @@ class SqsSetup:
     async def check(self, stream: str, *, visibility_s: float) -> list[Finding]:
         """As :func:`check_queue`, for a stream."""
         return await check_queue(self._sqs, self._url.queue(stream), visibility_s=visibility_s)
+
+    async def lacking(self, stream: str) -> str:
+        """What is missing beside a stream's queue, in words, or nothing. What these credentials may not look
+        for counts as there. Raises NoSuchQueue if it is the queue itself."""
+        queue = self._url.queue(stream)
+        try:
+            name, dead, account = await self._look(queue)
+        except NoSuchQueue:
+            raise
+        except HoldfastError:
+            return ""
+        with contextlib.suppress(HoldfastError):
+            try:
+                await self._sqs.queue_url(dead, account)
+            except NoSuchQueue:
+                return (
+                    f"queue {name!r} has no dead-letter queue {dead!r}: what can't be handled comes again and"
+                    " again until there is one; make it with 'holdfast queues create'"
+                )
+        return ""
+
+    async def _look(self, queue: str) -> tuple[str, str, str]:
+        """A queue's name, and name and account of its dead-letter queue."""
+        name = queue.rpartition("/")[2]
+        try:
+            url = queue if "/" in queue else await self._sqs.queue_url(queue)
+            there = await self._sqs.attributes(url, "RedrivePolicy")
+        except Refused as error:
+            if error.code in MISSING:
+                raise NoSuchQueue(
+                    f"there is no SQS queue {queue!r}: make it with 'holdfast queues create'"
+                ) from error
+            raise
+        return name, *RedrivePolicy.of(there).target(name)
 
     async def identity(self) -> str:
         """Region and source of the credentials, for people. Raises ConfigError, Unavailable."""
