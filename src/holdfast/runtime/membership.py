@@ -12,7 +12,6 @@ from holdfast.errors import (
     ConfigError,
     HoldfastError,
     MembershipLost,
-    NobodyThere,
     OutcomeUnknown,
     Retry,
     Unavailable,
@@ -24,15 +23,13 @@ from holdfast.protocol.peer import Probe, Stranger
 from holdfast.runtime.limits import Limits
 from holdfast.runtime.service import Tasks
 from holdfast.runtime.stats import Stats
-
-WATCH_WAIT_S = 5.0
-PROBES = 2
+from holdfast.runtime.view import View
 
 
 class Membership:
     """This node's membership and its view of the others.
 
-    ``view`` maps ids of the living, this node included. ``on_left`` is told ids that ended, ``on_lost``
+    ``on_left`` is told ids that ended, ``on_lost``
     that our own did (a new one is being sought; ``joined`` is set again once it is had). ``on_claim`` is
     told every change of a claim, ``on_missed`` that some may have gone by unseen."""
 
@@ -64,18 +61,30 @@ class Membership:
         self._load = load
         self._on_left = on_left
         self._on_lost = on_lost
-        self._on_claim = on_claim
-        self._on_missed = on_missed
         self._address = ""
         self._lease = Lease(limits.ttl_s, -1e18)
         self._backoff = Backoff(limits.ttl_s / 20, limits.ttl_s)
-        self._suspects: dict[str, None] = {}
-        self._changed = asyncio.Event()
         self._left = False
         self.renew_now = asyncio.Event()
         self.joined = asyncio.Event()
         self.id = ""
-        self.view: dict[str, Member] = {}
+        self._view = View(
+            coordinator,
+            peer,
+            clock,
+            limits,
+            tasks,
+            stats,
+            log,
+            on_left=self._member_left,
+            on_claim=on_claim,
+            on_missed=on_missed,
+        )
+
+    @property
+    def view(self) -> dict[str, Member]:
+        """The living by id, this node included."""
+        return self._view.members
 
     @property
     def alive(self) -> bool:
@@ -87,7 +96,7 @@ class Membership:
         self._address = address
         await self._join()
         self._tasks.spawn(self._renew())
-        self._tasks.spawn(self._watch())
+        self._view.start()
         self._tasks.spawn(self._watch_neighbour())
 
     async def leave(self) -> None:
@@ -158,68 +167,16 @@ class Membership:
             except HoldfastError as error:
                 self._log.warning("could not renew", error=str(error))
 
-    async def _watch(self) -> None:
-        after, failures = -1, 0
-        while True:
-            try:
-                number, changes = await self._coordinator.watch(after, WATCH_WAIT_S)
-                failures = 0
-            except HoldfastError as error:
-                failures += 1
-                self._log.debug("watch interrupted", error=str(error))
-                await self._clock.sleep(self._backoff.delay_s(failures, self._clock.random()))
-                continue
-            if after < 0 or number < after:
-                changes = []
-                self._tasks.spawn(self._refresh_quietly())
-                self._on_missed()
-            after = number
-            for change in changes:
-                if change.kind == "joined" and change.member is not None:
-                    self._set_member(change.member)
-                elif change.kind == "left" and change.member is not None:
-                    self._drop_member(change.member.id)
-                elif change.kind == "claim" and change.claim is not None:
-                    self._on_claim(change.claim)
-
-    async def _refresh_quietly(self) -> None:
-        try:
-            await self.refresh()
-        except HoldfastError as error:
-            self._log.debug("could not read members", error=str(error))
-
-    async def refresh(self) -> None:
-        """Read who lives, with their loads. Raises as the coordinator does."""
-        members = await self._coordinator.members()
-        living = {member.id for member in members}
-        for known in list(self.view):
-            if known not in living:
-                self._drop_member(known)
-        for member in members:
-            self._set_member(member)
-
-    def _set_member(self, member: Member) -> None:
-        if member.id not in self.view:
-            self._changed.set()
-        self.view[member.id] = member
-
-    def _drop_member(self, member: str) -> None:
-        if self.view.pop(member, None) is not None:
-            self._changed.set()
-            self._on_left(member)
-            if member == self.id:
-                self.renew_now.set()  # find out at once
-
     async def _watch_neighbour(self) -> None:
         """Hold a connection to the next member in the ring of ids: its breaking is a reason to look."""
         while True:
-            self._changed.clear()
+            self._view.changed.clear()
             neighbour = self._neighbour()
             if neighbour is None:
-                await self._changed.wait()
+                await self._view.changed.wait()
                 continue
             gone = self._tasks.spawn(self._peer.gone(neighbour.address, neighbour.id))
-            changed = self._tasks.spawn(self._changed.wait())
+            changed = self._tasks.spawn(self._view.changed.wait())
             if gone is None or changed is None:
                 return
             await asyncio.wait((gone, changed), return_when=asyncio.FIRST_COMPLETED)
@@ -238,34 +195,16 @@ class Membership:
         after = [member for member in others if member > self.id]
         return self.view[after[0] if after else others[0]]
 
+    def _member_left(self, member: str) -> None:
+        self._on_left(member)
+        if member == self.id:
+            self.renew_now.set()  # find out at once
+
+    async def refresh(self) -> None:
+        """Read who lives, with their loads. Raises as the coordinator does."""
+        await self._view.refresh()
+
     async def suspect(self, member: str) -> None:
         """Probe a member whose connection failed, and evict it if its process is gone."""
-        suspected = self.view.get(member)
-        if suspected is None or member == self.id or member in self._suspects:
-            return
-        self._suspects[member] = None
-        try:
-            if await self._is_gone(suspected):
-                await self._coordinator.evict(member)
-                self._stats.evictions += 1
-                self._log.warning("evicted a dead node", node=suspected.name, member=member)
-                self._drop_member(member)
-        except HoldfastError as error:
-            self._log.warning("could not evict a dead node", member=member, error=str(error))
-        finally:
-            del self._suspects[member]
-
-    async def _is_gone(self, member: Member) -> bool:
-        """True on evidence. Silence is none, nor is a refusal, which only the living can give: such a
-        membership lapses by itself."""
-        for _ in range(PROBES):
-            try:
-                reply = await self._peer.call(member.address, Probe(member.id), self._limits.peer_timeout_s)
-            except NobodyThere:
-                return True
-            except OutcomeUnknown:
-                continue  # perhaps a kept connection that broke with the process: look once more
-            except Unavailable:
-                return False
-            return isinstance(reply, Stranger)
-        return False
+        if member != self.id:
+            await self._view.suspect(member)
