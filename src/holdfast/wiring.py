@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from holdfast.adapters.aws.sqs import Sqs
     from holdfast.adapters.aws.url import SqsUrl
     from holdfast.adapters.redis.connection import RedisConnection
+    from holdfast.adapters.redis.durability import Risk
 
 
 class Closing(Protocol):
@@ -153,6 +154,16 @@ class Services:
             examples = (SQLITE, "redis://localhost")
             self._state = self._kept(_by_scheme("state_url", self.config.state_url, openers, examples))
         return self._state
+
+    async def state_risks(self) -> list[Risk]:
+        """What the settings of the state store's servers put at risk. Raises Unavailable."""
+        store = self.state()
+        if urlsplit(self.config.state_url).scheme not in REDIS_SCHEMES:
+            return []
+        from holdfast.adapters.redis.state import RedisState  # noqa: PLC0415
+
+        assert isinstance(store, RedisState)
+        return await store.check()
 
     def objects(self) -> Objects:
         """The object store."""
@@ -271,17 +282,28 @@ class Services:
 
 def open_objects(url: str, meter: Meter) -> Objects:
     """The object store at ``url``. Raises ConfigError for one that nothing here serves."""
-    return _open_objects(url, FileObjects)
+    return _open_objects(url, meter, FileObjects)
 
 
 def open_slot_objects(url: str, meter: Meter) -> Objects:
     """As :func:`open_objects`, for a slot: one handler runs at a time, and nothing else waits."""
-    return _open_objects(url, lambda path: FileObjects(path, read_in_thread=False))
+    return _open_objects(url, meter, lambda path: FileObjects(path, read_in_thread=False))
 
 
-def _open_objects(url: str, open_file: Callable[[Path], Objects]) -> Objects:
-    openers = {"file": lambda url: open_file(_path("objects_url", url, FILE))}
-    return _by_scheme("objects_url", url, openers, (FILE,))
+def _open_objects(url: str, meter: Meter, open_file: Callable[[Path], Objects]) -> Objects:
+    openers: dict[str, Callable[[str], Objects]] = {
+        "file": lambda url: open_file(_path("objects_url", url, FILE)),
+        "s3": lambda url: _s3_objects(url, meter),
+    }
+    return _by_scheme("objects_url", url, openers, (FILE, "s3://bucket/prefix"))
+
+
+def _s3_objects(url: str, meter: Meter) -> Objects:
+    with _extra("s3", "objects_url"):
+        importlib.import_module("botocore")  # the adapter itself does so at its first call
+    from holdfast.adapters.aws.objects import S3Objects  # noqa: PLC0415
+
+    return S3Objects(url, SystemClock(), meter)
 
 
 def make_node(services: Services, place: str) -> Node:

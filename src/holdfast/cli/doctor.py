@@ -182,6 +182,7 @@ async def _services(services: Services, app: App | None) -> list[Finding]:
     findings = [
         *_apart(config),
         await _service("state store", config.state_url, state),
+        *await _risks(services),
         await _service("coordinator", config.coordinator_url, coordinator),
         *await _queues(services, app),
         await _service("queue", config.queue_url, queues),
@@ -201,6 +202,19 @@ def _apart(config: Config) -> Iterable[Finding]:
         text = f"the queue is not on this host, but {named} {'are' if len(here) > 1 else 'is'}"
         fix = f"run nodes on this host only, or set {named} to what all hosts reach"
         yield Finding("hosts", "warning", text, fix)
+
+
+async def _risks(services: Services) -> list[Finding]:
+    """What the state store's servers may lose. A store that can't be reached was told of already."""
+    try:
+        risks = await services.state_risks()
+    except HoldfastError:
+        return []
+    codes = {"warning": exits.OK, "failed": exits.FAILED}
+    return [
+        Finding(f"state store {risk.server}".rstrip(), risk.verdict, risk.text, risk.fix, codes[risk.verdict])
+        for risk in risks
+    ]
 
 
 async def _queues(services: Services, app: App | None) -> list[Finding]:

@@ -110,7 +110,7 @@ def object_statements(bucket: str, prefix: str, region: str = ANY) -> list[dict[
         f"arn:{partition(region)}:s3:::{bucket or ANY}",
         f"{prefix.strip('/')}/" if prefix.strip("/") else "",
     )
-    actions = ["s3:GetObject", "s3:PutObject"] if bucket else ["s3:GetObject"]
+    actions = ["s3:AbortMultipartUpload", "s3:GetObject", "s3:PutObject"] if bucket else ["s3:GetObject"]
     return [
         {"Sid": "HoldfastObjects", "Effect": "Allow", "Action": actions, "Resource": f"{arn}/{below}*"},
         {"Sid": "HoldfastBucket", "Effect": "Allow", "Action": "s3:ListBucket", "Resource": arn},
