@@ -3,6 +3,7 @@
 import asyncio
 import datetime as dt
 import re
+import ssl
 import textwrap
 from collections.abc import AsyncIterator, Awaitable, Callable
 from email.utils import format_datetime
@@ -10,12 +11,13 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
+from aiohttp.test_utils import RawTestServer, TestServer
 from tests.adapters.aws.conftest import QuickClock
 
 from holdfast.adapters.aws.client import PAUSE_MAX_S, AwsClient, Refused
 from holdfast.errors import ConfigError, OutcomeUnknown, Unavailable
 from holdfast.ports.meter import Meter
+from holdfast.testing.servers import certificate
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 MakeClient = Callable[..., AwsClient]
@@ -32,17 +34,15 @@ class Service:
 
     def __init__(self) -> None:
         self.answers: list[tuple[int, str]] = [OK]
-        self.requests: list[web.Request] = []
+        self.requests: list[web.BaseRequest] = []
         self.headers: dict[str, str] = {}
-        app = web.Application()
-        app.router.add_route("*", "/{path:.*}", self._serve)
-        self.server = TestServer(app)
+        self.server = RawTestServer(self._serve)
 
     @property
     def url(self) -> str:
         return str(self.server.make_url("")).rstrip("/")
 
-    async def _serve(self, request: web.Request) -> web.StreamResponse:
+    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         await request.read()
         self.requests.append(request)
         status, body = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -160,6 +160,34 @@ async def test_a_profile_that_is_not_there_is_said(
     monkeypatch.setenv("AWS_PROFILE", "nobody")
     with pytest.raises(ConfigError, match="nobody"):
         await make_client(region="eu-west-1").place()
+
+
+async def test_trusts_the_authorities_that_the_settings_name(
+    make_client: MakeClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    trusted, key = certificate.make(tmp_path)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(trusted, key)
+    service = Service()
+    await service.server.start_server(ssl=context)
+    url = str(service.server.make_url(""))
+    assert url.startswith("https:")
+    with pytest.raises(Unavailable, match="certificate"):
+        await call(make_client(region="eu-west-1", endpoint=url))
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(trusted))
+    assert await call(make_client(region="eu-west-1", endpoint=url))
+    await service.server.close()
+
+
+async def test_goes_through_the_proxy_that_the_environment_names(
+    make_client: MakeClient, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", service.url)
+    await call(make_client(region="eu-west-1", endpoint="http://sqs.invalid"))
+    assert service.requests[0].headers["Host"] == "sqs.invalid"
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    await call(make_client(region="eu-west-1", endpoint=service.url))
+    assert service.requests[1].headers["Host"] == service.url.removeprefix("http://")
 
 
 # --- as whom
@@ -308,6 +336,13 @@ async def test_credentials_that_are_refused_are_named(client: AwsClient, service
     service.answers = [(403, '{"__type": "InvalidClientTokenId"}')]
     with pytest.raises(ConfigError, match=r"credentials \(found by env\)"):
         await call(client)
+
+
+async def test_a_key_that_may_not_be_used_is_named(client: AwsClient, service: Service) -> None:
+    for code in ("KMS.AccessDeniedException", "com.amazonaws.sqs#KmsAccessDenied"):
+        service.answers = [(400, f'{{"__type": "{code}"}}')]
+        with pytest.raises(ConfigError, match=r"kms:GenerateDataKey and kms:Decrypt"):
+            await call(client)
 
 
 async def test_errors_of_s3_are_understood(make_client: MakeClient, service: Service) -> None:

@@ -67,7 +67,7 @@ def bodies(deliveries: list[Delivery]) -> list[bytes]:
 def test_declares_what_a_standard_queue_is(sqs: Sqs, clock: Clock) -> None:
     queue = SqsQueue(sqs, "frames", clock)
     assert (queue.max_batch, queue.max_bytes, queue.max_receives) == (10, MAX_BYTES, 16)
-    assert (queue.linger_s, queue.hold_max_s, queue.delay_max_s) == (0.05, 12 * 3600, 900)
+    assert (queue.linger_s > 0, queue.hold_max_s, queue.delay_max_s) == (True, 12 * 3600, 900)
     assert (queue.seq_kind, queue.fifo, queue.frees_on_evict) == ("absent", False, False)
     with pytest.raises(ConfigError, match=str(MAX_BYTES)):
         SqsQueue(sqs, "frames", clock, max_bytes=MAX_BYTES + 1)
@@ -309,12 +309,15 @@ async def test_a_queue_is_known_by_its_url_too(
 
 
 @BOTH
-async def test_letters_that_the_queue_itself_moved(sqs: Sqs, queue: SqsQueue, queue_name: str) -> None:
+@pytest.mark.parametrize("key", ["k", ""])
+async def test_letters_that_the_queue_itself_moved(
+    sqs: Sqs, queue: SqsQueue, queue_name: str, key: str
+) -> None:
     url = await sqs.queue_url(queue_name)
     policy = json.loads((await sqs.attributes(url))["RedrivePolicy"]) | {"maxReceiveCount": 1}
     request = {"QueueUrl": url, "Attributes": {"RedrivePolicy": json.dumps(policy)}}
     await sqs.call("SetQueueAttributes", queue_name, request, Nothing)
-    [sent] = await queue.send([Outgoing(b"kills", {"a": "b"}, key="k")])
+    [sent] = await queue.send([Outgoing(b"kills", {"a": "b"}, key=key)])
     [delivery] = await receive(queue)
     await queue.give_back([delivery.receipt], 0)
     assert await queue.receive(1, 1.0, LONG_S, "node") == []  # by which it is moved
@@ -322,7 +325,7 @@ async def test_letters_that_the_queue_itself_moved(sqs: Sqs, queue: SqsQueue, qu
     assert letter.id == f"sqs/{sent}"
     assert (letter.body, letter.attributes) == (b"kills", {"a": "b"})
     assert letter.reason == "moved by the queue after 1 receives"
-    assert letter.key == ("k" if queue.fifo else "")
+    assert letter.key == (key if queue.fifo else "")
     assert letter.at > 0
     assert await queue.dead_letters(10) == [letter]
     assert await queue.redrive([letter.id]) == 1

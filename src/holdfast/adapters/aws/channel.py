@@ -17,6 +17,9 @@ from holdfast.ports.clock import Clock
 
 HOLD_MAX_S = 12 * 3600
 GROUP = re.compile(r"[!-~]{1,128}")
+OWN = "holdfast."
+"""What groups begin with that are no keys."""
+
 FIFO = ".fifo"
 SYSTEM_ATTRIBUTES = ("ApproximateReceiveCount", "SequenceNumber", "MessageGroupId", "SentTimestamp")
 
@@ -70,7 +73,7 @@ class Channel:
             call = self._clock.new_id()
             for index, (entry, group) in enumerate(zip(entries, groups, strict=True)):
                 entry["MessageDeduplicationId"] = f"{call}-{index}"
-                entry["MessageGroupId"] = _group(group) if group else f"{call}-{index}"
+                entry["MessageGroupId"] = _group(group) if group else f"{OWN}{call}-{index}"
         ids: list[str] = []
         for batch in batches(entries):
             done, failed = await self.sqs.batch("SendMessageBatch", await self.url(), batch)
@@ -123,7 +126,7 @@ class Channel:
 
 def _group(key: str) -> str:
     """The FIFO group of a key: itself, where SQS allows it."""
-    return key if GROUP.fullmatch(key) else f"holdfast.{hashlib.sha256(key.encode()).hexdigest()}"
+    return key if GROUP.fullmatch(key) else f"{OWN}{hashlib.sha256(key.encode()).hexdigest()}"
 
 
 def _visibility(seconds: float) -> int:

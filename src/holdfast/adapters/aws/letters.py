@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import msgspec
 import structlog
 
-from holdfast.adapters.aws.channel import Channel
+from holdfast.adapters.aws.channel import OWN, Channel
 from holdfast.adapters.aws.message import MESSAGE_BYTES, Entry, decode, encode, size
 from holdfast.adapters.aws.sqs import Message
 from holdfast.errors import HoldfastError, TooLarge
@@ -163,7 +163,7 @@ class DeadLetters:
             body=body,
             attributes=attributes,
             reason=f"moved by the queue after {self._receives_max} receives",
-            key=group,
+            key="" if group.startswith(OWN) else group,
             at=int(message.attributes.get("SentTimestamp", 0)) / 1000,
         )
         return Found(letter, message.receipt_handle, group)
