@@ -155,7 +155,7 @@ async def test_a_name_that_is_no_host(connect: Connect) -> None:
 
 async def test_users_and_passwords(connect: Connect) -> None:
     users = [
-        "user ann on >geheim ~{holdfast}* &{holdfast}* +@all -@dangerous +eval +evalsha",
+        "user ann on >geheim ~{holdfast}* resetchannels &{holdfast}* +@all -@dangerous +eval +evalsha",
         "user bob on >geheim ~{holdfast}* +get",
     ]
     async with RedisServer(password="top/secret@", users=users) as server:

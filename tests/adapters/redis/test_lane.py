@@ -116,6 +116,22 @@ async def test_calls_of_one_moment_are_sent_before_the_first_is_answered(town: T
     assert answers == [str(i).encode() for i in range(10)]
 
 
+async def test_what_is_large_goes_in_batches_of_its_own(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.adapters.redis.lane.BATCH_BYTES_MAX", 100)
+    waiting = []
+
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for _ in range(5):
+            words = await command(reader, writer)
+            waiting.append((len(words[-1]), bool(reader._buffer)))  # type: ignore[attr-defined]
+            writer.write(b"+OK\r\n")
+
+    await town.serve(speak)
+    lane = town.lane()
+    await asyncio.gather(*(lane.call("SET", "x" * size) for size in (1, 2, 500, 3, 4)))
+    assert waiting == [(1, True), (2, False), (500, False), (3, True), (4, False)]
+
+
 async def test_a_refusal_is_of_one_call_only(town: Town) -> None:
     await town.serve(echo)
     lane = town.lane()

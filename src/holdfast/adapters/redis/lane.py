@@ -21,7 +21,9 @@ from holdfast.adapters.redis.refusals import Refused
 from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
 
 BATCH_MAX = 500
-"""Calls of one batch; more would make the first wait for its answer."""
+BATCH_BYTES_MAX = 1 << 20
+"""Calls of one batch, and their size unless a single one is larger; more would make the first wait for its
+answer."""
 
 Word = str | bytes | int
 
@@ -92,13 +94,27 @@ class Lane:
     async def _work(self) -> None:
         try:
             while self._waiting:
-                batch = [self._waiting.popleft() for _ in range(min(BATCH_MAX, len(self._waiting)))]
-                await self._exchange([call for call in batch if not call.answer.done()])
+                batch = self._take()
+                if batch:
+                    await self._exchange(batch)
         finally:
             self._worker = None
             if self._waiting:
                 _fail(self._waiting, self._unsent())
                 self._waiting.clear()
+
+    def _take(self) -> list[_Call]:
+        """The next batch, without the calls whose callers wait no more."""
+        batch: list[_Call] = []
+        size = 0
+        while self._waiting and len(batch) < BATCH_MAX:
+            size += len(self._waiting[0].packed)
+            if batch and size > BATCH_BYTES_MAX:
+                break
+            call = self._waiting.popleft()
+            if not call.answer.done():
+                batch.append(call)
+        return batch
 
     async def _exchange(self, batch: Sequence[_Call]) -> None:
         try:
@@ -122,15 +138,11 @@ class Lane:
                     answered += 1
                     _settle(call.answer, replies if call.all else replies[-1])
         except TimeoutError:
-            await self._drop()
-            _fail(batch[answered:], OutcomeUnknown(f"{self.name}: no answer within {self._timeout_s:g} s"))
+            await self._lose(batch[answered:], f"no answer within {self._timeout_s:g} s")
         except (RedisError, OSError) as error:
-            await self._drop()
-            _fail(batch[answered:], OutcomeUnknown(f"{self.name}: the connection broke: {error}"))
+            await self._lose(batch[answered:], f"the connection broke: {error}")
         except BaseException:
-            _fail(
-                batch[answered:], OutcomeUnknown(f"{self.name}: the connection was closed before the answer")
-            )
+            await self._lose(batch[answered:], "the connection was closed before the answer")
             raise
 
     async def _ready(self) -> Connection:
@@ -145,6 +157,11 @@ class Lane:
 
     def _unsent(self) -> Unavailable:
         return Unavailable(f"{self.name}: the connection was closed before the call was sent")
+
+    async def _lose(self, unanswered: Sequence[_Call], why: str) -> None:
+        """Give up the connection, for answers would be taken for those of others."""
+        await self._drop()
+        _fail(unanswered, OutcomeUnknown(f"{self.name}: {why}"))
 
     async def _drop(self) -> None:
         connection, self._connection = self._connection, None
