@@ -61,6 +61,8 @@ ACTIONS = {
 }
 """The IAM action of each operation that isn't called the same."""
 
+KMS_ACTIONS = "the IAM actions kms:GenerateDataKey and kms:Decrypt"
+
 THROTTLED = re.compile("Throttl|TooManyRequests|LimitExceeded|SlowDown|PriorRequestNotComplete|OverLimit")
 TRANSIENT = re.compile("RequestTimeout|InternalError|InternalFailure")
 DENIED = re.compile("AccessDenied")
@@ -285,6 +287,8 @@ class AwsClient:
 
     def _refusal(self, what: str, operation: str, failure: Failure) -> str:
         code, said = failure.code, failure.why
+        if code.lower().startswith("kms"):
+            return f"{what}: its key can't be used, which takes {KMS_ACTIONS} on that ({said})"
         if DENIED.search(code):
             action = f"{self.service}:{operation}"
             return f"{what} is not allowed: grant the IAM action {ACTIONS.get(action, action)} ({said})"
@@ -371,7 +375,7 @@ def judge(answer: Answer) -> Failure:
 def short_code(code: str) -> str:
     """A service's error code without namespace: ``com.amazonaws.sqs#QueueDoesNotExist`` and
     ``AWS.SimpleQueueService.QueueDoesNotExist`` are one."""
-    return re.split(r"[#.]", code)[-1]
+    return code.rpartition("#")[2].removeprefix("AWS.SimpleQueueService.")
 
 
 def _error(answer: Answer) -> tuple[str, str]:

@@ -1,0 +1,132 @@
+"""The environment and the messages of consumers that lock each video, run as they are."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from PIL import Image
+from tests.cli.test_node import Process
+
+from holdfast.testing.servers import FauxqsServer, RedisServer
+
+ROOT = Path(__file__).parents[2]
+FRAMES = 12
+VIDEOS = {"from-zero": 0, "from-one": 1}
+
+
+@pytest.fixture
+def environment(
+    fauxqs_server: FauxqsServer, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> dict[str, str]:
+    """All that such a consumer is told, and how it gets in."""
+    for name in [name for name in os.environ if name.startswith(("AWS_", "HOLDFAST_"))]:
+        monkeypatch.delenv(name)
+    for name, value in fauxqs_server.environment().items():
+        monkeypatch.setenv(name, value)
+    host, _, port = redis_server.address.partition(":")
+    queue = boto3.client("sqs").create_queue(QueueName=f"frames-{tmp_path.name}"[:80])["QueueUrl"]
+    return {
+        "AWS_REGION": os.environ["AWS_REGION"],
+        "SQS_QUEUE_URL": queue,
+        "REDIS_HOST": host,
+        "REDIS_PORT": port,
+        "LOCK_TTL_SECONDS": "30",
+        "LOCK_RENEWAL_INTERVAL_SECONDS": "10",
+        "PROCESSING_IDLE_TIMEOUT_SECONDS": "60",
+    }
+
+
+def produce(queue: str, bucket: str) -> None:
+    """Put frames into S3 and send their messages, the way the producers do: not in order."""
+    s3, sqs = boto3.client("s3"), boto3.client("sqs")
+    s3.create_bucket(
+        Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": os.environ["AWS_DEFAULT_REGION"]}
+    )
+    for number in (*range(FRAMES - 1, 5, -1), *range(6)):
+        picture = io.BytesIO()
+        Image.new("RGB", (320, 180), (8 * number, 40, 40)).save(picture, "JPEG")
+        s3.put_object(Bucket=bucket, Key=f"frame {number}.jpg", Body=picture.getvalue())
+        for video, first in VIDEOS.items():
+            message = {
+                "message_id": f"{video}-{number}",
+                "video_id": video,
+                "frame_id": number + first,
+                "timestamp": 1700000000.5 + number / 25,
+                "s3_bucket": bucket,
+                "s3_key": f"frame {number}.jpg",
+            }
+            sqs.send_message(QueueUrl=queue, MessageBody=json.dumps(message))
+
+
+def results(count: int) -> list[Any]:
+    """The first results, as the command prints them."""
+    command = [sys.executable, "-m", "holdfast", "results", "--follow", "--limit", str(count)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch, place: Path) -> Iterator[list[Process]]:
+    """What is started is ended."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    started: list[Process] = []
+    yield started
+    for process in started:
+        process.child.kill()
+        process.join()
+
+
+@pytest.mark.parametrize("by_file", [False, True], ids=["environment", "file"])
+def test_frames_come_out_in_order(
+    environment: dict[str, str],
+    node: list[Process],
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    holdfast: Any,
+    by_file: bool,
+) -> None:
+    if by_file:
+        for name in ("AWS_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            environment[name] = os.environ[name]
+    for name, value in environment.items():
+        (monkeypatch.delenv(name, raising=False) if by_file else monkeypatch.setenv(name, value))
+    if by_file:
+        (place / ".env").write_text("".join(f"{name}={value}\n" for name, value in environment.items()))
+    node.append(Process("examples.cameras:app"))
+    said = node[0].wait_for("node runs")
+    assert said
+    for name in ("AWS_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        if by_file:
+            monkeypatch.setenv(name, environment[name])  # for what stands for the producers
+    produce(environment["SQS_QUEUE_URL"], place.name.replace("_", "-")[-40:].strip("-"))
+    found = results(FRAMES * len(VIDEOS))
+    for video, first in VIDEOS.items():
+        of_video = [line for line in found if line["key"] == video]
+        assert [line["seq"] for line in of_video] == list(range(first, first + FRAMES))
+        assert [line["result"]["frame"] for line in of_video] == list(range(first, first + FRAMES))
+    assert node[0].end() == 0
+    assert any("has no dead-letter queue" in event["event"] for event in node[0].events)
+    (status,) = holdfast("status", "--json").lines
+    assert {stream["skipped"] for stream in status["streams"]} == {0}
+    (queue,) = status["queues"]
+    assert (queue["ready"], queue["in_flight"]) == (0, 0)
+
+
+def test_a_queue_that_is_not_there_ends_the_node(
+    environment: dict[str, str], node: list[Process], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment["SQS_QUEUE_URL"] += "-of-nobody"
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    node.append(Process("examples.cameras:app"))
+    assert node[0].join() == 2
+    assert "there is no SQS queue" in "".join(event["event"] for event in node[0].events)
