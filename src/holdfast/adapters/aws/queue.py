@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 POLL_MAX_S = 20.0
 DELAY_MAX_S = 15 * 60.0
-LINGER_S = 0.05
+LINGER_S = 0.1
 RECEIVES_MAX = 16
 
 
