@@ -1,10 +1,23 @@
 // fauxqs with nothing kept on disk, on loopback only (its own command listens on every address), with
 // queue URLs of the host that was asked (its own are of names that few systems resolve).
 // Argument: the port.
+import { setImmediate as turn } from "node:timers/promises";
+
 import { buildApp } from "fauxqs";
 import { S3Store } from "./node_modules/fauxqs/dist/s3/s3Store.js";
 import { SnsStore } from "./node_modules/fauxqs/dist/sns/snsStore.js";
-import { SqsStore } from "./node_modules/fauxqs/dist/sqs/sqsStore.js";
+import { SqsQueue, SqsStore } from "./node_modules/fauxqs/dist/sqs/sqsStore.js";
+
+// One message wakes all long polls, and those that come too late would answer early, with nothing. SQS
+// lets them wait on. They look one after another (a turn each): the first may have left something.
+const wait = SqsQueue.prototype.waitForMessages;
+SqsQueue.prototype.waitForMessages = async function (seconds) {
+    const until = Date.now() + 1000 * seconds;
+    do {
+        await wait.call(this, Math.max(0, until - Date.now()) / 1000);
+        await turn();
+    } while (!(this.isFifo() ? this.hasAvailableFifoMessages() : this.messages.length) && Date.now() < until);
+};
 
 const stores = { sqsStore: new SqsStore(), snsStore: new SnsStore(), s3Store: new S3Store() };
 stores.sqsStore.host = "";
