@@ -27,6 +27,7 @@ from holdfast.app import App
 from holdfast.config import FORWARD_OVERHEAD_BYTES, Config, check
 from holdfast.errors import ConfigError
 from holdfast.gateway.door import Door
+from holdfast.gateway.service import Gateway
 from holdfast.log import redact
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Coordinator
@@ -360,6 +361,23 @@ async def look_for_queues(services: Services, app: App) -> list[str]:
     """Raise ConfigError if a stream's queue isn't there; returns what is missing beside, in words."""
     setup = services.queue_setup()
     return [text for name in app.streams if (text := await setup.lacking(name))] if setup else []
+
+
+def make_gateway(services: Services, host: str, port: int) -> Gateway:
+    """A gateway for clients, not started yet. Raises ConfigError."""
+    config = services.config
+    secret = config.peer_secret
+    return Gateway(
+        services.coordinator(),
+        services.peer(),
+        services.clock,
+        limits(config),
+        structlog.get_logger(),
+        host=host,
+        port=port,
+        secret=secret.get_secret_value() if secret else None,
+        max_body_bytes=config.max_message_bytes,
+    )
 
 
 def gauges(streams: StreamWork) -> Iterable[tuple[str, str, float]]:

@@ -15,6 +15,7 @@ from holdfast.cli import (
     dlq,
     doctor,
     exits,
+    gateway,
     ingest,
     node,
     output,
@@ -41,6 +42,7 @@ app = App(
     default_parameter=Parameter(negative=()),
 )
 app.command(node.run, name="node")
+app.command(gateway.gateway)
 app.command(ingest.ingest)
 app.command(status.status)
 app.command(results.results)

@@ -71,7 +71,7 @@ def run(
 
 async def serve(place: str, config: Config) -> int:
     """Run one node of the app at ``place`` until a signal or a crash; returns the exit code."""
-    told, over = _signals()
+    told, over = signals()
     bound = log.bind(node=config.node_name)
     async with Services(config) as services:
         node = make_node(services, place)
@@ -103,7 +103,7 @@ async def supervise(place: str, config: Config, count: int, options: Options) ->
             f"port is {config.port} and --nodes is {count}: nodes can't share a port; leave port at 0, which"
             " takes a free one for each, or run the nodes one by one"
         )
-    told, over = _signals()
+    told, over = signals()
     names = [f"{config.node_name}-{number}" for number in range(1, count + 1)]
     launcher = Launcher(["node", place, *options.file_arguments()], share_cores(config, count))
     async with Services(config) as services:
@@ -131,7 +131,7 @@ def share_cores(config: Config, count: int) -> Config:
     return config.model_copy(update={"slots": max(1, config.slots // count)})
 
 
-def _signals() -> tuple[asyncio.Event, asyncio.Event]:
+def signals() -> tuple[asyncio.Event, asyncio.Event]:
     """Set by the first signal to end, and by the second."""
     told, over = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -26,6 +26,12 @@ class Load(msgspec.Struct, frozen=True):
     """Messages handled since the node's start."""
     calls: int = 0
     """Calls to metered services since the node's start."""
+    serves: tuple[str, ...] = ()
+    """Names of the streams that the node declares; none: any."""
+
+    def takes(self, key: str) -> bool:
+        """True if the node would own the stream of a full key."""
+        return not self.draining and (not self.serves or key.partition("/")[0] in self.serves)
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -46,7 +52,7 @@ def choose(key: str, members: Iterable[Member], pending: Mapping[str, int] | Non
     for member in members:
         load = member.load
         placed = extra.get(member.id, 0)
-        if load.draining or load.room - placed <= 0:
+        if not load.takes(key) or load.room - placed <= 0:
             continue
         share = (load.streams + placed) // max(1, load.slots)
         rank = (share, -_weight(key, member.id), member)

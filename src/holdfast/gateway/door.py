@@ -11,10 +11,8 @@ import asyncio
 import hmac
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
 from urllib.parse import unquote_to_bytes
 
-import aiohttp
 import msgspec
 from aiohttp import web
 
@@ -22,6 +20,7 @@ from holdfast.core.message import RUN_DIGITS, SEQ_DIGITS, Place, check_key, chec
 from holdfast.errors import HoldfastError, InvalidMessage, TooLarge
 from holdfast.gateway import problem
 from holdfast.gateway.problem import EPOCH, OWNER, Refused
+from holdfast.gateway.sockets import Frame, serve
 from holdfast.ports.clock import Clock
 from holdfast.streams.codec import address, wrap
 from holdfast.streams.requests import Answer, Requests
@@ -37,8 +36,6 @@ JSON, RAW = "application/json", "application/octet-stream"
 IMAGES = ("image/jpeg", "image/png")
 TIMEOUT_S = 30.0
 TIMEOUT_MAX_S = 3600.0
-WINDOW = 32
-"""Frames of one WebSocket that are under way at most."""
 
 _ID = re.compile(r"[!-~]{1,128}")
 
@@ -137,57 +134,19 @@ class Door:
     # --- one camera
 
     async def _on_socket(self, request: web.Request) -> web.StreamResponse:
+        async def answer(frame: Frame) -> bytes:
+            place, message = compose(spec, key, frame.headers, frame.body, self._clock)
+            answer = await self._process(spec, key, place, message, frame.headers, TIMEOUT_S)
+            result, kind = shown(answer.result)
+            said = {"seq": frame.seq, "result": msgspec.Raw(result) if kind == JSON else result}
+            return msgspec.json.encode(said)
+
         try:
             self._admit(request)
             spec, key = self._spec(request), key_of(request.rel_url.raw_path)
-            seq = check_number(request.query.get("seq", "0"), "seq", SEQ_DIGITS)
-            run = check_number(request.query.get("run", "0"), "run", RUN_DIGITS)
         except HoldfastError as error:
             return problem.response(error)
-        socket = web.WebSocketResponse(max_msg_size=self._max_body_bytes, heartbeat=TIMEOUT_S)
-        if not socket.can_prepare(request).ok:
-            text = f"use POST, or a WebSocket: GET {PATH}… needs Upgrade: websocket"
-            return problem.response(Refused(426, "upgrade", "A WebSocket is expected here", text))
-        await socket.prepare(request)
-        answers: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue(WINDOW)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(_send_all(socket, answers))
-            async for frame in socket:
-                if frame.type not in (aiohttp.WSMsgType.BINARY, aiohttp.WSMsgType.TEXT):
-                    break
-                binary = frame.type is aiohttp.WSMsgType.BINARY
-                body = frame.data if binary else frame.data.encode()
-                headers = {SEQ: str(seq), RUN: str(run), "Content-Type": kind_of(body) if binary else JSON}
-                task = group.create_task(self._answer_frame(spec, key, headers, body))
-                await answers.put(task)
-                seq += 1
-            await answers.put(None)
-        return socket
-
-    async def _answer_frame(
-        self, spec: StreamSpec, key: str, headers: Mapping[str, str], body: bytes
-    ) -> bytes:
-        said: dict[str, Any] = {"seq": int(headers[SEQ])}
-        try:
-            place, message = compose(spec, key, headers, body, self._clock)
-            answer = await self._process(spec, key, place, message, headers, TIMEOUT_S)
-        except HoldfastError as error:
-            return msgspec.json.encode(said | {"problem": problem.of(error)})
-        result, kind = shown(answer.result)
-        return msgspec.json.encode(said | {"result": msgspec.Raw(result) if kind == JSON else result})
-
-
-async def _send_all(
-    socket: web.WebSocketResponse, answers: asyncio.Queue[asyncio.Task[bytes] | None]
-) -> None:
-    """Send results in the order of their frames; once the client is gone they are only waited for."""
-    while (task := await answers.get()) is not None:
-        said = await task
-        if not socket.closed:
-            try:
-                await socket.send_str(said.decode())
-            except (ConnectionError, RuntimeError):
-                continue
+        return await serve(request, answer, self._max_body_bytes)
 
 
 def key_of(raw_path: str) -> str:
@@ -285,10 +244,3 @@ def shown(result: bytes | None) -> tuple[bytes, str]:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return result, RAW
     return result, JSON
-
-
-def kind_of(frame: bytes) -> str:
-    """The content type of a binary frame, by its first bytes."""
-    if frame.startswith(b"\xff\xd8\xff"):
-        return "image/jpeg"
-    return "image/png" if frame.startswith(b"\x89PNG\r\n\x1a\n") else RAW

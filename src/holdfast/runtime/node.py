@@ -152,6 +152,7 @@ class Node(Service):
             draining=self._host.draining,
             handled=self._host.stats.handled,
             calls=self._host.meter.calls.total(),
+            serves=tuple(name for load in loads for name in load.serves),
         )
 
     def _left(self, member: str) -> None:

@@ -169,7 +169,8 @@ class StreamWork:
 
     def load(self) -> Load:
         limits, streams = self._host.limits, len(self.owners)
-        return Load(streams, limits.slots, max(0, limits.streams_max - streams), self._host.draining)
+        room = max(0, limits.streams_max - streams)
+        return Load(streams, limits.slots, room, self._host.draining, serves=tuple(sorted(self._specs)))
 
     def left(self, member: str) -> None:
         self.router.left(member)

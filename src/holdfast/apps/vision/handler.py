@@ -87,7 +87,8 @@ class Tracking(StreamHandler[Frame]):
         if (detector.width, detector.height) != (width, height):
             raise InvalidMessage(
                 f"frame {_name(message)} has {width}x{height} pixels, but run {message.run} of"
-                f" {message.video} has {detector.width}x{detector.height}; send frames of another size as a new run",
+                f" {message.video} has {detector.width}x{detector.height};"
+                " send frames of another size as a new run",
                 field="url",
             )
         tracks = self._watch.tracker.update(message.frame, detector.detect(cells))

@@ -1,0 +1,67 @@
+"""Finds the owner of a stream, or chooses a node for it. Many gateways may ask at once: the coordinator gives
+the key to one node, and all of them are told which."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from holdfast.core.placement import Placed, choose
+from holdfast.errors import HoldfastError, MembershipLost, Unavailable
+from holdfast.gateway.routes import Routes
+from holdfast.ports.coordinator import Coordinator, Member
+from holdfast.runtime.view import View
+
+
+class Assigner:
+    """Resolves keys to members. ``routes`` is what is known already."""
+
+    def __init__(self, coordinator: Coordinator, view: View, routes: Routes, log: Any) -> None:
+        self._coordinator = coordinator
+        self._view = view
+        self._routes = routes
+        self._log = log
+        self._placed = Placed()
+        self._asking: dict[str, asyncio.Task[str]] = {}
+
+    async def resolve(self, key: str) -> Member:
+        """The living member that owns ``key``, or that was chosen to. Raises Unavailable with the reason
+        where there is none, or nobody can tell."""
+        route = self._routes.get(key)
+        member = self._view.members.get(route.member) if route is not None else None
+        if member is not None:
+            return member
+        asked = self._asking.get(key)
+        if asked is None:
+            asked = self._asking[key] = asyncio.ensure_future(self._ask(key))
+            asked.add_done_callback(lambda _: self._asking.pop(key, None))
+        member = self._view.members.get(await asyncio.shield(asked))
+        if member is None:
+            raise Unavailable(f"{key}: its node is just leaving")
+        return member
+
+    async def _ask(self, key: str) -> str:
+        """The owner by the coordinator, or a node that is given the key there. Only the coordinator ends a
+        claim: a node that doesn't answer keeps its streams until its membership is over."""
+        members = self._view.members.values()
+        target = choose(key, members, self._placed.pending(members))
+        try:
+            claim = await self._coordinator.lookup(key)
+            if claim is None:
+                if target is None:
+                    raise Unavailable(f"{key}: no node has room for a new stream")
+                self._placed.add(target)  # before the answer: many keys are placed at once
+                claim = await self._coordinator.claim(key, target.id)
+                if claim.member != target.id:
+                    self._placed.add(target, -1)
+        except MembershipLost as error:
+            await self._view.refresh()
+            raise Unavailable(f"{key}: the node chosen has just left") from error
+        except Unavailable:
+            raise
+        except HoldfastError as error:
+            raise Unavailable(f"{key}: the coordinator does not answer: {error}") from error
+        if claim.member not in self._view.members:
+            await self._view.refresh()
+        self._routes.claimed(claim)
+        return claim.member

@@ -1,0 +1,178 @@
+"""Brings a client's request to the owner of its stream, and again to the next one until there is an answer.
+
+A request that is sent again is harmless: its seq, or its request id, tells the owner that it is the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+import msgspec
+from multidict import CIMultiDict
+from yarl import URL
+
+from holdfast.core.retry import Backoff
+from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
+from holdfast.gateway.assigner import Assigner
+from holdfast.gateway.door import TIMEOUT
+from holdfast.gateway.problem import EPOCH, OWNER
+from holdfast.gateway.routes import Routes
+from holdfast.ports.clock import Clock
+from holdfast.ports.coordinator import Member
+from holdfast.runtime.view import View
+
+CONNECT_TIMEOUT_S = 1.0
+LATE_S = 1.0
+"""How much longer than the client a node's answer is waited for: it says itself that it came to nothing."""
+
+AGAIN = frozenset({421, 502, 503})
+"""Answers after which another node, or the same a moment later, may do better."""
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """A node's answer, to be passed on. ``member`` gave it."""
+
+    status: int
+    headers: CIMultiDict[str]
+    body: bytes
+    member: str
+
+
+class Forwarder:
+    """Forwards requests. ``secret`` is what nodes ask for."""
+
+    def __init__(
+        self,
+        assigner: Assigner,
+        routes: Routes,
+        view: View,
+        clock: Clock,
+        log: Any,
+        *,
+        secret: str | None = None,
+    ) -> None:
+        self._assigner = assigner
+        self._routes = routes
+        self._view = view
+        self._clock = clock
+        self._log = log
+        self._authorization = f"Bearer {secret}" if secret else ""
+        self._backoff = Backoff(0.005, 0.25)
+        self._session: aiohttp.ClientSession | None = None
+        self._under_way: dict[str, set[asyncio.Task[Reply]]] = {}
+        self.retries = 0
+        self.answers: Counter[int] = Counter()
+
+    async def forward(
+        self, key: str, path: str, headers: Mapping[str, str], body: bytes, timeout_s: float
+    ) -> Reply:
+        """The owner's answer, or the last one that is none, if there is no better within ``timeout_s``.
+
+        ``path`` is as the client wrote it. Raises Unavailable, OutcomeUnknown (from the last try)."""
+        deadline = self._clock.monotonic() + timeout_s
+        failures = 0
+        while True:
+            said: Reply | HoldfastError
+            left_s = deadline - self._clock.monotonic()
+            try:
+                member = await self._assigner.resolve(key)
+                said = await self._try(member, path, headers, body, left_s)
+                if said.status not in AGAIN:
+                    self._learn(key, said)
+                    self.answers[said.status] += 1
+                    return said
+                moved = self._redirected(key, member, said)
+            except HoldfastError as error:
+                said, moved = error, False
+            failures += 1
+            pause_s = (
+                0.0 if moved and failures == 1 else self._backoff.delay_s(failures, self._clock.random())
+            )
+            if self._clock.monotonic() + pause_s >= deadline:
+                if isinstance(said, HoldfastError):
+                    raise said
+                return said
+            self.retries += 1
+            await self._clock.sleep(pause_s)
+
+    async def _try(
+        self, member: Member, path: str, headers: Mapping[str, str], body: bytes, left_s: float
+    ) -> Reply:
+        sent = {**headers, TIMEOUT: str(max(1, int(left_s * 1000)))}
+        if self._authorization:
+            sent["Authorization"] = self._authorization
+        url = URL(f"{member.address}{path}", encoded=True)
+        timeout = aiohttp.ClientTimeout(total=left_s + LATE_S, sock_connect=CONNECT_TIMEOUT_S)
+        post = asyncio.create_task(self._post(member.id, url, sent, body, timeout))
+        self._under_way.setdefault(member.id, set()).add(post)
+        try:
+            return await post
+        except aiohttp.ClientConnectorError as error:
+            await self._doubt(member)
+            raise Unavailable(f"can't reach {member.name}: {error}") from error
+        except (aiohttp.ClientError, TimeoutError) as error:
+            await self._doubt(member)
+            raise OutcomeUnknown(f"lost {member.name} before its answer: {error}") from error
+        except asyncio.CancelledError:
+            if member.id in self._under_way:
+                raise  # it is the client that left
+            raise OutcomeUnknown(f"{member.name} left before its answer") from None
+        finally:
+            post.cancel()
+            self._under_way.get(member.id, set()).discard(post)
+
+    async def _post(
+        self, member: str, url: URL, headers: Mapping[str, str], body: bytes, timeout: aiohttp.ClientTimeout
+    ) -> Reply:
+        async with self._client().post(url, data=body, headers=headers, timeout=timeout) as response:
+            return Reply(response.status, CIMultiDict(response.headers), await response.read(), member)
+
+    def left(self, member: str) -> None:
+        """A membership ended: what waits for its answer asks the next owner."""
+        self._routes.left(member)
+        for post in self._under_way.pop(member, ()):
+            post.cancel()
+
+    async def _doubt(self, member: Member) -> None:
+        """A connection that failed is a reason to look: on evidence the membership ends at once."""
+        await self._view.suspect(member.id)
+
+    def _learn(self, key: str, said: Reply) -> None:
+        if said.headers.get(OWNER) == said.member:
+            self._routes.answered(key, said.member, _epoch(said))
+
+    def _redirected(self, key: str, member: Member, said: Reply) -> bool:
+        """True if the answer names another owner with an epoch that is not below what is known."""
+        owner = said.headers.get(OWNER, "")
+        if (
+            said.status == 421
+            and owner
+            and owner != member.id
+            and self._routes.answered(key, owner, _epoch(said))
+        ):
+            return True
+        self._routes.forget(key, member.id)
+        return False
+
+    def _client(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+            )
+        return self._session
+
+    async def close(self) -> None:
+        """Drop the connections."""
+        if self._session is not None:
+            await self._session.close()
+
+
+def _epoch(said: Reply) -> int:
+    text = said.headers.get(EPOCH, "")
+    return int(text) if text.isdigit() else 0

@@ -1,0 +1,155 @@
+"""The data plane in Python: receives clients' requests and forwards each to the owner of its stream.
+
+It is also where HAProxy sends what it has no route for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from aiohttp import web
+from multidict import CIMultiDict
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from holdfast.errors import HoldfastError, Unavailable
+from holdfast.gateway import problem
+from holdfast.gateway.door import (
+    JSON,
+    PASSED_ON,
+    PATH,
+    REQUEST_ID,
+    STREAM,
+    TIMEOUT_S,
+    key_of,
+    read_body,
+    timeout_of,
+)
+from holdfast.gateway.forwarder import Forwarder
+from holdfast.gateway.problem import Refused
+from holdfast.gateway.sockets import Frame, serve
+from holdfast.ports.clock import Clock
+from holdfast.runtime.view import View
+
+NOT_FORWARDED = frozenset(
+    {
+        "authorization",
+        "connection",
+        "content-length",
+        "expect",
+        "host",
+        "keep-alive",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+"""Headers that belong to one connection, or to this gateway alone."""
+
+
+class Plane:
+    """The routes of a gateway's server. ``ready`` says why it can't serve, if so."""
+
+    def __init__(
+        self,
+        forwarder: Forwarder,
+        view: View,
+        clock: Clock,
+        registry: CollectorRegistry,
+        *,
+        ready: Callable[[], str],
+        max_body_bytes: int,
+    ) -> None:
+        self._forwarder = forwarder
+        self._view = view
+        self._clock = clock
+        self._registry = registry
+        self._ready = ready
+        self._max_body_bytes = max_body_bytes
+
+    def app(self) -> web.Application:
+        """The server's application."""
+        app = web.Application(client_max_size=self._max_body_bytes)
+        app.add_routes(
+            [
+                web.post(f"{PATH}{{id:.*}}", self._on_post),
+                web.get(f"{PATH}{{id:.*}}", self._on_socket),
+                web.get("/healthz", self._on_health),
+                web.get("/readyz", self._on_ready),
+                web.get("/metrics", self._on_metrics),
+            ]
+        )
+        return app
+
+    async def _on_post(self, request: web.Request) -> web.StreamResponse:
+        passed_on = {name: request.headers[name] for name in PASSED_ON if name in request.headers}
+        passed_on.setdefault(REQUEST_ID, self._clock.new_id())
+        try:
+            key = self._full_key(request)
+            timeout_s = timeout_of(request.headers)
+            body = await read_body(request, self._max_body_bytes)
+            headers = {**_forwarded(request), **passed_on}
+            reply = await self._forwarder.forward(key, request.rel_url.raw_path, headers, body, timeout_s)
+        except HoldfastError as error:
+            return problem.response(error, passed_on)
+        return web.Response(
+            status=reply.status, headers=_answered(reply.headers) | passed_on, body=reply.body
+        )
+
+    async def _on_socket(self, request: web.Request) -> web.StreamResponse:
+        async def answer(frame: Frame) -> bytes:
+            headers = {**frame.headers, STREAM: stream, REQUEST_ID: self._clock.new_id()}
+            path = request.rel_url.raw_path
+            reply = await self._forwarder.forward(key, path, headers, frame.body, TIMEOUT_S)
+            kind = reply.headers.get("Content-Type", "")
+            if reply.status != 200:
+                return msgspec.json.encode({"seq": frame.seq, "problem": msgspec.Raw(reply.body)})
+            result: Any = msgspec.Raw(reply.body) if kind.startswith(JSON) else reply.body
+            return msgspec.json.encode({"seq": frame.seq, "result": result})
+
+        try:
+            key = self._full_key(request)
+            stream = key.partition("/")[0]
+        except HoldfastError as error:
+            return problem.response(error)
+        return await serve(request, answer, self._max_body_bytes)
+
+    def _full_key(self, request: web.Request) -> str:
+        """The full key of a request: the stream is named, or the only one that nodes declare."""
+        name = request.headers.get(STREAM, "") or request.query.get("stream", "")
+        key = key_of(request.rel_url.raw_path)
+        declared = {name for member in self._view.members.values() for name in member.load.serves}
+        if not declared:
+            raise Unavailable("no node is there yet")
+        if not name and len(declared) == 1:
+            name = next(iter(declared))
+        if name not in declared:
+            known = ", ".join(sorted(declared))
+            text = f"header {STREAM} must name one of: {known}; it is {name!r}"
+            raise Refused(404, "no-stream", "No such stream", text)
+        return f"{name}/{key}"
+
+    async def _on_health(self, request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _on_ready(self, request: web.Request) -> web.Response:
+        reason = self._ready()
+        return web.Response(text=f"{reason or 'ready'}\n", status=503 if reason else 200)
+
+    async def _on_metrics(self, request: web.Request) -> web.Response:
+        page = generate_latest(self._registry)
+        return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+def _forwarded(request: web.Request) -> dict[str, str]:
+    return {name: value for name, value in request.headers.items() if name.lower() not in NOT_FORWARDED}
+
+
+def _answered(headers: CIMultiDict[str]) -> dict[str, str]:
+    dropped = {*NOT_FORWARDED, *map(str.lower, PASSED_ON), "date", "server", "content-encoding"}
+    return {name: value for name, value in headers.items() if name.lower() not in dropped}

@@ -1,0 +1,84 @@
+"""Routes: which member owns a key, as far as one gateway knows. They may be wrong; owners never are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from holdfast.ports.coordinator import Claim
+
+ROUTES_MAX = 1_000_000
+
+
+class Route(msgspec.Struct, frozen=True):
+    """The member that owns a key, and its epoch where an owner has told it (else 0)."""
+
+    member: str
+    epoch: int = 0
+
+
+class Routes:
+    """Routes by full key, the oldest forgotten beyond ``most``. ``changes`` counts what was changed, and
+    ``changed`` gives the keys that were, for who keeps a copy."""
+
+    def __init__(self, most: int = ROUTES_MAX) -> None:
+        self._most = most
+        self._routes: dict[str, Route] = {}
+        self._changed: dict[str, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._routes)
+
+    def __iter__(self) -> Iterator[tuple[str, Route]]:
+        return iter(list(self._routes.items()))
+
+    def get(self, key: str) -> Route | None:
+        """The route of a key."""
+        return self._routes.get(key)
+
+    def claimed(self, claim: Claim) -> None:
+        """The coordinator tells of a claim, or of its end."""
+        known = self._routes.get(claim.key)
+        if not claim.member:
+            self.forget(claim.key)
+        elif known is None or known.member != claim.member:
+            self._set(claim.key, Route(claim.member))
+
+    def answered(self, key: str, member: str, epoch: int) -> bool:
+        """A node names the owner, or is it. Counts if its epoch is not below the known; True if it did."""
+        known = self._routes.get(key)
+        if known is not None and epoch < known.epoch:
+            return False
+        if known != Route(member, epoch):
+            self._set(key, Route(member, epoch))
+        return True
+
+    def forget(self, key: str, member: str = "") -> None:
+        """The route is wrong; or only if it leads to ``member``."""
+        known = self._routes.get(key)
+        if known is not None and member in ("", known.member):
+            del self._routes[key]
+            self._changed[key] = None
+
+    def left(self, member: str) -> None:
+        """A membership ended."""
+        for key in [key for key, route in self._routes.items() if route.member == member]:
+            self.forget(key)
+
+    def clear(self) -> None:
+        """Changes may have gone by unseen."""
+        for key in list(self._routes):
+            self.forget(key)
+
+    def changed(self) -> dict[str, Route | None]:
+        """What changed since this was last asked: routes by key, None for those that are no more."""
+        changed, self._changed = self._changed, {}
+        return {key: self._routes.get(key) for key in changed}
+
+    def _set(self, key: str, route: Route) -> None:
+        self._routes.pop(key, None)
+        self._routes[key] = route
+        self._changed[key] = None
+        if len(self._routes) > self._most:
+            self.forget(next(iter(self._routes)))

@@ -1,0 +1,146 @@
+"""One gateway: it sees who lives and who owns what, and has no state of its own to lose."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from holdfast.core.retry import Backoff
+from holdfast.errors import ConfigError, HoldfastError
+from holdfast.gateway.assigner import Assigner
+from holdfast.gateway.forwarder import Forwarder
+from holdfast.gateway.plane import Plane
+from holdfast.gateway.routes import Routes
+from holdfast.ports.clock import Clock
+from holdfast.ports.coordinator import Coordinator
+from holdfast.ports.peer import Peer
+from holdfast.runtime.limits import Limits
+from holdfast.runtime.service import Service, Tasks
+from holdfast.runtime.stats import Stats
+from holdfast.runtime.view import View
+
+CLOSE_TIMEOUT_S = 5.0
+
+
+class Gateway(Service):
+    """A gateway with the data plane in Python. ``crashed`` tells what ended it.
+
+    Args:
+        host, port: where clients reach it; port 0 takes a free one.
+        secret: what nodes ask for.
+        max_body_bytes: largest body that it takes from a client.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        peer: Peer,
+        clock: Clock,
+        limits: Limits,
+        log: Any,
+        *,
+        host: str,
+        port: int,
+        secret: str | None,
+        max_body_bytes: int,
+    ) -> None:
+        super().__init__()
+        self._clock = clock
+        self._limits = limits
+        self._log = log
+        self._host = host
+        self._port = port
+        self.crashed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        self._tasks = Tasks(self._crash)
+        self.routes = Routes()
+        self.view = View(
+            coordinator,
+            peer,
+            clock,
+            limits,
+            self._tasks,
+            Stats(),
+            log,
+            on_left=lambda member: self._forwarder.left(member),  # noqa: PLW0108 - made below
+            on_claim=self.routes.claimed,
+            on_missed=self.routes.clear,
+        )
+        assigner = Assigner(coordinator, self.view, self.routes, log)
+        self._forwarder = Forwarder(assigner, self.routes, self.view, clock, log, secret=secret)
+        registry = CollectorRegistry()
+        registry.register(GatewayMetrics(self.routes, self.view, self._forwarder))
+        plane = Plane(
+            self._forwarder, self.view, clock, registry, ready=self._not_ready, max_body_bytes=max_body_bytes
+        )
+        self._runner = web.AppRunner(
+            plane.app(), access_log=None, handler_cancellation=True, shutdown_timeout=CLOSE_TIMEOUT_S
+        )
+        self.address = ""
+
+    def _crash(self, error: BaseException) -> None:
+        if not self.crashed.done():
+            self.crashed.set_result(error)
+
+    def _not_ready(self) -> str:
+        return "" if self.view.members else "no node is there"
+
+    async def _start(self) -> None:
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, self._host, self._port).start()
+        except OSError as error:
+            await self._runner.cleanup()
+            raise ConfigError(
+                f"can't listen on {self._host}:{self._port}: {error.strerror or error}"
+            ) from error
+        host, port = self._runner.addresses[0][:2]
+        self.address = f"http://{host}:{port}"
+        self.view.start()
+        self._tasks.spawn(self._keep_looking())
+
+    async def _keep_looking(self) -> None:
+        """Loads change without a word; members whose time is over are nobody's news on some services."""
+        failures, backoff = 0, Backoff(self._limits.renew_s / 10, self._limits.renew_s)
+        while True:
+            try:
+                await self.view.refresh()
+                failures, pause_s = 0, self._limits.renew_s
+            except HoldfastError as error:
+                failures += 1
+                pause_s = backoff.delay_s(failures, self._clock.random())
+                self._log.warning("could not read members; going on with those known", error=str(error))
+            await self._clock.sleep(pause_s)
+
+    async def _stop(self) -> None:
+        await self._runner.cleanup()
+        await self._tasks.close()
+        await self._forwarder.close()
+
+
+class GatewayMetrics(Collector):
+    """A gateway's numbers."""
+
+    def __init__(self, routes: Routes, view: View, forwarder: Forwarder) -> None:
+        self._routes = routes
+        self._view = view
+        self._forwarder = forwarder
+
+    def collect(self) -> Iterable[Metric]:
+        """Routes, members and what was forwarded."""
+        yield GaugeMetricFamily("holdfast_gateway_routes", "Routes known.", value=len(self._routes))
+        yield GaugeMetricFamily("holdfast_gateway_members", "Nodes that live.", value=len(self._view.members))
+        answers = CounterMetricFamily(
+            "holdfast_gateway_answers", "Answers given to clients, by status.", labels=["status"]
+        )
+        for status, count in sorted(self._forwarder.answers.items()):
+            answers.add_metric([str(status)], count)
+        yield answers
+        yield CounterMetricFamily(
+            "holdfast_gateway_retries", "Requests sent again.", value=self._forwarder.retries
+        )
