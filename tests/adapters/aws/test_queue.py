@@ -6,6 +6,8 @@ import math
 from collections.abc import AsyncIterator, Callable
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import RawTestServer
 from tests.adapters.aws.conftest import REGION, QuickClock
 
 from holdfast.adapters.aws.channel import dead_letter_name
@@ -267,6 +269,25 @@ async def test_a_receive_cancelled_as_its_answer_comes_gives_back(
     monkeypatch.undo()
     [delivery] = await receive(queue)
     assert delivery.receives == 2
+
+
+async def test_closing_waits_for_no_service_that_hangs(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    called = asyncio.Event()
+
+    async def hang(request: web.BaseRequest) -> web.StreamResponse:
+        called.set()
+        await asyncio.Event().wait()
+        raise AssertionError("unreachable")
+
+    monkeypatch.setattr("holdfast.adapters.aws.queue.CLOSE_S", 0.01)
+    async with RawTestServer(hang) as service:
+        client = AwsClient("sqs", clock, region=REGION, endpoint=str(service.make_url("")))
+        queue = SqsQueue(Sqs(client), "http://hangs/1/q", clock, poll_max_s=0.01)
+        receiving = asyncio.create_task(queue.receive(1, 20.0, LONG_S, "node"))
+        await called.wait()
+        await queue.close()
+        assert await receiving == []
+        await client.close()
 
 
 async def test_a_closed_queue_receives_nothing(queue: SqsQueue) -> None:

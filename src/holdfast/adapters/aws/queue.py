@@ -25,6 +25,9 @@ from holdfast.ports.queue import DeadLetter, Delivery, Depth, Outgoing
 T = TypeVar("T")
 
 POLL_MAX_S = 20.0
+CLOSE_S = 5.0
+"""How much longer than its longest poll a queue takes to close."""
+
 DELAY_MAX_S = 15 * 60.0
 LINGER_S = 0.1
 RECEIVES_MAX = 16
@@ -151,13 +154,17 @@ class SqsQueue:
         return await (await self._letters()).expire(dead_before)
 
     async def close(self) -> None:
-        """End the waiting receives, and return when their calls have ended too."""
+        """End the waiting receives, and return when their calls have ended too, or won't."""
         self._closed = True
         for answer in self._waiting:
             if not answer.done():
                 answer.set_result([])
-        while self._under_way:
-            await asyncio.wait(self._under_way)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._poll_max_s + CLOSE_S):
+                while self._under_way:
+                    await asyncio.wait(self._under_way)
+        for task in self._under_way:
+            task.cancel()
 
     # --- how it is done
 
