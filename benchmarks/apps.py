@@ -80,3 +80,40 @@ class Idle(StreamHandler[Message]):
     def snapshot(self) -> bytes:
         """The state."""
         return self.state
+
+
+class Camera(msgspec.Struct):
+    """A frame as the replaced design has them; what it shows is not looked at."""
+
+    video_id: str
+    frame_id: int
+    timestamp: float
+
+
+cameras = App("cameras")
+
+
+@cameras.stream(
+    "frames",
+    key="video_id",
+    seq="frame_id",
+    message=Camera,
+    first_seq=0,
+    gap_timeout_s=120.0,
+    idle_timeout_s=60.0,
+)
+class Cameras(StreamHandler[Camera]):
+    """Keeps the last frame's number; its results tell when each frame was sent."""
+
+    def open(self, context: Context, state: bytes | None) -> None:
+        """Continue after the last frame."""
+        self.last = int(state or b"-1")
+
+    def process(self, message: Camera, context: Context) -> list[float]:
+        """The frame's number, and when it was sent."""
+        self.last = message.frame_id
+        return [message.frame_id, message.timestamp]
+
+    def snapshot(self) -> bytes:
+        """The last frame's number."""
+        return b"%d" % self.last

@@ -1,48 +1,52 @@
 """Frames for the benchmarks on SQS: a queue of them, and the load, the same for every contender.
 
-They are sent with boto3, from a thread and straight to the server: none of these calls is counted.
+They are sent with Holdfast's client, the fastest, straight to the server: none of these calls is counted.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 import uuid
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any, Self
 
 import boto3
-from botocore.config import Config
+import msgspec
+
+from holdfast.adapters.aws.client import AwsClient
+from holdfast.adapters.aws.queue import SqsQueue
+from holdfast.adapters.aws.sqs import Sqs
+from holdfast.adapters.system.clock import SystemClock
+from holdfast.ports.queue import Outgoing
+from holdfast.testing.servers import FauxqsServer
 
 BATCH = 10
+SENDERS = 8
 CHECK_S = 0.02
-CREDENTIALS = {
-    "AWS_REGION": "us-east-1",
-    "AWS_DEFAULT_REGION": "us-east-1",
-    "AWS_ACCESS_KEY_ID": "local",
-    "AWS_SECRET_ACCESS_KEY": "local",
-}
-"""For a local server, which takes any."""
+
+
+@asynccontextmanager
+async def sqs_server() -> AsyncIterator[FauxqsServer]:
+    """The fastest SQS server there is for a laptop, to which all clients of this process and its children
+    are led from here on."""
+    async with FauxqsServer() as server:
+        os.environ.update(server.environment())
+        yield server
 
 
 class FrameQueue:
-    """A queue with its dead letter queue, and frames ``0, 1, …`` of each of ``videos`` videos in turn."""
+    """A queue with its dead letter queue, on the server of :func:`sqs_server`, and frames ``0, 1, …`` of each
+    of ``videos`` videos in turn."""
 
-    def __init__(
-        self, name: str, port: int, videos: int, *, visibility_s: int, receives_max: int | None = None
-    ) -> None:
+    def __init__(self, name: str, videos: int, *, visibility_s: int, receives_max: int | None = None) -> None:
         self.name = name
         self.videos = videos
         self.sent = 0
-        self._sqs: Any = boto3.client(
-            "sqs",
-            endpoint_url=f"http://127.0.0.1:{port}",
-            region_name=CREDENTIALS["AWS_REGION"],
-            aws_access_key_id=CREDENTIALS["AWS_ACCESS_KEY_ID"],
-            aws_secret_access_key=CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
-            config=Config(max_pool_connections=50),
-        )
+        self._sqs: Any = boto3.client("sqs")
         self._dead_url = self._sqs.create_queue(QueueName=f"{name}-dlq")["QueueUrl"]
         attributes = {"VisibilityTimeout": str(visibility_s)}
         if receives_max is not None:
@@ -50,22 +54,40 @@ class FrameQueue:
             policy = {"deadLetterTargetArn": dead, "maxReceiveCount": receives_max}
             attributes["RedrivePolicy"] = json.dumps(policy)
         self._url = self._sqs.create_queue(QueueName=name, Attributes=attributes)["QueueUrl"]
+        clock = SystemClock()
+        self._client = AwsClient("sqs", clock)
+        self._sending = SqsQueue(Sqs(self._client), name, clock)
 
-    def url(self, port: int) -> str:
-        """Where the queue is for those who call it through ``port``."""
-        return f"http://127.0.0.1:{port}/000000000000/{self.name}"
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._sending.close()
+        await self._client.close()
+
+    @property
+    def url(self) -> str:
+        """Where the queue is. Clients go to ``AWS_ENDPOINT_URL`` all the same."""
+        return f"{os.environ['AWS_ENDPOINT_URL']}/000000000000/{self.name}"
 
     async def backlog(self, count: int, delay_s: int = 0) -> None:
         """Send frames as fast as it goes, to be shown ``delay_s`` after each was sent."""
-        for start in range(0, count, BATCH):
-            await self._send(min(BATCH, count - start), delay_s)
+        batches = iter(range(self.sent, self.sent + count, BATCH))
+        end = self.sent = self.sent + count
+
+        async def send() -> None:
+            for start in batches:
+                await self._send(range(start, min(start + BATCH, end)), delay_s)
+
+        await asyncio.gather(*(send() for _ in range(SENDERS)))
 
     async def paced(self, count: int, per_s: float) -> None:
-        """Send frames at an even pace, ten at a time."""
+        """Send frames one by one at an even pace."""
         due_at = time.monotonic()
-        for start in range(0, count, BATCH):
-            await self._send(min(BATCH, count - start))
-            due_at += BATCH / per_s
+        for _ in range(count):
+            await self._send([self.sent])
+            self.sent += 1
+            due_at += 1 / per_s
             await asyncio.sleep(max(0.0, due_at - time.monotonic()))
 
     async def left(self) -> int:
@@ -89,18 +111,10 @@ class FrameQueue:
                 raise RuntimeError(f"{left} frames are still in the queue after {timeout_s:g} s")
             await asyncio.sleep(CHECK_S)
 
-    async def _send(self, count: int, delay_s: int = 0) -> None:
-        bodies = [_body(n % self.videos, n // self.videos) for n in range(self.sent, self.sent + count)]
-        await asyncio.to_thread(self._send_batch, bodies, delay_s)
-        self.sent += count
-
-    def _send_batch(self, bodies: Sequence[str], delay_s: int) -> None:
-        entries = [
-            {"Id": str(n), "MessageBody": body, "DelaySeconds": delay_s} for n, body in enumerate(bodies)
-        ]
-        answer = self._sqs.send_message_batch(QueueUrl=self._url, Entries=entries)
-        if answer.get("Failed"):
-            raise RuntimeError(f"not sent: {answer['Failed']}")
+    async def _send(self, numbers: Iterable[int], delay_s: int = 0) -> None:
+        at = time.time() + delay_s
+        bodies = [_body(number % self.videos, number // self.videos, at) for number in numbers]
+        await self._sending.send([Outgoing(body, delay_s=delay_s) for body in bodies])
 
     def _attributes(self, url: str, *names: str) -> dict[str, str]:
         answer = self._sqs.get_queue_attributes(QueueUrl=url, AttributeNames=list(names))
@@ -108,14 +122,14 @@ class FrameQueue:
         return attributes
 
 
-def _body(video: int, frame: int) -> str:
-    """A message as the replaced design has them."""
-    return json.dumps(
+def _body(video: int, frame: int, at: float) -> bytes:
+    """A message as the replaced design has them. ``at``: when it shows."""
+    return msgspec.json.encode(
         {
             "message_id": str(uuid.uuid4()),
             "video_id": f"v{video}",
             "frame_id": frame,
-            "timestamp": time.time(),
+            "timestamp": at,
             "s3_bucket": "frames",
             "s3_key": f"v{video}/{frame:06}.jpg",
         }

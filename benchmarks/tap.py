@@ -13,6 +13,9 @@ import re
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from benchmarks.cluster import ROOT
 
 TARGET = re.compile(rb"\r\nx-amz-target: *AmazonSQS\.(\w+)\r\n", re.IGNORECASE)
 TAIL_BYTES = 80
@@ -26,11 +29,28 @@ class Tap:
         self._process = process
         self.port = port
 
+    @property
+    def endpoint(self) -> str:
+        """For ``AWS_ENDPOINT_URL``."""
+        return f"http://127.0.0.1:{self.port}"
+
     async def counts(self) -> Counter[str]:
         """Calls so far, by operation."""
+        return await self._tell(b"count")
+
+    @contextlib.asynccontextmanager
+    async def shut(self) -> AsyncIterator[None]:
+        """Let no call through meanwhile; those that came wait."""
+        await self._tell(b"shut")
+        try:
+            yield
+        finally:
+            await self._tell(b"open")
+
+    async def _tell(self, what: bytes) -> Counter[str]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(b"\n")
+        self._process.stdin.write(what + b"\n")
         return Counter(json.loads(await self._process.stdout.readline()))
 
 
@@ -38,7 +58,7 @@ class Tap:
 async def tap(port: int) -> AsyncIterator[Tap]:
     """Run a tap before a server on a loopback port."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", __name__, str(port),
+        sys.executable, "-m", __name__, str(port), cwd=ROOT,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     assert process.stdout is not None
@@ -60,6 +80,7 @@ class Pipe(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Ready to be joined with the other direction."""
+        assert isinstance(transport, asyncio.Transport)
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
@@ -83,33 +104,58 @@ class Pipe(asyncio.Protocol):
 class Client(Pipe):
     """The side of the client: connects to the server when the client has."""
 
-    def __init__(self, port: int, counts: Counter[str]) -> None:
-        super().__init__(counts)
-        self._port = port
+    def __init__(self, turnstile: Turnstile) -> None:
+        super().__init__(turnstile.counts)
+        self._turnstile = turnstile
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Connect to the server; nothing is read before."""
-        assert isinstance(transport, asyncio.Transport)
         super().connection_made(transport)
-        transport.pause_reading()
-        self._joining = asyncio.ensure_future(self._join(transport))
+        self._turnstile.clients.add(self)
+        self.transport.pause_reading()
+        self._joining = asyncio.ensure_future(self._join())
 
-    async def _join(self, transport: asyncio.Transport) -> None:
+    def connection_lost(self, error: Exception | None) -> None:
+        """Close the server's side too."""
+        self._turnstile.clients.discard(self)
+        super().connection_lost(error)
+
+    async def _join(self) -> None:
         server = Pipe()
-        server.to = transport
+        server.to = self.transport
         self.to, _ = await asyncio.get_running_loop().create_connection(
-            lambda: server, "127.0.0.1", self._port
+            lambda: server, "127.0.0.1", self._turnstile.port
         )
-        transport.resume_reading()
+        if self._turnstile.open:
+            self.transport.resume_reading()
+
+
+@dataclass
+class Turnstile:
+    """What all connections share."""
+
+    port: int
+    counts: Counter[str] = field(default_factory=Counter)
+    clients: set[Client] = field(default_factory=set)
+    open: bool = True
+
+    def turn(self, to_open: bool) -> None:
+        """Let calls through, or none."""
+        self.open = to_open
+        for client in self.clients:
+            if client.to is not None:
+                (client.transport.resume_reading if to_open else client.transport.pause_reading)()
 
 
 async def _main(port: int) -> None:
-    counts: Counter[str] = Counter()
+    turnstile = Turnstile(port)
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Client(port, counts), "127.0.0.1", 0)
+    server = await loop.create_server(lambda: Client(turnstile), "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
-    while await loop.run_in_executor(None, sys.stdin.readline):
-        print(json.dumps(counts), flush=True)
+    while line := await loop.run_in_executor(None, sys.stdin.readline):
+        if line != "count\n":
+            turnstile.turn(line == "open\n")
+        print(json.dumps(turnstile.counts), flush=True)
 
 
 if __name__ == "__main__":

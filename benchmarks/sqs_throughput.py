@@ -1,0 +1,211 @@
+"""Frames a second from SQS with one node, against consumers made with boto3 and aiobotocore; and CPU a call.
+
+All receive, process and delete the same no-op frames over the same server, from when the first shows until
+the last is deleted. The consumers do no more than that, each in one process with its best number of threads
+or tasks. The node also orders them, and stores state and results in Redis, in two processes (node and slot).
+
+CPU a call compares Holdfast's client with boto3's where both do nothing but receive ten and delete ten. It is
+the figure to trust where the server is the limit: ``server_cpu`` tells how busy it was.
+
+Run as ``python -m benchmarks.sqs_throughput``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import sys
+import time
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+
+from benchmarks.cluster import ROOT, cluster
+from benchmarks.frames import FrameQueue, sqs_server
+from benchmarks.peers.sqs_consumer import SETTINGS
+from benchmarks.report import Report
+from holdfast.testing.servers import RedisServer, Server
+
+VIDEOS = 32
+VISIBILITY_S = 60
+DELAY_S = 3
+
+TIMEOUT_S = 120.0
+WARM_UP = 10
+PEERS: Mapping[str, Sequence[int]] = {"boto3": (1, 2, 4), "aiobotocore": (2, 8, 4, 16, 32)}
+"""Threads or tasks that are tried, the best first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """What a contender reached. ``server_cpu`` is the server's share of one core meanwhile."""
+
+    per_s: float
+    cpu_us: float
+    server_cpu: float
+
+    def told(self) -> dict[str, float]:
+        """For the report."""
+        return {
+            "frames_per_s": round(self.per_s),
+            "cpu_us_per_frame": round(self.cpu_us, 1),
+            "server_cpu": round(self.server_cpu, 2),
+        }
+
+
+class Usage:
+    """Processor time of processes that live throughout, with their children."""
+
+    def __init__(self, *pids: int) -> None:
+        roots = [psutil.Process(pid) for pid in pids]
+        self._processes = [process for root in roots for process in (root, *root.children(recursive=True))]
+        self._before_s = self._now_s()
+
+    def spent_s(self) -> float:
+        """Since it was made."""
+        return self._now_s() - self._before_s
+
+    def _now_s(self) -> float:
+        times = [process.cpu_times() for process in self._processes]
+        return sum(spent.user + spent.system for spent in times)
+
+
+async def show(queue: FrameQueue, frames: int) -> float:
+    """Send frames, which show from ``DELAY_S`` on and faster than anybody takes them; returns when the first
+    does."""
+    begin_at = time.monotonic() + DELAY_S
+    await queue.backlog(frames, DELAY_S)
+    return begin_at
+
+
+async def node(server: Server, name: str, frames: int, slots: int) -> Rate:
+    """One node of Holdfast, on a queue of that name."""
+    async with RedisServer() as store, FrameQueue(name, VIDEOS, visibility_s=VISIBILITY_S) as queue:
+        async with cluster(
+            "benchmarks.apps:cameras",
+            queue_url=queue.url,
+            coordinator_url=store.url,
+            state_url=store.url,
+            visibility_s=VISIBILITY_S,
+            slots=slots,
+        ) as nodes:
+            await nodes.start_all(1)
+            await queue.backlog(VIDEOS * WARM_UP)
+            await queue.empty(TIMEOUT_S)
+            begin_at = await show(queue, frames)
+            ours, servers = Usage(nodes.nodes[0].pid), Usage(server.pid)
+            await queue.empty(TIMEOUT_S)
+            took_s = time.monotonic() - begin_at
+            rate = Rate(frames / took_s, 1e6 * ours.spent_s() / frames, servers.spent_s() / took_s)
+            nodes.kill()
+            return rate
+
+
+async def consumer(server: Server, name: str, queue_name: str, frames: int, workers: int) -> Rate:
+    """A consumer with so many threads or tasks."""
+    async with (
+        FrameQueue(queue_name, VIDEOS, visibility_s=VISIBILITY_S) as queue,
+        program(f"benchmarks.peers.sqs_{name}", queue.url, str(frames), str(workers)) as output,
+    ):
+        await output.readline()
+        begin_at = await show(queue, frames)
+        servers = Usage(server.pid)
+        told = json.loads(await asyncio.wait_for(output.readline(), TIMEOUT_S))
+        took_s = told["end_at"] - begin_at
+        return Rate(frames / took_s, 1e6 * told["cpu_s"] / frames, servers.spent_s() / took_s)
+
+
+@contextlib.asynccontextmanager
+async def program(module: str, *arguments: str) -> AsyncIterator[asyncio.StreamReader]:
+    """Run a Python program; gives its standard output."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", module, *arguments, cwd=ROOT, stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    try:
+        yield process.stdout
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        await process.wait()
+
+
+async def cpu_per_call(name: str, frames: int, attempt: int) -> float:
+    """Microseconds of processor time for one call with a client."""
+    async with FrameQueue(f"calls-{name}-{attempt}", VIDEOS, visibility_s=VISIBILITY_S) as queue:
+        await queue.backlog(frames)
+        async with program("benchmarks.peers.sqs_calls", name, queue.url, str(frames)) as output:
+            return float(await asyncio.wait_for(output.readline(), TIMEOUT_S))
+
+
+async def measure(frames: int, slots: int, rounds: int, full: bool, report: Report) -> None:
+    """All contenders, then the figures."""
+    rates: dict[str, list[Rate]] = {}
+    async with sqs_server() as server:
+        for number in range(rounds):
+            for name, rating in contenders(server, frames, slots, full, number).items():
+                rates.setdefault(name, []).append(await rating)
+                report.say(f"    {name} {rates[name][-1].told()}")
+        calls = {
+            name: min([await cpu_per_call(name, frames // 4, number) for number in range(rounds)])
+            for name in ("holdfast", *PEERS)
+        }
+    best = {name: max(many, key=lambda rate: rate.per_s) for name, many in rates.items()}
+    ours = best.pop("holdfast")
+    name, theirs = max(best.items(), key=lambda item: item[1].per_s)
+    report.figure("frames_per_s", ours.per_s)
+    report.figure("best_consumer_per_s", theirs.per_s)
+    report.figure("vs_best_consumer", ours.per_s / theirs.per_s, "≥ 2")
+    report.figure("cpu_per_call_us", calls["holdfast"])
+    report.figure("cpu_per_call_vs_boto3", calls["holdfast"] / calls["boto3"], "≤ 0.3")
+    report.figure("server_cpu", ours.server_cpu)
+    report.detail |= {
+        "best_consumer": name,
+        "rates": {name: [rate.told() for rate in many] for name, many in rates.items()},
+        "cpu_per_call_us": {name: round(spent) for name, spent in calls.items()},
+    }
+
+
+def contenders(
+    server: Server, frames: int, slots: int, full: bool, number: int
+) -> dict[str, Coroutine[Any, Any, Rate]]:
+    """Each with its name."""
+    rated = {"holdfast": node(server, f"node-{number}", frames, slots)}
+    for name, many in PEERS.items():
+        for workers in many if full else many[:2]:
+            queue = f"{name}-{workers}-{number}"
+            rated[f"{name}, {workers}"] = consumer(server, name, queue, frames // 2, workers)
+    return rated
+
+
+def main() -> None:
+    """Measure and report."""
+    parser = argparse.ArgumentParser(prog="benchmarks.sqs_throughput", description=__doc__)
+    parser.add_argument("--full", action="store_true", help="more rounds, more threads and tasks")
+    parser.add_argument("--frames", type=int, default=20_000)
+    parser.add_argument("--slots", type=int, default=1, help="of the node")
+    parser.add_argument("--rounds", type=int, help="the best counts (default 1, with --full 3)")
+    asked = parser.parse_args()
+    rounds = asked.rounds or (3 if asked.full else 1)
+    report = Report("sqs_throughput")
+    report.say(
+        f"sqs-throughput: {asked.frames:,} no-op frames of {VIDEOS} videos;"
+        f" one node with {asked.slots} slot(s)"
+    )
+    report.say(f"  consumers: {SETTINGS}")
+    asyncio.run(measure(asked.frames, asked.slots, rounds, asked.full, report))
+    report.end(
+        ["boto3", "aiobotocore", "redis"],
+        frames=asked.frames,
+        videos=VIDEOS,
+        slots=asked.slots,
+        durability="SQS server and Redis in memory",
+    )
+
+
+if __name__ == "__main__":
+    main()
