@@ -153,10 +153,25 @@ async def test_claims_of_the_ended_are_removed_some_at_a_time(
     assert await _ask(redis_server, "KEYS", "*") == ["{holdfast}:coordinator:version"], "nothing is left over"
 
 
+async def test_a_lost_part_of_the_data_costs_nobody_a_claim(
+    redis_server: RedisServer, coordinate: Coordinate
+) -> None:
+    coordinator = coordinate(redis_server.url)
+    for member in (A, B):
+        await coordinator.join(member, 60)
+    await coordinator.claim("s/k", A.id)
+    await _ask(redis_server, "DEL", "{holdfast}:coordinator:claims")
+    taken = await coordinator.claim("s/k", B.id)
+    await coordinator.evict(A.id)
+    await coordinator.members()
+    assert await coordinator.claims() == [taken]
+
+
 async def test_a_lapse_wakes_who_watches(redis_server: RedisServer, coordinate: Coordinate) -> None:
     watching, coordinator = coordinate(redis_server.url), coordinate(redis_server.url)
     number, _ = await watching.watch(-1, 0)
     await coordinator.join(B, 60)
+    await watching.members()  # none lapses for long, as far as it knows
     await coordinator.join(A, 0.2)
     begun_at = asyncio.get_running_loop().time()
     changes: list[Change] = []
