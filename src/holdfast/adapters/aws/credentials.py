@@ -60,7 +60,7 @@ class Credentials:
         they are the same again."""
         if self._found is refused:
             await asyncio.shield(self._begin(self._find))
-        return self._found != refused
+        return bool(self._found != refused)
 
     async def _look(self) -> None:
         if self._found is None:

@@ -19,7 +19,8 @@ from botocore.credentials import ReadOnlyCredentials
 @dataclass(slots=True)
 class Draft:
     """A request to sign: what botocore's signers read of one. ``url`` is fully encoded and ``headers`` hold
-    the host; the signature is added to them. ``at`` is wall time in seconds."""
+    the host; the signature is added to them. ``at`` is wall time in seconds, ``canonical`` the headers as
+    they are signed."""
 
     method: str
     url: str
@@ -29,13 +30,7 @@ class Draft:
     sign_body: bool = True
     params: None = None
     context: dict[str, Any] = field(default_factory=dict)
-
-
-class Canonical(dict[str, str]):
-    """Headers with names in lower case, each with one value."""
-
-    def get_all(self, name: str) -> list[str]:
-        return [self[name]]
+    canonical: dict[str, str] = field(default_factory=dict)
 
 
 class _Lean:
@@ -50,11 +45,18 @@ class _Lean:
         draft.context["timestamp"] = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(draft.at))
         signer: Any = self
         signer._modify_request_before_signing(draft)
+        draft.canonical = dict(sorted((name.lower(), value) for name, value in draft.headers.items()))
         text = signer.string_to_sign(draft, signer.canonical_request(draft))
         signer._inject_signature_to_request(draft, signer.signature(text, draft))
 
-    def headers_to_sign(self, request: Draft) -> Canonical:
-        return Canonical((name.lower(), value) for name, value in request.headers.items())
+    def headers_to_sign(self, request: Draft) -> dict[str, str]:
+        return request.canonical
+
+    def canonical_headers(self, headers_to_sign: dict[str, str]) -> str:
+        return "\n".join([f"{name}:{' '.join(value.split())}" for name, value in headers_to_sign.items()])
+
+    def signed_headers(self, headers_to_sign: dict[str, str]) -> str:
+        return ";".join(headers_to_sign)
 
     def payload(self, request: Draft) -> str:
         return hashlib.sha256(request.data).hexdigest()
@@ -76,7 +78,7 @@ class Signer(_Lean, SigV4Auth):  # type: ignore[misc]
 class S3Signer(_Lean, S3SigV4Auth):  # type: ignore[misc]
     """Signs for S3: paths as they are, and the hash of the body in a header, or none where TLS guards it."""
 
-    def payload(self, request: Draft) -> str:  # type: ignore[override]
+    def payload(self, request: Draft) -> str:
         if not request.sign_body and request.url.startswith("https:"):
             return "UNSIGNED-PAYLOAD"
         return super().payload(request)
