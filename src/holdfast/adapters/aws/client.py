@@ -20,6 +20,7 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from typing import Protocol
 
 import aiohttp
 import msgspec
@@ -56,12 +57,18 @@ ACTIONS = {
     "sqs:DeleteMessageBatch": "sqs:DeleteMessage",
     "sqs:ChangeMessageVisibilityBatch": "sqs:ChangeMessageVisibility",
     "s3:HeadObject": "s3:GetObject",
+    "s3:CreateMultipartUpload": "s3:PutObject",
+    "s3:UploadPart": "s3:PutObject",
+    "s3:CompleteMultipartUpload": "s3:PutObject",
     "s3:HeadBucket": "s3:ListBucket",
     "s3:ListObjectsV2": "s3:ListBucket",
 }
 """The IAM action of each operation that isn't called the same."""
 
 KMS_ACTIONS = "the IAM actions kms:GenerateDataKey and kms:Decrypt"
+
+READING = frozenset({"GET", "HEAD"})
+"""Methods that never have an effect."""
 
 THROTTLED = re.compile("Throttl|TooManyRequests|LimitExceeded|SlowDown|PriorRequestNotComplete|OverLimit")
 TRANSIENT = re.compile("RequestTimeout|InternalError|InternalFailure")
@@ -93,6 +100,17 @@ class Answer:
     status: int
     headers: Mapping[str, str]
     body: bytes
+
+
+class Reader(Protocol):
+    """Takes the body of an answer as it comes, in one try or several."""
+
+    def headers(self) -> Mapping[str, str]:
+        """Headers of the next try, which may ask for what is missing still."""
+
+    async def read(self, response: aiohttp.ClientResponse) -> None:
+        """Read an answer whose status is below 300. After an OSError or an error of aiohttp there is another
+        try; any other passes to who called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +179,7 @@ class AwsClient:
         self._endpoint = endpoint
         self._profile = profile
         self._credentials = Credentials(clock, self._new_session)
-        self._signer: Signer | S3Signer | None = None
+        self._signers: dict[str, Signer | S3Signer] = {}
         self._skew_s = 0.0
         self._place: Place | None = None
         self._placing: asyncio.Task[Place] | None = None
@@ -192,6 +210,8 @@ class AwsClient:
         headers: Mapping[str, str] | None = None,
         body: bytes = b"",
         sign_body: bool = True,
+        region: str | None = None,
+        reader: Reader | None = None,
         timeout_s: float = ANSWER_S,
     ) -> Answer:
         """Make one signed call and return its answer, whose status is below 300.
@@ -202,6 +222,8 @@ class AwsClient:
             url: fully encoded, its query sorted; by default the endpoint's root.
             headers: more headers to send, all of them signed.
             sign_body: False leaves the body out of the signature where TLS guards it (S3 only).
+            region: the region to sign for; by default the place's.
+            reader: reads the answer's body, which is empty in the answer returned.
             timeout_s: how long one try may take.
 
         Raises Refused, ConfigError, Unavailable, OutcomeUnknown.
@@ -216,11 +238,13 @@ class AwsClient:
             used = await self._credentials.get()
             draft = Draft(method, str(target), dict(headers or ()), body, self._now(), sign_body)
             draft.headers["Host"] = target.host_port_subcomponent or ""
-            self._signer_for(used, place.region).sign(draft)
-            outcome = await self._try(operation, target, draft, place, timeout_s)
+            if reader is not None:
+                draft.headers |= reader.headers()
+            self._signer_for(used, region or place.region).sign(draft)
+            outcome = await self._try(operation, target, draft, place, reader, timeout_s)
             if isinstance(outcome, Answer):
                 return outcome
-            unknown |= outcome.cause is Cause.BROKEN
+            unknown |= outcome.cause is Cause.BROKEN and method not in READING
             if outcome.answer is not None and not await self._may_try_again(outcome, used):
                 raise Refused(self._refusal(what, operation, outcome), outcome.code, outcome.answer)
             if tried >= place.tries:
@@ -243,7 +267,13 @@ class AwsClient:
             await self._http.close()
 
     async def _try(
-        self, operation: str, url: URL, draft: Draft, place: Place, timeout_s: float
+        self,
+        operation: str,
+        url: URL,
+        draft: Draft,
+        place: Place,
+        reader: Reader | None,
+        timeout_s: float,
     ) -> Answer | Failure:
         self._meter.count(self.service, operation)
         try:
@@ -256,6 +286,9 @@ class AwsClient:
                 allow_redirects=False,
                 proxy=place.proxy,
             ) as response:
+                if reader is not None and response.status < 300:
+                    await reader.read(response)
+                    return Answer(response.status, response.headers, b"")
                 answer = Answer(response.status, response.headers, await response.read())
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             return Failure(Cause.UNREACHED, "", _words(error))
@@ -300,10 +333,11 @@ class AwsClient:
         return self._clock.wall() + self._skew_s
 
     def _signer_for(self, credentials: ReadOnlyCredentials, region: str) -> Signer | S3Signer:
-        if self._signer is None or self._signer.credentials is not credentials:
+        signer = self._signers.get(region)
+        if signer is None or signer.credentials is not credentials:
             kind = S3Signer if self.service == "s3" else Signer
-            self._signer = kind(credentials, self.service, region)
-        return self._signer
+            signer = self._signers[region] = kind(credentials, self.service, region)
+        return signer
 
     def _session(self, place: Place) -> aiohttp.ClientSession:
         if self._http is None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import aiohttp
 from aiohttp import web
@@ -68,6 +69,7 @@ class HttpFaults:
     Attributes:
         plan: the rules in force (``plan.rules``, ``plan.add``) and the log of what struck (``plan.log``).
         calls: calls that came in, by operation, whatever became of them.
+        bytes_in, bytes_out: bytes of the bodies of calls and of their answers, by operation.
     """
 
     throttled = "Throttling"
@@ -77,8 +79,11 @@ class HttpFaults:
     def __init__(self, backend: str, rules: Iterable[Rule] = (), *, seed: int = 0, port: int = 0) -> None:
         self.plan = Plan(rules, seed)
         self.calls: Counter[str] = Counter()
+        self.bytes_in: Counter[str] = Counter()
+        self.bytes_out: Counter[str] = Counter()
         self._backend = backend.rstrip("/")
         self._numbers = 0
+        self._came = asyncio.Event()
         self._server: web.Server | None = None
         self._door = Door(self._protocol, port)
         self._http: aiohttp.ClientSession | None = None
@@ -127,6 +132,12 @@ class HttpFaults:
         """End an outage."""
         await self._door.open()
 
+    async def called(self, operation: str, times: int = 1) -> None:
+        """Return once the operation was called so often."""
+        while self.calls[operation] < times:
+            self._came.clear()
+            await self._came.wait()
+
     # --- for subclasses
 
     def operation(self, method: str, path: str, headers: Mapping[str, str]) -> str:
@@ -148,7 +159,7 @@ class HttpFaults:
             call.method,
             URL(self._backend + call.path, encoded=True),
             headers=_kept(call.headers),
-            data=body or None,
+            data=io.BytesIO(body) if body else None,  # large bytes would be warned about
             allow_redirects=False,
         ) as response:
             answer = Answer(response.status, _kept(response.headers), await response.read())
@@ -170,6 +181,7 @@ class HttpFaults:
         self._numbers += 1
         operation = self.operation(request.method, request.raw_path, request.headers)
         self.calls[operation] += 1
+        self._came.set()
         try:
             call = Call(
                 self._numbers,
@@ -179,6 +191,7 @@ class HttpFaults:
                 request.headers,
                 await request.read(),
             )
+            self.bytes_in[operation] += len(call.body)
             answer = await self._answer(call)
         except (aiohttp.ClientError, OSError) as error:  # either side hung up: so does the other
             reset(request.transport)
@@ -186,10 +199,9 @@ class HttpFaults:
         if answer is None:
             reset(request.transport)
             raise ConnectionResetError
+        self.bytes_out[operation] += len(answer.body)
         if self.strike(Fault.CUT, call):
             await _send_half(request, answer)
-            reset(request.transport)
-            raise ConnectionResetError
         return web.Response(status=answer.status, headers=answer.headers, body=answer.body)
 
     async def _answer(self, call: Call) -> Answer | None:
@@ -222,8 +234,12 @@ def _kept(headers: Mapping[str, str]) -> CIMultiDict[str]:
     return CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in BY_HOP)
 
 
-async def _send_half(request: web.BaseRequest, answer: Answer) -> None:
+async def _send_half(request: web.BaseRequest, answer: Answer) -> NoReturn:
+    """Send the first half of a body, all of which arrives, and hang up."""
     response = web.StreamResponse(status=answer.status, headers=answer.headers)
     response.content_length = len(answer.body)
     await response.prepare(request)
     await response.write(answer.body[: len(answer.body) // 2])
+    if request.transport is not None:
+        request.transport.close()
+    raise ConnectionResetError

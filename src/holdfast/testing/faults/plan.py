@@ -32,7 +32,7 @@ class Fault(enum.Enum):
     SLOW = "slow"
     """The answer comes ``delay_s`` later."""
     CUT = "cut"
-    """The connection is reset in the middle of the answer's body."""
+    """The connection ends in the middle of the answer's body."""
 
     DUPLICATE = "duplicate"
     """A received message is delivered once more, under a receipt of its own; both receipts work."""
