@@ -47,6 +47,24 @@ async def until(holds: Callable[[], Awaitable[bool]], timeout_s: float = 30.0) -
             await asyncio.sleep(CHECK_S)
 
 
+@contextlib.asynccontextmanager
+async def program(
+    module: str, *arguments: str, environment: Mapping[str, str] | None = None
+) -> AsyncIterator[asyncio.StreamReader]:
+    """Run a Python program, and end it at the end; gives its standard output."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", module, *arguments,
+        cwd=ROOT, env=os.environ | (environment or {}), stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        yield process.stdout
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        await process.wait()
+
+
 class NodeProcess:
     """One ``holdfast node``."""
 
@@ -169,6 +187,16 @@ class Cluster:
             return told == len(await coordinator.claims())
 
         await until(all_told)
+
+    async def drained(self, stream: str, timeout_s: float) -> None:
+        """Wait until every message of a stream is off its queue, whatever serves that. Raises TimeoutError."""
+        queue = self.services.queue(stream)
+
+        async def is_empty() -> bool:
+            depth = await queue.depth()
+            return not (depth.ready or depth.in_flight or depth.delayed)
+
+        await until(is_empty, timeout_s)
 
     async def empty(self, timeout_s: float) -> float:
         """Wait until every message is off the queue; returns the monotonic time of that."""

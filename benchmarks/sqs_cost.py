@@ -20,10 +20,8 @@ import argparse
 import asyncio
 import contextlib
 import json
-import os
-import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -31,7 +29,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from benchmarks.cluster import ROOT, Cluster, cluster
+from benchmarks.cluster import Cluster, cluster, program
 from benchmarks.frames import FrameQueue, sqs_server
 from benchmarks.peers.replaced.worker import RESULTS
 from benchmarks.report import Report, percentile
@@ -180,27 +178,14 @@ async def replaced(plan: Plan, sites: Sites) -> Outcome:
             "LOCK_RENEWAL_INTERVAL_SECONDS": str(LOCK_RENEW_S),
             "PROCESSING_IDLE_TIMEOUT_SECONDS": str(LOCK_IDLE_S),
         }
-        starting = (worker(environment) for _ in range(plan.workers))
-        await asyncio.gather(*(stack.enter_async_context(start) for start in starting))
+        starting = [
+            stack.enter_async_context(program("benchmarks.peers.replaced.worker", environment=environment))
+            for _ in range(plan.workers)
+        ]
+        for output in await asyncio.gather(*starting):
+            if await output.readline() != b"ready\n":
+                raise RuntimeError("a worker of the replaced design did not start")
         return await drive(plan, queue, sites, partial(unordered_commits, client))
-
-
-@contextlib.asynccontextmanager
-async def worker(environment: Mapping[str, str]) -> AsyncIterator[None]:
-    """Run one worker of the replaced design."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "benchmarks.peers.replaced.worker",
-        cwd=ROOT, env=os.environ | environment, stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    try:
-        assert process.stdout is not None
-        if await process.stdout.readline() != b"ready\n":
-            raise RuntimeError("a worker of the replaced design did not start")
-        yield
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
-        await process.wait()
 
 
 async def unordered_commits(client: Redis) -> Commits:

@@ -14,17 +14,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
-import sys
 import time
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import psutil
 
-from benchmarks.cluster import ROOT, cluster
+from benchmarks.cluster import cluster, program
 from benchmarks.frames import FrameQueue, sqs_server
 from benchmarks.peers.sqs_consumer import SETTINGS
 from benchmarks.report import Report
@@ -117,21 +115,6 @@ async def consumer(server: Server, name: str, queue_name: str, frames: int, work
         told = json.loads(await asyncio.wait_for(output.readline(), TIMEOUT_S))
         took_s = told["end_at"] - begin_at
         return Rate(frames / took_s, 1e6 * told["cpu_s"] / frames, servers.spent_s() / took_s)
-
-
-@contextlib.asynccontextmanager
-async def program(module: str, *arguments: str) -> AsyncIterator[asyncio.StreamReader]:
-    """Run a Python program; gives its standard output."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", module, *arguments, cwd=ROOT, stdout=asyncio.subprocess.PIPE
-    )
-    assert process.stdout is not None
-    try:
-        yield process.stdout
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
-        await process.wait()
 
 
 async def cpu_per_call(name: str, frames: int, attempt: int) -> float:
