@@ -161,6 +161,7 @@ async def test_nothing_new_is_started_while_the_connection_is_interrupted(
     assert await far.members() == [A]
     wire.refuse()
     await failing(lambda: far.renew(A, TTL_S))
+    await failing(far.members)
     for call in (
         lambda: far.renew(A, TTL_S),
         lambda: far.claim("s/j", A.id),

@@ -30,7 +30,7 @@ from holdfast.errors import ClaimLost, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim
 
-TRIES = 10
+TRIES = 50
 LOCK_WAIT_S = 5.0
 READ_TOGETHER = 500
 
@@ -95,23 +95,28 @@ async def claim(mine: Membership, key: str, clock: Clock, request: str = "") -> 
             create(layout.lock(key), b"", _Locked()),
             delete(layout.lock(key), _Locked()),
         ]
+        locked = False
         try:
             return await _put(mine, key, steps, request)
         except _Locked:
-            await _until_gone(mine.session, layout.lock(key))
-            continue
+            locked = True
         except _Taken:
-            standing = await read(mine.session, key)
-        if standing is None:
+            pass
+        standing = await read(mine.session, key)
+        if standing is not None:
+            break
+        if locked:
+            await _until_gone(mine.session, layout.lock(key))
+        else:
             await _clear(mine.session, key, clock)
-            continue
-        if standing.path != mine.path:
-            mine.keys.discard(key)
-        if request:
-            answer = Answer(claim=standing.claim)
-            await mine.session.set(request, msgspec.json.encode(answer), version=0)
-        return standing.claim
-    raise Unavailable(f"{key}: too many claim it at once")
+    else:
+        raise Unavailable(f"{key}: too many claim it at once")
+    if standing.path != mine.path:
+        mine.keys.discard(key)
+    if request:
+        answer = Answer(claim=standing.claim)
+        await mine.session.set(request, msgspec.json.encode(answer), version=0)
+    return standing.claim
 
 
 async def take(mine: Membership, claim: Claim, clock: Clock, request: str = "") -> Claim:

@@ -37,6 +37,7 @@ from holdfast.ports.meter import Meter
 SERVICE = "zookeeper"
 CONNECT_S = 5.0
 CALL_S = 5.0
+RETRY_S = 0.5
 RETRY = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
 
 REFUSALS = (NoNodeError, NodeExistsError, BadVersionError)
@@ -115,6 +116,7 @@ class Session:
         self._lost = lost
         self._negotiated_ms = 0
         self._connections = 0
+        self._closed = False
         self._stopping = threading.Lock()
         self._connected = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -149,9 +151,11 @@ class Session:
             raise
 
     async def close(self) -> None:
-        """End the session: its ephemeral znodes go at once. Not waited for if no server answers."""
+        """End the session: its ephemeral znodes go at once, if a server can be told."""
+        self._closed = True
         for task in self._tasks:
             task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._loop.run_in_executor(None, self.stop)
 
     def stop(self) -> None:
@@ -163,7 +167,7 @@ class Session:
     @property
     def connected(self) -> bool:
         """True unless the connection is known to be interrupted."""
-        return self._connected.is_set()
+        return self._connected.is_set() and self._client.connected  # which is the first to know
 
     @property
     def timeout_s(self) -> float:
@@ -185,6 +189,9 @@ class Session:
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run what nobody waits for, until the session is closed. It raises nothing."""
+        if self._closed:
+            work.close()
+            return
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -259,14 +266,13 @@ class Session:
     async def _discard(self, path: str, data: bytes | None, session: int) -> None:
         while self.id == session:
             try:
-                await self._connected.wait()
                 if data is None or (await self.get(path))[0] == data:
                     await self.delete(path)
                 return
             except NoNodeError:
                 return
             except (Unavailable, OutcomeUnknown):
-                continue
+                await asyncio.sleep(RETRY_S)
             except HoldfastError:
                 return
 
