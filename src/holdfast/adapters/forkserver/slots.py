@@ -202,7 +202,7 @@ class ForkserverSlots:
         close_timeout_s: float = 5.0,
         check_s: float = 1.0,
     ) -> None:
-        modules = [worker.partition(":")[0]]
+        modules = [place.partition(":")[0] for place in (worker, objects) if place]
         if preload:
             modules.append(app.partition(":")[0])
         self._start = wire.Start(os.getpid(), modules, worker, [app, objects, objects_url], memory_mb * MIB)
