@@ -1,5 +1,5 @@
-"""The placement code alone, on simulated nodes: how even many streams of very different load end up, after how
-many moves, and how long a decision takes.
+"""The placement code alone, on simulated nodes: how even many streams of very different load end up, after
+how many moves, and how long a decision takes.
 
 Run as ``python -m benchmarks.placement``.
 """
@@ -27,12 +27,12 @@ CHURN = 0.1
 
 
 class Town:
-    """Nodes and the streams on them. Loads follow a Pareto law: a few streams are a thousand times hotter than
-    most, and none is hotter than a tenth of a node."""
+    """Nodes and the streams on them. Loads follow a Pareto law: a few streams are a thousand times hotter
+    than most, the hottest a fifth of what a node bears."""
 
     def __init__(self, nodes: int, streams: int) -> None:
-        random = Random(SEED)  # noqa: S311
-        most = streams / nodes / 10
+        random = Random(SEED)
+        most = streams / nodes
         self.load = array("d", (min(random.paretovariate(1.16), most) for _ in range(streams)))
         self.streams: dict[str, set[int]] = {f"node-{n:05}": set() for n in range(nodes)}
         self.moves = 0
