@@ -137,6 +137,10 @@ class Config(BaseSettings):
         90 * DAY_S, "How long the state of a stream without messages is kept.", shown="90 days", gt=0
     )
 
+    balance_s: float = _setting(
+        10.0, "How often the load of all nodes is looked at, to move streams off hot ones; 0: never.", ge=0
+    )
+    rest_s: float = _setting(60.0, "How long a stream stays where it began or was moved to.", ge=0)
     drain_timeout_s: float = _setting(30.0, "How long a node that stops tries to move its streams.", gt=0)
     move_timeout_s: float = _setting(
         10.0, "How long the new owner of a stream may take to warm up before a move is given up.", gt=0

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
+import psutil
 import structlog
 from aiohttp import web
 from prometheus_client import REGISTRY, CollectorRegistry, ProcessCollector
@@ -336,6 +337,7 @@ def make_node(services: Services, place: str) -> Node:
         structlog.get_logger().bind(node=config.node_name),
         config.node_name,
         services.meter,
+        _machine,
     )
     queues = {name: services.queue(name) for name in app.streams}
     streams = StreamWork(host, app.streams, queues, services.state(), services.slots(place))
@@ -361,6 +363,11 @@ async def look_for_queues(services: Services, app: App) -> list[str]:
     """Raise ConfigError if a stream's queue isn't there; returns what is missing beside, in words."""
     setup = services.queue_setup()
     return [text for name in app.streams if (text := await setup.lacking(name))] if setup else []
+
+
+def _machine() -> tuple[float, float]:
+    """The shares of this machine's processors and of its memory in use."""
+    return psutil.cpu_percent() / 100, psutil.virtual_memory().percent / 100
 
 
 def make_gateway(services: Services, host: str, port: int) -> Gateway:
@@ -413,6 +420,8 @@ def limits(config: Config) -> Limits:
         spare_slots=config.spare_slots,
         streams_max=config.slots * config.streams_per_slot_max,
         move_timeout_s=config.move_timeout_s,
+        balance_s=config.balance_s,
+        rest_s=config.rest_s,
         drain_timeout_s=config.drain_timeout_s,
         idle_timeout_s=config.idle_timeout_s,
         max_state_bytes=config.max_state_bytes,

@@ -44,6 +44,23 @@ def test_the_choice_has_room_and_the_lowest_share(
     assert choose(key, nodes) == chosen, "the order of members says nothing"
 
 
+@pytest.mark.parametrize("load", [{"cpu": 0.96}, {"memory": 0.95}, {"busy": 4.0}])
+def test_a_strained_node_gets_new_streams_only_where_all_are(load: dict[str, float]) -> None:
+    strained = Member("a", "a", "", Load(slots=4, **load))  # type: ignore[arg-type]
+    full = Member("b", "b", "", Load(streams=100, slots=4))
+    assert choose("k", [strained, full]) == full
+    assert choose("k", [strained]) == strained
+
+
+def test_a_stream_goes_where_it_is_declared() -> None:
+    frames, tracks = (Member(name, name, "", Load(serves=(name,))) for name in ("frames", "tracks"))
+    assert choose("frames/cam-1", [frames, tracks]) == frames
+    assert choose("tracks/cam-1", [frames, tracks]) == tracks
+    assert choose("other/cam-1", [frames, tracks]) is None
+    anything = member("c")
+    assert choose("other/cam-1", [frames, anything]) == anything
+
+
 def test_nobody_is_nobody() -> None:
     assert choose("k", []) is None
 

@@ -19,6 +19,7 @@ from holdfast.cli import (
     ingest,
     node,
     output,
+    places,
     queues,
     results,
     status,
@@ -46,6 +47,9 @@ app.command(gateway.gateway)
 app.command(ingest.ingest)
 app.command(status.status)
 app.command(results.results)
+app.command(places.move)
+app.command(places.drain)
+app.command(places.why)
 app.command(streams.app)
 app.command(dlq.app)
 app.command(queues.app)

@@ -79,9 +79,12 @@ async def serve(place: str, config: Config) -> int:
             bound.warning(missing)
         crashed = node.host.crashed
         crashed.add_done_callback(lambda _: over.set())
+        drained = asyncio.create_task(node.host.told_to_drain.wait())
+        drained.add_done_callback(lambda _: told.set())
         living, cut = asyncio.create_task(_live(node, told, bound)), asyncio.create_task(over.wait())
         await asyncio.wait((living, cut), return_when=asyncio.FIRST_COMPLETED)
         cut.cancel()
+        drained.cancel()
         node.abandon()
         if crashed.done():
             bound.error("node crashed", exc_info=crashed.result())

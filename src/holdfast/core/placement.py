@@ -1,9 +1,9 @@
 """Where streams go: by load, with the least movement, the same answer for the same facts.
 
-Choice for one new key: the member with the lowest share of its slots in use; ties are broken by
-rendezvous hashing, so that routers which decide at the same time mostly agree, and a key tends to come
-back to where its model is warm. Source of the tie-break: highest random weight hashing (Thaler and
-Ravishankar, 1998).
+Choice for one new key: of the members that are not strained, the one with the lowest share of its slots in
+use; ties are broken by rendezvous hashing, so that routers which decide at the same time mostly agree, and a
+key tends to come back to where its model is warm. Source of the tie-break: highest random weight hashing
+(Thaler and Ravishankar, 1998).
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import hashlib
 from collections.abc import Iterable, Mapping
 
 import msgspec
+
+CPU_MOST, MEMORY_MOST = 0.95, 0.92
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -26,8 +28,19 @@ class Load(msgspec.Struct, frozen=True):
     """Messages handled since the node's start."""
     calls: int = 0
     """Calls to metered services since the node's start."""
+    busy: float = 0.0
+    """Slots that are busy, smoothed."""
+    cpu: float = 0.0
+    """The share of its machine's processors in use, 0 to 1."""
+    memory: float = 0.0
+    """The share of its machine's memory in use, 0 to 1."""
     serves: tuple[str, ...] = ()
     """Names of the streams that the node declares; none: any."""
+
+    @property
+    def strained(self) -> bool:
+        """True if the node should get a new stream only where all others are so as well."""
+        return self.cpu >= CPU_MOST or self.memory >= MEMORY_MOST or self.busy >= max(1, self.slots)
 
     def takes(self, key: str) -> bool:
         """True if the node would own the stream of a full key."""
@@ -48,17 +61,17 @@ def choose(key: str, members: Iterable[Member], pending: Mapping[str, int] | Non
 
     ``pending`` counts the streams placed on each member since it last told its load."""
     extra = pending or {}
-    best: tuple[float, int, Member] | None = None
+    best: tuple[bool, float, int, Member] | None = None
     for member in members:
         load = member.load
         placed = extra.get(member.id, 0)
         if not load.takes(key) or load.room - placed <= 0:
             continue
         share = (load.streams + placed) // max(1, load.slots)
-        rank = (share, -_weight(key, member.id), member)
-        if best is None or rank[:2] < best[:2]:
+        rank = (load.strained, share, -_weight(key, member.id), member)
+        if best is None or rank[:3] < best[:3]:
             best = rank
-    return best[2] if best else None
+    return best[3] if best else None
 
 
 class Placed:

@@ -104,6 +104,29 @@ class Move(msgspec.Struct, frozen=True, tag=True):
     target: str
 
 
+class Shed(msgspec.Struct, frozen=True, tag=True):
+    """Move streams that make up a load of about ``amount`` slots to the membership ``target``. The reply's
+    text is how many."""
+
+    to: str
+    target: str
+    amount: float
+
+
+class Explain(msgspec.Struct, frozen=True, tag=True):
+    """What is known of an owned stream where it is? The reply's text is a JSON object."""
+
+    to: str
+    stream: str
+    key: str
+
+
+class Drain(msgspec.Struct, frozen=True, tag=True):
+    """Bring everything to other nodes, then end."""
+
+    to: str
+
+
 class Answers(msgspec.Struct, frozen=True, tag=True):
     """Reply to a Forward, one answer a parcel."""
 
@@ -123,5 +146,5 @@ class Stranger(msgspec.Struct, frozen=True, tag=True):
     member: str = ""
 
 
-Request = Forward | Report | Probe | Warm | Poke | Move
+Request = Forward | Report | Probe | Warm | Poke | Move | Shed | Explain | Drain
 Reply = Answers | Done | Stranger

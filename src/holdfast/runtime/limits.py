@@ -25,6 +25,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         streams_max: streams that the node takes.
         peer_timeout_s: longest call to another node.
         move_timeout_s: longest wait for the new owner to warm up.
+        balance_s: pause between looks at the load of all nodes; 0: never.
+        rest_s: how long a stream stays where it was moved or begun, whatever the load.
         drain_timeout_s: longest graceful stop.
         idle_timeout_s: a stream without messages for so long is released, unless it sets its own.
         retry: pauses between tries of calls that may be repeated.
@@ -45,6 +47,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     streams_max: int = 100_000
     peer_timeout_s: float = 5.0
     move_timeout_s: float = 10.0
+    balance_s: float = 10.0
+    rest_s: float = 60.0
     drain_timeout_s: float = 30.0
     idle_timeout_s: float = 60.0
     retry: Backoff = Backoff(0.02, 1.0)

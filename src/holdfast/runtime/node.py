@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim, Coordinator, Load
 from holdfast.ports.meter import Meter
 from holdfast.ports.peer import Peer
-from holdfast.protocol.peer import Done, Probe, Reply, Report, Request, Stranger
+from holdfast.protocol.peer import Done, Drain, Probe, Reply, Report, Request, Stranger
+from holdfast.runtime.balancer import Balancer
 from holdfast.runtime.limits import Limits
 from holdfast.runtime.membership import Membership
 from holdfast.runtime.service import Service, Tasks
 from holdfast.runtime.stats import Stats
 
 MAINTENANCE_S = 600.0
+STREAM_LOAD = 0.0005
+"""What a stream weighs that has nothing to do, as a share of a slot: its memory."""
 
 
 class Work(Protocol):
@@ -57,7 +60,8 @@ class Work(Protocol):
 
 
 class Host:
-    """What a node gives to its work. Made before the work, filled when the node starts."""
+    """What a node gives to its work. Made before the work, filled when the node starts. ``machine`` tells the
+    shares of processors and of memory in use; ``told_to_drain`` is set when an operator wants it to end."""
 
     def __init__(
         self,
@@ -68,6 +72,7 @@ class Host:
         log: Any,
         name: str,
         meter: Meter | None = None,
+        machine: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0),
     ) -> None:
         self.coordinator = coordinator
         self.peer = peer
@@ -76,6 +81,8 @@ class Host:
         self.log = log
         self.name = name
         self.meter = meter or Meter()
+        self.machine = machine
+        self.told_to_drain = asyncio.Event()
         self.stats = Stats()
         self.crashed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self.tasks = Tasks(self._crash)
@@ -110,6 +117,9 @@ class Node(Service):
             on_claim=self._claim_changed,
             on_missed=self._missed,
         )
+        self._balancer = Balancer(
+            host.peer, host.clock, host.limits, host.membership, host.log, stream_load=STREAM_LOAD
+        )
 
     @property
     def host(self) -> Host:
@@ -125,6 +135,8 @@ class Node(Service):
         for work in self._works:
             work.begin(address)
         host.tasks.spawn(self._maintain())
+        if host.limits.balance_s:
+            host.tasks.spawn(self._balancer.run())
 
     async def _stop(self) -> None:
         """Drain, leave, and release. What cannot be moved in time goes back to the queue."""
@@ -145,6 +157,7 @@ class Node(Service):
 
     def _load(self) -> Load:
         loads = [work.load() for work in self._works]
+        cpu, memory = self._host.machine()
         return Load(
             streams=sum(load.streams for load in loads),
             slots=max((load.slots for load in loads), default=1),
@@ -152,6 +165,9 @@ class Node(Service):
             draining=self._host.draining,
             handled=self._host.stats.handled,
             calls=self._host.meter.calls.total(),
+            busy=sum(load.busy for load in loads),
+            cpu=cpu,
+            memory=memory,
             serves=tuple(name for load in loads for name in load.serves),
         )
 
@@ -178,6 +194,9 @@ class Node(Service):
         if request.to != member and not (isinstance(request, Report) and request.to in self._ids):
             return Stranger(member)
         if isinstance(request, Probe):
+            return Done()
+        if isinstance(request, Drain):
+            self._host.told_to_drain.set()
             return Done()
         for work in self._works:
             reply = await work.handle(request)

@@ -33,6 +33,7 @@ from holdfast.runtime.router import Router
 from holdfast.runtime.service import Tasks
 from holdfast.runtime.slots import Died, Seat, SlotPool
 from holdfast.runtime.stats import Stats
+from holdfast.streams.loads import Loads
 from holdfast.streams.spec import StreamSpec
 
 T = TypeVar("T")
@@ -42,15 +43,17 @@ TELL_EVERY_S = 5.0
 
 
 class Owned:
-    """One owned key: its machine, its claim, its seat, and the slot its handler was last opened in."""
+    """One owned key: its machine, its claim and since when, its seat, and the slot its handler was last
+    opened in."""
 
-    __slots__ = ("alone", "claim", "key", "owner", "reopened", "seat", "slot", "spec", "timer_at")
+    __slots__ = ("alone", "claim", "key", "owner", "reopened", "seat", "since", "slot", "spec", "timer_at")
 
-    def __init__(self, spec: StreamSpec, key: str, owner: Owner, claim: Claim) -> None:
+    def __init__(self, spec: StreamSpec, key: str, owner: Owner, claim: Claim, since: float) -> None:
         self.spec = spec
         self.key = key
         self.owner = owner
         self.claim = claim
+        self.since = since
         self.seat: Seat | None = None
         self.slot: Slot | None = None
         self.reopened = 0
@@ -142,6 +145,7 @@ class Owners:
         self._quarantine = asyncio.Lock()
         self._told_at = -TELL_EVERY_S
         self._forgot = asyncio.Event()
+        self.loads = Loads(clock)
 
     def start(self) -> None:
         """Begin to serve timers."""
@@ -188,8 +192,9 @@ class Owners:
         spec = self._specs.get(stream)
         if spec is None:
             return False
-        owner = Owner(key, self._rules[stream], self._clock.monotonic())
-        entry = self._entries[key] = Owned(spec, key, owner, claim)
+        now = self._clock.monotonic()
+        owner = Owner(key, self._rules[stream], now)
+        entry = self._entries[key] = Owned(spec, key, owner, claim, now)
         self._perform(entry)
         return True
 
@@ -520,6 +525,7 @@ class Owners:
             seat, slot = entry.seat, entry.slot
             if seat is None or slot is None or seat.slot is not slot:
                 raise Died("the slot was replaced", "", guilty=False)
+            began_at = self._clock.monotonic()
             ran, _ = await self._pool.call(
                 seat,
                 spec.timeout_s,
@@ -540,6 +546,7 @@ class Owners:
             text, detail, guilty = str(error), error.detail, error.guilty
             self._answer(entry, generation, lambda now: owner.slot_died(guilty, text, detail, now))
             return
+        self.loads.note(entry.key, self._clock.monotonic() - began_at)
         self._stats.handled += len(ran.results)
         if ran.error:
             self._log.warning("handler failed", key=entry.key, error=ran.error)
@@ -613,6 +620,7 @@ class Owners:
     def _forget(self, entry: Owned) -> None:
         if self._entries.get(entry.key) is entry:
             del self._entries[entry.key]
+            self.loads.forget(entry.key)
             self._forgot.set()
             self._forgot = asyncio.Event()
         if entry.seat is not None:

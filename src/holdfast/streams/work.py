@@ -6,6 +6,9 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
+from holdfast.core.balance import StreamLoad, pick
 from holdfast.core.held import Held, Receipt
 from holdfast.core.message import Place
 from holdfast.core.placement import spread
@@ -18,6 +21,7 @@ from holdfast.protocol.peer import (
     Answer,
     Answers,
     Done,
+    Explain,
     Forward,
     Move,
     Parcel,
@@ -25,6 +29,7 @@ from holdfast.protocol.peer import (
     Reply,
     Report,
     Request,
+    Shed,
     Warm,
 )
 from holdfast.runtime.keeper import Keeper
@@ -34,9 +39,16 @@ from holdfast.runtime.reports import Reports
 from holdfast.runtime.router import Router
 from holdfast.runtime.slots import SlotPool
 from holdfast.streams.codec import QUEUE_NUMBER, address
-from holdfast.streams.owners import Owners
+from holdfast.streams.loads import ROLL_S
+from holdfast.streams.owners import Owned, Owners
 from holdfast.streams.requests import Requests
 from holdfast.streams.spec import StreamSpec
+
+MOVES_A_SHED = 32
+"""Streams that a node moves away at most when it is asked to shed load."""
+
+STATE_BYTES_A_COST = 1 << 20
+"""State that costs as much to move as the move itself."""
 
 MOVES_AT_ONCE = 8
 """Streams that a draining node moves side by side."""
@@ -120,6 +132,7 @@ class StreamWork:
         host = self._host
         self.router.start(address)
         self.owners.start()
+        host.tasks.spawn(self._measure())
         for name, queue in self._queues.items():
             self._keepers[name].start()
             pump = self._pumps[name] = Pump(
@@ -170,7 +183,14 @@ class StreamWork:
     def load(self) -> Load:
         limits, streams = self._host.limits, len(self.owners)
         room = max(0, limits.streams_max - streams)
-        return Load(streams, limits.slots, room, self._host.draining, serves=tuple(sorted(self._specs)))
+        return Load(
+            streams,
+            limits.slots,
+            room,
+            self._host.draining,
+            busy=self.owners.loads.busy,
+            serves=tuple(sorted(self._specs)),
+        )
 
     def left(self, member: str) -> None:
         self.router.left(member)
@@ -208,6 +228,11 @@ class StreamWork:
             case Poke():
                 self.owners.poke(request.key)
                 return Done()
+            case Shed():
+                count = await self._shed(request)
+                return Done(count > 0, str(count))
+            case Explain():
+                return self._explain(request.key)
             case Move():
                 moved = await self.move(request.key, request.target)
                 return Done(moved == "", moved)
@@ -274,6 +299,43 @@ class StreamWork:
             return reply.text
         return "" if self.owners.move(key, target) else f"{key} is just being opened or released"
 
+    async def _measure(self) -> None:
+        while True:
+            await self._host.clock.sleep(ROLL_S)
+            self.owners.loads.roll()
+
+    async def _shed(self, shed: Shed) -> int:
+        """Move streams that make up so much load; returns how many went. Those that came lately stay."""
+        rested = self._host.clock.monotonic() - self._host.limits.rest_s
+        streams = [
+            StreamLoad(entry.key, self.owners.loads.of(entry.key), _cost(entry))
+            for entry in self.owners
+            if entry.since <= rested and not entry.owner.leaving
+        ]
+        picked = pick(streams, shed.amount, MOVES_A_SHED)
+        moved = 0
+        for start in range(0, len(picked), MOVES_AT_ONCE):
+            some = picked[start : start + MOVES_AT_ONCE]
+            obstacles = await asyncio.gather(*(self.move(stream.key, shed.target) for stream in some))
+            moved += obstacles.count("")
+        return moved
+
+    def _explain(self, key: str) -> Done:
+        """What matters for where a stream is and may go."""
+        entry = self.owners.get(key)
+        if entry is None:
+            return Done(ok=False, text=f"{key} is not owned here")
+        here_s = self._host.clock.monotonic() - entry.since
+        told = {
+            "busy": self.owners.loads.of(key),
+            "here_s": here_s,
+            "rests_s": max(0.0, self._host.limits.rest_s - here_s),
+            "phase": entry.owner.phase.value,
+            "parked": entry.owner.parked,
+            "state_bytes": len(entry.owner.state or b""),
+        }
+        return Done(text=msgspec.json.encode(told).decode())
+
     async def drain(self) -> None:
         for pump in self._pumps.values():
             pump.stopping = True
@@ -334,3 +396,8 @@ class StreamWork:
                 await queue.expire(now - limits.dead_keep_s)
         except HoldfastError as error:
             self._host.log.warning("could not clean up", error=str(error))
+
+
+def _cost(entry: Owned) -> float:
+    """What a move of a stream costs: its handler opens anew, and its state goes along."""
+    return 1.0 + len(entry.owner.state or b"") / STATE_BYTES_A_COST

@@ -59,6 +59,8 @@ LIMITS = Limits(
     spare_slots=1,
     peer_timeout_s=1.0,
     move_timeout_s=5.0,
+    balance_s=7.0,
+    rest_s=3.0,
     drain_timeout_s=10.0,
 )
 
