@@ -11,8 +11,7 @@ import pytest
 from kazoo.client import KazooClient
 from tests.adapters.zookeeper.conftest import Connect
 
-from holdfast.adapters.zookeeper import coordinator as module
-from holdfast.adapters.zookeeper import session
+from holdfast.adapters.zookeeper import claims, layout, session
 from holdfast.adapters.zookeeper.address import ZooKeeperAddress, parse
 from holdfast.adapters.zookeeper.coordinator import ZooKeeperCoordinator
 from holdfast.errors import HoldfastError, MembershipLost, OutcomeUnknown, Retry, Unavailable
@@ -213,6 +212,16 @@ async def test_a_frozen_connection_is_given_up(
     assert await coordinator.members() == [A]
 
 
+async def test_a_server_that_never_answers_is_left_for_another(
+    connect: Connect, address: ZooKeeperAddress, wire: TcpFaults, coordinator: ZooKeeperCoordinator
+) -> None:
+    here = connect(replace(address, hosts=((wire.host, wire.port), *address.hosts)))
+    wire.freeze()
+    await here.join(A, SHORT_S)
+    assert await coordinator.members() == [A]
+    wire.cut()
+
+
 async def test_a_lost_answer_leaves_the_outcome_open_and_asking_again_settles_it(
     far: ZooKeeperCoordinator, coordinator: ZooKeeperCoordinator, wire: TcpFaults
 ) -> None:
@@ -232,6 +241,52 @@ async def test_a_lost_answer_leaves_the_outcome_open_and_asking_again_settles_it
         moved = await insist(partial(coordinator.transfer, found, B.id))
         assert await insist(partial(far.release, moved)) is True
         assert await coordinator.lookup(key) is None
+
+
+@pytest.mark.parametrize("call", ["create", "commit"])
+async def test_who_gets_no_answer_to_its_joining_has_not_joined(
+    far: ZooKeeperCoordinator,
+    coordinator: ZooKeeperCoordinator,
+    wire: TcpFaults,
+    monkeypatch: pytest.MonkeyPatch,
+    call: str,
+) -> None:
+    number, _ = await coordinator.watch(-1, 0)
+    answered = getattr(session.Session, call)
+
+    async def unanswered(*arguments: object, **named: object) -> object:
+        wire.lose_replies()
+        return await answered(*arguments, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session.Session, call, unanswered)
+        with pytest.raises(Unavailable):
+            await far.join(A, SHORT_S)
+    with pytest.raises(MembershipLost):
+        await far.renew(A, SHORT_S)
+    await until(coordinator, number, left(A))
+    await far.join(B, SHORT_S)
+    assert await coordinator.members() == [B]
+
+
+async def test_a_key_that_another_keeps_locked_is_busy(
+    coordinator: ZooKeeperCoordinator, address: ZooKeeperAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "LOCK_WAIT_S", 0.1)
+    await coordinator.join(A, TTL_S)
+    claim = await coordinator.claim("s/k", A.id)
+    other = KazooClient(address.servers + address.chroot)
+    other.start()
+    for key in ("s/k", "s/free"):
+        other.create(layout.lock(key), ephemeral=True)
+    assert await coordinator.claim("s/k", A.id) == claim  # stands, whatever comes of it
+    for call in (partial(coordinator.claim, "s/free", A.id), partial(coordinator.transfer, claim, A.id)):
+        with pytest.raises(Unavailable, match="another is at it"):
+            await call()
+    other.stop()  # and with its session, the locks
+    other.close()
+    assert (await coordinator.claim("s/free", A.id)).member == A.id
+    assert await coordinator.release(claim) is True
 
 
 async def failing(call: Callable[[], Awaitable[object]]) -> None:
@@ -263,12 +318,12 @@ async def test_a_restarted_server_knows_sessions_and_claims(
 async def test_a_server_that_forgot_everything_is_joined_anew(
     coordinator: ZooKeeperCoordinator, zookeeper_server: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "SESSION_S", SHORT_S)
-    await coordinator.join(A, SHORT_S)
+    monkeypatch.setattr(session, "PAST_S", 0.2)
+    await coordinator.join(A, TTL_S)
     await coordinator.claim("s/k", A.id)
     number, _ = await coordinator.watch(-1, 0)
     await zookeeper_server.restart(empty=True)
-    await lost(lambda: coordinator.renew(A, SHORT_S))
+    await lost(lambda: coordinator.renew(A, TTL_S))
     await insist(lambda: coordinator.join(B, TTL_S))
     assert await insist(coordinator.members) == [B]
     claim = await insist(lambda: coordinator.claim("s/k", B.id))

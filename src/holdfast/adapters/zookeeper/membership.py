@@ -61,7 +61,7 @@ class Membership:
 
     async def join(self) -> None:
         """Open the session and appear to all. Raises ConfigError where the servers give no such sessions,
-        and Unavailable: then nothing is left of it."""
+        and Unavailable: then nothing is left of it, at the latest after ``ttl_s``."""
         begun_at = self._clock.monotonic()
         try:
             await self.session.open()

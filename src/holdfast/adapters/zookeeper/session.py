@@ -25,6 +25,7 @@ from kazoo.exceptions import (
     RuntimeInconsistency,
     WriterNotClosedException,
 )
+from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.serialization import Connect
 from kazoo.protocol.states import KazooState
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
@@ -38,7 +39,13 @@ SERVICE = "zookeeper"
 CONNECT_S = 5.0
 CALL_S = 5.0
 RETRY_S = 0.5
-RETRY = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
+PAST_S = 2.0
+"""How long a connection is sought only with servers that know all that was seen before."""
+
+RETRY = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 0.5}
+ATTEMPT_S = 2.0
+"""How long one server is tried. kazoo would try for as long as the session lasts, which then is lost."""
+
 
 REFUSALS = (NoNodeError, NodeExistsError, BadVersionError)
 """What a server answers to a step that doesn't fit the tree as it stands."""
@@ -122,7 +129,9 @@ class Session:
         self._tasks: set[asyncio.Task[None]] = set()
         credentials = f"{address.username}:{address.password}"
         self._trouble = _Trouble()
+        self._attempt_s = min(ATTEMPT_S, timeout_s / 3)
         self._client = KazooClient(
+            handler=_Handler(self._attempt_s),
             hosts=address.servers,
             timeout=timeout_s,
             auth_data=[("digest", credentials)] if address.username else None,
@@ -144,7 +153,7 @@ class Session:
             self._client.start_async()
             await self.until_connected(CONNECT_S)
             for path in DIRECTORIES:
-                await self._write("create", self._ready().ensure_path_async(self._address.chroot + path))
+                await self._read("create", self._ready().ensure_path_async(self._address.chroot + path))
             self._client.chroot = self._address.chroot  # from here on: it had to be made first
         except BaseException:
             self._loop.run_in_executor(None, self.stop)
@@ -327,27 +336,39 @@ class Session:
             self._connections += 1
         else:
             self._connected.clear()
-            self._loop.call_later(self.timeout_s, self._accept_any_past, self._connections)
+            self._loop.call_later(PAST_S, self._accept_any_past, self._connections)
         self._changed()
 
     def _accept_any_past(self, connections: int) -> None:
-        """Servers that lost their data let no client in that has seen more than they know. Once the session
-        must have ended, nothing that it has seen binds us."""
+        """Servers that lost their data let no client in that has seen more than they know: forget it, and be
+        told that the session is lost."""
         if self._connections == connections:
             self._client.last_zxid = 0
 
     def _listen_to_handshake(self) -> None:
-        """kazoo doesn't keep the timeout that was agreed upon."""
+        """Keep the timeout that was agreed upon, as kazoo doesn't; wait no longer than for any attempt."""
         connection = self._client._connection
         invoke = connection._invoke
 
         def listening(timeout: float, request: Any, xid: int | None = None) -> Any:
-            answer = invoke(timeout, request, xid)
-            if isinstance(request, Connect):
-                self._negotiated_ms = answer[0].time_out
+            if not isinstance(request, Connect):
+                return invoke(timeout, request, xid)
+            answer = invoke(min(timeout, self._attempt_s), request, xid)
+            self._negotiated_ms = answer[0].time_out
             return answer
 
         connection._invoke = listening
+
+
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
+    """kazoo's threads, and its way to a server, which takes ``attempt_s`` at most."""
+
+    def __init__(self, attempt_s: float) -> None:
+        super().__init__()
+        self._attempt_s = attempt_s
+
+    def create_connection(self, *arguments: Any, timeout: float, **named: Any) -> Any:
+        return super().create_connection(*arguments, timeout=min(timeout, self._attempt_s), **named)
 
 
 class _Trouble(logging.Handler):
