@@ -1,0 +1,168 @@
+"""Clients' requests: answered from the commit, once, by the owner, or told where that is."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from tests.streams.town import LIMITS, Town, TownNode
+
+from holdfast import App, Context, StreamHandler
+from holdfast.adapters.memory.slots import MemorySlot
+from holdfast.core.message import Place
+from holdfast.core.retry import Backoff
+from holdfast.errors import Busy, NotOwner, OutcomeUnknown, SetAside, Unavailable
+from holdfast.streams.requests import Answer
+
+VIRTUAL = True
+KEY = "s/k"
+
+
+class Count(StreamHandler[dict[str, Any]]):
+    """Counts, and fails where told."""
+
+    def open(self, context: Context, state: bytes | None) -> None:
+        self.count = int(state or 0)
+
+    def process(self, message: dict[str, Any], context: Context) -> Any:
+        if message.get("do") == "raise":
+            raise ValueError("told to fail")
+        self.count += 1
+        return self.count
+
+    def snapshot(self) -> bytes:
+        return str(self.count).encode()
+
+
+def app(**settings: Any) -> App:
+    made = App("t")
+    rules = {"key": "key", "seq": "n", "first_seq": 0, "max_tries": 2, "backoff": Backoff(0.01, 0.02)}
+    made.stream("s", **rules | settings)(Count)
+    return made
+
+
+async def ask(node: TownNode, n: int, *, do: str = "", timeout_s: float = 5.0) -> Answer:
+    body = json.dumps({"key": "k", "n": n, "do": do}).encode()
+    return await node.work.requests.process("s", KEY, Place(0, n), body, {}, timeout_s)
+
+
+async def test_a_request_is_answered_from_its_commit(town: Town) -> None:
+    node = await town.start(app())
+    assert await ask(node, 0) == Answer(b"1", 1)
+    assert await ask(node, 1) == Answer(b"2", 1)
+    assert town.results("k") == [1, 2]
+    assert len(node.work.requests) == 0
+
+
+async def test_the_same_again_gets_the_stored_result_and_runs_no_second_time(town: Town) -> None:
+    node = await town.start(app())
+    await ask(node, 0)
+    await ask(node, 1)
+    assert await ask(node, 0) == Answer(b"1", 1, duplicate=True)
+    assert town.results("k") == [1, 2]
+
+
+async def test_the_same_at_once_runs_once_and_answers_both(town: Town) -> None:
+    node = await town.start(app())
+    answers = await asyncio.gather(ask(node, 0), ask(node, 0))
+    assert [answer.result for answer in answers] == [b"1", b"1"]
+    assert town.results("k") == [1]
+
+
+async def test_requests_are_run_in_order_of_seq(town: Town) -> None:
+    node = await town.start(app())
+    later = asyncio.create_task(ask(node, 1))
+    await town.clock.sleep(0.1)
+    assert not later.done()
+    assert (await ask(node, 0)).result == b"1"
+    assert (await later).result == b"2"
+
+
+async def test_queue_and_clients_share_a_stream(town: Town) -> None:
+    node = await town.start(app())
+    await town.send({"key": "k", "n": 0})
+    assert (await ask(node, 1)).result == b"2"
+    await town.send({"key": "k", "n": 1})
+    await town.until_over()
+    assert town.results("k") == [1, 2]
+
+
+async def test_another_nodes_stream_is_refused_with_its_name(town: Town) -> None:
+    a, b = await town.start(app(), "a"), await town.start(app(), "b")
+    await ask(a, 0)
+    with pytest.raises(NotOwner) as refusal:
+        await ask(b, 1)
+    assert (refusal.value.member, refusal.value.address) == (a.id, "sim://a")
+
+
+async def test_of_many_first_requests_one_claims(town: Town) -> None:
+    node = await town.start(app())
+    waiting = [asyncio.create_task(ask(node, n)) for n in range(20)]
+    assert [(await task).result for task in waiting] == [str(n + 1).encode() for n in range(20)]
+    assert len(node.coordinator.called("claim")) == 1
+    assert len(node.state.called("open")) == 1
+
+
+async def test_a_move_sends_waiting_requests_to_the_next_owner(town: Town) -> None:
+    a, b = await town.start(app(), "a"), await town.start(app(), "b")
+    await ask(a, 0)
+    waiting = asyncio.create_task(ask(a, 2))
+    await town.clock.sleep(0.1)
+    assert await a.work.move(KEY, b.id) == ""
+    with pytest.raises(NotOwner) as refusal:
+        await waiting
+    assert (refusal.value.member, refusal.value.epoch) == (b.id, 2)
+    assert (await ask(b, 1)).result == b"2"
+
+
+async def test_what_the_handler_fails_on_is_set_aside_and_said(town: Town) -> None:
+    node = await town.start(app())
+    with pytest.raises(SetAside, match="told to fail"):
+        await ask(node, 0, do="raise")
+    await town.until(lambda: len(town.letters()) == 1)
+    with pytest.raises(SetAside, match="skipped before"):
+        await ask(node, 0)
+
+
+async def test_a_full_inbox_is_busy(town: Town) -> None:
+    node = await town.start(app(inbox_limit=2))
+    waiting = [asyncio.create_task(ask(node, n)) for n in (5, 6)]
+    await town.clock.sleep(1)
+    with pytest.raises(Busy) as refusal:
+        await ask(node, 7)
+    assert refusal.value.retry_after_s > 0
+    for task in waiting:
+        task.cancel()
+
+
+async def test_who_does_not_wait_long_enough_hears_that_it_may_come(town: Town) -> None:
+    node = await town.start(app())
+
+    async def slow(slot: MemorySlot) -> None:
+        await town.clock.sleep(2)
+
+    town.deeds[b'{"key": "k", "n": 0, "do": ""}'] = slow
+    with pytest.raises(OutcomeUnknown, match="ask again with the same seq"):
+        await ask(node, 0, timeout_s=1.0)
+    assert await ask(node, 0) == Answer(b"1", 1)
+    assert town.results("k") == [1]
+
+
+async def test_without_a_membership_nothing_is_begun(town: Town) -> None:
+    node = await town.start(app())
+    node.host.draining = True
+    with pytest.raises(Unavailable, match="draining"):
+        await ask(node, 0)
+
+
+async def test_a_dead_owner_answers_nothing_and_the_next_one_runs_it_once(town: Town) -> None:
+    a = await town.start(app(), "a")
+    b = await town.start(app(), "b", LIMITS)
+    await ask(a, 0)
+    waiting = asyncio.create_task(ask(a, 2))
+    await town.clock.sleep(0.1)
+    await town.crash(a)
+    waiting.cancel()
+    await town.until(lambda: a.id not in b.host.membership.view)
+    assert (await ask(b, 1)).result == b"2"
+    assert await ask(b, 0) == Answer(b"1", 2, duplicate=True)
