@@ -6,7 +6,9 @@ MAKEFLAGS += --no-print-directory
 
 VENV := .venv
 BIN := $(VENV)/bin
-JOBS ?= $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
+CORES := $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
+# More than cores: many tests wait for a service longer than they compute.
+JOBS ?= $(shell echo $$(($(CORES) + 1)))
 SEEDS ?= 500
 SERVICES ?=
 NAME ?= streams

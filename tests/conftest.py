@@ -32,6 +32,11 @@ settings.load_profile("ci" if os.environ.get("CI") else "dev")
 S = TypeVar("S", bound=Server | Group)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow tests first, so that none is left alone at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 def kept(server: S) -> Iterator[S]:
     asyncio.run(server.start())
     yield server

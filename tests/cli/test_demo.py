@@ -301,6 +301,7 @@ def temporary(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     return folder
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_when_a_node_is_killed_and_another_drained(place: Path, temporary: Path) -> None:
     process = demo("--json", "--seconds", "5", "--streams", "4", "--nodes", "3")
     out, err = process.communicate(timeout=100)
@@ -319,7 +320,8 @@ def test_nothing_is_lost_when_a_node_is_killed_and_another_drained(place: Path, 
     assert list(temporary.rglob("*")) == []
 
 
-@pytest.mark.parametrize("services", ["redis,sqs"])
+@pytest.mark.slow
+@pytest.mark.parametrize("services", ["redis,sqs", "redis,sqs,s3"])
 def test_it_is_the_same_on_services_that_it_starts_itself(
     place: Path, temporary: Path, services: str
 ) -> None:
@@ -330,6 +332,7 @@ def test_it_is_the_same_on_services_that_it_starts_itself(
     assert figures["frames_in"] == figures["committed"] == 4 * 5 * FPS
     assert figures["lost"] == figures["out_of_order"] == figures["identity_switches"] == 0
     assert "on redis (coordinator and state store), sqs (queue)" in err
+    assert ("s3 (frames)" in err) == ("s3" in services)
     assert "killed (SIGKILL)" in err
     assert Path(figures["contact_sheet"]).read_bytes().startswith(b"\x89PNG")
     assert list(temporary.rglob("*")) == []
@@ -375,6 +378,7 @@ def test_nodes_that_can_not_run_end_the_demo(
     assert list(temporary.rglob("*")) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_demo_that_is_told_to_end_leaves_nothing_behind(
     place: Path, temporary: Path, number: signal.Signals

@@ -23,6 +23,7 @@ def test_a_seed_replays_the_same() -> None:
         assert first.counts, "this seed has faults"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 def test_a_missing_protection_is_noticed(rule: str) -> None:
     for seed in range(RULES[rule].seeds):
