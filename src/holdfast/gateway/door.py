@@ -70,7 +70,7 @@ class Door:
 
     def routes(self) -> list[web.AbstractRouteDef]:
         """What the node's server serves."""
-        return [web.post(f"{PATH}{{id:.*}}", self._on_post), web.get(f"{PATH}{{id:.*}}", self._on_socket)]
+        return [web.post(f"{PATH}{{id:(?s:.*)}}", self._on_post), web.get(f"{PATH}{{id:(?s:.*)}}", self._on_socket)]
 
     # --- one message
 

@@ -77,8 +77,8 @@ class Plane:
         app = web.Application(client_max_size=self._max_body_bytes)
         app.add_routes(
             [
-                web.post(f"{PATH}{{id:.*}}", self._on_post),
-                web.get(f"{PATH}{{id:.*}}", self._on_socket),
+                web.post(f"{PATH}{{id:(?s:.*)}}", self._on_post),
+                web.get(f"{PATH}{{id:(?s:.*)}}", self._on_socket),
                 web.get("/healthz", self._on_health),
                 web.get("/readyz", self._on_ready),
                 web.get("/metrics", self._on_metrics),

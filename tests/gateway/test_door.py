@@ -1,0 +1,319 @@
+"""A node's door: what clients may send, and what they are told."""
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import aiohttp
+import msgspec
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+from yarl import URL
+
+from holdfast import App
+from holdfast.adapters.system.clock import SystemClock
+from holdfast.core.message import Place
+from holdfast.errors import Busy, HoldfastError, NotOwner, OutcomeUnknown, SetAside, Unavailable
+from holdfast.gateway.door import Door
+from holdfast.streams.requests import Answer, Requests
+
+LIMIT = 100_000
+SECRET = "a-secret-for-tests-only"
+JPEG = b"\xff\xd8\xff\xe0 and so on"
+
+
+class Item(msgspec.Struct):
+    """A message of the stream of JSON."""
+
+    key: str
+    n: int
+    url: str = ""
+
+
+class Taken:
+    """Stands for the node behind the door: notes what came, answers as it is told."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str, Place, bytes, float]] = []
+        self.answer: Answer | HoldfastError = Answer(b'{"n": 1}', 7)
+
+    async def process(
+        self, stream: str, key: str, place: Place, body: bytes, attributes: Any, timeout_s: float
+    ) -> Answer:
+        self.calls.append((stream, key, place, body, timeout_s))
+        if isinstance(self.answer, HoldfastError):
+            raise self.answer
+        return self.answer
+
+
+Client = TestClient[web.Request, web.Application]
+
+
+def app() -> App:
+    made = App("t")
+    made.stream("raw", message=bytes, seq="n")(lambda message, context: None)
+    made.stream("json", message=Item, seq="n", run="run")(lambda message, context: None)
+    made.stream("free", message=bytes)(lambda message, context: None)
+    return made
+
+
+@pytest.fixture
+def taken() -> Taken:
+    return Taken()
+
+
+async def serve(taken: Taken, streams: Any, secret: str | None = None) -> Client:
+    door = Door(
+        streams,
+        SystemClock(),
+        requests=lambda: cast("Requests", taken),
+        member=lambda: "me",
+        max_body_bytes=LIMIT,
+        secret=secret,
+    )
+    made = web.Application()
+    made.add_routes(door.routes())
+    client = TestClient(TestServer(made))
+    await client.start_server()
+    return client
+
+
+@pytest.fixture
+async def client(taken: Taken) -> AsyncIterator[Client]:
+    made = await serve(taken, app().streams)
+    yield made
+    await made.close()
+
+
+def post(client: Client, path: str, stream: str, body: Any = b"x", **headers: str) -> Any:
+    sent = {"X-Stream": stream, "Content-Type": "application/octet-stream"}
+    sent |= {name.replace("_", "-"): value for name, value in headers.items()}
+    url = URL(str(client.make_url("/")) + path.removeprefix("/"), encoded=True)
+    return client.session.post(url, data=body, headers=sent)
+
+
+async def told(response: aiohttp.ClientResponse) -> dict[str, Any]:
+    assert response.content_type == "application/problem+json"
+    problem: dict[str, Any] = msgspec.json.decode(await response.read())
+    assert problem["status"] == response.status
+    assert {"type", "title", "detail"} <= problem.keys()
+    return problem
+
+
+async def test_a_frame_and_its_result(client: Client, taken: Taken) -> None:
+    async with post(client, "/process/cam-1", "raw", b"frame", X_Seq="7", X_Run="2") as response:
+        assert (response.status, await response.read()) == (200, b'{"n": 1}')
+        assert response.content_type == "application/json"
+        assert (response.headers["X-Owner"], response.headers["X-Epoch"]) == ("me", "7")
+        assert "X-Duplicate" not in response.headers
+    assert taken.calls == [("raw", "raw/cam-1", Place(2, 7), b"frame", 30.0)]
+
+
+async def test_a_repeated_seq_is_marked(client: Client, taken: Taken) -> None:
+    taken.answer = Answer(None, 7, duplicate=True)
+    async with post(client, "/process/cam-1", "raw", X_Seq="7") as response:
+        assert (await response.read(), response.headers["X-Duplicate"]) == (b"null", "true")
+
+
+async def test_a_result_of_bytes_comes_as_bytes(client: Client, taken: Taken) -> None:
+    taken.answer = Answer(b"\x00\xff", 1)
+    async with post(client, "/process/cam-1", "raw", X_Seq="0") as response:
+        assert (response.content_type, await response.read()) == ("application/octet-stream", b"\x00\xff")
+
+
+async def test_an_image_for_a_stream_of_json_comes_as_a_data_url(client: Client, taken: Taken) -> None:
+    async with post(client, "/process/cam-1", "json", JPEG, X_Seq="3", Content_Type="image/jpeg") as response:
+        assert response.status == 200
+    message = msgspec.json.decode(taken.calls[0][3], type=Item)
+    assert (message.key, message.n) == ("cam-1", 3)
+    assert message.url == "data:image/jpeg;base64," + base64.b64encode(JPEG).decode()
+
+
+async def test_json_says_its_own_place(client: Client, taken: Taken) -> None:
+    body = b'{"key": "cam-1", "n": 5, "run": 1}'
+    async with post(client, "/process/cam-1", "json", body, Content_Type="application/json") as response:
+        assert response.status == 200
+    assert taken.calls[0][2:4] == (Place(1, 5), body)
+
+
+@pytest.mark.parametrize(
+    "path, body, headers, said",
+    [
+        ("cam-2", b'{"key": "cam-1", "n": 5, "run": 1}', {}, "the path says 'cam-2'"),
+        ("cam-1", b'{"key": "cam-1", "n": 5, "run": 1}', {"X_Seq": "6"}, "X-Seq says 6"),
+        ("cam-1", b'{"key": "cam-1", "run": 0}', {}, "field 'n' is missing"),
+        ("cam-1", b"{", {}, "not JSON"),
+    ],
+)
+async def test_json_that_contradicts_itself(
+    client: Client, taken: Taken, path: str, body: bytes, headers: dict[str, str], said: str
+) -> None:
+    sent = {"Content_Type": "application/json"} | headers
+    async with post(client, f"/process/{path}", "json", body, **sent) as response:
+        assert response.status == 400
+        assert said in (await told(response))["detail"]
+    assert taken.calls == []
+
+
+async def test_where_there_is_no_seq_the_request_id_tells_messages_apart(
+    client: Client, taken: Taken
+) -> None:
+    async with post(client, "/process/k", "free", X_Request_Id="abc") as response:
+        assert response.headers["X-Request-Id"] == "abc"
+    async with post(client, "/process/k", "free", X_Seq="4"):
+        pass
+    async with post(client, "/process/k", "free"):
+        pass
+    async with post(client, "/process/k", "free"):
+        pass
+    ids = [call[2].id for call in taken.calls]
+    assert ids[:2] == ["abc", "seq 4"]
+    assert len(set(ids)) == 4
+
+
+async def test_ids_are_decoded_once(client: Client, taken: Taken) -> None:
+    for raw, key in [
+        ("a%2Fb", "a/b"),
+        ("a%252Fb", "a%2Fb"),
+        ("k%C3%A4se", "käse"),
+        ("..%2F..", "../.."),
+        ("%20", " "),
+    ]:
+        async with post(client, f"/process/{raw}", "raw", X_Seq="0") as response:
+            assert response.status == 200, await response.text()
+        assert taken.calls[-1][1] == f"raw/{key}"
+
+
+@pytest.mark.parametrize(
+    "raw, status",
+    [
+        ("", 404),
+        ("a/b", 404),
+        ("%00", 400),
+        ("a%0Ab", 400),
+        ("%FF", 400),
+        ("x" * 600, 400),
+        ("x" * 7000, 400),
+    ],
+)
+async def test_odd_ids_are_refused(client: Client, taken: Taken, raw: str, status: int) -> None:
+    async with post(client, f"/process/{raw}", "raw", X_Seq="0") as response:
+        assert response.status == status
+        await told(response)
+    assert taken.calls == []
+
+
+@pytest.mark.parametrize(
+    "stream, body, headers, status, said",
+    [
+        ("raw", b"x", {}, 400, "X-Seq is missing"),
+        ("raw", b"x", {"X_Seq": "-1"}, 400, "X-Seq"),
+        ("raw", b"x", {"X_Seq": "1e3"}, 400, "X-Seq"),
+        ("raw", b"x", {"X_Seq": "9" * 60}, 400, "39 digits"),
+        ("raw", b"x", {"X_Seq": "1", "X_Run": "x"}, 400, "X-Run"),
+        ("raw", b"x", {"X_Seq": "1", "X_Timeout_Ms": "0"}, 400, "X-Timeout-Ms"),
+        ("raw", b"x", {"X_Seq": "1", "X_Timeout_Ms": "99999999"}, 400, "X-Timeout-Ms"),
+        ("raw", b"", {"X_Seq": "1"}, 400, "empty"),
+        ("raw", b"x", {"X_Seq": "1", "Content_Type": "text/html"}, 415, "application/octet-stream"),
+        ("raw", b"x" * (LIMIT + 1), {"X_Seq": "1"}, 413, str(LIMIT)),
+        ("other", b"x", {"X_Seq": "1"}, 404, "free, json, raw"),
+        ("free", b"x", {"X_Request_Id": "a b"}, 400, "X-Request-Id"),
+    ],
+)
+async def test_bad_requests_are_told_what_is_wrong(
+    client: Client, taken: Taken, stream: str, body: bytes, headers: dict[str, str], status: int, said: str
+) -> None:
+    async with post(client, "/process/k", stream, body, **headers) as response:
+        assert response.status == status
+        assert said in (await told(response))["detail"]
+    assert taken.calls == []
+
+
+async def test_a_chunked_body_has_the_same_limit(client: Client, taken: Taken) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(20):
+            yield b"x" * 10_000
+
+    async with post(client, "/process/k", "raw", chunks(), X_Seq="0") as response:
+        assert response.status == 413
+    assert taken.calls == []
+
+
+async def test_a_body_that_never_ends_is_given_up(client: Client, taken: Taken) -> None:
+    never = asyncio.Event()
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield b"x"
+        await never.wait()
+
+    async with post(client, "/process/k", "raw", chunks(), X_Seq="0", X_Timeout_Ms="200") as response:
+        assert response.status == 408
+    assert taken.calls == []
+
+
+@pytest.mark.parametrize(
+    "error, status, headers",
+    [
+        (
+            NotOwner("b has it", "b", "http://b", 9),
+            421,
+            {"X-Owner": "b", "X-Owner-Address": "http://b", "X-Epoch": "9"},
+        ),
+        (Busy("full", 1.5), 429, {"Retry-After": "2"}),
+        (Unavailable("not now"), 503, {"Retry-After": "1"}),
+        (SetAside("told to fail"), 422, {}),
+        (OutcomeUnknown("too late"), 504, {}),
+    ],
+)
+async def test_errors_are_problems(
+    client: Client, taken: Taken, error: HoldfastError, status: int, headers: dict[str, str]
+) -> None:
+    taken.answer = error
+    async with post(client, "/process/k", "raw", X_Seq="0", traceparent="00-1-2-01") as response:
+        assert response.status == status
+        assert (await told(response))["detail"] == str(error)
+        assert headers.items() <= dict(response.headers).items()
+        assert response.headers["traceparent"] == "00-1-2-01"
+
+
+async def test_the_secret_is_asked_for(taken: Taken) -> None:
+    client = await serve(taken, app().streams, SECRET)
+    for given, status in [("", 401), ("Bearer wrong", 401), (f"Bearer {SECRET}", 200)]:
+        async with post(client, "/process/k", "raw", X_Seq="0", Authorization=given) as response:
+            assert response.status == status
+            assert SECRET not in await response.text()
+    await client.close()
+
+
+async def test_the_only_stream_need_not_be_named(taken: Taken) -> None:
+    streams = {"raw": app().streams["raw"]}
+    client = await serve(taken, streams)
+    async with client.post("/process/k", data=b"x", headers={"X-Seq": "0"}) as response:
+        assert response.status == 200
+    await client.close()
+
+
+async def test_a_camera_by_websocket(client: Client, taken: Taken) -> None:
+    async with client.ws_connect("/process/cam-1?stream=json&seq=5&run=2") as socket:
+        await socket.send_bytes(JPEG)
+        await socket.send_bytes(b"\x89PNG\r\n\x1a\n")
+        await socket.send_str("{")
+        said = [msgspec.json.decode((await socket.receive()).data) for _ in range(3)]
+    assert said[:2] == [{"seq": 5, "result": {"n": 1}}, {"seq": 6, "result": {"n": 1}}]
+    assert said[2]["problem"]["status"] == 400
+    assert [call[2] for call in taken.calls] == [Place(2, 5), Place(2, 6)]
+    assert b"data:image/png;base64," in taken.calls[1][3]
+
+
+@pytest.mark.parametrize("query", ["?stream=raw&seq=x", "?stream=raw&run=-1", "?stream=nobody"])
+async def test_a_bad_websocket_is_refused_before_it_is_one(client: Client, query: str) -> None:
+    with pytest.raises(aiohttp.WSServerHandshakeError) as refusal:
+        await client.ws_connect(f"/process/cam-1{query}")
+    assert refusal.value.status in (400, 404)
+
+
+async def test_a_get_that_is_no_websocket(client: Client) -> None:
+    async with client.get("/process/cam-1?stream=raw") as response:
+        assert response.status == 426
