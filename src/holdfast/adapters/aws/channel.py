@@ -13,6 +13,7 @@ import msgspec
 from holdfast.adapters.aws.client import ANSWER_S
 from holdfast.adapters.aws.message import Entry, batches
 from holdfast.adapters.aws.sqs import Message, Received, Sqs, not_done
+from holdfast.errors import OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
 
 HOLD_MAX_S = 12 * 3600
@@ -76,7 +77,12 @@ class Channel:
                 entry["MessageGroupId"] = _group(group) if group else f"{OWN}{call}-{index}"
         ids: list[str] = []
         for batch in batches(entries):
-            done, failed = await self.sqs.batch("SendMessageBatch", await self.url(), batch)
+            try:
+                done, failed = await self.sqs.batch("SendMessageBatch", await self.url(), batch)
+            except Unavailable as error:
+                if not ids:
+                    raise
+                raise OutcomeUnknown(f"{len(ids)} of {len(entries)} were sent, then: {error}") from error
             if failed:
                 raise not_done("SendMessageBatch", self.name, failed, len(batch))
             ids += [done[index].message_id for index in range(len(batch))]

@@ -28,6 +28,9 @@ log = structlog.get_logger()
 SCAN_MAX = 10_000
 SCAN_WAIT_S = 1
 SCAN_VISIBILITY_S = 120.0
+IN_VAIN_MAX = 3
+"""A call that brings only what came before is a second delivery; so many are the end."""
+
 SCAN_CALLS = 8
 """Calls under way at once to give letters back."""
 
@@ -131,10 +134,12 @@ class DeadLetters:
     async def _look(self) -> AsyncIterator[Found]:
         """Receive every letter there is, each once."""
         seen: set[str] = set()
+        in_vain = 0
         while len(seen) < SCAN_MAX:
             messages = await self.dead.receive(10, SCAN_WAIT_S, SCAN_VISIBILITY_S)
             new = [message for message in messages if message.message_id not in seen]
-            if not new:
+            in_vain = 0 if new else in_vain + 1
+            if not messages or in_vain == IN_VAIN_MAX:
                 return
             for message in new:
                 seen.add(message.message_id)

@@ -87,18 +87,25 @@ def size(entry: Entry) -> int:
 
 
 def batches(entries: Sequence[Entry]) -> list[list[Entry]]:
-    """The same entries in as few calls as take them, in order. Raises TooLarge for one that none takes."""
+    """The same entries in as few calls as take them, in order. Raises TooLarge for one that none takes.
+
+    A FIFO group has one entry a call: had it two, the second might be taken where the first failed."""
     split: list[list[Entry]] = []
+    groups: set[str] = set()
     room = 0
     for entry in entries:
         length = size(entry)
+        group = entry.get("MessageGroupId", "")
         if length > MESSAGE_BYTES:
             raise TooLarge(f"a message of {length} bytes with its attributes is over SQS's {MESSAGE_BYTES}")
-        if length > room or len(split[-1]) == 10:
+        if length > room or len(split[-1]) == 10 or group in groups:
             split.append([])
+            groups.clear()
             room = MESSAGE_BYTES
         split[-1].append(entry)
         room -= length
+        if group:
+            groups.add(group)
     return split
 
 

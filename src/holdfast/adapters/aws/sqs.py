@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.adapters.aws.client import ANSWER_S, THROTTLED, AwsClient, Refused, short_code
-from holdfast.errors import ConfigError, OutcomeUnknown
+from holdfast.errors import ConfigError, OutcomeUnknown, Unavailable
 
 T = TypeVar("T")
 
@@ -132,7 +132,13 @@ class Sqs:
         failed: dict[int, Failed] = {}
         remaining = entries
         for tried in range(1, tries + 1):
-            said = await self.call(operation, queue, {"QueueUrl": queue, "Entries": remaining}, BatchAnswer)
+            request = {"QueueUrl": queue, "Entries": remaining}
+            try:
+                said = await self.call(operation, queue, request, BatchAnswer)
+            except Unavailable as error:
+                if not done:
+                    raise
+                raise OutcomeUnknown(f"{len(done)} of {len(entries)} were done, then: {error}") from error
             done |= {int(item.id): item for item in said.successful or ()}
             failed |= {int(item.id): item for item in said.failed or ()}
             failed = {index: item for index, item in failed.items() if index not in done}
