@@ -12,7 +12,7 @@ import sys
 import time
 import urllib.request
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +40,9 @@ BATCH = 10
 
 
 class Process:
-    """A node's process and the events in its log."""
+    """The process of a node or a gateway, and the events in its log."""
 
-    def __init__(self, name: str, place: Path, app: str, settings: dict[str, str]) -> None:
+    def __init__(self, name: str, place: Path, command: Sequence[str], settings: dict[str, str]) -> None:
         self.name = name
         self.place = place / f"node-{name}"
         self.place.mkdir(exist_ok=True)
@@ -52,7 +52,7 @@ class Process:
         self._log = self.place / "log"
         with self._log.open("ab") as log:
             self.child = subprocess.Popen(
-                [sys.executable, "-m", "holdfast", "node", f"chaos_app:{app}", "--name", name],
+                [sys.executable, "-m", "holdfast", *command],
                 stderr=log,
                 cwd=self.place,
                 env=environment,
@@ -121,6 +121,7 @@ class Cluster:
         self.state = self.services.state()
         self.coordinator = self.services.coordinator()
         self.nodes: dict[str, Process] = {}
+        self.gateways: list[Process] = []
         self.sent: dict[str, int] = defaultdict(int)
         self.results: dict[str, list[Logged]] = defaultdict(list)
         self._started: list[Process] = []
@@ -141,9 +142,20 @@ class Cluster:
     def spawn(self, name: str, **settings: Any) -> Process:
         """Start one node, perhaps with other settings, and don't wait for it."""
         changed = {f"HOLDFAST_{setting.upper()}": str(value) for setting, value in settings.items()}
-        node = self.nodes[name] = Process(name, self.place, self.app, self._environment | changed)
+        node = self.nodes[name] = Process(
+            name, self.place, ("node", f"chaos_app:{self.app}", "--name", name), self._environment | changed
+        )
         self._started.append(node)
         return node
+
+    async def gateway(self) -> str:
+        """Start a gateway; returns its address."""
+        command = ("gateway", "--port", "0", "--data-plane", "python")
+        gateway = Process(f"gateway-{len(self.gateways)}", self.place, command, self._environment)
+        self.gateways.append(gateway)
+        self._started.append(gateway)
+        address: str = (await gateway.until_said("gateway runs"))["address"]
+        return address
 
     def _note_family(self) -> None:
         for node in self._started:
