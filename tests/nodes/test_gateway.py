@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 from tests.nodes.chaos_app import follow
+from tests.nodes.cluster import until
 from tests.nodes.conftest import MakeCluster
 from tests.nodes.test_failures import owned
 
