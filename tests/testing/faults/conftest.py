@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import itertools
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
+from uuid import uuid4
 
 import aiohttp
 import pytest
 
 from holdfast.testing.faults import SqsFaults
-from holdfast.testing.servers import FauxqsServer, MotoServer
-
-NUMBERS = itertools.count()
 
 
 class Sqs:
@@ -69,13 +65,11 @@ class Refused(Exception):
     """An answer that isn't 200: its status and code."""
 
 
-@pytest.fixture(scope="session", params=[MotoServer, FauxqsServer], ids=["moto", "fauxqs"])
-def backend(request: pytest.FixtureRequest) -> Iterator[str]:
+@pytest.fixture(params=["moto", "fauxqs"])
+def backend(request: pytest.FixtureRequest) -> str:
     """The endpoint of a real server."""
-    server = request.param()
-    asyncio.run(server.start())
-    yield server.endpoint
-    asyncio.run(server.stop())
+    endpoint: str = request.getfixturevalue(f"{request.param}_server").endpoint
+    return endpoint
 
 
 @pytest.fixture
@@ -94,7 +88,7 @@ async def faults(backend: str) -> AsyncIterator[SqsFaults]:
 async def sqs(http: aiohttp.ClientSession, faults: SqsFaults) -> Sqs:
     """A client through the proxy, and a queue of its own."""
     client = Sqs(http, faults.endpoint)
-    await client.make_queue(f"faults-{next(NUMBERS)}")
+    await client.make_queue(f"faults-{uuid4().hex}")
     return client
 
 

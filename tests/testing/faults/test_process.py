@@ -1,5 +1,7 @@
 """The proxy as a process of its own."""
 
+from uuid import uuid4
+
 import aiohttp
 import pytest
 from tests.testing.faults.conftest import Refused, Sqs
@@ -11,7 +13,7 @@ async def test_a_process_is_commanded_and_tells(http: aiohttp.ClientSession, bac
     rules = [Rule(fault=Fault.THROTTLE, operation="Send*", times=1)]
     async with FaultsProcess("sqs", backend, rules, seed=3) as faults:
         sqs = Sqs(http, faults.endpoint)
-        await sqs.make_queue("of-a-process")
+        await sqs.make_queue(f"of-a-process-{uuid4().hex}")
         with pytest.raises(Refused, match="RequestThrottled"):
             await sqs.send("a")
         await sqs.send("a")

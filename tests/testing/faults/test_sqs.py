@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from uuid import uuid4
 
 import aiohttp
 import pytest
@@ -91,7 +92,7 @@ async def test_a_receive_is_reordered(sqs: Sqs, direct: Sqs, faults: SqsFaults) 
 
 async def test_fifo_queues_keep_their_promises(http: aiohttp.ClientSession, faults: SqsFaults) -> None:
     sqs = Sqs(http, faults.endpoint)
-    await sqs.make_queue("faults.fifo", FifoQueue="true", ContentBasedDeduplication="true")
+    await sqs.make_queue(f"faults-{uuid4().hex}.fifo", FifoQueue="true", ContentBasedDeduplication="true")
     faults.plan.add(Rule(fault=Fault.DUPLICATE), Rule(fault=Fault.REORDER))
     for i in range(3):
         await sqs("SendMessage", MessageBody=str(i), MessageGroupId=str(i))
@@ -237,8 +238,7 @@ async def test_an_answer_is_late(sqs: Sqs, faults: SqsFaults) -> None:
 
 async def test_an_outage_refuses_connections_and_ends(sqs: Sqs, direct: Sqs, faults: SqsFaults) -> None:
     polling = asyncio.create_task(sqs.receive(wait_s=5))
-    while not faults.calls["ReceiveMessage"]:
-        await sqs.counts()
+    await faults.called("ReceiveMessage")
     faults.refuse()
     with pytest.raises(RESET):
         await polling

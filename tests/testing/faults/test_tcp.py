@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -13,17 +13,9 @@ from holdfast.testing.servers import RedisServer
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-@pytest.fixture(scope="module")
-def redis() -> Iterator[RedisServer]:
-    server = RedisServer()
-    asyncio.run(server.start())
-    yield server
-    asyncio.run(server.stop())
-
-
 @pytest.fixture
-async def faults(redis: RedisServer) -> AsyncIterator[TcpFaults]:
-    async with TcpFaults(redis.port) as proxy:
+async def faults(redis_server: RedisServer) -> AsyncIterator[TcpFaults]:
+    async with TcpFaults(redis_server.port) as proxy:
         yield proxy
 
 
@@ -119,13 +111,13 @@ async def test_an_outage_refuses_and_ends(faults: TcpFaults) -> None:
     again[1].close()
 
 
-async def test_an_answer_is_lost_after_its_effect(faults: TcpFaults, redis: RedisServer) -> None:
+async def test_an_answer_is_lost_after_its_effect(faults: TcpFaults, redis_server: RedisServer) -> None:
     connection = await connect(faults.port)
     assert await ask(connection, "SET number 1") == "+OK"
     faults.lose_replies()
     with pytest.raises(ConnectionResetError):
         await ask(connection, "INCR number")
-    assert await count(redis) == "2"
+    assert await count(redis_server) == "2"
     again = await connect(faults.port)
     assert await ask(again, "INCR number") == ":3"
     again[1].close()

@@ -19,22 +19,22 @@ class S3Faults(HttpFaults):
     failed = "InternalError"
 
     def operation(self, method: str, path: str, headers: Mapping[str, str]) -> str:
-        url = URL(path, encoded=True)
-        if "/" not in url.raw_path.strip("/"):
-            return {"PUT": "CreateBucket", "GET": "ListObjectsV2", "HEAD": "HeadBucket"}.get(method, method)
-        if "uploads" in url.query:
-            return {"POST": "CreateMultipartUpload"}.get(method, method)
-        if "uploadId" in url.query:
-            parts = {
-                "PUT": "UploadPart",
-                "POST": "CompleteMultipartUpload",
-                "DELETE": "AbortMultipartUpload",
-            }
-            return parts.get(method, method)
-        return {"GET": "GetObject", "HEAD": "HeadObject", "PUT": "PutObject", "DELETE": "DeleteObject"}.get(
-            method, method
-        )
+        return named(method, path)
 
     def error(self, status: int, code: str, text: str) -> Answer:
         body = f'<?xml version="1.0"?><Error><Code>{code}</Code><Message>{text}</Message></Error>'
         return Answer(status, {"Content-Type": "application/xml"}, body.encode())
+
+
+def named(method: str, path: str) -> str:
+    """What S3 calls a request; the bare method if it isn't one of those known here."""
+    url = URL(path, encoded=True)
+    if "/" not in url.raw_path.strip("/"):
+        calls = {"PUT": "CreateBucket", "GET": "ListObjectsV2", "HEAD": "HeadBucket"}
+    elif "uploads" in url.query:
+        calls = {"POST": "CreateMultipartUpload"}
+    elif "uploadId" in url.query:
+        calls = {"PUT": "UploadPart", "POST": "CompleteMultipartUpload", "DELETE": "AbortMultipartUpload"}
+    else:
+        calls = {"GET": "GetObject", "HEAD": "HeadObject", "PUT": "PutObject", "DELETE": "DeleteObject"}
+    return calls.get(method, method)
