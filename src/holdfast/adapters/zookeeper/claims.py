@@ -26,7 +26,7 @@ from holdfast.adapters.zookeeper.changes import note, noted
 from holdfast.adapters.zookeeper.membership import Membership, lost
 from holdfast.adapters.zookeeper.records import Answer, Entry, decode_service
 from holdfast.adapters.zookeeper.session import Session, Step, check, create, delete, write
-from holdfast.errors import ClaimLost, OutcomeUnknown, Unavailable
+from holdfast.errors import ClaimLost, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim
 
@@ -206,7 +206,7 @@ async def _locked(session: Session, key: str, clock: Clock) -> AsyncIterator[Ste
                 break
             except NodeExistsError:
                 await _until_gone(session, path)
-        yield delete(path, OutcomeUnknown(f"{key}: the lock was lost"))
+        yield delete(path, Unavailable(f"{key}: the lock was lost, with its session"))
     except BaseException:
         session.discard(path, token)
         raise

@@ -21,6 +21,8 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim
 
 ANSWER_S = 5.0
+LOOK_S = 0.5
+"""How often a member that takes its time is looked after."""
 
 _answer = msgspec.json.Decoder(Answer)
 _errors = {error.__name__: error for error in (ClaimLost, MembershipLost, Unavailable)}
@@ -76,12 +78,11 @@ async def _answered(
                 return data, stat.mzxid
             if gone:
                 raise lost(member)
-            gone = await session.exists(service, changed.set) is None
-            if gone:
-                continue  # it may have answered before it went
-            if await clock.wait(changed, deadline - clock.monotonic()):
+            if await clock.wait(changed, LOOK_S):
                 changed.clear()
-            elif await _taken_back(session, path):
+                continue
+            gone = await session.exists(service) is None  # if so, look once more: it may have answered before
+            if not gone and clock.monotonic() >= deadline and await _taken_back(session, path):
                 break
     except (NoNodeError, Unavailable) as error:
         raise OutcomeUnknown(f"{member} was asked, but then: {error}") from error
