@@ -173,6 +173,7 @@ def test_apps_that_cannot_be_loaded(place: Path, place_of_app: str, said: str) -
         ("queue_url", "http://127.0.0.1:1/000000000000/frames", "SqsQueue"),
         ("coordinator_url", "redis://127.0.0.1:1", "RedisCoordinator"),
         ("coordinator_url", "redis+sentinel://127.0.0.1:1/main", "RedisCoordinator"),
+        ("coordinator_url", "zookeeper://127.0.0.1:1/holdfast", "ZooKeeperCoordinator"),
         ("state_url", "rediss+cluster://127.0.0.1:1", "RedisState"),
     ],
 )
@@ -201,6 +202,7 @@ async def test_streams_never_share_a_queue_of_sqs() -> None:
         ("queue_url", "sqs://eu-west-1/", "botocore", "sqs"),
         ("coordinator_url", "redis://localhost", "redis", "redis"),
         ("state_url", "redis://localhost", "redis", "redis"),
+        ("coordinator_url", "zookeeper://localhost", "kazoo", "zookeeper"),
     ],
 )
 async def test_a_missing_library_is_named_with_its_extra(

@@ -139,8 +139,9 @@ class Services:
             openers: dict[str, Callable[[str], Coordinator]] = {
                 "sqlite": lambda url: SqliteCoordinator(self._database("coordinator_url", url), self.clock),
                 **dict.fromkeys(REDIS_SCHEMES, self._redis_coordinator),
+                "zookeeper": self._zookeeper,
             }
-            examples = (SQLITE, "redis://localhost")
+            examples = (SQLITE, "redis://localhost", "zookeeper://localhost")
             self._coordinator = self._kept(
                 _by_scheme("coordinator_url", self.config.coordinator_url, openers, examples)
             )
@@ -266,6 +267,13 @@ class Services:
 
         return RedisCoordinator(connection, self.clock)
 
+    def _zookeeper(self, url: str) -> Coordinator:
+        with _extra("zookeeper", "coordinator_url"):
+            from holdfast.adapters.zookeeper.address import parse  # noqa: PLC0415
+            from holdfast.adapters.zookeeper.coordinator import ZooKeeperCoordinator  # noqa: PLC0415
+        with _named("coordinator_url", url):
+            return ZooKeeperCoordinator(parse(url), self.clock, self.meter)
+
     def _redis_state(self, url: str) -> StateStore:
         connection = self._kept(self._redis("state_url", url))
         from holdfast.adapters.redis.state import RedisState  # noqa: PLC0415
@@ -276,10 +284,8 @@ class Services:
         """A connection for one of the two: commits never delay a renewal."""
         with _extra("redis", setting):
             from holdfast.adapters.redis.connection import RedisConnection, parse  # noqa: PLC0415
-        try:
+        with _named(setting, url):
             return RedisConnection(parse(url), self.meter)
-        except ConfigError as error:
-            raise ConfigError(f"{setting} is {redact(url)!r}: {error}") from None
 
 
 def open_objects(url: str, meter: Meter) -> Objects:
@@ -490,6 +496,15 @@ def _extra(name: str, setting: str) -> Iterator[None]:
         raise ConfigError(
             f"{setting} needs the library {error.name!r}: install it with pip install 'holdfast[{name}]'"
         ) from None
+
+
+@contextlib.contextmanager
+def _named(setting: str, url: str) -> Iterator[None]:
+    """Says which setting holds a URL that is refused."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{setting} is {redact(url)!r}: {error}") from None
 
 
 def _path(setting: str, url: str, example: str) -> Path:
