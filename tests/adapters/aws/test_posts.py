@@ -93,8 +93,10 @@ async def test_sends_what_it_is_told(posts: Posts, service: Service) -> None:
     answer = await post(posts)
     assert (answer.status, answer.body, answer.headers["content-length"]) == (200, b"{}", "2")
     assert service.requests == [
-        b"POST / HTTP/1.1\r\nUser-Agent: holdfast\r\nHost: there\r\nX-Amz-Target: AmazonSQS.Some\r\n"
-        b"Content-Length: 4\r\n\r\nbody"
+        (
+            b"POST / HTTP/1.1\r\nUser-Agent: holdfast\r\nHost: there\r\nX-Amz-Target: AmazonSQS.Some\r\n"
+            b"Content-Length: 4\r\n\r\nbody"
+        )
     ]
 
 
