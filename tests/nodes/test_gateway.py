@@ -2,6 +2,7 @@
 frame is in the state once, in order."""
 
 import asyncio
+import json
 import signal
 import time
 from collections.abc import AsyncIterator
@@ -10,10 +11,14 @@ from typing import Any
 
 import aiohttp
 import pytest
+from kazoo.client import KazooClient
 from tests.nodes.chaos_app import follow
-from tests.nodes.cluster import until
+from tests.nodes.cluster import STREAM, until
 from tests.nodes.conftest import MakeCluster
 from tests.nodes.test_failures import owned
+
+from holdfast.adapters.zookeeper.layout import task
+from holdfast.testing.servers import ZooKeeperServer
 
 KEYS = [f"cam-{i}" for i in range(12)]
 FRAMES = 120
@@ -180,3 +185,60 @@ async def test_a_killed_gateway_leaves_nothing_undone(
     await cameras.shoot(30)
     for camera in cameras.all:
         camera.check()
+
+
+# --- on ZooKeeper, in the layout that other programs know
+
+
+async def test_others_find_the_owner_of_a_stream_and_are_respected(
+    make_cluster: MakeCluster, session: aiohttp.ClientSession
+) -> None:
+    """A client that knows only the layout reads who owns a stream; what it claims itself, no node takes."""
+    async with ZooKeeperServer() as server:
+        cluster = make_cluster(ttl_s=6.0, coordinator_url=server.url)
+        await cluster.start("a", "b")
+        address = await cluster.gateway()
+        other = KazooClient(server.url.partition("://")[2])
+        await asyncio.to_thread(other.start)
+        try:
+            camera = Camera("cam-1")
+            await camera.shoot(session, [address], 5)
+            camera.check()
+            services = await asyncio.to_thread(other.get_children, "/services")
+            assert len(services) == 2
+            assert all(name.startswith("worker-") for name in services)
+            path = (await asyncio.to_thread(other.get, task(f"{STREAM}/cam-1")))[0].decode()
+            owner = json.loads((await asyncio.to_thread(other.get, path))[0])
+            async with session.get(f"http://{owner['host']}:{owner['port']}/healthz") as response:
+                assert response.status == 200
+            theirs = await asyncio.to_thread(
+                other.create, "/services/worker-", b'{"host": "127.0.0.1", "port": 9}', None, True, True, True
+            )
+            await asyncio.to_thread(other.create, task(f"{STREAM}/theirs"), theirs.encode(), None, True)
+            frame: dict[str, Any] = {"json": {"key": "theirs", "n": 0}, "headers": {"X-Timeout-Ms": "1500"}}
+            async with session.post(f"{address}/process/theirs", **frame) as response:
+                assert response.status == 503
+            assert await cluster.state.peek(f"{STREAM}/theirs") is None
+        finally:
+            await asyncio.to_thread(other.stop)
+            await asyncio.to_thread(other.close)
+
+
+async def test_zookeeper_may_go_away_and_known_streams_flow_on(
+    make_cluster: MakeCluster, session: aiohttp.ClientSession
+) -> None:
+    async with ZooKeeperServer() as server:
+        cluster = make_cluster(ttl_s=10.0, coordinator_url=server.url)
+        await cluster.start("a", "b")
+        cameras = Cameras(session, [await cluster.gateway()])
+        await cameras.shoot(20)
+        server.pause()
+        await cameras.shoot(20)
+        frame: dict[str, Any] = {"json": {"key": "new", "n": 0}, "headers": {"X-Timeout-Ms": "1000"}}
+        async with session.post(f"{cameras.gateways[0]}/process/new", **frame) as response:
+            assert response.status == 503
+            assert "coordinator" in (await response.json(content_type=None))["detail"]
+        server.resume()
+        await cameras.shoot(20)
+        for camera in cameras.all:
+            camera.check()

@@ -47,21 +47,18 @@ class Assigner:
         target = choose(key, members, self._placed.pending(members))
         try:
             claim = await self._coordinator.lookup(key)
-            if claim is None:
-                if target is None:
-                    raise Unavailable(f"{key}: no node has room for a new stream")
+            if claim is None and target is not None:
                 self._placed.add(target)  # before the answer: many keys are placed at once
                 claim = await self._coordinator.claim(key, target.id)
                 if claim.member != target.id:
                     self._placed.add(target, -1)
+            if claim is None or claim.member not in self._view.members:
+                await self._view.refresh()
         except MembershipLost as error:
-            await self._view.refresh()
             raise Unavailable(f"{key}: the node chosen has just left") from error
-        except Unavailable:
-            raise
         except HoldfastError as error:
             raise Unavailable(f"{key}: the coordinator does not answer: {error}") from error
-        if claim.member not in self._view.members:
-            await self._view.refresh()
+        if claim is None:
+            raise Unavailable(f"{key}: no node has room for a new stream")
         self._routes.claimed(claim)
         return claim.member

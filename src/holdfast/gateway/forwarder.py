@@ -79,7 +79,7 @@ class Forwarder:
             said: Reply | HoldfastError
             left_s = deadline - self._clock.monotonic()
             try:
-                member = await self._assigner.resolve(key)
+                member = await self._resolve(key, left_s)
                 said = await self._try(member, path, headers, body, left_s)
                 if said.status not in AGAIN:
                     self._learn(key, said)
@@ -98,6 +98,13 @@ class Forwarder:
                 return said
             self.retries += 1
             await self._clock.sleep(pause_s)
+
+    async def _resolve(self, key: str, left_s: float) -> Member:
+        try:
+            async with asyncio.timeout(max(0.0, left_s)):
+                return await self._assigner.resolve(key)
+        except TimeoutError:
+            raise Unavailable(f"{key}: the coordinator has not answered in time") from None
 
     async def _try(
         self, member: Member, path: str, headers: Mapping[str, str], body: bytes, left_s: float

@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from holdfast.core.retry import Backoff
-from holdfast.errors import ConfigError, HoldfastError
+from holdfast.errors import ConfigError, HoldfastError, Retry
 from holdfast.gateway.assigner import Assigner
 from holdfast.gateway.forwarder import Forwarder
 from holdfast.gateway.plane import Plane
@@ -91,6 +91,11 @@ class Gateway(Service):
         return "" if self.view.members else "no node is there"
 
     async def _start(self) -> None:
+        try:
+            await self.view.refresh()  # the first client is not to be told that nobody is there
+        except HoldfastError as error:
+            if error.retry is Retry.NEVER:
+                raise
         await self._runner.setup()
         try:
             await web.TCPSite(self._runner, self._host, self._port).start()
