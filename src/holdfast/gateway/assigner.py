@@ -35,7 +35,8 @@ class Assigner:
         if asked is None:
             asked = self._asking[key] = asyncio.ensure_future(self._ask(key))
             asked.add_done_callback(lambda _: self._asking.pop(key, None))
-        member = self._view.members.get(await asyncio.shield(asked))
+        owner = await asyncio.shield(asked)
+        member = self._view.members.get(owner)
         if member is None:
             raise Unavailable(f"{key}: its node is just leaving")
         return member

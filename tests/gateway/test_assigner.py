@@ -1,0 +1,137 @@
+"""The assigner: one question a key, the owner that the coordinator knows, or a node that it is given to."""
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+from tests.runtime.fakes import Log
+
+from holdfast.adapters.memory.coordinator import MemoryCoordinator
+from holdfast.adapters.system.clock import SystemClock
+from holdfast.errors import Unavailable
+from holdfast.gateway.assigner import Assigner
+from holdfast.gateway.routes import Route, Routes
+from holdfast.ports.coordinator import Load, Member
+from holdfast.runtime.view import View
+
+A, B = (Member(name, name, f"http://{name}", Load(slots=2)) for name in ("a", "b"))
+KEY = "s/k"
+
+
+class Seen:
+    """Stands for a view: the members there are, read from the coordinator when asked."""
+
+    def __init__(self, coordinator: Any) -> None:
+        self.members: dict[str, Member] = {}
+        self._coordinator = coordinator
+
+    async def refresh(self) -> None:
+        self.members = {member.id: member for member in await self._coordinator.members()}
+
+
+class Counting(MemoryCoordinator):
+    """Notes its calls; is away where the test says."""
+
+    def __init__(self) -> None:
+        super().__init__(SystemClock())
+        self.calls: list[str] = []
+        self.away = False
+
+    async def lookup(self, key: str) -> Any:
+        self.calls.append("lookup")
+        if self.away:
+            raise Unavailable("it is away")
+        return await super().lookup(key)
+
+    async def claim(self, key: str, member: str) -> Any:
+        self.calls.append("claim")
+        return await super().claim(key, member)
+
+
+class Rig:
+    """One gateway's assigner."""
+
+    def __init__(self, coordinator: Counting) -> None:
+        self.coordinator = coordinator
+        self.seen = Seen(coordinator)
+        self.routes = Routes()
+        self.assigner = Assigner(coordinator, cast("View", self.seen), self.routes, Log())
+
+
+@pytest.fixture
+async def rig() -> Rig:
+    coordinator = Counting()
+    await coordinator.join(A, 60)
+    await coordinator.join(B, 60)
+    made = Rig(coordinator)
+    await made.seen.refresh()
+    return made
+
+
+async def test_of_many_first_requests_one_asks(rig: Rig) -> None:
+    found = await asyncio.gather(*(rig.assigner.resolve(KEY) for _ in range(50)))
+    assert len({member.id for member in found}) == 1
+    assert rig.coordinator.calls == ["lookup", "claim"]
+    assert await rig.assigner.resolve(KEY) == found[0]
+    assert len(rig.coordinator.calls) == 2, "known by now"
+
+
+async def test_over_many_gateways_one_claim_stands(rig: Rig) -> None:
+    others = [Rig(rig.coordinator) for _ in range(5)]
+    for other in others:
+        await other.seen.refresh()
+    found = await asyncio.gather(*(each.assigner.resolve(KEY) for each in [rig, *others]))
+    assert len({member.id for member in found}) == 1
+    assert len(await rig.coordinator.claims()) == 1
+
+
+async def test_new_streams_go_where_the_fewest_are(rig: Rig) -> None:
+    found = [await rig.assigner.resolve(f"s/{n}") for n in range(40)]
+    assert [member.id for member in found].count("a") == 20
+
+
+async def test_a_claim_that_stands_is_respected(rig: Rig) -> None:
+    await rig.coordinator.claim(KEY, "b")
+    rig.coordinator.calls.clear()
+    assert await rig.assigner.resolve(KEY) == B
+    assert rig.coordinator.calls == ["lookup"]
+    assert rig.routes.get(KEY) == Route("b")
+
+
+async def test_a_member_that_is_new_is_read(rig: Rig) -> None:
+    newcomer = Member("c", "c", "http://c")
+    await rig.coordinator.join(newcomer, 60)
+    await rig.coordinator.claim(KEY, "c")
+    assert await rig.assigner.resolve(KEY) == newcomer
+
+
+async def test_known_streams_go_on_while_the_coordinator_is_away(rig: Rig) -> None:
+    known = await rig.assigner.resolve(KEY)
+    rig.coordinator.away = True
+    assert await rig.assigner.resolve(KEY) == known
+    with pytest.raises(Unavailable, match="the coordinator does not answer: it is away"):
+        await rig.assigner.resolve("s/new")
+
+
+async def test_without_room_nothing_is_claimed(rig: Rig) -> None:
+    rig.seen.members = {"a": Member("a", "a", "", Load(room=0))}
+    with pytest.raises(Unavailable, match="no node has room"):
+        await rig.assigner.resolve(KEY)
+    assert rig.coordinator.calls == ["lookup"]
+
+
+async def test_a_route_to_a_member_that_left_is_asked_anew(rig: Rig) -> None:
+    first = await rig.assigner.resolve(KEY)
+    await rig.coordinator.leave(first.id)
+    await rig.seen.refresh()
+    rig.routes.left(first.id)
+    assert (await rig.assigner.resolve(KEY)).id != first.id
+
+
+async def test_who_gives_up_does_not_spoil_it_for_others(rig: Rig) -> None:
+    first = asyncio.create_task(rig.assigner.resolve(KEY))
+    await asyncio.sleep(0)
+    second = asyncio.create_task(rig.assigner.resolve(KEY))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert (await second).id in ("a", "b")
