@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 from holdfast.errors import ConfigError
 from holdfast.streams.handler import Context, StreamHandler
-from holdfast.streams.spec import StreamSpec
+from holdfast.streams.models import ModelSpec
+from holdfast.streams.spec import StreamSpec, names_of
 
 H = TypeVar("H")
 
@@ -23,6 +24,26 @@ class App:
             )
         self.name = name
         self.streams: dict[str, StreamSpec] = {}
+        self.models: dict[str, ModelSpec] = {}
+
+    def model(self, name: str, load: Callable[[], Any], *, memory_mb: int = 0) -> None:
+        """Declare a model: a costly resource, such as a network with its weights, that streams share.
+
+        A slot loads it once, before the first stream that names it in ``models=`` opens there; handlers get
+        it with ``context.model(name)``. New streams go to nodes and slots that have their models loaded.
+
+        Args:
+            name: what streams call it.
+            load: builds it; called without arguments, in the slot. A load may take ``model_timeout_s``, and
+                is no part of any handler's ``timeout_s``.
+            memory_mb: what it takes when loaded, in MiB. With the setting ``model_memory_mb``, slots unload
+                models that no stream uses to make room for others.
+
+        Raises ConfigError for a name that is taken.
+        """
+        if name in self.models:
+            raise ConfigError(f"model {name!r} is declared twice in app {self.name!r}")
+        self.models[name] = ModelSpec(name=name, load=load, memory_mb=memory_mb)
 
     def stream(self, name: str, *, message: Any = dict, **settings: Any) -> Callable[[H], H]:
         """Declare a stream: decorates a StreamHandler class, or a function for a stream without state.
@@ -60,6 +81,7 @@ class App:
             checkpoint_every, checkpoint_after_ms: commit after so many messages or so much time;
                 and whenever nothing waits.
             idle_timeout_s: a stream without messages for so long is released (default: the node's).
+            models: a declared model's name, or several, that the handler uses: loaded before it opens.
 
         Raises ConfigError for a setting that is unknown or impossible.
         """
@@ -69,10 +91,17 @@ class App:
                 raise ConfigError(f"stream {name!r} is declared twice in app {self.name!r}")
             if settings.get("seq") is not None:
                 settings.setdefault("seq_kind", "increasing" if settings["seq"] == "queue" else "dense")
+            settings["models"] = names_of(settings.get("models"))
             try:
                 spec = StreamSpec(name=name, message=message, handler=_handler_class(target), **settings)
             except TypeError as error:
                 raise ConfigError(f"stream {name!r}: {error}; see App.stream for the settings") from None
+            for model in spec.models:
+                if model not in self.models:
+                    raise ConfigError(
+                        f"stream {name!r}: models names {model!r}, which is not declared;"
+                        f" declare it above with {self.name}.model({model!r}, …)"
+                    )
             self.streams[name] = spec
             return target
 

@@ -3,7 +3,7 @@
 import asyncio
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -24,6 +24,7 @@ class FakeHost:
         self.notes: list[str] = []
         self.begun: list[tuple[str, str, int]] = []
         self.errors: list[BaseException] = []
+        self.told: list[tuple[str, list[str]]] = []
 
     def now(self) -> float:
         return self.time
@@ -36,6 +37,9 @@ class FakeHost:
 
     def failed(self, error: BaseException) -> None:
         self.errors.append(error)
+
+    def tell_models(self, loading: str, loaded: Sequence[str]) -> None:
+        self.told.append((loading, list(loaded)))
 
 
 class FakeObjects:

@@ -54,6 +54,9 @@ class Host(Protocol):
     def failed(self, error: BaseException) -> None:
         """User code raised."""
 
+    def tell_models(self, loading: str, loaded: Sequence[str]) -> None:
+        """The model that is being loaded ("" for none), and the declared ones that are."""
+
 
 class Worker(Protocol):
     """The handlers inside a slot. Made by a factory from a Host; slots know no more of it than this.
@@ -95,6 +98,14 @@ class Slot(Protocol):
 
     name: str
     progress_at: float
+
+    @property
+    def models(self) -> Sequence[str]:
+        """The declared models that are loaded in it."""
+
+    @property
+    def loading(self) -> str:
+        """The model that is being loaded, "" for none: that is no handler's time."""
 
     async def open(self, stream: str, key: str, state: bytes | None, version: int) -> None:
         """Make a handler for ``key`` with that state. Raises StateRejected, HandlerFailed, SlotDied."""

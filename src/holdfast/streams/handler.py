@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, overload
 
 M = TypeVar("M")
 T = TypeVar("T")
@@ -20,10 +20,15 @@ class Context(Protocol):
     attempt: int
     """1 on the first try of this message in this opening."""
 
-    def model(self, load: Callable[[], T]) -> T:
-        """The resource that ``load`` builds, loaded once a slot and shared by its streams.
+    @overload
+    def model(self, wanted: str) -> Any: ...
+    @overload
+    def model(self, wanted: Callable[[], T]) -> T: ...
+    def model(self, wanted: str | Callable[[], Any]) -> Any:
+        """A costly resource, loaded once a slot and shared by its streams: the model that the app declares by
+        that name, or what a function builds.
 
-        ``load`` is a function of a module, or a ``functools.partial`` of one with hashable arguments.
+        A function is one of a module, or a ``functools.partial`` of one with hashable arguments.
         """
 
     def fetch(self, url: str) -> bytes:

@@ -54,6 +54,7 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_every: int = 1
     checkpoint_after_ms: float = 20.0
     idle_timeout_s: float | None = None
+    models: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.name or "/" in self.name or not self.name.isprintable():

@@ -9,12 +9,11 @@ may start a loop themselves.
 from __future__ import annotations
 
 import asyncio
-import functools
 import importlib
 import inspect
 import traceback
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -25,6 +24,7 @@ from holdfast.ports.objects import Objects
 from holdfast.ports.slots import Host, Ran, Work, drive
 from holdfast.streams.codec import decoder, encode_result, unwrap
 from holdfast.streams.handler import StreamHandler
+from holdfast.streams.models import Models, ModelSpec
 from holdfast.streams.spec import StreamSpec
 
 T = TypeVar("T")
@@ -36,18 +36,19 @@ DETAIL_CHARS_MAX = 16_000
 class StreamContext:
     """The Context of one open stream."""
 
-    __slots__ = ("_worker", "attempt", "key", "run", "seq")
+    __slots__ = ("_stream", "_worker", "attempt", "key", "run", "seq")
 
-    def __init__(self, worker: Worker, key: str) -> None:
+    def __init__(self, worker: Worker, stream: str, key: str) -> None:
         self._worker = worker
+        self._stream = stream
         self.key = key
         self.run = 0
         self.seq = 0
         self.attempt = 1
 
-    def model(self, load: Callable[[], T]) -> T:
-        """As Context.model. A ``load`` that raises is never held against the stream's state."""
-        return self._worker.model(load)
+    def model(self, wanted: str | Callable[[], Any]) -> Any:
+        """As Context.model. A model that doesn't load is never held against the stream's state."""
+        return self._worker.model(wanted, self._stream, self.key)
 
     def fetch(self, url: str) -> bytes:
         """As Context.fetch."""
@@ -77,6 +78,7 @@ class Worker:
     """Runs the handlers of ``streams``.
 
     ``objects`` serves ``context.fetch``; None where there is no object store. ``meter`` counts its calls.
+    ``models`` are the declared ones, which may take ``model_memory_mb`` (see :class:`Models`).
     Raises ConfigError for a message type that can't be read.
     """
 
@@ -86,6 +88,9 @@ class Worker:
         objects: Objects | None,
         host: Host,
         meter: Meter | None = None,
+        *,
+        models: Mapping[str, ModelSpec] | None = None,
+        model_memory_mb: int = 0,
     ) -> None:
         self.host = host
         self._meter = meter or Meter()
@@ -93,12 +98,13 @@ class Worker:
         self._objects = objects
         self._decoders = {name: decoder(spec.message) for name, spec in streams.items()}
         self._open: dict[tuple[str, str], _Open] = {}
-        self._models: dict[Hashable, Any] = {}
+        self._models = Models(models or {}, host.tell_models, model_memory_mb)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def open(self, stream: str, key: str, state: bytes | None, version: int) -> None:
-        """As Slot.open. State of an older version goes through ``migrate`` first."""
-        await self.close(stream, key)
+        """As Slot.open. Models that the stream declares are loaded first; state of an older version goes
+        through ``migrate``."""
+        await self._drop(stream, key)  # its models are not left: it needs them again
         if stream not in self._streams:
             raise HandlerFailed(f"the app declares no stream {stream!r}; it has {sorted(self._streams)}")
         made = self._streams[stream].handler
@@ -109,8 +115,10 @@ class Worker:
             )
         doing = "start"
         try:
+            for name in self._streams[stream].models:
+                self.model(name, stream, key)
             handler = made()
-            opened = _Open(handler, StreamContext(self, key))
+            opened = _Open(handler, StreamContext(self, stream, key))
             if state is not None and version < made.version:
                 doing = f"migrate state from version {version}"
                 state = await self._call(made.migrate, state, version)
@@ -118,6 +126,7 @@ class Worker:
                 doing = "load its state"
             await self._call(handler.open, opened.context, state)
         except BaseException as error:
+            self._models.leave((stream, key))
             text = f"{made.__name__} could not {doing} for {stream}/{key}: {self._failure(error)}"
             if state is None or isinstance(error, MemoryError) or _is_passing(error):
                 raise HandlerFailed(text, detail=explain(error)) from error
@@ -161,6 +170,10 @@ class Worker:
 
     async def close(self, stream: str, key: str) -> None:
         """As Slot.close."""
+        await self._drop(stream, key)
+        self._models.leave((stream, key))
+
+    async def _drop(self, stream: str, key: str) -> None:
         opened = self._open.pop((stream, key), None)
         if opened is not None:
             await self._close(opened.handler)
@@ -172,18 +185,15 @@ class Worker:
         if self._objects is not None:
             await self._call(self._objects.close)
 
-    def model(self, load: Callable[[], T]) -> T:
-        """What ``load`` built when it was first asked for."""
-        name = _model_name(load)
-        if name not in self._models:
-            try:
-                self._models[name] = load()
-            except Exception as error:
-                raise HandlerFailed(
-                    f"a model did not load: {describe(error)}", detail=explain(error)
-                ) from error
-        model: T = self._models[name]
-        return model
+    def model(self, wanted: str | Callable[[], Any], stream: str, key: str) -> Any:
+        """A model for one stream, loaded if it is not yet. Raises HandlerFailed."""
+        try:
+            return self._models.get(wanted, (stream, key))
+        except HandlerFailed:
+            raise
+        except Exception as error:
+            which = f"model {wanted!r}" if isinstance(wanted, str) else "a model"
+            raise HandlerFailed(f"{which} did not load: {describe(error)}", detail=explain(error)) from error
 
     async def fetch(self, url: str) -> bytes:
         """An object's bytes."""
@@ -237,15 +247,18 @@ class Worker:
         return describe(error)
 
 
-def load(host: Host, app: str, objects: str = "", objects_url: str = "") -> Worker:
+def load(
+    host: Host, app: str, objects: str = "", objects_url: str = "", model_memory_mb: str = "0"
+) -> Worker:
     """A worker for the app at ``module:name``; ``objects`` names the function that makes the object store
     at ``objects_url``, with a meter. Raises ConfigError if either can't be loaded."""
     meter = Meter()
     store: Objects | None = resolve(objects)(objects_url, meter) if objects else None
-    streams = getattr(resolve(app), "streams", None)
+    found = resolve(app)
+    streams = getattr(found, "streams", None)
     if not isinstance(streams, Mapping):
         raise ConfigError(f"{app} is no holdfast.App; name the variable that holds one")
-    return Worker(streams, store, host, meter)
+    return Worker(streams, store, host, meter, models=found.models, model_memory_mb=int(model_memory_mb))
 
 
 def resolve(path: str) -> Any:
@@ -278,21 +291,6 @@ def explain(error: BaseException) -> str:
         traceback.clear_frames(trace)
     text = "".join(traceback.format_exception(type(error), error, trace))
     return _storable(text[-DETAIL_CHARS_MAX:])
-
-
-def _model_name(load: Callable[[], Any]) -> Hashable:
-    """What is the same for calls of ``context.model`` that are to share a model."""
-    if isinstance(load, functools.partial):
-        return _model_name(load.func), load.args, tuple(sorted(load.keywords.items()))
-    owner = getattr(load, "__self__", None)
-    if getattr(load, "__closure__", None) or isinstance(owner, StreamHandler):
-        raise HandlerFailed(
-            "context.model() shares a model by the function that loads it, and this one is another for each"
-            " stream, as it uses variables from around it; give it what it needs with functools.partial"
-        )
-    # A lambda written in open() is a new object at each call but always the same code.
-    bare = inspect.isfunction(load) and not (load.__defaults__ or load.__kwdefaults__)
-    return load.__code__ if bare else load
 
 
 def _storable(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -15,6 +15,7 @@ from holdfast.errors import ConfigError, HandlerFailed
 from holdfast.ports.slots import Work, drive
 from holdfast.streams.codec import address, encode_result
 from holdfast.streams.handler import StreamHandler
+from holdfast.streams.models import ModelSpec
 from holdfast.streams.spec import StreamSpec
 from holdfast.streams.worker import Worker
 
@@ -53,6 +54,7 @@ class StreamTest:
         state, version: a snapshot to begin with, and the handler version that wrote it.
         restart_every: restart after so many messages; 0 for never.
         objects: what ``context.fetch`` finds, by URL.
+        models: what ``context.model`` gives, by name, instead of what an App declares.
 
     Attributes:
         results: all results so far, as ``send`` returns them.
@@ -72,6 +74,7 @@ class StreamTest:
         version: int | None = None,
         restart_every: int = 0,
         objects: Mapping[str, bytes] | None = None,
+        models: Mapping[str, Any] | None = None,
     ) -> None:
         self.results: list[Any] = []
         self.notes: list[str] = []
@@ -84,6 +87,9 @@ class StreamTest:
         self._opened: set[str] = set()
         self._restart_every = restart_every
         self._objects = _Given(objects or {})
+        declared = handler.models if isinstance(handler, App) else {}
+        given = {name: _given(name, model) for name, model in (models or {}).items()}
+        self._models: dict[str, ModelSpec] = {**declared, **given}
         self._sent = 0
         self._worker: Worker | None = None
         self._error: BaseException | None = None
@@ -144,7 +150,7 @@ class StreamTest:
     def _running(self) -> Worker:
         assert self._spec is not None
         if self._worker is None:
-            self._worker = Worker({self._spec.name: self._spec}, self._objects, self)
+            self._worker = Worker({self._spec.name: self._spec}, self._objects, self, models=self._models)
         return self._worker
 
     def _open(self, key: str) -> None:
@@ -173,6 +179,9 @@ class StreamTest:
     def failed(self, error: BaseException) -> None:
         self._error = error
 
+    def tell_models(self, loading: str, loaded: Sequence[str]) -> None:
+        pass
+
 
 class _Given:
     """The objects that a test gives."""
@@ -190,6 +199,10 @@ class _Given:
 
     async def close(self) -> None:
         pass
+
+
+def _given(name: str, model: Any) -> ModelSpec:
+    return ModelSpec(name=name, load=lambda: model)
 
 
 def _find(app: App, stream: str) -> StreamSpec:

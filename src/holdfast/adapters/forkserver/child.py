@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 import traceback
+from collections.abc import Sequence
 
 import msgspec
 
@@ -49,6 +50,9 @@ class ChildHost:
 
     def failed(self, error: BaseException) -> None:
         pass
+
+    def tell_models(self, loading: str, loaded: Sequence[str]) -> None:
+        self.send(wire.Models(loading, list(loaded)))
 
     def send(self, message: wire.Answer) -> None:
         data = wire.frame(message)

@@ -37,6 +37,8 @@ class ForkserverSlot(asyncio.Protocol):
     def __init__(self, name: str, clock: Clock, meter: Meter, server: ForkServer, stacks: int) -> None:
         self.name = name
         self.progress_at = clock.monotonic()
+        self.models: Sequence[str] = ()
+        self.loading = ""
         self.pid = 0
         self.ready = asyncio.Event()
         self.refusal = ""
@@ -126,6 +128,8 @@ class ForkserverSlot(asyncio.Protocol):
             match _decode(payload):
                 case wire.Progress(note):
                     self._note = note or self._note
+                case wire.Models(loading, loaded):
+                    self.loading, self.models = loading, loaded
                 case wire.Ready(pid, error):
                     self.pid = pid
                     self.refusal = error
@@ -176,9 +180,12 @@ class ForkserverSlots:
         memory_mb: what one slot may allocate, in MiB; 0 for no limit.
         objects: ``module:function`` that makes an object store from ``objects_url``; "" for none.
         objects_url: where objects are.
+        model_memory_mb: what the models in one slot may take before those that no stream uses are unloaded,
+            in MiB; 0 for no limit.
         preload: import the app before forking, so that slots share its memory and start in milliseconds.
             Switch it off for an app that starts threads or opens devices when imported.
-        worker: ``module:function`` that makes a slot's worker from a host, ``app`` and the objects.
+        worker: ``module:function`` that makes a slot's worker from a host, ``app``, the objects and the
+            memory for models.
         prefix: of the slots' names.
         meter: counts the calls of handlers to the object store.
         spawn_timeout_s: how long the app may take to import.
@@ -194,6 +201,7 @@ class ForkserverSlots:
         memory_mb: int = 0,
         objects: str = "",
         objects_url: str = "",
+        model_memory_mb: int = 0,
         preload: bool = True,
         worker: str = "holdfast.streams.worker:load",
         prefix: str = "slot",
@@ -205,7 +213,8 @@ class ForkserverSlots:
         modules = [place.partition(":")[0] for place in (worker, objects) if place]
         if preload:
             modules.append(app.partition(":")[0])
-        self._start = wire.Start(os.getpid(), modules, worker, [app, objects, objects_url], memory_mb * MIB)
+        arguments = [app, objects, objects_url, str(model_memory_mb)]
+        self._start = wire.Start(os.getpid(), modules, worker, arguments, memory_mb * MIB)
         self._app = app
         self._clock = clock
         self._memory_mb = memory_mb

@@ -102,10 +102,17 @@ class Done(msgspec.Struct, frozen=True, array_like=True, tag=3):
     ran: Ran
 
 
+class Models(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """From a slot, whenever either changes: the model that is being loaded, and those that are."""
+
+    loading: str
+    loaded: list[str]
+
+
 Order = Spawn | Signal
 Event = Spawned | Exited
 Request = Open | Run | Close
-Answer = Ready | Progress | Opened | Done
+Answer = Ready | Progress | Opened | Done | Models
 
 _encoder = msgspec.msgpack.Encoder()
 

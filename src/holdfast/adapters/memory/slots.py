@@ -30,6 +30,8 @@ class MemorySlot:
     ) -> None:
         self.name = name
         self.progress_at = clock.monotonic()
+        self.models: Sequence[str] = ()
+        self.loading = ""
         self._clock = clock
         self._before = before
         self._at = ""
@@ -100,6 +102,10 @@ class MemorySlot:
 
     def failed(self, error: BaseException) -> None:
         pass
+
+    def tell_models(self, loading: str, loaded: Sequence[str]) -> None:
+        self.progress()
+        self.loading, self.models = loading, loaded
 
     async def _call(self, job: Callable[[], Coroutine[Any, Any, T]]) -> T:
         if self._gone.is_set():

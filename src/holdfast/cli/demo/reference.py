@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -18,7 +18,6 @@ from holdfast.apps.vision.handler import Frame, Tracking
 from holdfast.apps.vision.ingest import stills
 from holdfast.cli.demo.plan import FPS, RUN, Camera, DemoFailed, Plan
 
-T = TypeVar("T")
 Results = list[dict[str, Any]]
 """What the handler returned for each frame of a stream, in order."""
 
@@ -59,8 +58,8 @@ class _Frames:
         self.key = key
         self.jpeg = b""
 
-    def model(self, load: Callable[[], T]) -> T:
-        return load()
+    def model(self, wanted: str | Callable[[], Any]) -> Any:
+        raise NotImplementedError("tracking asks for no model")
 
     def fetch(self, url: str) -> bytes:
         return self.jpeg

@@ -171,6 +171,17 @@ class SlotsConformance:
         with pytest.raises(HandlerFailed, match="no such stream"):
             await slot.open("no such stream", "k", None, 0)
 
+    # --- models
+
+    async def test_a_slot_tells_which_models_it_has(self, slots: Slots) -> None:
+        slot, other = await slots.spawn(), await slots.spawn()
+        assert (list(slot.models), slot.loading) == ([], "")
+        await slot.open("modelled", "k", None, 0)
+        assert (list(slot.models), slot.loading) == (["answer"], "")
+        assert list(other.models) == []
+        ran = await slot.run("modelled", "k", [Work(0, 0, b"")], 1, LONG_S)
+        assert ran.results == [b"42"]
+
     # --- ending
 
     async def test_names_are_unique(self, slots: Slots) -> None:

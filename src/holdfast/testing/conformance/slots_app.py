@@ -11,6 +11,7 @@ from holdfast.app import App
 from holdfast.streams.handler import Context, StreamHandler
 
 app = App("conformance")
+app.model("answer", lambda: 42, memory_mb=1)
 
 
 @app.stream("count", message=bytes)
@@ -60,6 +61,13 @@ class Point(msgspec.Struct):
 def double(message: Point, context: Context) -> int:
     """Returns twice the number."""
     return 2 * message.x
+
+
+@app.stream("modelled", message=bytes, models="answer")
+def modelled(message: bytes, context: Context) -> int:
+    """Returns what its model is."""
+    answer: int = context.model("answer")
+    return answer
 
 
 @app.stream("refuse", message=bytes)

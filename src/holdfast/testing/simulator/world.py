@@ -152,6 +152,14 @@ class SimSlot:
     def progress_at(self, at: float) -> None:
         self.slot.progress_at = at
 
+    @property
+    def models(self) -> Sequence[str]:
+        return self.slot.models
+
+    @property
+    def loading(self) -> str:
+        return self.slot.loading
+
     async def open(self, stream: str, key: str, state: bytes | None, version: int) -> None:
         try:
             await self.slot.open(stream, key, state, version)

@@ -1,0 +1,151 @@
+"""Models: costly resources that a slot loads once and its streams share."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import inspect
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import ConfigError, HandlerFailed
+from holdfast.streams.handler import StreamHandler
+
+
+class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A declared model. Made by ``App.model``; see there for the meaning of each setting."""
+
+    name: str
+    load: Callable[[], Any]
+    memory_mb: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.name or not self.name.isprintable():
+            raise ConfigError(f"model name {self.name!r} must be a printable text")
+        if not callable(self.load):
+            raise ConfigError(
+                f"model {self.name!r}: load must be a function without arguments that builds it"
+            )
+        if self.memory_mb < 0:
+            raise ConfigError(f"model {self.name!r}: memory_mb must not be negative")
+
+
+class _Loaded:
+    """One model in memory, and which streams use it."""
+
+    __slots__ = ("memory_mb", "model", "users")
+
+    def __init__(self, model: Any, memory_mb: int) -> None:
+        self.model = model
+        self.memory_mb = memory_mb
+        self.users: set[Hashable] = set()
+
+
+class Models:
+    """The models of one slot.
+
+    Args:
+        specs: the declared ones.
+        tell: is told the model that is being loaded ("" once that is over) and the declared ones that are.
+        memory_mb: what the loaded ones may take before those that no stream uses are unloaded, the one that
+            was used least lately first; 0 for no limit. A model that is needed is loaded in any case.
+    """
+
+    def __init__(
+        self,
+        specs: Mapping[str, ModelSpec],
+        tell: Callable[[str, Sequence[str]], None],
+        memory_mb: int = 0,
+    ) -> None:
+        self._specs = specs
+        self._tell = tell
+        self._memory_mb = memory_mb
+        self._loaded: dict[Hashable, _Loaded] = {}  # the one used least lately first
+
+    def get(self, wanted: str | Callable[[], Any], user: Hashable) -> Any:
+        """A model for the stream ``user``: a declared one by its name, or what a function builds.
+
+        Raises HandlerFailed for a name that is not declared and for a function that no two streams could
+        share, and whatever the loading raises."""
+        identity = wanted if isinstance(wanted, str) else identity_of(wanted)
+        loaded = self._loaded.pop(identity, None)
+        if loaded is None:
+            loaded = self._load(self._spec(wanted))
+        self._loaded[identity] = loaded
+        loaded.users.add(user)
+        return loaded.model
+
+    def leave(self, user: Hashable) -> None:
+        """A stream is closed, and uses no model any more."""
+        for identity, loaded in list(self._loaded.items()):
+            if user in loaded.users:
+                loaded.users.discard(user)
+                self._loaded[identity] = self._loaded.pop(identity)
+        if self._make_room(0):
+            self._tell("", self.names)
+
+    @property
+    def names(self) -> list[str]:
+        """The declared models that are loaded."""
+        return sorted(name for name in self._loaded if isinstance(name, str))
+
+    def _spec(self, wanted: str | Callable[[], Any]) -> ModelSpec:
+        if not isinstance(wanted, str):
+            return ModelSpec(name=label(wanted), load=wanted)
+        if wanted not in self._specs:
+            known = ", ".join(sorted(self._specs)) or "none"
+            raise HandlerFailed(f"the app declares no model {wanted!r} (App.model); it has {known}")
+        return self._specs[wanted]
+
+    def _load(self, spec: ModelSpec) -> _Loaded:
+        self._make_room(spec.memory_mb)
+        self._tell(spec.name, self.names)
+        try:
+            loaded = _Loaded(spec.load(), spec.memory_mb)
+        except BaseException:
+            self._tell("", self.names)
+            raise
+        known = self._specs.get(spec.name) is spec
+        self._tell("", sorted([*self.names, spec.name]) if known else self.names)
+        return loaded
+
+    def _make_room(self, more_mb: int) -> bool:
+        """Unload until ``more_mb`` fits, as far as that can be; True if anything went."""
+        if not self._memory_mb:
+            return False
+        taken_mb = more_mb + sum(loaded.memory_mb for loaded in self._loaded.values())
+        unloaded = False
+        for identity, loaded in list(self._loaded.items()):
+            if taken_mb <= self._memory_mb:
+                break
+            if loaded.memory_mb and not loaded.users:
+                del self._loaded[identity]
+                taken_mb -= loaded.memory_mb
+                unloaded = True
+        if unloaded:
+            gc.collect()  # networks are full of cycles, and their memory is wanted now
+        return unloaded
+
+
+def identity_of(load: Callable[[], Any]) -> Hashable:
+    """What is the same for functions that load the same model."""
+    if isinstance(load, functools.partial):
+        return identity_of(load.func), load.args, tuple(sorted(load.keywords.items()))
+    owner = getattr(load, "__self__", None)
+    if getattr(load, "__closure__", None) or isinstance(owner, StreamHandler):
+        raise HandlerFailed(
+            "context.model() shares a model by the function that loads it, and this one is another for each"
+            " stream, as it uses variables from around it; give it what it needs with functools.partial"
+        )
+    # A lambda written in open() is a new object at each call but always the same code.
+    bare = inspect.isfunction(load) and not (load.__defaults__ or load.__kwdefaults__)
+    return load.__code__ if bare else load
+
+
+def label(load: Callable[[], Any]) -> str:
+    """What a function that loads a model is called, for people."""
+    if isinstance(load, functools.partial):
+        return label(load.func)
+    return getattr(load, "__qualname__", type(load).__name__)
