@@ -189,7 +189,7 @@ class Cluster:
         await until(all_told)
 
     async def drained(self, stream: str, timeout_s: float) -> None:
-        """Wait until every message of a stream is off its queue, whatever serves that. Raises TimeoutError."""
+        """Wait until every message of a stream is off its queue, of any kind. Raises TimeoutError."""
         queue = self.services.queue(stream)
 
         async def is_empty() -> bool:

@@ -8,7 +8,7 @@ traffic. The nodes have no supervisor: they find the death out by themselves.
 - handover: the longest time from sending to commit of any message of a moved stream, from just before the
   move until after it. Undisturbed messages take ``undisturbed_p50_ms``.
 
-With ``--services redis,sqs`` coordinator and state are in Redis, and the queue is on a local SQS server. What a
+With ``--services redis,sqs`` coordinator and state are in Redis, the queue is on a local SQS server. What a
 dead node alone had received stays hidden there until its visibility ends, so a stream resumes in one of two
 ways: at once, if its next message was in another node's hands or not received yet (``resumed_p50_ms``, of
 ``resumed_share`` of the streams), or within the visibility left (``hidden_max_ms``).
@@ -251,7 +251,8 @@ def main() -> None:
     rounds = asked.rounds or (20 if asked.full else 3 if "sqs" in services else 4)
     report = Report("failover")
     report.say(
-        f"failover over {' and '.join(services) or 'SQLite'}: {NODES} nodes, {NODES * OWNED} streams at {1 / PACE_S:g} messages/s each;"
+        f"failover over {' and '.join(services) or 'SQLite'}: {NODES} nodes,"
+        f" {NODES * OWNED} streams at {1 / PACE_S:g} messages/s each;"
         f" {rounds} times a node that owns {OWNED} is killed, and {OWNED} streams move to its successor"
     )
     asyncio.run(measure(report, rounds, services))

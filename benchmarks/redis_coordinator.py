@@ -179,7 +179,8 @@ def main() -> None:
     locks = asked.locks or (asked.nodes * asked.streams if asked.full else 10_000)
     report = Report("redis_coordinator")
     report.say(
-        f"redis-coordinator: {asked.nodes} nodes claim {asked.streams:,} streams each; {locks:,} keys are locked"
+        f"redis-coordinator: {asked.nodes} nodes claim {asked.streams:,} streams each;"
+        f" {locks:,} keys are locked"
     )
     uvloop.run(measure(asked.nodes, asked.streams, locks, asked.full, report))
     report.end(

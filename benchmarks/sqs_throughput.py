@@ -30,7 +30,9 @@ from holdfast.testing.servers import RedisServer, Server
 
 VIDEOS = 32
 VISIBILITY_S = 60
-DELAY_S = 3
+SENT_PER_S = 10_000
+"""A careful guess, for how long sending takes."""
+
 
 TIMEOUT_S = 120.0
 WARM_UP = 10
@@ -73,34 +75,38 @@ class Usage:
 
 
 async def show(queue: FrameQueue, frames: int) -> float:
-    """Send frames, which show from ``DELAY_S`` on and faster than anybody takes them; returns when the first
-    does."""
-    begin_at = time.monotonic() + DELAY_S
-    await queue.backlog(frames, DELAY_S)
+    """Send frames, which show when about all are sent, and faster than anybody takes them; returns when the
+    first does."""
+    delay_s = 1 + frames // SENT_PER_S
+    begin_at = time.monotonic() + delay_s
+    await queue.backlog(frames, delay_s)
     return begin_at
 
 
 async def node(server: Server, name: str, frames: int, slots: int) -> Rate:
     """One node of Holdfast, on a queue of that name."""
-    async with RedisServer() as store, FrameQueue(name, VIDEOS, visibility_s=VISIBILITY_S) as queue:
-        async with cluster(
+    async with (
+        RedisServer() as store,
+        FrameQueue(name, VIDEOS, visibility_s=VISIBILITY_S) as queue,
+        cluster(
             "benchmarks.apps:cameras",
             queue_url=queue.url,
             coordinator_url=store.url,
             state_url=store.url,
             visibility_s=VISIBILITY_S,
             slots=slots,
-        ) as nodes:
-            await nodes.start_all(1)
-            await queue.backlog(VIDEOS * WARM_UP)
-            await queue.empty(TIMEOUT_S)
-            begin_at = await show(queue, frames)
-            ours, servers = Usage(nodes.nodes[0].pid), Usage(server.pid)
-            await queue.empty(TIMEOUT_S)
-            took_s = time.monotonic() - begin_at
-            rate = Rate(frames / took_s, 1e6 * ours.spent_s() / frames, servers.spent_s() / took_s)
-            nodes.kill()
-            return rate
+        ) as nodes,
+    ):
+        await nodes.start_all(1)
+        await queue.backlog(VIDEOS * WARM_UP)
+        await queue.empty(TIMEOUT_S)
+        begin_at = await show(queue, frames)
+        ours, servers = Usage(nodes.nodes[0].pid), Usage(server.pid)
+        await queue.empty(TIMEOUT_S)
+        took_s = time.monotonic() - begin_at
+        rate = Rate(frames / took_s, 1e6 * ours.spent_s() / frames, servers.spent_s() / took_s)
+        nodes.kill()
+        return rate
 
 
 async def consumer(server: Server, name: str, queue_name: str, frames: int, workers: int) -> Rate:

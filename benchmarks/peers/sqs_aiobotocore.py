@@ -27,9 +27,7 @@ async def consume_all() -> None:
                 answer = await client.receive_message(QueueUrl=url, MaxNumberOfMessages=10, WaitTimeSeconds=1)
                 if messages := answer.get("Messages"):
                     await client.delete_message_batch(QueueUrl=url, Entries=consumed.process(messages))
-                    consumed.count += len(messages)
-                    if consumed.done:
-                        consumed.tell()
+                    consumed.add(len(messages))
 
         await asyncio.gather(*(consume() for _ in range(tasks)))
 

@@ -27,9 +27,7 @@ def main() -> None:
             if messages := answer.get("Messages"):
                 client.delete_message_batch(QueueUrl=url, Entries=consumed.process(messages))
                 with lock:
-                    consumed.count += len(messages)
-                    if consumed.done:
-                        consumed.tell()
+                    consumed.add(len(messages))
 
     running = [threading.Thread(target=consume) for _ in range(threads)]
     for thread in running:

@@ -45,8 +45,13 @@ class Consumed:
             {"Id": str(n), "ReceiptHandle": message["ReceiptHandle"]} for n, message in enumerate(messages)
         ]
 
-    def tell(self) -> None:
-        """All is deleted: say when that was, and what it took."""
+    def add(self, count: int) -> None:
+        """So many more are deleted. When all are: say when that was, and what it took."""
+        self.count += count
+        if self.done:
+            self._tell()
+
+    def _tell(self) -> None:
         told = {"end_at": time.monotonic(), "cpu_s": time.process_time() - self.cpu_s}
         print(json.dumps(told), flush=True)
 
