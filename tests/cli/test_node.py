@@ -178,3 +178,10 @@ def test_a_port_in_use_is_named(start: Callable[..., Process]) -> None:
     second = start("counting:app", "--name", "b", "--slots", "1", "--port", port)
     assert second.join() == 2
     assert any(f"127.0.0.1:{port} is in use" in entry["event"] for entry in second.events)
+
+
+def test_a_node_that_can_not_join_ends_when_told(start: Callable[..., Process]) -> None:
+    node = start("counting:app", "--slots", "1", "--set", "coordinator_url=redis://127.0.0.1:1")
+    node.wait_for("can't join yet")
+    assert node.end() == 0
+    node.wait_for("node ended before it could join")

@@ -159,7 +159,17 @@ async def _first(*works: Coroutine[Any, Any, Any]) -> None:
 
 
 async def _live(node: Node, told: asyncio.Event, bound: Any) -> None:
-    await node.start()
+    starting = asyncio.ensure_future(node.start())
+    asking = asyncio.ensure_future(told.wait())
+    await asyncio.wait((starting, asking), return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        await asyncio.wait((starting,), timeout=ENDING_S)
+    asking.cancel()
+    if not starting.done():
+        starting.cancel()
+        bound.warning("node ended before it could join")
+        return
+    starting.result()
     gc.freeze()
     gc.set_threshold(*GARBAGE)
     bound.info("node runs")

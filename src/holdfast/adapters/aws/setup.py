@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from holdfast.adapters.aws.admin import Finding, Made, check_queue, create_queues
 from holdfast.adapters.aws.channel import RedrivePolicy, dead_letter_name
-from holdfast.adapters.aws.client import Refused
+from holdfast.adapters.aws.client import DENIED, Refused
 from holdfast.adapters.aws.sqs import MISSING, NoSuchQueue, Sqs
 from holdfast.adapters.aws.url import SqsUrl
-from holdfast.errors import ConfigError, HoldfastError
+from holdfast.errors import ConfigError, OutcomeUnknown, Unavailable
 
 ANY = "*"
 QUEUE_ACTIONS = (
@@ -47,28 +47,23 @@ class SqsSetup:
         return await check_queue(self._sqs, self._url.queue(stream), visibility_s=visibility_s)
 
     async def lacking(self, stream: str) -> str:
-        """What is missing beside a stream's queue, in words, or nothing. What these credentials may not look
-        for counts as there. Raises NoSuchQueue if it is the queue itself."""
+        """What is missing beside a stream's queue, in words, or nothing. What can't be asked now, or not by
+        these credentials, counts as there. Raises ConfigError if it is the queue itself, the region, or
+        credentials that are accepted."""
         queue = self._url.queue(stream)
-        try:
-            name, dead, account = await self._look(queue)
-        except NoSuchQueue:
-            raise
-        except HoldfastError:
-            return ""
-        with contextlib.suppress(HoldfastError):
+        with _what_may_be_asked():
+            name, account = await self._dead_letter_queue(queue)
             try:
-                await self._sqs.queue_url(dead, account)
+                await self._sqs.queue_url(name, account)
             except NoSuchQueue:
                 return (
-                    f"queue {name!r} has no dead-letter queue {dead!r}: what can't be handled comes again and"
-                    " again until there is one; make it with 'holdfast queues create'"
+                    f"queue {queue!r} has no dead-letter queue {name!r}: what can't be handled comes again"
+                    " and again until there is one; make it with 'holdfast queues create'"
                 )
         return ""
 
-    async def _look(self, queue: str) -> tuple[str, str, str]:
-        """A queue's name, and name and account of its dead-letter queue."""
-        name = queue.rpartition("/")[2]
+    async def _dead_letter_queue(self, queue: str) -> tuple[str, str]:
+        """Name and account of the queue for a queue's dead letters."""
         try:
             url = queue if "/" in queue else await self._sqs.queue_url(queue)
             there = await self._sqs.attributes(url, "RedrivePolicy")
@@ -78,7 +73,7 @@ class SqsSetup:
                     f"there is no SQS queue {queue!r}: make it with 'holdfast queues create'"
                 ) from error
             raise
-        return name, *RedrivePolicy.of(there).target(name)
+        return RedrivePolicy.of(there).target(queue.rpartition("/")[2])
 
     async def identity(self) -> str:
         """Region and source of the credentials, for people. Raises ConfigError, Unavailable."""
@@ -101,6 +96,18 @@ class SqsSetup:
                 for each in (name, dead_letter_name(name))
             ]
         return {"Sid": "HoldfastQueues", "Effect": "Allow", "Action": list(QUEUE_ACTIONS), "Resource": arns}
+
+
+@contextlib.contextmanager
+def _what_may_be_asked() -> Iterator[None]:
+    """Passes over what is not allowed, or not reached at present."""
+    try:
+        yield
+    except (Unavailable, OutcomeUnknown):
+        pass
+    except Refused as error:
+        if not DENIED.search(error.code):
+            raise
 
 
 def object_statements(bucket: str, prefix: str, region: str = ANY) -> list[dict[str, Any]]:
