@@ -299,6 +299,29 @@ async def blobs(server: RedisServer) -> list[str]:
         return [key async for key in redis.scan_iter("*:blob:*")]
 
 
+async def test_a_full_server_changes_nothing_and_can_be_relieved(
+    state: RedisState, redis_server: RedisServer
+) -> None:
+    before = await committed(state, state=LARGE, results=(Result("0:1", b"r"),), identities=("a",), window=5)
+    async with redis_server.client() as redis:
+        await redis.config_set("maxmemory", 1)
+        try:
+            for content in (None, b"small", LARGE):
+                with pytest.raises(Unavailable, match="memory"):
+                    await state.commit(
+                        next_commit(before, state=content, clear_state=True, results=(Result("0:2", b"r"),))
+                    )
+            with pytest.raises(Unavailable, match="memory"):
+                await state.open(KEY, before.epoch, "member-b")
+            assert await standing(state) == before
+            assert len(await state.results(0, 10)) == 1
+            assert await state.expire(1e11, 1e11) == (1, 1)
+        finally:
+            await redis.config_set("maxmemory", 0)
+    after = await standing(state)
+    assert (after.epoch, after.number, after.state) == (before.epoch, 1, None)
+
+
 # --- shards
 
 

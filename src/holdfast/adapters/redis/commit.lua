@@ -4,62 +4,70 @@
 --   state (set) or its size (blob); then identities, then name and body of each result
 local FIXED = 18
 local shard, checkpoint, recent, idle, logs, log, names, blob = unpack(KEYS)
-local wrong = misplaced(shard, ARGV[1])
-if wrong then return wrong end
-local stands = redis.call('HMGET', checkpoint, 'epoch', 'number', 'id', 'head', 'openings', 'done', 'skipped', 'blob')
+local known = redis.call('HMGET', shard, 'shards', 'last')
+if known[1] ~= ARGV[1] then return {'shards', known[1] or ''} end
+local stands = redis.call('HMGET', checkpoint,
+  'epoch', 'number', 'id', 'head', 'openings', 'done', 'skipped', 'blob', 'window')
 if stands[1] ~= ARGV[5] then return {'fenced', stands[1] or '0'} end
 local number = stands[2] or '0'
 if number == ARGV[7] and stands[3] == ARGV[8] then return {'ok', 'again'} end
 if number ~= ARGV[6] then return {'number', number, stands[1]} end
 local fate = ARGV[17]
-if fate == 'blob' then
-  if redis.call('STRLEN', blob) ~= tonumber(ARGV[18]) then return {'lost'} end
-  redis.call('PERSIST', blob)
-end
+if fate == 'blob' and redis.call('STRLEN', blob) ~= tonumber(ARGV[18]) then return {'lost'} end
 
 local now = now_us()
-redis.call('HSET', checkpoint, 'number', ARGV[7], 'id', ARGV[8], 'at', text(now), 'detail', ARGV[9],
+local changes = {'number', ARGV[7], 'id', ARGV[8], 'at', text(now), 'detail', ARGV[9], 'window', ARGV[14],
   'done', text((stands[6] or 0) + ARGV[11]),
-  'skipped', text(math.min((stands[7] or 0) + ARGV[12], tonumber(ARGV[13]))))
-redis.call('ZADD', idle, text(now), ARGV[3])
-
-if ARGV[10] == '' then
-  if stands[4] then redis.call('HDEL', checkpoint, 'head', 'openings') end
-elseif ARGV[10] ~= stands[4] then
-  redis.call('HSET', checkpoint, 'head', ARGV[10], 'openings', 1)
+  'skipped', text(math.min((stands[7] or 0) + ARGV[12], tonumber(ARGV[13])))}
+local function change(field, value)
+  changes[#changes + 1] = field
+  changes[#changes + 1] = value
 end
 
-if fate ~= 'keep' and stands[8] then
-  redis.call('UNLINK', stands[8])
-  redis.call('HDEL', checkpoint, 'blob')
+if ARGV[10] ~= '' and ARGV[10] ~= stands[4] then
+  change('head', ARGV[10])
+  change('openings', 1)
 end
 if fate == 'set' then
-  redis.call('HSET', checkpoint, 'state', ARGV[18], 'version', ARGV[16])
+  change('state', ARGV[18])
+  change('version', ARGV[16])
 elseif fate == 'blob' then
-  redis.call('HDEL', checkpoint, 'state')
-  redis.call('HSET', checkpoint, 'blob', blob, 'version', ARGV[16])
-elseif fate == 'clear' then
-  redis.call('HDEL', checkpoint, 'state')
+  change('blob', blob)
+  change('version', ARGV[16])
+end
+-- The first change is one that a server without memory refuses: then there is none.
+redis.call('HSET', checkpoint, unpack(changes))
+redis.call('ZADD', idle, text(now), ARGV[3])
+if ARGV[10] == '' and stands[4] then redis.call('HDEL', checkpoint, 'head', 'openings') end
+if fate ~= 'keep' then
+  if stands[8] then redis.call('UNLINK', stands[8]) end
+  if stands[8] and fate ~= 'blob' then redis.call('HDEL', checkpoint, 'blob') end
+  if fate ~= 'set' then redis.call('HDEL', checkpoint, 'state') end
+  if fate == 'blob' then redis.call('PERSIST', blob) end
 end
 
 local window, identities = tonumber(ARGV[14]), tonumber(ARGV[15])
 if window > 0 then
   for i = FIXED + 1, FIXED + identities do redis.call('RPUSH', recent, ARGV[i]) end
   redis.call('LTRIM', recent, -window, -1)
-else
+elseif stands[9] and stands[9] ~= '0' then
   redis.call('DEL', recent)
 end
 
 local first = FIXED + identities + 1
 if #ARGV >= first then
-  if redis.call('EXISTS', log) == 0 then redis.call('XADD', logs, '*', 'stream', ARGV[4]) end
   -- Numbers grow with time, so that those of results that were lost don't return; each shard has its own.
   local shards, remainder = tonumber(ARGV[1]), tonumber(ARGV[2])
-  local last = math.max((redis.call('HGET', shard, 'last') or 0) + 1, now)
+  local last = math.max((known[2] or 0) + 1, now)
   last = last + (remainder - last) % shards
   for i = first, #ARGV, 2 do
     local cursor = text(last)
-    redis.call('XADD', log, cursor .. '-0', 'k', ARGV[3], 'e', ARGV[5], 'n', ARGV[i], 'b', ARGV[i + 1])
+    local added = redis.call('XADD', log, 'NOMKSTREAM', cursor .. '-0',
+      'k', ARGV[3], 'e', ARGV[5], 'n', ARGV[i], 'b', ARGV[i + 1])
+    if not added then
+      redis.call('XADD', logs, '*', 'stream', ARGV[4])
+      redis.call('XADD', log, cursor .. '-0', 'k', ARGV[3], 'e', ARGV[5], 'n', ARGV[i], 'b', ARGV[i + 1])
+    end
     redis.call('HSET', names, ARGV[i], cursor)
     last = last + shards
   end

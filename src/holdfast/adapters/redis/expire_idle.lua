@@ -5,10 +5,12 @@
 local keys = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '(' .. ARGV[1], 'LIMIT', 0, ARGV[2])
 for _, key in ipairs(keys) do
   local checkpoint = ARGV[3] .. key
-  local left = redis.call('HMGET', checkpoint, 'epoch', 'number', 'id', 'blob')
-  redis.call('DEL', checkpoint, ARGV[4] .. key)
-  if left[4] then redis.call('UNLINK', left[4]) end
-  if left[1] then redis.call('HSET', checkpoint, 'epoch', left[1], 'number', left[2], 'id', left[3]) end
+  local blob = redis.call('HGET', checkpoint, 'blob')
+  if blob then redis.call('UNLINK', blob) end
+  redis.call('DEL', ARGV[4] .. key)
+  -- All but epoch, number and id. Nothing here needs memory, so that a full server can be relieved.
+  redis.call('HDEL', checkpoint, 'member', 'at', 'detail', 'window', 'done', 'skipped', 'head', 'openings',
+    'suspects', 'version', 'state', 'blob')
   redis.call('ZREM', KEYS[1], key)
 end
 return #keys
