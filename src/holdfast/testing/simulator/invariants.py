@@ -52,6 +52,7 @@ def check(world: World, unfinished: str) -> list[str]:
             wrong += _queued(world, event, streams)
     for key, handled in streams.handled.items():
         wrong += _chain(world, key, handled)
+    wrong += _answers(world, streams)
     wrong += _lapses(world)
     wrong += _all_told(world, streams, unfinished)
     wrong += _hot(world)
@@ -168,6 +169,20 @@ def _all_told(world: World, streams: Streams, unfinished: str) -> list[str]:
         told = json.dumps([key, planned.run, planned.seq]) in bodies
         if not told and body_of(planned) not in letters:
             wrong.append(f"{key}: run {planned.run} seq {planned.seq} is lost")
+    return wrong
+
+
+def _answers(world: World, streams: Streams) -> list[str]:
+    """What a client was told is what was committed for its message."""
+    wrong: list[str] = []
+    for planned, answer in world.answers.items():
+        key = f"{STREAM}/{planned.key}"
+        told = json.loads(answer) if answer is not None else None
+        mine = [r for _, r in streams.handled[key] if (r["run"], r["seq"]) == (planned.run, planned.seq)]
+        if [told] != mine:
+            wrong.append(
+                f"{key}: a client of run {planned.run} seq {planned.seq} was told {told}, not {mine}"
+            )
     return wrong
 
 

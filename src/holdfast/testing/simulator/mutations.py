@@ -17,13 +17,14 @@ from holdfast.adapters.memory.coordinator import MemoryCoordinator
 from holdfast.core import commands, ledger
 from holdfast.core.held import Held, Letter
 from holdfast.core.ledger import Checkpoint
-from holdfast.core.message import Life
+from holdfast.core.message import Life, Place
 from holdfast.core.owner import Entry, Owner
 from holdfast.core.sequencer import Sequencer
 from holdfast.errors import HoldfastError, OutcomeUnknown
 from holdfast.runtime.keeper import Keeper
 from holdfast.runtime.router import Custody, Router
 from holdfast.streams.owners import Owned, Owners
+from holdfast.streams.requests import Answer, Requests, Waiting
 
 
 class Mutation(msgspec.Struct, frozen=True):
@@ -89,6 +90,10 @@ async def _believe_unknown(self: Owners, entry: Owned, generation: int, command:
     self._answer(entry, generation, entry.owner.committed)
 
 
+async def _forget_results(self: Requests, key: str, place: Place, waiting: Waiting) -> Answer:
+    return Answer(waiting.held.result if waiting.held else None, 0)
+
+
 async def _hold_on(self: Keeper, holding: Any, now: float) -> None:
     pass
 
@@ -144,6 +149,9 @@ RULES: dict[str, Mutation] = {
         lambda *_: True,
     ),
     "reissue": Mutation("a message is sent again before its queue shows it", Keeper, "_reissue", _hold_on),
+    "stored-result": Mutation(
+        "a request that comes again gets the stored result", Requests, "_answer", _forget_results
+    ),
     "poison-count": Mutation("a message that kills nodes is passed over", Owner, "started", _count_nothing),
 }
 

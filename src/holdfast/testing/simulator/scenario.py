@@ -67,6 +67,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     receives: int
     """How many receives a node may have under way."""
     linger_s: float
+    clients: float
+    """The share of messages that clients bring themselves."""
     weather: Weather
     drift: float
     messages: tuple[Planned, ...]
@@ -105,6 +107,7 @@ def make(seed: int) -> Scenario:
         hold_max_s=math.inf if fifo else random.choice((math.inf, HOLD_MAX_S)),
         receives=random.choice((1, 4)),
         linger_s=random.choice((0.0, 0.05)),
+        clients=0.0 if fifo else random.choice((0.0, 0.0, 0.5, 1.0)),
         weather=weather,
         drift=random.choice((0.0, 0.0, 0.004)),
         messages=_messages(random, kind),

@@ -15,8 +15,9 @@ from holdfast.adapters.memory.queue import MemoryQueue, Stored
 from holdfast.adapters.memory.slots import MemorySlot, MemorySlots
 from holdfast.adapters.memory.state import MemoryState
 from holdfast.core.ledger import Commit
+from holdfast.core.message import Place
 from holdfast.core.retry import Backoff
-from holdfast.errors import Fenced
+from holdfast.errors import Fenced, HoldfastError, SetAside
 from holdfast.ports.coordinator import Claim
 from holdfast.ports.peer import Handler
 from holdfast.ports.queue import Outgoing
@@ -47,6 +48,8 @@ GAP_HEAL_LIMIT_S = 5000.0
 TIMEOUT_S = 3.0
 MAX_STARTS = 10
 TROUBLE_MARGIN_S = 1.0
+ASK_S = 4.0
+"""How long a client waits for one answer."""
 FOREVER_S = 1e9
 
 LIMITS = Limits(
@@ -323,6 +326,9 @@ class World:
         self._duplicate_until = 0.0
         self.doubled: dict[str, None] = {}
         self.troubles: list[tuple[str, float, float]] = []
+        self.asking: dict[Planned, None] = {}
+        self.answers: dict[Planned, bytes | None] = {}
+        self._clients = scenario.random("clients")
 
     def trouble(self, node: SimNode, for_s: float = 0.0) -> None:
         """Note that something is done to a node, so that it answers for nothing meanwhile."""
@@ -379,7 +385,40 @@ class World:
         loop = asyncio.get_running_loop()
         for message in self.scenario.messages:
             await asyncio.sleep(max(0.0, message.at_s - loop.time()))
-            await self.queue.send([Outgoing(body_of(message), {}, key=message.key)])
+            if self._clients.random() < self.scenario.clients:
+                self.asking[message] = None
+                self.spawn(self._ask(message))
+            else:
+                await self.queue.send([Outgoing(body_of(message), {}, key=message.key)])
+
+    async def _ask(self, message: Planned) -> None:
+        """A client brings its message to any node, follows where it is sent, and asks again until it has an
+        answer."""
+        key = f"{STREAM}/{message.key}"
+        place = Place(message.run, message.seq)
+        if self.scenario.kind == "absent":
+            place = Place(message.run, 0, f"client {message.seq}")
+        while message in self.asking:
+            node = self.nodes[self._clients.choice(sorted(self.nodes))]
+            process = node.work.requests.process(STREAM, key, place, body_of(message), {}, ASK_S)
+            asked = asyncio.ensure_future(process)
+            await asyncio.wait({asked}, timeout=2 * ASK_S)
+            if not asked.done():
+                asked.cancel()
+                self.counts["no answer"] += 1
+            elif asked.cancelled():
+                self.counts["no answer"] += 1
+            elif (error := asked.exception()) is None:
+                self.answers[message] = asked.result().result
+                del self.asking[message]
+            elif isinstance(error, SetAside):
+                del self.asking[message]
+            elif not isinstance(error, HoldfastError):
+                self.failures.append((node.name, error))
+                del self.asking[message]
+            else:
+                self.counts["asked again"] += 1
+            await asyncio.sleep(self._clients.uniform(0.05, 1.0))
 
     async def strike(self, fault: Fault) -> None:
         """Let one fault happen."""
@@ -500,9 +539,11 @@ class World:
         deadline = loop.time() + limit_s
         while loop.time() < deadline:
             await self._resume_parked()
-            if not self.queue.messages and not self._waiting_letters():
+            if not self.queue.messages and not self._waiting_letters() and not self.asking:
                 return ""
             await asyncio.sleep(0.5)
+        if self.asking:
+            return f"{len(self.asking)} clients without an answer: {list(self.asking)[:4]}"
         left = [json.loads(m.body) for m in self.queue.messages.values()]
         return f"{len(left)} messages still there {limit_s:g} s after healing: {left[:4]}"
 
