@@ -4,9 +4,11 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from holdfast import adapters
 from holdfast.app import App
 from holdfast.config import load
 from holdfast.errors import ConfigError
@@ -208,6 +210,9 @@ async def test_streams_never_share_a_queue_of_sqs() -> None:
 async def test_a_missing_library_is_named_with_its_extra(
     setting: str, url: str, library: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for name, package in [*vars(adapters).items()]:
+        if isinstance(package, ModuleType):
+            monkeypatch.setattr(adapters, name, package)  # so that it is put back afterwards
     for name in [name for name in sys.modules if name.startswith(("holdfast.adapters.", library))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, library, None)

@@ -161,7 +161,7 @@ class Services:
     async def state_risks(self) -> list[Risk]:
         """What the settings of the state store's servers put at risk. Raises Unavailable."""
         store = self.state()
-        if urlsplit(self.config.state_url).scheme not in REDIS_SCHEMES:
+        if self.config.state_url.partition(":")[0] not in REDIS_SCHEMES:
             return []
         from holdfast.adapters.redis.state import RedisState  # noqa: PLC0415
 

@@ -81,8 +81,9 @@ def parse(url: str) -> RedisAddress:
     if scheme not in _KINDS:
         raise ConfigError(f"{scheme[:30] or 'nothing'!r} is no kind of Redis; write {FORMS}")
     kind, tls = _KINDS[scheme]
-    parts = urlsplit(f"redis://{rest}")
-    credentials, _, hosts = parts.netloc.rpartition("@")
+    authority = re.split("[/?#]", rest, maxsplit=1)[0]
+    parts = urlsplit(f"//{rest.removeprefix(authority)}")  # it wants one host, where there may be many
+    credentials, _, hosts = authority.rpartition("@")
     if "@" in parts.path + parts.query + parts.fragment:
         raise ConfigError(
             f"{scheme}: the password holds a character that a URL can't (/ ? #): percent-encode it"

@@ -55,13 +55,14 @@ class ZooKeeperAddress:
 
 def parse(url: str) -> ZooKeeperAddress:
     """The address in a URL. Raises ConfigError that names what is wrong and what to write."""
-    scheme, _, _ = url.partition("://")
+    scheme, _, rest = url.partition("://")
     if scheme != SCHEME:
         raise ConfigError(f"{scheme[:30] or 'nothing'!r} is no ZooKeeper; write {FORM}")
-    parts = urlsplit(url)
+    authority = re.split("[/?#]", rest, maxsplit=1)[0]
+    parts = urlsplit(f"//{rest.removeprefix(authority)}")  # it wants one host, where there may be many
     if "@" in parts.path + parts.query + parts.fragment or parts.fragment:
         raise ConfigError(f"{SCHEME}: a password or a path holds one of @ / ? #: percent-encode it")
-    credentials, _, hosts = parts.netloc.rpartition("@")
+    credentials, _, hosts = authority.rpartition("@")
     username, _, password = credentials.partition(":")
     if credentials and not (username and password):
         raise ConfigError(f"{SCHEME}: user and password go together; write {FORM}")

@@ -21,7 +21,7 @@ from holdfast.testing.servers.loopback import HOST, free_port
 
 START_TIMEOUT_S = 60.0
 ASK_TIMEOUT_S = 2.0
-POLL_S = 0.01
+POLL_S = 0.02
 LOG_LINES = 20
 
 
@@ -122,8 +122,9 @@ class Server(ABC):
             self._lifeline = None
 
     def pause(self) -> None:
-        """Have it stand still (SIGSTOP): connections open, nothing is answered."""
+        """Have it stand still (SIGSTOP): connections open, nothing is answered any more."""
         self._signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         """Let it go on after ``pause``."""
