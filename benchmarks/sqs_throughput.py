@@ -16,9 +16,9 @@ import argparse
 import asyncio
 import json
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import psutil
 
@@ -136,8 +136,8 @@ async def measure(frames: int, slots: int, rounds: int, full: bool, report: Repo
     rates: dict[str, list[Rate]] = {}
     async with sqs_server() as server:
         for number in range(rounds):
-            for name, rating in contenders(server, frames, slots, full, number).items():
-                rates.setdefault(name, []).append(await rating)
+            for name, rate in contenders(server, frames, slots, full, number).items():
+                rates.setdefault(name, []).append(await rate())
                 report.say(f"    {name} {rates[name][-1].told()}")
         calls = {
             name: min([await cpu_per_call(name, frames // 4, number) for number in range(rounds)])
@@ -161,13 +161,14 @@ async def measure(frames: int, slots: int, rounds: int, full: bool, report: Repo
 
 def contenders(
     server: Server, frames: int, slots: int, full: bool, number: int
-) -> dict[str, Coroutine[Any, Any, Rate]]:
-    """Each with its name."""
-    rated = {"holdfast": node(server, f"node-{number}", frames, slots)}
+) -> dict[str, Callable[[], Awaitable[Rate]]]:
+    """How each is measured, by its name."""
+    rated: dict[str, Callable[[], Awaitable[Rate]]] = {}
+    rated["holdfast"] = partial(node, server, f"node-{number}", frames, slots)
     for name, many in PEERS.items():
         for workers in many if full else many[:2]:
             queue = f"{name}-{workers}-{number}"
-            rated[f"{name}, {workers}"] = consumer(server, name, queue, frames // 2, workers)
+            rated[f"{name}, {workers}"] = partial(consumer, server, name, queue, frames // 2, workers)
     return rated
 
 
