@@ -320,19 +320,29 @@ async def test_a_server_that_forgot_everything_is_joined_anew(
 ) -> None:
     monkeypatch.setattr(session, "PAST_S", 0.2)
     await coordinator.join(A, TTL_S)
-    await coordinator.claim("s/k", A.id)
+    claim = await coordinator.claim("s/k", A.id)
     number, _ = await coordinator.watch(-1, 0)
     await zookeeper_server.restart(empty=True)
-    await lost(lambda: coordinator.renew(A, TTL_S))
-    await insist(lambda: coordinator.join(B, TTL_S))
-    assert await insist(coordinator.members) == [B]
-    claim = await insist(lambda: coordinator.claim("s/k", B.id))
     async with asyncio.timeout(PATIENCE_S):
         while (await coordinator.watch(number, PATIENCE_S))[0] >= 0:
             pass
-    number, _ = await coordinator.watch(-1, 0)
-    await coordinator.release(claim)
-    await until(coordinator, number, lambda change: change.claim is not None and not change.claim.member)
+    assert await insist(coordinator.members) == []
+    assert await insist(coordinator.claims) == []
+    assert await coordinator.lookup("s/k") is None
+    assert await coordinator.evict(B.id) is False
+    with pytest.raises(Unavailable, match="NoNode"):
+        await coordinator.release(claim)
+    await lost(lambda: coordinator.renew(A, TTL_S))
+    await insist(lambda: coordinator.join(B, TTL_S))
+    assert await coordinator.members() == [B]
+    seen: list[Change] = []
+    async with asyncio.timeout(PATIENCE_S):
+        while not seen:  # it may have to begin again once more, now that there is something to watch
+            number, _ = await coordinator.watch(-1, 0)
+            assert await coordinator.release(await coordinator.claim("s/k", B.id)) is True
+            _, seen = await coordinator.watch(number, 1.0)
+    assert seen[0].claim is not None
+    assert (seen[0].claim.key, seen[0].claim.member) == ("s/k", B.id)
 
 
 async def test_operations_go_on_without_the_leader(

@@ -133,17 +133,20 @@ class Feed:
                 self._reading = asyncio.create_task(self._read())
 
     async def _read(self) -> None:
+        lost = False
         while True:
             self._rung.clear()
             patience_s = None
             try:
+                if lost:
+                    await self._find_end()
+                    self._miss()  # again, for those who began again before
+                    lost = False
                 await self._catch_up()
             except _Missed:
                 self._miss()
-                with contextlib.suppress(HoldfastError, NoNodeError):
-                    await self._find_end()
-                patience_s = RETRY_S
-            except (HoldfastError, NoNodeError):
+                lost, patience_s = True, RETRY_S
+            except HoldfastError:
                 patience_s = RETRY_S  # a connection that comes back rings as well
             await self._clock.wait(self._rung, patience_s)
 
@@ -207,13 +210,17 @@ class Feed:
         }
 
     async def _find_end(self) -> None:
-        """Go to the end of the log: the change whose successor isn't there."""
+        """Go to the end of the log: the change whose successor isn't there. Raises Unavailable if there is
+        no log."""
+        before, names = None, set[str]()
         while True:
-            _, before = await self._session.get(layout.CHANGES, self.ring)
-            names = set(await self._session.children(layout.CHANGES))
-            _, stat = await self._session.get(layout.CHANGES, self.ring)
-            if (before.version, before.czxid) == (stat.version, stat.czxid):
+            stat = await self._session.exists(layout.CHANGES, self.ring)
+            if stat is None:
+                raise Unavailable(f"{layout.CHANGES} is missing; a node that joins makes it anew")
+            if before == (stat.version, stat.czxid):
                 break
+            before = (stat.version, stat.czxid)
+            names = set(await self._session.children(layout.CHANGES))
         ends = [name for name in names if layout.after(name) not in names]
         self._name = layout.change_name(-1) if not ends else await self._newest(ends)
         self._origin, self._version = stat.czxid, stat.version
@@ -227,9 +234,9 @@ class Feed:
     async def _read_log(self) -> list[tuple[Entry, int]]:
         """Changes that follow those read before, with their zxids; some at a time, none at the end. Raises
         _Missed if they aren't there."""
-        _, stat = await self._session.get(layout.CHANGES, self.ring)
-        news = (stat.version - self._version) % 2**32
-        if stat.czxid != self._origin or news > LOGGED:
+        stat = await self._session.exists(layout.CHANGES, self.ring)
+        news = (stat.version - self._version) % 2**32 if stat is not None else 0
+        if stat is None or stat.czxid != self._origin or news > LOGGED:
             raise _Missed
         count = min(news, READ_TOGETHER)
         names = [self._name]

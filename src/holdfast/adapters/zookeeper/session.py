@@ -226,9 +226,12 @@ class Session:
         return await self._read("exists", self._ready().exists_async(path, self._watcher(watch)))
 
     async def children(self, path: str, watch: Callable[[], None] | None = None) -> list[str]:
-        """The names in a directory."""
+        """The names in a directory; none if it is missing, and then ``watch`` isn't called."""
         call = self._ready().get_children_async(path, self._watcher(watch))
-        names: list[str] = await self._read("getChildren", call)
+        try:
+            names: list[str] = await self._read("getChildren", call)
+        except NoNodeError:
+            return []
         return names
 
     async def get_all(self, paths: Iterable[str]) -> list[tuple[bytes, Any] | None]:
@@ -242,9 +245,12 @@ class Session:
     # --- writes
 
     async def create(self, path: str, data: bytes, *, sequence: bool = False) -> str:
-        """Make an ephemeral znode; returns its path."""
+        """Make an ephemeral znode; returns its path. Raises Unavailable if the directory is missing."""
         call = self._ready().create_async(path, data, ephemeral=True, sequence=sequence)
-        return str(await self._write("create", call))
+        try:
+            return str(await self._write("create", call))
+        except NoNodeError as error:
+            raise self._translated(error, wrote=False) from error
 
     async def set(self, path: str, data: bytes, version: int = -1) -> Any:
         """Write a znode; returns its stat."""

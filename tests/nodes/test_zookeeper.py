@@ -1,0 +1,97 @@
+"""Nodes whose coordinator is ZooKeeper, and what becomes of streams when it, or a node, is hurt."""
+
+import signal
+import time
+from collections.abc import Callable
+
+from tests.nodes.cluster import Cluster
+from tests.nodes.conftest import MakeCluster
+from tests.nodes.test_failures import KEYS, owned
+
+from holdfast.testing.servers import ZooKeeperEnsemble, ZooKeeperServer
+
+TTL_S = 3.0
+LONG_S = 20.0
+FOREVER_S = 60.0
+
+
+def more_results(cluster: Cluster, count: int = 30) -> Callable[[], bool]:
+    """True once every stream has so many more results than now."""
+    goals = {key: len(cluster.results[key]) + count for key in KEYS}
+    return lambda: all(len(cluster.results[key]) >= goal for key, goal in goals.items())
+
+
+async def test_a_killed_node_is_replaced_on_evidence(
+    make_cluster: MakeCluster, zookeeper_server: ZooKeeperServer
+) -> None:
+    cluster = make_cluster(coordinator_url=zookeeper_server.url, ttl_s=FOREVER_S)
+    await cluster.start("a", "b", "c")
+    async with cluster.load(KEYS, 300):
+        await cluster.until(more_results(cluster))
+        await owned(cluster, "b")
+        cluster.nodes["b"].signal(signal.SIGKILL)
+        await cluster.until(more_results(cluster, 100))
+    await cluster.check(alive=["a", "c"])
+
+
+async def test_a_node_stopped_past_its_ttl_commits_nothing_when_it_goes_on(
+    make_cluster: MakeCluster, zookeeper_server: ZooKeeperServer
+) -> None:
+    cluster = make_cluster(coordinator_url=zookeeper_server.url, ttl_s=TTL_S, visibility_s=6.0)
+    await cluster.start("a", "b")
+    a = cluster.nodes["a"]
+    async with cluster.load(KEYS, 150):
+        await cluster.until(more_results(cluster))
+        lost = await owned(cluster, "a")
+        a.order("stop-before-commit")
+        await a.stopped()
+        epochs = {key: cluster.results[key][-1].epoch for key in lost}
+        await cluster.until(lambda: all(cluster.results[key][-1].epoch > epochs[key] for key in lost))
+        a.signal(signal.SIGCONT)
+        await a.until_said("joined", times=2)
+    await cluster.check(alive=["a", "b"])
+    assert await a.metric("holdfast_fenced_total") >= 1
+
+
+async def test_a_drained_node_hands_over_without_a_gap(
+    make_cluster: MakeCluster, zookeeper_server: ZooKeeperServer
+) -> None:
+    cluster = make_cluster(coordinator_url=zookeeper_server.url, ttl_s=FOREVER_S)
+    await cluster.start("a", "b")
+    async with cluster.load(KEYS, 200):
+        await cluster.until(more_results(cluster))
+        await owned(cluster, "a")
+        cluster.nodes["a"].signal(signal.SIGTERM)
+        assert await cluster.nodes["a"].ended() == 0
+    await cluster.check(alive=["b"])
+    (drained,) = cluster.nodes["a"].said("drained")
+    assert (drained["given_back"], drained["left"]) == (0, 0)
+
+
+async def test_the_loss_of_the_leader_is_not_noticed(
+    make_cluster: MakeCluster, zookeeper_ensemble: ZooKeeperEnsemble
+) -> None:
+    cluster = make_cluster(coordinator_url=zookeeper_ensemble.url, ttl_s=LONG_S)
+    await cluster.start("a", "b")
+    async with cluster.load(KEYS, 400):
+        await cluster.until(more_results(cluster))
+        (await zookeeper_ensemble.led()).kill()
+        await cluster.until(more_results(cluster, 100))
+        await zookeeper_ensemble.heal()
+    await cluster.check(alive=["a", "b"])
+    assert [len(cluster.nodes[name].said("joined")) for name in "ab"] == [1, 1]
+
+
+async def test_a_server_that_forgot_everything_is_joined_anew(
+    make_cluster: MakeCluster, zookeeper_server: ZooKeeperServer
+) -> None:
+    cluster = make_cluster(coordinator_url=zookeeper_server.url, ttl_s=FOREVER_S)
+    await cluster.start("a", "b")
+    async with cluster.load(KEYS, 200):
+        await cluster.until(more_results(cluster))
+        await zookeeper_server.restart(empty=True)
+        forgotten_at = time.monotonic()
+        for name in "ab":
+            await cluster.nodes[name].until_said("joined", times=2)
+        assert time.monotonic() - forgotten_at < LONG_S
+    await cluster.check(alive=["a", "b"])
