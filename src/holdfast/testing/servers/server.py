@@ -123,8 +123,9 @@ class Server(ABC):
 
     def pause(self) -> None:
         """Have it stand still (SIGSTOP): connections open, nothing is answered any more."""
-        self._signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        if self.alive:
+            self._signal(signal.SIGSTOP)
+            os.waitpid(self.pid, os.WUNTRACED)
 
     def resume(self) -> None:
         """Let it go on after ``pause``."""
