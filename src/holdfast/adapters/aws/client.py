@@ -1,5 +1,5 @@
 """One AWS service, called over kept-alive connections: botocore says where, as whom and how it is signed;
-aiohttp sends, but for the small calls that are made all the time (``posts``).
+aiohttp sends.
 
 A call that was answered with an error of the service raises Refused, unless another try may help. Tries
 follow the AWS conventions (``AWS_MAX_ATTEMPTS``, three by default), with exponential pauses and full jitter.
@@ -34,7 +34,6 @@ from botocore.utils import get_environ_proxies
 from yarl import URL
 
 from holdfast.adapters.aws.credentials import Credentials
-from holdfast.adapters.aws.posts import Posts, Unreached
 from holdfast.adapters.aws.signer import Draft, S3Signer, Signer
 from holdfast.errors import ConfigError, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
@@ -185,7 +184,6 @@ class AwsClient:
         self._place: Place | None = None
         self._placing: asyncio.Task[Place] | None = None
         self._http: aiohttp.ClientSession | None = None
-        self._posts: Posts | None = None
         self._closed = False
 
     async def place(self) -> Place:
@@ -265,8 +263,6 @@ class AwsClient:
     async def close(self) -> None:
         """Drop the connections. Calls under way fail."""
         self._closed = True
-        if self._posts is not None:
-            self._posts.close()
         if self._http is not None:
             await self._http.close()
 
@@ -280,8 +276,6 @@ class AwsClient:
         timeout_s: float,
     ) -> Answer | Failure:
         self._meter.count(self.service, operation)
-        if url is place.endpoint and draft.method == "POST" and reader is None and place.proxy is None:
-            return await self._post(draft, place, timeout_s)
         try:
             async with self._session(place).request(
                 draft.method,
@@ -302,19 +296,6 @@ class AwsClient:
             return Failure(Cause.BROKEN, "", f"no answer in {timeout_s:g} s")
         except (aiohttp.ClientError, OSError) as error:
             return Failure(Cause.BROKEN, "", _words(error))
-        return answer if answer.status < 300 else judge(answer)
-
-    async def _post(self, draft: Draft, place: Place, timeout_s: float) -> Answer | Failure:
-        """As ``_try``, for the small calls that are made all the time."""
-        if self._posts is None:
-            self._posts = Posts(place.endpoint, place.tls, keep_s=KEEP_ALIVE_S, connect_s=CONNECT_S)
-        try:
-            said = await self._posts.post(draft.headers, draft.data, timeout_s)
-        except Unreached as error:
-            return Failure(Cause.UNREACHED, "", _words(error))
-        except OSError as error:
-            return Failure(Cause.BROKEN, "", _words(error))
-        answer = Answer(said.status, said.headers, said.body)
         return answer if answer.status < 300 else judge(answer)
 
     async def _may_try_again(self, failure: Failure, used: ReadOnlyCredentials) -> bool:
