@@ -112,6 +112,7 @@ def test_own_settings_win(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_own_url_names_all_three_services() -> None:
     config = load({"url": "sqlite:///own.db"})
     assert config.queue_url == config.coordinator_url == config.state_url == "sqlite:///own.db"
+    assert config.objects_url.startswith("file:")
 
 
 @pytest.mark.usefixtures("environment")
@@ -152,6 +153,7 @@ def test_redis(given: dict[str, str], url: str) -> None:
         ({"REDIS_HOST": "redis://h"}, ["REDIS_HOST is 'redis://h'", "a host's name"]),
         ({"REDIS_HOST": "h", "REDIS_PORT": "tcp://10.0.0.1:6379"}, ["REDIS_PORT is 'tcp://", "a port"]),
         ({"REDIS_HOST": "h", "REDIS_PORT": "65536"}, ["REDIS_PORT is '65536'"]),
+        ({"SQS_QUEUE_URL": "frames", "REDIS_HOST": "h"}, ["SQS_QUEUE_URL is 'frames'", "a queue's URL"]),
         ({"SQS_QUEUE_URL": QUEUE}, ["REDIS_HOST isn't", "set REDIS_HOST", "coordinator_url and state_url"]),
     ],
 )

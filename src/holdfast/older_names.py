@@ -45,18 +45,28 @@ def settings(
                 given[name] = Told(place[name].strip(), f"{name} in {source}")
     if not {QUEUE, HOST} & given.keys():
         return {}
-    told = {**_services(given, native), **_times(given, native)}
-    return {setting: value for setting, value in told.items() if setting not in native}
+    found = {**_services(given, native), **_times(given, native)}
+    return {setting: value for setting, value in found.items() if setting not in native}
+
+
+def told(source: str) -> bool:
+    """True if a setting's source is one of these names."""
+    return any(name in source for name in NAMES)
 
 
 def _services(given: Mapping[str, Told], native: Collection[str]) -> dict[str, Told]:
-    told = {}
-    if QUEUE in given:
-        told["objects_url"] = Told(ANY_BUCKET, f"the buckets that messages name, by {given[QUEUE].source}")
+    found = {}
     if "url" in native:  # it names the service of all three
-        return told
+        return found
     if QUEUE in given:
-        told["queue_url"] = given[QUEUE]
+        if not given[QUEUE].value.startswith(("https://", "http://")):
+            raise ConfigError(
+                f"{QUEUE} is {given[QUEUE].value!r}: it must be a queue's URL, such as"
+                " https://sqs.eu-west-1.amazonaws.com/123456789012/frames; Holdfast's queue_url may also be"
+                " sqs://eu-west-1/frames"
+            )
+        found["queue_url"] = given[QUEUE]
+        found["objects_url"] = Told(ANY_BUCKET, f"the buckets that messages name, by {given[QUEUE].source}")
         if HOST not in given and not {"coordinator_url", "state_url"} <= set(native):
             raise ConfigError(
                 f"{QUEUE} is set and {HOST} isn't: nodes on several hosts would share a queue and not know of"
@@ -65,8 +75,8 @@ def _services(given: Mapping[str, Told], native: Collection[str]) -> dict[str, T
             )
     if HOST in given:
         redis = Told(_redis_url(given), given[HOST].source)
-        told |= {"coordinator_url": redis, "state_url": redis}
-    return told
+        found |= {"coordinator_url": redis, "state_url": redis}
+    return found
 
 
 def _redis_url(given: Mapping[str, Told]) -> str:
@@ -81,16 +91,16 @@ def _redis_url(given: Mapping[str, Told]) -> str:
 
 
 def _times(given: Mapping[str, Told], native: Collection[str]) -> dict[str, Told]:
-    told = {}
+    found = {}
     if IDLE in given:
-        told["idle_timeout_s"] = given[IDLE]
+        found["idle_timeout_s"] = given[IDLE]
     if "ttl_s" in native:  # the interval belongs to a TTL that doesn't count
-        return told
+        return found
     if TTL in given:
-        told["ttl_s"] = given[TTL]
+        found["ttl_s"] = given[TTL]
     if RENEWAL in given and "renew_s" not in native:
-        told |= _renewal(given)
-    return told
+        found |= _renewal(given)
+    return found
 
 
 def _renewal(given: Mapping[str, Told]) -> dict[str, Told]:
@@ -108,7 +118,8 @@ def _renewal(given: Mapping[str, Told]) -> dict[str, Told]:
         return {"renew_s": Told(str(round(ttl_s / 3, 3)), source)}
     raise ConfigError(
         f"{RENEWAL} is {interval.value} and {TTL} is {given[TTL].value}: a lock would lapse before it is"
-        f" renewed, and another process would take the video; set {RENEWAL} to a third of {TTL} or leave it out"
+        f" renewed, and another process would take the video; set {RENEWAL} to a third of {TTL},"
+        " or leave it out"
     )
 
 

@@ -12,10 +12,11 @@ import structlog
 import uvloop
 from cyclopts import Parameter
 
+from holdfast import older_names
 from holdfast.cli import exits
 from holdfast.cli.children import Launcher
 from holdfast.cli.options import DEFAULTS, Options
-from holdfast.config import Config
+from holdfast.config import Config, explain
 from holdfast.errors import ConfigError
 from holdfast.runtime.node import Node
 from holdfast.runtime.supervisor import Supervisor
@@ -69,6 +70,10 @@ def run(
         nodes: Run so many nodes and keep them running.
     """
     config = options.load(node_name=name, host=host, port=port, advertise=advertise, slots=slots)
+    if older := {
+        setting.name: setting.source for setting in explain(config) if older_names.told(setting.source)
+    }:
+        log.info("older names count", **older)
     if nodes is None:
         return uvloop.run(serve(app, config))
     return uvloop.run(supervise(app, config, nodes, options))

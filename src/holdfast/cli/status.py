@@ -59,14 +59,15 @@ async def status(
 
 
 class QueueStatus(msgspec.Struct):
-    """One stream's queue: messages in it by what they wait for, and the age of the oldest."""
+    """One stream's queue: messages in it by what they wait for, and the age of the oldest, where the queue
+    tells it."""
 
     stream: str
     ready: int
     in_flight: int
     delayed: int
     dead: int
-    lag_s: float
+    lag_s: float | None
 
 
 class StreamStatus(msgspec.Struct):
@@ -106,8 +107,10 @@ async def survey(services: Services, only: tuple[str, ...] = ()) -> Survey:
     known = sorted({*only} or {entry.stream for entry in streams})
     queues = []
     for name in known:
-        depth = await services.queue(name).depth()
-        queues.append(QueueStatus(name, depth.ready, depth.in_flight, depth.delayed, depth.dead, depth.lag_s))
+        queue = services.queue(name)
+        depth = await queue.depth()
+        lag_s = depth.lag_s if queue.tells_lag else None
+        queues.append(QueueStatus(name, depth.ready, depth.in_flight, depth.delayed, depth.dead, lag_s))
     shown = [entry for entry in streams if entry.stream in known]
     return Survey(members, queues, shown, calls_per_message(member.load for member in members))
 
@@ -169,7 +172,10 @@ def render(found: Survey, limit: int) -> Group:
     queues = output.table(
         f"\nQueues: {len(found.queues)}",
         ["stream", "ready", "in flight", "delayed", "dead", "lag (s)"],
-        [[q.stream, q.ready, q.in_flight, q.delayed, q.dead, f"{q.lag_s:.1f}"] for q in found.queues],
+        [
+            [q.stream, q.ready, q.in_flight, q.delayed, q.dead, "—" if q.lag_s is None else f"{q.lag_s:.1f}"]
+            for q in found.queues
+        ],
     )
     worst_first = sorted(found.streams, key=lambda entry: (not entry.parked, bool(entry.owner)))
     more = f", the first {limit} shown" if len(found.streams) > limit else ""
