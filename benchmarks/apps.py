@@ -60,6 +60,19 @@ class Live(StreamHandler[Message]):
         return b"%d" % self.count
 
 
+watch = App("watch")
+
+
+@watch.stream("watch", key="video", seq="frame", run="run", message=Frame, first_seq=0, idle_timeout_s=600.0)
+class Watch(Tracking):
+    """Tracks, with a model that takes its time to load and then does nothing."""
+
+    def open(self, context: Context, state: bytes | None) -> None:
+        """Load the model, and continue to track."""
+        self.model = context.model(load_model)
+        super().open(context, state)
+
+
 idle = App("idle")
 
 STATE_BYTES = 1024
