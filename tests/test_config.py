@@ -131,6 +131,7 @@ def test_a_file_that_cannot_be_read(place: Path) -> None:
     [
         ({"renew_s": 3.0}, ["renew_s is 3.0", "ttl_s is 5.0", "below 2.5"]),
         ({"lock_timeout_s": 4.0}, ["lock_timeout_s is 4.0", "ttl_s 5.0"]),
+        ({"model_memory_mb": 3000}, ["model_memory_mb is 3000", "slot_memory_mb is 2048"]),
         ({"max_held": 10}, ["custody_limit is 2000", "max_held is 10"]),
         ({"max_peer_bytes": 10}, ["max_message_bytes is 1048576", "max_peer_bytes is 10", "1114112 or more"]),
         ({"custody_check_s": 30.0}, ["custody_check_s is 30.0", "visibility_s is 30.0"]),

@@ -120,6 +120,18 @@ async def test_a_seq_of_the_queue_needs_a_queue_that_numbers_messages() -> None:
             check_app(services, app)
 
 
+async def test_a_model_must_fit_into_a_slot() -> None:
+    app = App("jobs")
+    app.model("people", list, memory_mb=900)
+    app.stream("jobs", models="people")(lambda message, context: None)
+    async with Services(load({"model_memory_mb": 900, "slot_memory_mb": 1000})) as services:
+        check_app(services, app)
+    for settings in ({"model_memory_mb": 800}, {"slot_memory_mb": 800}):
+        async with Services(load(settings)) as services:
+            with pytest.raises(ConfigError, match=f"memory_mb = 900, and {next(iter(settings))} is 800"):
+                check_app(services, app)
+
+
 def test_limits_follow_the_config() -> None:
     config = load({"ttl_s": 9, "slots": 2, "streams_per_slot_max": 10})
     found = limits(config)

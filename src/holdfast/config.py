@@ -113,6 +113,13 @@ class Config(BaseSettings):
     )
     spare_slots: int = _setting(1, "Further slots kept warm, to replace one that dies.", ge=0, le=16)
     slot_memory_mb: int = _setting(2048, "Memory of a slot above which it is replaced; 0: no limit.", ge=0)
+    model_memory_mb: int = _setting(
+        0,
+        "Memory that the models in one slot may take before those that no stream uses are unloaded;"
+        " 0: no limit.",
+        ge=0,
+    )
+    model_timeout_s: float = _setting(120.0, "How long a model may take to load.", gt=0)
     streams_per_slot_max: int = _setting(10_000, "Streams that a slot holds at most.", ge=1)
 
     max_held: int = _setting(5000, "Messages that a node holds in all its inboxes.", ge=1)
@@ -143,7 +150,10 @@ class Config(BaseSettings):
     rest_s: float = _setting(60.0, "How long a stream stays where it began or was moved to.", ge=0)
     drain_timeout_s: float = _setting(30.0, "How long a node that stops tries to move its streams.", gt=0)
     move_timeout_s: float = _setting(
-        10.0, "How long the new owner of a stream may take to warm up before a move is given up.", gt=0
+        10.0,
+        "How long the new owner of a stream may take to warm up, beside the loading of models, before a move"
+        " is given up.",
+        gt=0,
     )
 
     log_format: Format = _setting("auto", "`console`, `json`, or `auto`: console on a terminal.")
@@ -323,6 +333,12 @@ def _contradictions(config: Config) -> Iterable[str]:
             f"lock_timeout_s is {config.lock_timeout_s}, renew_s {config.renew_s} and ttl_s {config.ttl_s}",
             "one wait for a lock would end the membership",
             "lower lock_timeout_s or raise ttl_s until renew_s + lock_timeout_s is below ttl_s",
+        )
+    if config.slot_memory_mb and config.model_memory_mb > config.slot_memory_mb:
+        yield wrong(
+            f"model_memory_mb is {config.model_memory_mb} and slot_memory_mb is {config.slot_memory_mb}",
+            "a slot would be replaced before it unloads a model",
+            "set model_memory_mb below slot_memory_mb, with room for all else in a slot",
         )
     if config.custody_limit > config.max_held:
         yield wrong(

@@ -27,6 +27,7 @@ from holdfast.adapters.system.clock import SystemClock
 from holdfast.app import App
 from holdfast.config import FORWARD_OVERHEAD_BYTES, Config, check
 from holdfast.errors import ConfigError
+from holdfast.gateway import models
 from holdfast.gateway.door import Door
 from holdfast.gateway.service import Gateway
 from holdfast.log import redact
@@ -206,6 +207,7 @@ class Services:
                 memory_mb=self.config.slot_memory_mb,
                 objects=f"{__name__}:{open_slot_objects.__name__}",
                 objects_url=self.config.objects_url,
+                model_memory_mb=self.config.model_memory_mb,
                 prefix=self.config.node_name,
                 meter=self.meter,
             )
@@ -335,9 +337,10 @@ def make_node(services: Services, place: str) -> Node:
         max_body_bytes=config.max_message_bytes,
         secret=secret.get_secret_value() if secret else None,
     )
+    routes = [*door.routes(), models.of_node(app.models, lambda: streams)]
     host = Host(
         services.coordinator(),
-        services.peer(routes=door.routes(), ready=why_not_ready, registry=registry),
+        services.peer(routes=routes, ready=why_not_ready, registry=registry),
         services.clock,
         limits(config),
         structlog.get_logger().bind(node=config.node_name),
@@ -356,6 +359,13 @@ def check_app(services: Services, app: App) -> None:
     """Raise ConfigError if the streams of ``app`` can't run on these services, or contradict the config."""
     config = services.config
     check(config, app.streams.values())
+    for name, model in app.models.items():
+        for setting in ("model_memory_mb", "slot_memory_mb"):
+            if 0 < (limit_mb := getattr(config, setting)) < model.memory_mb:
+                raise ConfigError(
+                    f"model {name!r} has memory_mb = {model.memory_mb}, and {setting} is {limit_mb}:"
+                    f" no slot could hold it; raise {setting}"
+                )
     for name, stream in app.streams.items():
         if services.queue(name).seq_kind == "absent" and stream.seq == QUEUE_NUMBER:
             raise ConfigError(
@@ -426,6 +436,7 @@ def limits(config: Config) -> Limits:
         spare_slots=config.spare_slots,
         streams_max=config.slots * config.streams_per_slot_max,
         move_timeout_s=config.move_timeout_s,
+        model_timeout_s=config.model_timeout_s,
         balance_s=config.balance_s,
         rest_s=config.rest_s,
         drain_timeout_s=config.drain_timeout_s,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.placement import Load, Member, Placed, choose, spread
+from holdfast.core.placement import COLD_STREAMS, Load, Member, Placed, choose, spread
 
 
 def member(name: str, streams: int = 0, slots: int = 1, room: int = 100, draining: bool = False) -> Member:
@@ -138,3 +138,23 @@ def test_many_keys_placed_before_any_load_is_told_are_spread() -> None:
         assert chosen is not None
         placed.add(chosen)
     assert placed.pending(nodes) == {"a": 4, "b": 4, "c": 4}
+
+
+def warm(name: str, streams: int = 0, **load: float) -> Member:
+    told = Load(streams, 2, warm=("frames",), models=("people",), **load)  # type: ignore[arg-type]
+    return Member(name, name, "", told)
+
+
+def test_a_stream_goes_where_its_models_are_loaded() -> None:
+    cold = [member(name, slots=2) for name in "abc"]
+    for name in "defg":
+        assert choose("frames/cam-1", [*cold, warm(name, streams=2)]) == warm(name, streams=2)
+    assert choose("other/cam-1", [cold[0], warm("w", streams=2)]) == cold[0], "it uses no such models"
+
+
+def test_loaded_models_do_not_outweigh_strain_or_many_more_streams() -> None:
+    cold = member("a", slots=2)
+    limit = 2 * COLD_STREAMS
+    assert choose("frames/cam-1", [cold, warm("w", streams=limit - 1)]) == warm("w", streams=limit - 1)
+    assert choose("frames/cam-1", [cold, warm("w", streams=limit + 2)]) == cold
+    assert choose("frames/cam-1", [cold, warm("w", cpu=0.99)]) == cold

@@ -96,6 +96,76 @@ async def test_streams_are_spread_over_the_seats(rig: Rig) -> None:
     assert rig.pool.assign() is rig.pool.assign() is seats[1]
 
 
+async def loaded(rig: Rig, seat: Seat, *models: str) -> None:
+    rig.deeds["loads"] = lambda host: settle_down()
+    slot = await rig.run(seat, "loads")
+    assert isinstance(slot, MemorySlot)
+    slot.tell_models("", models)
+
+
+async def test_a_stream_goes_to_a_seat_that_has_its_models(rig: Rig) -> None:
+    first, second = rig.pool.assign(), rig.pool.assign()
+    await loaded(rig, second, "people")
+    assert rig.pool.models == {"people": 1}
+    assert [rig.pool.assign(["people"]) for _ in range(2)] == [second] * 2
+    assert rig.pool.assign() is first, "one that needs no model goes where there is most room"
+    assert rig.pool.assign(["cars"]) is first, "nobody has it"
+
+
+async def test_streams_of_a_model_share_a_seat_before_it_is_loaded(rig: Rig) -> None:
+    seats = [rig.pool.assign(["people"]) for _ in range(3)]
+    assert len(set(seats)) == 1
+    rig.pool.leave(seats[0], ["people"])
+    assert rig.pool.assign(["people"]) is seats[0]
+
+
+async def test_a_loaded_model_does_not_fill_one_seat_alone(rig: Rig) -> None:
+    seats = [rig.pool.assign(["people"]) for _ in range(12)]
+    assert sorted({seats.count(seat) for seat in seats}) in ([6], [5, 7])
+
+
+async def test_a_load_has_a_timeout_of_its_own(rig: Rig, clock: Clock) -> None:
+    async def load_then_work(host: Host) -> None:
+        host.tell_models("people", [])
+        await clock.sleep(10 * TIMEOUT_S)
+        assert rig.pool.loading == {"people": 1}
+        host.tell_models("", ["people"])
+        await clock.sleep(0.9 * TIMEOUT_S)
+
+    rig.deeds["loads"] = load_then_work
+    await rig.run(rig.pool.assign(), "loads")
+    assert rig.deaths == []
+    assert not rig.pool.loading
+
+
+async def test_after_a_load_the_handler_has_its_own_time(rig: Rig, clock: Clock) -> None:
+    async def load_then_hang(host: Host) -> None:
+        host.tell_models("people", [])
+        await clock.sleep(10 * TIMEOUT_S)
+        host.tell_models("", ["people"])
+        await wait_for_ever()
+
+    rig.deeds["hangs"] = load_then_hang
+    began = clock.monotonic()
+    with pytest.raises(Died, match="no progress for 3 s"):
+        await rig.run(rig.pool.assign(), "hangs")
+    assert 11 * TIMEOUT_S <= clock.monotonic() - began < 11 * TIMEOUT_S + 0.1
+
+
+async def test_a_load_that_does_not_end_is_killed_and_named(clock: Clock, tasks: Tasks) -> None:
+    async def load(host: Host) -> None:
+        host.tell_models("people", [])
+        await wait_for_ever()
+
+    rig = Rig(clock, tasks, Limits(slots=1, spare_slots=0, model_timeout_s=40.0))
+    await rig.pool.start()
+    rig.deeds["loads"] = load
+    began = clock.monotonic()
+    with pytest.raises(Died, match=r"model 'people' did not load within 40 s \(model_timeout_s\)"):
+        await rig.run(rig.pool.assign(), "loads")
+    assert 40 <= clock.monotonic() - began < 40.1
+
+
 async def test_calls_of_a_seat_go_to_its_slot(rig: Rig) -> None:
     one, two = rig.pool.assign(), rig.pool.assign()
     first = await rig.run(one, "a")

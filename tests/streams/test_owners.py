@@ -51,6 +51,7 @@ class Sum(StreamHandler[Item]):
 def app_of(**settings: Any) -> App:
     Sum.story.clear()
     app = App("town")
+    app.model("weights", lambda: Sum.story.append("load weights"))
     usual = {"seq": "n", "first_seq": 0, "idle_timeout_s": IDLE_S, "backoff": Backoff(0.05, 0.1)}
     app.stream("s", message=Item, **usual | settings)(Sum)
     return app
@@ -335,6 +336,52 @@ async def test_a_target_that_can_t_warm_is_not_moved_to(town: Town) -> None:
     assert a.owns(KEY)
     await town.send(*numbers(2))
     await finished(town, 3)
+
+
+async def test_a_target_loads_the_models_before_it_gets_the_stream(town: Town) -> None:
+    a = await town.start(app_of(models="weights", idle_timeout_s=1000.0), "a")
+    assert (a.work.load().models, a.work.load().warm) == ((), ())
+    await town.send(*numbers(0, 1))
+    await finished(town, 2)
+    assert (a.work.load().models, a.work.load().warm) == (("weights",), ("s",))
+    b = await town.start(app_of(models="weights"), "b")
+    await town.until(lambda: b.id in a.host.membership.view)
+    await town.until(lambda: a.id in b.host.membership.view and b.host.membership.view[a.id].load.models)
+    assert b.host.membership.view[a.id].load.is_warm(KEY), "others know it"
+    Sum.story.clear()
+    assert await a.work.move(KEY, b.id) == ""
+    assert a.owns(KEY)
+    assert Sum.story == ["load weights", "open k 1"]
+    await town.send(*numbers(2))
+    await finished(town, 3)
+    assert Sum.story.count("load weights") == 1
+
+
+async def test_a_stream_that_never_committed_warms_too(town: Town) -> None:
+    b = await town.start(app_of(models="weights"), "b")
+    assert await b.work.owners.warm("s", "s/new") == ""
+    assert Sum.story == ["load weights", "open new 0"]
+
+
+async def test_who_asks_while_a_stream_warms_is_told_how_it_ends(town: Town) -> None:
+    node = await town.start(app_of())
+    asked = asyncio.Event()
+    go_on = asyncio.Event()
+
+    async def peek(key: str) -> Checkpoint | None:
+        asked.set()
+        await go_on.wait()
+        raise Unavailable("no")
+
+    node.state.instead["peek"] = peek
+    both = [asyncio.ensure_future(node.work.owners.warm("s", KEY)) for _ in range(2)]
+    await asked.wait()
+    go_on.set()
+    assert await asyncio.gather(*both) == ["the state can't be read: no"] * 2
+    assert len(node.state.called("peek")) == 1
+    assert sum(seat.streams for seat in node.work.pool._seats) == 0
+    del node.state.instead["peek"]
+    assert await node.work.owners.warm("s", KEY) == "", "and may be asked again"
 
 
 async def test_what_was_warmed_in_vain_is_let_go(town: Town) -> None:

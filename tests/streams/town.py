@@ -65,7 +65,7 @@ class TownNode:
         self.queues = {stream: Service(town.queue(stream)) for stream in app.streams}
         self.peer = MemoryPeer(town.network, f"sim://{name}")
         self.slots = MemorySlots(
-            lambda host: Worker(app.streams, town.objects, host),
+            lambda host: Worker(app.streams, town.objects, host, models=app.models),
             self.clock,
             before=town.before,
             prefix=name,

@@ -1,9 +1,9 @@
 """Where streams go: by load, with the least movement, the same answer for the same facts.
 
-Choice for one new key: of the members that are not strained, the one with the lowest share of its slots in
-use; ties are broken by rendezvous hashing, so that routers which decide at the same time mostly agree, and a
-key tends to come back to where its model is warm. Source of the tie-break: highest random weight hashing
-(Thaler and Ravishankar, 1998).
+Choice for one new key: of the members that are not strained, the one with the fewest streams a slot, where
+one that has yet to load the models that the key's stream uses counts as fuller; ties are broken by rendezvous
+hashing, so that routers which decide at the same time mostly agree, and a key tends to come back to where it
+was. Source of the tie-break: highest random weight hashing (Thaler and Ravishankar, 1998).
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ import hashlib
 from collections.abc import Iterable, Mapping
 
 import msgspec
+
+COLD_STREAMS = 4
+"""How many more streams a slot a member may have than others and still be chosen for its loaded models."""
 
 CPU_MOST, MEMORY_MOST = 0.95, 0.92
 
@@ -36,6 +39,10 @@ class Load(msgspec.Struct, frozen=True):
     """The share of its machine's memory in use, 0 to 1."""
     serves: tuple[str, ...] = ()
     """Names of the streams that the node declares; none: any."""
+    warm: tuple[str, ...] = ()
+    """Those of them that use models, all of which are loaded."""
+    models: tuple[str, ...] = ()
+    """Names of the models that are loaded."""
 
     @property
     def strained(self) -> bool:
@@ -45,6 +52,10 @@ class Load(msgspec.Struct, frozen=True):
     def takes(self, key: str) -> bool:
         """True if the node would own the stream of a full key."""
         return not self.draining and (not self.serves or key.partition("/")[0] in self.serves)
+
+    def is_warm(self, key: str) -> bool:
+        """True if the models that the stream of a full key uses are loaded."""
+        return key.partition("/")[0] in self.warm
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -68,6 +79,7 @@ def choose(key: str, members: Iterable[Member], pending: Mapping[str, int] | Non
         if not load.takes(key) or load.room - placed <= 0:
             continue
         share = (load.streams + placed) // max(1, load.slots)
+        share += 0 if load.is_warm(key) else COLD_STREAMS
         rank = (load.strained, share, -_weight(key, member.id), member)
         if best is None or rank[:3] < best[:3]:
             best = rank

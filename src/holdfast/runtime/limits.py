@@ -24,7 +24,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         slots, spare_slots: child processes that run handlers, and warm ones in reserve.
         streams_max: streams that the node takes.
         peer_timeout_s: longest call to another node.
-        move_timeout_s: longest wait for the new owner to warm up.
+        move_timeout_s: longest wait for the new owner to warm up, beside the loading of models.
+        model_timeout_s: longest loading of one model.
         balance_s: pause between looks at the load of all nodes; 0: never.
         rest_s: how long a stream stays where it was moved or begun, whatever the load.
         drain_timeout_s: longest graceful stop.
@@ -47,6 +48,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     streams_max: int = 100_000
     peer_timeout_s: float = 5.0
     move_timeout_s: float = 10.0
+    model_timeout_s: float = 120.0
     balance_s: float = 10.0
     rest_s: float = 60.0
     drain_timeout_s: float = 30.0

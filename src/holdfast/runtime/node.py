@@ -169,6 +169,8 @@ class Node(Service):
             cpu=cpu,
             memory=memory,
             serves=tuple(name for load in loads for name in load.serves),
+            warm=tuple(name for load in loads for name in load.warm),
+            models=tuple(name for load in loads for name in load.models),
         )
 
     def _left(self, member: str) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
 from holdfast.core.progress import hung
@@ -18,6 +18,9 @@ from holdfast.runtime.stats import Stats
 
 T = TypeVar("T")
 
+MODEL_STREAMS = 2
+"""How many more streams a seat gets than others rather than have another slot load a model too."""
+
 
 class Call:
     """One call into a slot. ``begun_at`` is set when the slot gets to it: then it is the one at work."""
@@ -30,13 +33,21 @@ class Call:
 
 
 class Seat:
-    """A place for a slot. Streams belong to a seat; the slot in it may be replaced."""
+    """A place for a slot. Streams belong to a seat; the slot in it may be replaced.
+
+    ``streams`` counts them, and ``wanted`` the models that they use."""
 
     def __init__(self) -> None:
         self.slot: Slot | None = None
         self.ready = asyncio.Event()
         self.calls: deque[Call] = deque()
         self.streams = 0
+        self.wanted: Counter[str] = Counter()
+
+    def lacks(self, models: Iterable[str]) -> int:
+        """How many of the models are neither loaded here nor about to be."""
+        loaded = self.slot.models if self.slot is not None else ()
+        return sum(model not in loaded and not self.wanted[model] for model in models)
 
 
 class Died(SlotDied):
@@ -88,15 +99,34 @@ class SlotPool:
         """End every slot."""
         await self._slots.close()
 
-    def assign(self) -> Seat:
-        """The seat with fewest streams, for one more."""
-        seat = min(self._seats, key=lambda seat: seat.streams)
+    def assign(self, models: Iterable[str] = ()) -> Seat:
+        """The seat with fewest streams, for one more; rather one that has the models that it uses."""
+
+        def rank(seat: Seat) -> tuple[int, int]:
+            lacking = seat.lacks(models)
+            return seat.streams + MODEL_STREAMS * lacking, lacking
+
+        seat = min(self._seats, key=rank)
         seat.streams += 1
+        seat.wanted.update(models)
         return seat
 
-    def leave(self, seat: Seat) -> None:
-        """A stream gives up its seat."""
+    def leave(self, seat: Seat, models: Iterable[str] = ()) -> None:
+        """A stream that uses ``models`` gives up its seat."""
         seat.streams -= 1
+        seat.wanted.subtract(models)
+
+    @property
+    def models(self) -> Counter[str]:
+        """In how many slots each model is loaded."""
+        return Counter(name for seat in self._seats if seat.slot is not None for name in seat.slot.models)
+
+    @property
+    def loading(self) -> Counter[str]:
+        """In how many slots each model is being loaded."""
+        return Counter(
+            seat.slot.loading for seat in self._seats if seat.slot is not None and seat.slot.loading
+        )
 
     async def call(
         self, seat: Seat, timeout_s: float, work: Callable[[Slot], Awaitable[T]]
@@ -193,10 +223,20 @@ class SlotPool:
             call = seat.calls[0]
             assert call.begun_at is not None
             since = max(call.begun_at, seat.slot.progress_at)
-            if hung(since, now, call.timeout_s):
+            timeout_s, reason = self._patience(call, seat.slot)
+            if hung(since, now, timeout_s):
                 seat.ready.clear()
-                self._tasks.spawn(self._kill(seat.slot, f"no progress for {call.timeout_s:g} s (timeout_s)"))
+                self._tasks.spawn(self._kill(seat.slot, reason))
             else:
-                at = since + call.timeout_s
+                # A load may end at any moment, and then the handler's own time begins.
+                at = min(since + timeout_s, now + call.timeout_s) if seat.slot.loading else since + timeout_s
                 next_at = at if next_at is None else min(next_at, at)
         return next_at
+
+    def _patience(self, call: Call, slot: Slot) -> tuple[float, str]:
+        """How long a call may stand still, and what to say of one that does so for longer."""
+        if slot.loading:
+            # No handler is to blame; but where its own time is longer, that is looked at first.
+            timeout_s = max(call.timeout_s, self._limits.model_timeout_s)
+            return timeout_s, f"model {slot.loading!r} did not load within {timeout_s:g} s (model_timeout_s)"
+        return call.timeout_s, f"no progress for {call.timeout_s:g} s (timeout_s)"

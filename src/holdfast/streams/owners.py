@@ -66,6 +66,16 @@ class Owned:
         return self.key.partition("/")[2]
 
 
+class Warming:
+    """A stream that is to come: the seat it will have, and what stands in the way once that is known."""
+
+    __slots__ = ("obstacle", "seat")
+
+    def __init__(self, seat: Seat) -> None:
+        self.seat = seat
+        self.obstacle: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+
 def rules_of(spec: StreamSpec, limits: Limits) -> OwnerRules:
     """What the owner machine needs of a declared stream."""
     return OwnerRules(
@@ -139,7 +149,7 @@ class Owners:
         self._membership = membership
         self._entries: dict[str, Owned] = {}
         self._holding: dict[str, Owned] = {}  # those with messages: cost goes with work, not with keys
-        self._warm: dict[str, Seat] = {}
+        self._warm: dict[str, Warming] = {}
         self._timers: list[tuple[float, str]] = []
         self._timer_set = asyncio.Event()
         self._quarantine = asyncio.Lock()
@@ -247,31 +257,44 @@ class Owners:
         spec = self._specs.get(stream)
         if spec is None:
             return f"stream {stream!r} is not declared here"
-        if key in self._warm or key in self._entries:
+        if key in self._entries:
             return ""
+        warming = self._warm.get(key)
+        if warming is None:
+            warming = self._warm[key] = Warming(self._pool.assign(spec.models))
+            self._tasks.spawn(self._keep_warm(spec, key, warming))
+        return await asyncio.shield(warming.obstacle)
+
+    async def _keep_warm(self, spec: StreamSpec, key: str, warming: Warming) -> None:
+        seat, plain = warming.seat, key.partition("/")[2]
+        try:
+            obstacle = await self._open_warm(spec, key, seat)
+        except BaseException:
+            warming.obstacle.cancel()
+            raise
+        warming.obstacle.set_result(obstacle)
+        if not obstacle:
+            await self._clock.sleep(self._limits.move_timeout_s * 2)
+        if self._warm.get(key) is warming:
+            del self._warm[key]
+            self._pool.leave(seat, spec.models)
+            if key not in self._entries and seat.slot is not None:
+                await seat.slot.close(spec.name, plain)
+
+    async def _open_warm(self, spec: StreamSpec, key: str, seat: Seat) -> str:
         try:
             checkpoint = await self._state.peek(key)
         except HoldfastError as error:
             return f"the state can't be read: {error}"
-        seat = self._warm[key] = self._pool.assign()
-        self._tasks.spawn(self._forget_warm(key, seat))
-        if checkpoint is None:
-            return ""
-        plain, state, version = key.partition("/")[2], checkpoint.state, checkpoint.state_version
+        plain = key.partition("/")[2]
+        state, version = (checkpoint.state, checkpoint.state_version) if checkpoint else (None, 0)
         try:
-            await self._pool.call(seat, spec.timeout_s, lambda slot: slot.open(stream, plain, state, version))
+            await self._pool.call(
+                seat, spec.timeout_s, lambda slot: slot.open(spec.name, plain, state, version)
+            )
         except (StateRejected, HandlerFailed, Died) as error:
             return str(error)
         return ""
-
-    async def _forget_warm(self, key: str, seat: Seat) -> None:
-        await self._clock.sleep(self._limits.move_timeout_s * 2)
-        if self._warm.get(key) is seat:
-            del self._warm[key]
-            self._pool.leave(seat)
-            stream, _, plain = key.partition("/")
-            if key not in self._entries and seat.slot is not None:
-                await seat.slot.close(stream, plain)
 
     def move(self, key: str, target: str) -> bool:
         """Begin to bring an owned stream to the membership ``target``, or to nobody if that is empty."""
@@ -560,7 +583,8 @@ class Owners:
 
     async def _open_handler(self, entry: Owned, command: commands.Run) -> None:
         if entry.seat is None:
-            entry.seat = self._warm.pop(entry.key, None) or self._pool.assign()
+            warming = self._warm.pop(entry.key, None)
+            entry.seat = warming.seat if warming else self._pool.assign(entry.spec.models)
         spec, key = entry.spec, entry.plain_key
         _, entry.slot = await self._pool.call(
             entry.seat, spec.timeout_s, lambda slot: slot.open(spec.name, key, command.state, command.version)
@@ -624,7 +648,7 @@ class Owners:
             self._forgot.set()
             self._forgot = asyncio.Event()
         if entry.seat is not None:
-            self._pool.leave(entry.seat)
+            self._pool.leave(entry.seat, entry.spec.models)
             if entry.slot is not None:
                 self._tasks.spawn(entry.slot.close(entry.spec.name, entry.plain_key))
             entry.seat = entry.slot = None

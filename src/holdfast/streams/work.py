@@ -47,6 +47,9 @@ from holdfast.streams.spec import StreamSpec
 MOVES_A_SHED = 32
 """Streams that a node moves away at most when it is asked to shed load."""
 
+LOAD_COST = 8.0
+"""What a move costs more that makes the new owner load models."""
+
 STATE_BYTES_A_COST = 1 << 20
 """State that costs as much to move as the move itself."""
 
@@ -183,6 +186,8 @@ class StreamWork:
     def load(self) -> Load:
         limits, streams = self._host.limits, len(self.owners)
         room = max(0, limits.streams_max - streams)
+        models = self.pool.models
+        warm = (name for name, spec in self._specs.items() if spec.models and models.keys() >= {*spec.models})
         return Load(
             streams,
             limits.slots,
@@ -190,6 +195,8 @@ class StreamWork:
             self._host.draining,
             busy=self.owners.loads.busy,
             serves=tuple(sorted(self._specs)),
+            warm=tuple(sorted(warm)),
+            models=tuple(sorted(models)),
         )
 
     def left(self, member: str) -> None:
@@ -290,9 +297,10 @@ class StreamWork:
         member = self._host.membership.view.get(target)
         if entry is None or member is None or target == self._host.membership.id:
             return f"{key} is not owned here, or {target} is no other living node"
-        warm = Warm(target, entry.spec.name, key)
+        warm, limits = Warm(target, entry.spec.name, key), self._host.limits
+        timeout_s = limits.move_timeout_s + limits.model_timeout_s * len(entry.spec.models)
         try:
-            reply = await self._host.peer.call(member.address, warm, self._host.limits.move_timeout_s)
+            reply = await self._host.peer.call(member.address, warm, timeout_s)
         except (Unavailable, OutcomeUnknown) as error:
             return str(error)
         if isinstance(reply, Done) and not reply.ok:
@@ -307,8 +315,9 @@ class StreamWork:
     async def _shed(self, shed: Shed) -> int:
         """Move streams that make up so much load; returns how many went. Those that came lately stay."""
         rested = self._host.clock.monotonic() - self._host.limits.rest_s
+        target = self._host.membership.view.get(shed.target)
         streams = [
-            StreamLoad(entry.key, self.owners.loads.of(entry.key), _cost(entry))
+            StreamLoad(entry.key, self.owners.loads.of(entry.key), _cost(entry, target))
             for entry in self.owners
             if entry.since <= rested and not entry.owner.leaving
         ]
@@ -398,6 +407,8 @@ class StreamWork:
             self._host.log.warning("could not clean up", error=str(error))
 
 
-def _cost(entry: Owned) -> float:
-    """What a move of a stream costs: its handler opens anew, and its state goes along."""
-    return 1.0 + len(entry.owner.state or b"") / STATE_BYTES_A_COST
+def _cost(entry: Owned, target: Member | None) -> float:
+    """What a move of a stream costs: its handler opens anew, where models may have to be loaded, and its
+    state goes along."""
+    cold = entry.spec.models and target is not None and not target.load.is_warm(entry.key)
+    return 1.0 + (LOAD_COST if cold else 0.0) + len(entry.owner.state or b"") / STATE_BYTES_A_COST

@@ -1,0 +1,55 @@
+"""``GET /v1/models``: the models of one node, or which nodes have which, as a gateway sees it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from holdfast.ports.coordinator import Member
+from holdfast.streams.models import ModelSpec
+from holdfast.streams.work import StreamWork
+
+PATH = "/v1/models"
+
+
+def of_node(specs: Mapping[str, ModelSpec], work: Callable[[], StreamWork]) -> web.RouteDef:
+    """The page of a node, which declares ``specs``: what each takes, in how many slots it is loaded or being
+    loaded, and how many streams that the node owns use it."""
+
+    async def show(request: web.Request) -> web.Response:
+        pool, owners = work().pool, work().owners
+        loaded, loading = pool.models, pool.loading
+        streams = Counter(model for entry in owners for model in entry.spec.models)
+        return _page(
+            {
+                "name": name,
+                "memory_mb": spec.memory_mb,
+                "slots": loaded[name],
+                "loading": loading[name],
+                "streams": streams[name],
+            }
+            for name, spec in sorted(specs.items())
+        )
+
+    return web.get(PATH, show)
+
+
+def of_members(members: Callable[[], Iterable[Member]]) -> web.RouteDef:
+    """The page of a gateway: the nodes that have each model loaded, by name."""
+
+    async def show(request: web.Request) -> web.Response:
+        nodes: dict[str, list[str]] = {}
+        for member in members():
+            for model in member.load.models:
+                nodes.setdefault(model, []).append(member.name)
+        return _page({"name": name, "nodes": sorted(where)} for name, where in sorted(nodes.items()))
+
+    return web.get(PATH, show)
+
+
+def _page(models: Iterable[dict[str, Any]]) -> web.Response:
+    return web.Response(body=msgspec.json.encode({"models": list(models)}), content_type="application/json")
