@@ -341,8 +341,7 @@ async def test_a_server_that_forgot_everything_is_joined_anew(
             number, _ = await coordinator.watch(-1, 0)
             assert await coordinator.release(await coordinator.claim("s/k", B.id)) is True
             _, seen = await coordinator.watch(number, 1.0)
-    assert seen[0].claim is not None
-    assert (seen[0].claim.key, seen[0].claim.member) == ("s/k", B.id)
+    assert {change.claim.key for change in seen if change.claim} == {"s/k"}
 
 
 async def test_operations_go_on_without_the_leader(

@@ -86,7 +86,7 @@ class Feed:
         self._missed_at = 0
         self._changes: deque[Change] = deque(maxlen=KEPT)
         self._members: dict[str, Member] = {}
-        self._origin = 0
+        self._origin = (0, 0)
         self._version = 0
         self._name = ""
         self._rung = asyncio.Event()
@@ -128,9 +128,12 @@ class Feed:
         async with self._starting:
             if self._reading is None and not self._closed:
                 await self._session.sync()
-                await self._find_end()
-                self._members = await self._read_members(await self._list_services())
+                await self._begin()
                 self._reading = asyncio.create_task(self._read())
+
+    async def _begin(self) -> None:
+        await self._find_end()
+        self._members = await self._read_members(await self._list_services())
 
     async def _read(self) -> None:
         lost = False
@@ -139,7 +142,7 @@ class Feed:
             patience_s = None
             try:
                 if lost:
-                    await self._find_end()
+                    await self._begin()
                     self._miss()  # again, for those who began again before
                     lost = False
                 await self._catch_up()
@@ -217,13 +220,13 @@ class Feed:
             stat = await self._session.exists(layout.CHANGES, self.ring)
             if stat is None:
                 raise Unavailable(f"{layout.CHANGES} is missing; a node that joins makes it anew")
-            if before == (stat.version, stat.czxid):
+            if before == (stat.version, _origin(stat)):
                 break
-            before = (stat.version, stat.czxid)
+            before = (stat.version, _origin(stat))
             names = set(await self._session.children(layout.CHANGES))
         ends = [name for name in names if layout.after(name) not in names]
         self._name = layout.change_name(-1) if not ends else await self._newest(ends)
-        self._origin, self._version = stat.czxid, stat.version
+        self._origin, self._version = _origin(stat), stat.version
 
     async def _newest(self, names: list[str]) -> str:
         found = await self._session.get_all(f"{layout.CHANGES}/{name}" for name in names)
@@ -236,7 +239,7 @@ class Feed:
         _Missed if they aren't there."""
         stat = await self._session.exists(layout.CHANGES, self.ring)
         news = (stat.version - self._version) % 2**32 if stat is not None else 0
-        if stat is None or stat.czxid != self._origin or news > LOGGED:
+        if stat is None or _origin(stat) != self._origin or news > LOGGED:
             raise _Missed
         count = min(news, READ_TOGETHER)
         names = [self._name]
@@ -251,3 +254,8 @@ class Feed:
             raise _Missed
         self._name, self._version = names[-1], self._version + count
         return entries
+
+
+def _origin(stat: Any) -> tuple[int, int]:
+    """Which of all logs there ever were this is: servers that lost their data count from 0 again."""
+    return stat.czxid, stat.ctime

@@ -20,6 +20,7 @@ from holdfast.ports.coordinator import Member
 from holdfast.ports.meter import Meter
 
 RETRY_S = 1.0
+RECONNECT_S = 2.0
 
 Serve = Callable[["Membership", str, Request], Awaitable[None]]
 
@@ -84,7 +85,11 @@ class Membership:
 
     async def renew(self, member: Member, ttl_s: float) -> None:
         """Publish the load, and live for ``ttl_s`` from now: at most for the session's timeout, should this
-        process die. Raises Unavailable while the connection is interrupted, and MembershipLost."""
+        process die. Raises MembershipLost, and Unavailable while the connection is interrupted: not at once,
+        for with a connection that comes back soon comes the word on whether the session is lost."""
+        await self.session.until_connected(RECONNECT_S)
+        if self.over:
+            raise lost(member.id)
         sent_at = self._clock.monotonic()
         try:
             stat = await self.session.set(self.path, encode_service(member, self._clock.wall()))

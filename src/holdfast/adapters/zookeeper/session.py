@@ -162,6 +162,7 @@ class Session:
     async def close(self) -> None:
         """End the session: its ephemeral znodes go at once, if a server can be told."""
         self._closed = True
+        self._connected.set()  # who waits for it need wait no longer
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
