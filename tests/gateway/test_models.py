@@ -29,7 +29,7 @@ async def test_a_node_lists_what_it_declares() -> None:
     }
     owners = [SimpleNamespace(spec=SimpleNamespace(models=used)) for used in (("people",), ("people",), ())]
     pool = SimpleNamespace(models=Counter(people=2), loading=Counter(people=1))
-    work = cast(StreamWork, SimpleNamespace(owners=owners, pool=pool))
+    work = cast("StreamWork", SimpleNamespace(owners=owners, pool=pool))
     assert await page(models.of_node(specs, lambda: work)) == {
         "models": [
             {"name": "cars", "memory_mb": 0, "slots": 0, "loading": 0, "streams": 0},

@@ -25,6 +25,7 @@ BULK_BYTES = 200_000
 
 app = App("chaos")
 fifo = App("fifo")
+seeing = App("seeing")
 
 
 class Item(msgspec.Struct):
@@ -86,6 +87,17 @@ RULES: dict[str, Any] = {
 }
 
 
+def load_when_told() -> int:
+    """Tells of each load, and waits for the test to let it go on."""
+    with Path(os.environ["CHAOS_PLACE"], "loads").open("a") as loads:
+        loads.write(f"{os.getpid()}\n")
+    return len(Path(os.environ["CHAOS_PLACE"], "weights").read_text())
+
+
+seeing.model("weights", load_when_told, memory_mb=10)
+
+
+@seeing.stream("chain", seq="n", first_seq=0, models="weights", **RULES)
 @fifo.stream("chain", seq="queue", **RULES)
 @app.stream("chain", seq="n", first_seq=0, **RULES)
 class Chain(StreamHandler[Item]):

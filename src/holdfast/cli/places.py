@@ -38,7 +38,8 @@ async def move(key: Key, /, *, to: str, options: Options = DEFAULTS) -> None:
             output.say(f"{key} is on {target.name} already")
             return
         request = Move(owner.id, key.partition("/")[0], key, target.id)
-        await _ask(services, owner, request, services.config.move_timeout_s * 2)
+        timeout_s = services.config.move_timeout_s * 2 + services.config.model_timeout_s
+        await _ask(services, owner, request, timeout_s)
         output.say(f"{key} moves from {owner.name} to {target.name}")
 
 
