@@ -54,7 +54,7 @@ def test_the_number_of_a_change_wraps() -> None:
 
 
 def test_a_member_is_read_as_it_was_written() -> None:
-    member = Member("1", "node 1", "http://10.0.0.7:8080", Load(streams=3, slots=2, room=5, handled=9))
+    member = Member("1", "node 1", "http://10.0.0.7:8080", Load(streams=3, slots=2, room=5, models=("m",)))
     data = encode_service(member, 17.5)
     service = json.loads(data)
     assert (service["host"], service["port"], service["timestamp"]) == ("10.0.0.7", 8080, 17.5)
@@ -74,6 +74,8 @@ def test_fields_of_another_version_do_no_harm() -> None:
     [
         (b'{"host": "10.0.0.7", "port": 8080, "timestamp": 17.5}', "http://10.0.0.7:8080"),
         (b'{"id": 3, "host": "10.0.0.7"}', ""),
+        (b'{"host": ["10.0.0.7"], "port": "x"}', ""),
+        (b'["10.0.0.7", 8080]', ""),
         (b"10.0.0.7:8080", ""),
         (b"\xff", ""),
         (b"", ""),

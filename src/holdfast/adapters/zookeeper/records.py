@@ -10,7 +10,7 @@ import msgspec
 from holdfast.adapters.zookeeper.layout import basename
 from holdfast.ports.coordinator import Claim, Load, Member
 
-_MEMBER_FIELDS = ("id", "name", "address")
+_MEMBER_FIELDS = tuple(name for name in Member.__struct_fields__ if name != "load")
 _LOAD_FIELDS = Load.__struct_fields__
 _fields = msgspec.json.Decoder(dict[str, Any])
 
@@ -46,8 +46,8 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
 def encode_service(member: Member, at: float) -> bytes:
     """A member's JSON in /services, written at the wall time ``at``."""
     parts = urlsplit(member.address)
-    service = {"host": parts.hostname or "", "port": parts.port or 0, "timestamp": at}
-    service |= {"id": member.id, "name": member.name, "address": member.address}
+    service: dict[str, Any] = {"host": parts.hostname or "", "port": parts.port or 0, "timestamp": at}
+    service |= {name: getattr(member, name) for name in _MEMBER_FIELDS}
     return msgspec.json.encode(service | msgspec.structs.asdict(member.load))
 
 
@@ -64,5 +64,5 @@ def decode_service(path: str, data: bytes) -> Member:
         return msgspec.convert(record | {"load": load}, Member)
     except msgspec.ValidationError:
         host, port = service.get("host"), service.get("port")
-        address = f"http://{host}:{port}" if host and port else ""
+        address = f"http://{host}:{port}" if isinstance(host, str) and isinstance(port, int) else ""
         return Member(path, basename(path), address, Load(room=0))
