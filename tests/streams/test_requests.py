@@ -115,6 +115,17 @@ async def test_a_move_sends_waiting_requests_to_the_next_owner(town: Town) -> No
     assert (await ask(b, 1)).result == b"2"
 
 
+async def test_a_draining_node_tells_where_its_streams_went(town: Town) -> None:
+    a, b = await town.start(app(), "a"), await town.start(app(), "b")
+    await ask(a, 0)
+    assert await a.work.move(KEY, b.id) == ""
+    await a.work.owners.gone(KEY)
+    a.host.draining = True
+    with pytest.raises(NotOwner) as refusal:
+        await ask(a, 1)
+    assert refusal.value.member == b.id
+
+
 async def test_what_the_handler_fails_on_is_set_aside_and_said(town: Town) -> None:
     node = await town.start(app())
     with pytest.raises(SetAside, match="told to fail"):
@@ -148,7 +159,7 @@ async def test_who_does_not_wait_long_enough_hears_that_it_may_come(town: Town) 
     assert town.results("k") == [1]
 
 
-async def test_without_a_membership_nothing_is_begun(town: Town) -> None:
+async def test_a_draining_node_takes_no_new_stream(town: Town) -> None:
     node = await town.start(app())
     node.host.draining = True
     with pytest.raises(Unavailable, match="draining"):

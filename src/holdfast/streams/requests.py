@@ -124,15 +124,20 @@ class Requests:
         """Whose the key is; ours if it was nobody's. However many ask, the coordinator is asked once."""
         if not self._membership().alive:
             raise Unavailable("this node is no member at present")
-        if self._draining():
-            raise Unavailable("this node is draining")
         asked = self._claiming.get(key)
         if asked is None:
-            asked = self._claiming[key] = asyncio.ensure_future(
-                self._coordinator.claim(key, self._membership().id)
-            )
+            asked = self._claiming[key] = asyncio.ensure_future(self._ask(key))
             asked.add_done_callback(lambda _: self._claiming.pop(key))
         return await asyncio.shield(asked)
+
+    async def _ask(self, key: str) -> Claim:
+        """A draining node takes no new streams, but tells where those went that it had."""
+        if not self._draining():
+            return await self._coordinator.claim(key, self._membership().id)
+        claim = await self._coordinator.lookup(key)
+        if claim is None:
+            raise Unavailable("this node is draining")
+        return claim
 
     def _not_owner(self, key: str, member: str, epoch: int = 0) -> NotOwner:
         known = self._membership().view.get(member)

@@ -1,0 +1,258 @@
+"""What clients see of a node that is killed, and of one that is drained.
+
+Three nodes track people in sixty streams of video. Clients send the frames through two gateways at an even
+pace, 500 a second, whether earlier ones are answered or not. Again and again the node that owns twenty of the
+streams is killed with SIGKILL, a fresh one takes its place, then one is told to drain, and is replaced too.
+Models are warm: the nodes that remain have loaded them.
+
+- stall: the longest time from when a frame was due to its answer, for each stream that the node owned, around
+  its end. Undisturbed frames take ``undisturbed_p50_ms``.
+- errors: frames that were answered with anything but a result.
+- identity_switches: tracks that carry another id than in an undisturbed run of the same video;
+  ``unequal_results`` counts whatever else differs from it.
+
+Run as ``python -m benchmarks.gateway_failover``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from statistics import median
+from typing import Any, NamedTuple
+
+import aiohttp
+import msgspec
+
+from benchmarks.cluster import ROOT, NodeProcess, cluster
+from benchmarks.failover import NODES, OWNED, Drill
+from benchmarks.gateways import gateways
+from benchmarks.report import Report, percentile
+from holdfast.apps.vision.handler import Frame, Tracking
+from holdfast.apps.vision.ingest import stills
+from holdfast.apps.vision.render import render_all
+from holdfast.apps.vision.scene import Scene
+from holdfast.testing import StreamTest
+
+GATEWAYS = 2
+STREAMS = NODES * OWNED
+PER_S = 500.0
+SCENES = 4
+SCENE_S = 24.0
+"""Of film at 25 frames a second, far more than a default run sends; then it begins again."""
+
+WIDTH, HEIGHT = 192, 108
+SETTLE_S = 1.5
+"""Traffic around disturbances, so that each starts from calm."""
+
+LEAD_S = 0.2
+"""Frames that were due so long before a disturbance may still be under way."""
+
+TIMEOUT_S = 30.0
+
+
+class Answered(NamedTuple):
+    """One frame: monotonic times, and what came."""
+
+    due_at: float
+    at: float
+    status: int
+    result: bytes
+
+
+class Cameras:
+    """The clients: every stream's frames, each sent when it is due."""
+
+    def __init__(self, addresses: list[str], films: list[list[bytes]]) -> None:
+        self._addresses = addresses
+        self._films = films
+        self._ending = False
+        self.frames: list[list[Answered]] = [[] for _ in range(STREAMS)]
+
+    async def run(self) -> None:
+        """Send until told to end, and wait for all answers."""
+        connector = aiohttp.TCPConnector(limit=0)
+        async with aiohttp.ClientSession(connector=connector) as session, asyncio.TaskGroup() as group:
+            due_at, frame = time.monotonic(), 0
+            while not self._ending:
+                for stream in range(STREAMS):
+                    group.create_task(self._send(session, stream, frame, due_at))
+                    due_at += 1 / PER_S
+                    await asyncio.sleep(max(0.0, due_at - time.monotonic()))
+                frame += 1
+
+    def end(self) -> None:
+        """Send no more once each stream has sent as many frames as the others."""
+        self._ending = True
+
+    async def _send(self, session: aiohttp.ClientSession, stream: int, frame: int, due_at: float) -> None:
+        film = self._films[stream % len(self._films)]
+        url = f"{self._addresses[stream % len(self._addresses)]}/process/{name(stream)}"
+        headers = {"X-Seq": str(frame), "Content-Type": "image/jpeg"}
+        try:
+            async with session.post(url, data=film[frame % len(film)], headers=headers) as response:
+                status, result = response.status, await response.read()
+        except aiohttp.ClientError as error:
+            status, result = 0, str(error).encode()
+        self.frames[stream].append(Answered(due_at, time.monotonic(), status, result))
+
+    def errors(self) -> Counter[str]:
+        """What was no result, by status and text."""
+        return Counter(
+            f"{answered.status}: {answered.result.decode(errors='replace')[:200]}"
+            for frames in self.frames
+            for answered in frames
+            if answered.status != 200
+        )
+
+    def waits_ms(self, streams: list[int], since: float, until: float) -> list[list[float]]:
+        """How long each frame took that was due in that while, by stream."""
+        return [
+            [
+                1000 * (answered.at - answered.due_at)
+                for answered in self.frames[stream]
+                if since <= answered.due_at <= until
+            ]
+            for stream in streams
+        ]
+
+    def differences(self) -> tuple[int, int]:
+        """Tracks with another id than in an undisturbed run, and other results that are not the same."""
+        expected = [undisturbed(film, max(map(len, self.frames))) for film in self._films]
+        switches = unequal = 0
+        for stream, frames in enumerate(self.frames):
+            for answered in frames:
+                if answered.status != 200:
+                    continue
+                said = msgspec.json.decode(answered.result)
+                right = expected[stream % len(expected)][said["frame"]]
+                ids = {tuple(track["box"]): track["id"] for track in right["tracks"]}
+                found = {tuple(track["box"]): track["id"] for track in said["tracks"]}
+                switches += sum(ids.get(box, number) != number for box, number in found.items())
+                unequal += said != right | {"video": name(stream)}
+        return switches, unequal
+
+
+class Disturbance(NamedTuple):
+    """Streams that lost their node between two monotonic times."""
+
+    since: float
+    until: float
+    streams: list[int]
+
+    def stalls_ms(self, cameras: Cameras) -> list[float]:
+        """The longest wait in each stream."""
+        return [max(waits) for waits in cameras.waits_ms(self.streams, self.since - LEAD_S, self.until)]
+
+
+def name(stream: int) -> str:
+    """The id of a stream."""
+    return f"cam-{stream}"
+
+
+def undisturbed(film: list[bytes], count: int) -> list[dict[str, Any]]:
+    """The results of a film's frames, sent to a handler without anything between."""
+    objects = {str(number): jpeg for number, jpeg in enumerate(film)}
+    frames = (Frame("undisturbed", 0, number, 0, str(number % len(film))) for number in range(count))
+    results: list[dict[str, Any]] = StreamTest(Tracking, objects=objects).send(*frames)
+    return results
+
+
+def films(seconds: float) -> list[list[bytes]]:
+    """The frames of each scene."""
+    scenes = [Scene(seed=seed, seconds=seconds, width=WIDTH, height=HEIGHT) for seed in range(SCENES)]
+    rendered = render_all(scenes, ROOT / ".cache" / "benchmarks" / "scenes")
+    return [[still.jpeg for still in stills(film.video)] for film in rendered]
+
+
+async def disturb(
+    drill: Drill, node: NodeProcess, end: Callable[[NodeProcess], Awaitable[None]]
+) -> Disturbance:
+    """End a node, and let time pass."""
+    streams = [int(key.rpartition("-")[2]) for key in await drill.owned(node)]
+    since = time.monotonic()
+    await end(node)
+    await asyncio.sleep(SETTLE_S)
+    return Disturbance(since, time.monotonic(), streams)
+
+
+async def measure(report: Report, rounds: int) -> None:
+    """The drill, then the figures."""
+    shown = await asyncio.to_thread(films, SCENE_S)
+    kills, drains = [], []
+    async with cluster("benchmarks.apps:watch", slots=2, balance_s=0) as nodes:
+        await nodes.start_all(NODES)
+        async with gateways(nodes, GATEWAYS) as addresses:
+            cameras = Cameras(addresses, shown)
+            sending = asyncio.create_task(cameras.run())
+            await asyncio.sleep(3 * SETTLE_S)
+            drill = Drill(nodes, nodes.services.peer())
+            calm = Disturbance(time.monotonic() - SETTLE_S, time.monotonic(), list(range(STREAMS)))
+            for _ in range(rounds):
+                kills.append(await disturb(drill, nodes.nodes[-1], drill.kill))
+                await drill.replace()
+                await asyncio.sleep(SETTLE_S)
+                drains.append(await disturb(drill, nodes.nodes.pop(), NodeProcess.stop))
+                await drill.replace()
+                await asyncio.sleep(SETTLE_S)
+            cameras.end()
+            await sending
+        nodes.kill()
+    tell(report, cameras, calm, kills, drains)
+
+
+def tell(
+    report: Report, cameras: Cameras, calm: Disturbance, kills: list[Disturbance], drains: list[Disturbance]
+) -> None:
+    """The figures."""
+    stalls = [ms for kill in kills for ms in kill.stalls_ms(cameras)]
+    drain_stalls = [ms for drain in drains for ms in drain.stalls_ms(cameras)]
+    waits = [ms for frames in cameras.waits_ms(calm.streams, calm.since, calm.until) for ms in frames]
+    errors = cameras.errors()
+    switches, unequal = cameras.differences()
+    report.figure("errors", errors.total(), "0")
+    report.figure("stall_p50_ms", median(stalls))
+    report.figure("stall_p99_ms", percentile(stalls, 99), "< 300")
+    report.figure("drain_stall_p50_ms", median(drain_stalls))
+    report.figure("drain_stall_p99_ms", percentile(drain_stalls, 99), "< 100")
+    report.figure("identity_switches", switches, "0")
+    report.figure("unequal_results", unequal, "0")
+    report.figure("undisturbed_p50_ms", median(waits))
+    report.figure("undisturbed_p99_ms", percentile(waits, 99))
+    report.detail |= {
+        "frames": sum(map(len, cameras.frames)),
+        "stream_crashes": len(stalls),
+        "stream_drains": len(drain_stalls),
+        "what_failed": dict(errors.most_common(5)),
+    }
+
+
+def main() -> None:
+    """Measure and report."""
+    parser = argparse.ArgumentParser(prog="benchmarks.gateway_failover", description=__doc__)
+    parser.add_argument("--full", action="store_true", help="more rounds")
+    parser.add_argument("--rounds", type=int, help="kills and drains (default 2, with --full 10)")
+    asked = parser.parse_args()
+    rounds = asked.rounds or (10 if asked.full else 2)
+    report = Report("gateway-failover")
+    report.say(
+        f"gateway-failover: {NODES} nodes behind {GATEWAYS} gateways, {STREAMS} streams, {PER_S:g} frames/s"
+        f" together; {rounds} times the owner of {OWNED} is killed, and another one drained"
+    )
+    asyncio.run(measure(report, rounds))
+    report.end(
+        ["aiohttp", "numpy", "pillow", "av"],
+        rounds=rounds,
+        gateways=GATEWAYS,
+        data_plane="python",
+        pixels=f"{WIDTH}x{HEIGHT}",
+        durability="full",
+        evidence="peers and gateways",
+    )
+
+
+if __name__ == "__main__":
+    main()

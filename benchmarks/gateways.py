@@ -1,0 +1,72 @@
+"""Gateways as real processes, as the command line starts them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+
+from benchmarks.cluster import ROOT, Cluster
+
+READY_TIMEOUT_S = 60.0
+
+
+class GatewayProcess:
+    """One ``holdfast gateway``."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.address = ""
+        self.log: list[str] = []
+        self._runs = asyncio.Event()
+        self._reading = asyncio.create_task(self._read())
+
+    async def runs(self) -> None:
+        """Return when it takes requests. Raises RuntimeError with its log if it doesn't in time."""
+        waits = asyncio.create_task(self._runs.wait())
+        await asyncio.wait((waits, self._reading), timeout=READY_TIMEOUT_S, return_when="FIRST_COMPLETED")
+        waits.cancel()
+        if not self._runs.is_set():
+            raise RuntimeError("a gateway did not start:\n" + "\n".join(self.log))
+
+    async def _read(self) -> None:
+        assert self.process.stderr is not None
+        async for line in self.process.stderr:
+            text = line.decode(errors="replace").rstrip()
+            self.log.append(text)
+            with contextlib.suppress(ValueError):
+                event = json.loads(text)
+                if event.get("event") == "gateway runs":
+                    self.address = event["address"]
+                    self._runs.set()
+
+
+@contextlib.asynccontextmanager
+async def gateways(nodes: Cluster, count: int, data_plane: str = "python") -> AsyncIterator[list[str]]:
+    """Run so many gateways to the nodes of a cluster; gives their addresses."""
+    command = ("holdfast", "gateway", "--port", "0", "--data-plane", data_plane)
+    started = [
+        GatewayProcess(
+            await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                *command,
+                cwd=ROOT,
+                env=os.environ | nodes.config.environment(),
+                stdin=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.PIPE,
+            )
+        )
+        for _ in range(count)
+    ]
+    try:
+        await asyncio.gather(*(gateway.runs() for gateway in started))
+        yield [gateway.address for gateway in started]
+    finally:
+        for gateway in started:
+            with contextlib.suppress(ProcessLookupError):
+                gateway.process.terminate()
+        await asyncio.gather(*(gateway.process.wait() for gateway in started))
