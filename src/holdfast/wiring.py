@@ -29,6 +29,8 @@ from holdfast.config import FORWARD_OVERHEAD_BYTES, Config, check
 from holdfast.errors import ConfigError
 from holdfast.gateway import models
 from holdfast.gateway.door import Door
+from holdfast.gateway.haproxy.front import HaproxyOptions
+from holdfast.gateway.listen import Tls
 from holdfast.gateway.service import Gateway
 from holdfast.log import redact
 from holdfast.ports.clock import Clock
@@ -386,8 +388,17 @@ def _machine() -> tuple[float, float]:
     return psutil.cpu_percent() / 100, psutil.virtual_memory().percent / 100
 
 
-def make_gateway(services: Services, host: str, port: int) -> Gateway:
-    """A gateway for clients, not started yet. Raises ConfigError."""
+def make_gateway(
+    services: Services,
+    host: str,
+    port: int,
+    *,
+    haproxy: HaproxyOptions | None = None,
+    tls: Tls | None = None,
+    access_log: bool = False,
+) -> Gateway:
+    """A gateway for clients, not started yet; the rest is as
+    :class:`~holdfast.gateway.service.Gateway` has it. Raises ConfigError."""
     config = services.config
     secret = config.peer_secret
     return Gateway(
@@ -400,6 +411,9 @@ def make_gateway(services: Services, host: str, port: int) -> Gateway:
         port=port,
         secret=secret.get_secret_value() if secret else None,
         max_body_bytes=config.max_message_bytes,
+        haproxy=haproxy,
+        tls=tls,
+        access_log=access_log,
     )
 
 

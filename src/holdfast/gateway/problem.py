@@ -26,6 +26,10 @@ OWNER, OWNER_ADDRESS, EPOCH = "X-Owner", "X-Owner-Address", "X-Epoch"
 """Headers that name the membership which owns a stream, where it is reached, and its epoch."""
 
 
+DATA_PLANE, NO_421 = "X-Data-Plane", "no-421"
+"""Header by which a data plane says that it can't send a request again after a 421: it wants a 503 then."""
+
+
 class Problem(msgspec.Struct, omit_defaults=True):
     """One problem; ``type`` is stable, for programs."""
 
@@ -77,9 +81,13 @@ def headers(error: HoldfastError) -> dict[str, str]:
     return {"Retry-After": str(RETRY_AFTER_S)} if of(error).status == 503 else {}
 
 
-def response(error: HoldfastError, more: dict[str, str] | None = None) -> web.Response:
-    """The answer to a request that failed."""
+def response(
+    error: HoldfastError, more: dict[str, str] | None = None, *, no_421: bool = False
+) -> web.Response:
+    """The answer to a request that failed; with ``no_421`` a redirect is a 503 that names the owner."""
     problem = of(error)
+    if no_421 and problem.status == 421:
+        problem = msgspec.structs.replace(problem, status=503)
     return web.Response(
         body=msgspec.json.encode(problem),
         status=problem.status,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -19,13 +19,14 @@ class Route(msgspec.Struct, frozen=True):
 
 
 class Routes:
-    """Routes by full key, the oldest forgotten beyond ``most``. ``changes`` counts what was changed, and
-    ``changed`` gives the keys that were, for who keeps a copy."""
+    """Routes by full key, the oldest forgotten beyond ``most``. For who keeps a copy, ``changed`` gives the
+    keys that were changed, and ``news`` is called when there are some."""
 
     def __init__(self, most: int = ROUTES_MAX) -> None:
         self._most = most
         self._routes: dict[str, Route] = {}
         self._changed: dict[str, None] = {}
+        self.news: Callable[[], None] = lambda: None
 
     def __len__(self) -> int:
         return len(self._routes)
@@ -59,7 +60,7 @@ class Routes:
         known = self._routes.get(key)
         if known is not None and member in ("", known.member):
             del self._routes[key]
-            self._changed[key] = None
+            self._note(key)
 
     def left(self, member: str) -> None:
         """A membership ended."""
@@ -79,6 +80,10 @@ class Routes:
     def _set(self, key: str, route: Route) -> None:
         self._routes.pop(key, None)
         self._routes[key] = route
-        self._changed[key] = None
+        self._note(key)
         if len(self._routes) > self._most:
             self.forget(next(iter(self._routes)))
+
+    def _note(self, key: str) -> None:
+        self._changed[key] = None
+        self.news()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import socket
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,9 +14,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from holdfast.core.retry import Backoff
-from holdfast.errors import ConfigError, HoldfastError, Retry
+from holdfast.errors import HoldfastError, Retry
 from holdfast.gateway.assigner import Assigner
 from holdfast.gateway.forwarder import Forwarder
+from holdfast.gateway.haproxy.front import Front, HaproxyOptions
+from holdfast.gateway.listen import Tls, listen
 from holdfast.gateway.plane import Plane
 from holdfast.gateway.routes import Routes
 from holdfast.ports.clock import Clock
@@ -29,12 +33,15 @@ CLOSE_TIMEOUT_S = 5.0
 
 
 class Gateway(Service):
-    """A gateway with the data plane in Python. ``crashed`` tells what ended it.
+    """A gateway, with its data plane in Python alone or behind HAProxy. ``crashed`` tells what ended it.
 
     Args:
         host, port: where clients reach it; port 0 takes a free one.
         secret: what nodes ask for.
         max_body_bytes: largest body that it takes from a client.
+        haproxy: how to run HAProxy, if it is to be.
+        tls: certificate and key, if clients speak TLS.
+        access_log: whether each request is logged.
     """
 
     def __init__(
@@ -49,6 +56,9 @@ class Gateway(Service):
         port: int,
         secret: str | None,
         max_body_bytes: int,
+        haproxy: HaproxyOptions | None = None,
+        tls: Tls | None = None,
+        access_log: bool = False,
     ) -> None:
         super().__init__()
         self._clock = clock
@@ -56,6 +66,7 @@ class Gateway(Service):
         self._log = log
         self._host = host
         self._port = port
+        self._tls = tls
         self.crashed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self._tasks = Tasks(self._crash)
         self.routes = Routes()
@@ -75,12 +86,37 @@ class Gateway(Service):
         self._forwarder = Forwarder(assigner, self.routes, self.view, clock, log, secret=secret)
         registry = CollectorRegistry()
         registry.register(GatewayMetrics(self.routes, self.view, self._forwarder))
+        self.front: Front | None = None
+        if haproxy is not None:
+            self.front = Front(
+                haproxy,
+                self.routes,
+                self.view,
+                clock,
+                log,
+                crash=self._crash,
+                secret=secret,
+                max_body_bytes=max_body_bytes,
+                tls=tls,
+                access_log=access_log,
+            )
         plane = Plane(
-            self._forwarder, self.view, clock, registry, ready=self._not_ready, max_body_bytes=max_body_bytes
+            self._forwarder,
+            self.view,
+            clock,
+            registry,
+            ready=self._not_ready,
+            more_metrics=self.front.metrics if self.front is not None else None,
+            max_body_bytes=max_body_bytes,
         )
+        logs = access_log and self.front is None
         self._runner = web.AppRunner(
-            plane.app(), access_log=None, handler_cancellation=True, shutdown_timeout=CLOSE_TIMEOUT_S
+            plane.app(),
+            access_log=logging.getLogger("aiohttp.access") if logs else None,
+            handler_cancellation=True,
+            shutdown_timeout=CLOSE_TIMEOUT_S,
         )
+        self._sockets: list[socket.socket] = []
         self.address = ""
 
     def _crash(self, error: BaseException) -> None:
@@ -96,18 +132,28 @@ class Gateway(Service):
         except HoldfastError as error:
             if error.retry is Retry.NEVER:
                 raise
-        await self._runner.setup()
+        self._sockets = listen(self._host, self._port)
+        scheme = "http" if self._tls is None else "https"
+        host, port = self._sockets[0].getsockname()[:2]
+        self.address = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
         try:
-            await web.TCPSite(self._runner, self._host, self._port).start()
-        except OSError as error:
-            await self._runner.cleanup()
-            raise ConfigError(
-                f"can't listen on {self._host}:{self._port}: {error.strerror or error}"
-            ) from error
-        host, port = self._runner.addresses[0][:2]
-        self.address = f"http://{host}:{port}"
+            await self._serve()
+        except BaseException:
+            await self._close()
+            raise
         self.view.start()
         self._tasks.spawn(self._keep_looking())
+
+    async def _serve(self) -> None:
+        context = self._tls.context() if self._tls is not None else None
+        await self._runner.setup()
+        if self.front is None:
+            for listening in self._sockets:
+                await web.SockSite(self._runner, listening, ssl_context=context).start()
+            return
+        await web.UnixSite(self._runner, self.front.fallback).start()
+        self.front.listen(self._sockets)
+        await self.front.start()
 
     async def _keep_looking(self) -> None:
         """Loads change without a word; members whose time is over are nobody's news on some services."""
@@ -123,9 +169,17 @@ class Gateway(Service):
             await self._clock.sleep(pause_s)
 
     async def _stop(self) -> None:
-        await self._runner.cleanup()
+        await self._close()
         await self._tasks.close()
         await self._forwarder.close()
+
+    async def _close(self) -> None:
+        """Take no more requests, and answer those that are there."""
+        for listening in self._sockets:
+            listening.close()
+        if self.front is not None:
+            await self.front.stop()
+        await self._runner.cleanup()
 
 
 class GatewayMetrics(Collector):

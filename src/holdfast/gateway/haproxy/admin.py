@@ -1,0 +1,78 @@
+"""HAProxy's runtime API: what is changed while it runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+
+from holdfast.errors import Unavailable
+
+ENTRIES = 128
+"""Entries of a map in one command: HAProxy serves clients in between."""
+
+TIMEOUT_S = 10.0
+
+
+async def ask(socket: Path, command: str) -> str:
+    """What HAProxy answers to a command, or to several parted by ``;``. Raises Unavailable."""
+    return (await _exchange(socket, f"{command}\n".encode())).decode(errors="replace").strip()
+
+
+async def order(socket: Path, command: str) -> None:
+    """A command that is answered with nothing, or else has failed: raises Unavailable with the answer."""
+    if said := await ask(socket, command):
+        raise Unavailable(f"HAProxy refused {command.split()[:2]}: {said}")
+
+
+async def add(socket: Path, name: Path, entries: Iterable[tuple[str, str]], version: str = "") -> None:
+    """Add entries to the map ``name``, perhaps to a ``version`` that isn't in use yet."""
+    for some in _some(entries):
+        lines = "".join(f"{key} {value}\n" for key, value in some)
+        await order(socket, f"add map {version} {name} <<\n{lines}")
+
+
+async def change(socket: Path, name: Path, entries: Mapping[str, str]) -> None:
+    """Change entries that the map ``name`` has."""
+    for some in _some(entries.items()):
+        await order(socket, ";".join(f"set map {name} {key} {value}" for key, value in some))
+
+
+async def rewrite(socket: Path, name: Path, entries: Iterable[tuple[str, str]]) -> None:
+    """Replace all of the map ``name`` at once."""
+    said = await ask(socket, f"prepare map {name}")
+    version = said.rpartition(" ")[2]
+    if not version.isdigit():
+        raise Unavailable(f"HAProxy refused to prepare a map: {said}")
+    await add(socket, name, entries, f"@{version}")
+    await order(socket, f"commit map @{version} {name}")
+
+
+async def scrape(socket: Path) -> bytes:
+    """HAProxy's numbers, for Prometheus. Raises Unavailable."""
+    scopes = "&".join(f"scope={scope}" for scope in ("global", "frontend", "backend", "server"))
+    request = f"GET /metrics?{scopes}&no-maint HTTP/1.0\r\n\r\n"
+    head, _, page = (await _exchange(socket, request.encode())).partition(b"\r\n\r\n")
+    if b" 200 " not in head.partition(b"\r\n")[0]:
+        raise Unavailable("HAProxy does not tell its numbers")
+    return page
+
+
+def _some(entries: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
+    rest = iter(entries)
+    while some := list(islice(rest, ENTRIES)):
+        yield some
+
+
+async def _exchange(socket: Path, said: bytes) -> bytes:
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            reader, writer = await asyncio.open_unix_connection(str(socket))
+            try:
+                writer.write(said)
+                return await reader.read()
+            finally:
+                writer.close()
+    except (OSError, TimeoutError) as error:
+        raise Unavailable(f"HAProxy does not answer at {socket.name}: {str(error) or 'too slow'}") from error

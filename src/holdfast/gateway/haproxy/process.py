@@ -1,0 +1,118 @@
+"""HAProxy as a child process, which ends with this one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from holdfast.errors import ConfigError, HoldfastError
+from holdfast.gateway.haproxy import admin
+from holdfast.gateway.haproxy.binary import Build
+from holdfast.gateway.haproxy.config import Files
+from holdfast.ports.clock import Clock
+
+READY_TIMEOUT_S = 20.0
+LOOK_S = 0.01
+SAID_LINES = 20
+
+PROGRAM = """
+import ctypes, os, signal, sys
+parent, path, *arguments = sys.argv[1:]
+os.setpgid(0, 0)
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != int(parent):
+        os._exit(1)
+os.execv(path, [path, *arguments])
+"""
+"""Has the kernel (where it is Linux) end what this becomes with its parent; and signals that are typed at the
+terminal are for the parent."""
+
+
+class Child:
+    """One running HAProxy. ``ended`` is done with its exit code."""
+
+    def __init__(self, files: Files, process: asyncio.subprocess.Process, log: Any) -> None:
+        self.files = files
+        self._process = process
+        self._log = log
+        self._said: list[str] = []
+        self._listening = asyncio.create_task(self._listen())
+        self.ended: asyncio.Task[int] = asyncio.create_task(self._end())
+
+    @classmethod
+    async def start(
+        cls,
+        build: Build,
+        files: Files,
+        listeners: Sequence[int],
+        environment: Mapping[str, str],
+        clock: Clock,
+        log: Any,
+    ) -> Child:
+        """Start it with its files written; returns when it serves. Raises ConfigError if it doesn't."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+        arguments = [str(os.getpid()), build.path, "-db", "-f", str(files.config)]
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-I", "-S", "-c", PROGRAM, *arguments),
+                env=kept | dict(environment),
+                stdin=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.PIPE,
+                pass_fds=listeners,
+            )
+        except OSError as error:
+            raise ConfigError(f"can't start {build.path}: {error}") from error
+        child = cls(files, process, log)
+        try:
+            await child._ready(clock)
+        except BaseException:
+            child.kill()
+            raise
+        return child
+
+    async def _ready(self, clock: Clock) -> None:
+        deadline = clock.monotonic() + READY_TIMEOUT_S
+        while True:
+            try:
+                await admin.ask(self.files.admin, "show version")
+                return
+            except HoldfastError:
+                if self.ended.done() or clock.monotonic() > deadline:
+                    raise ConfigError(f"HAProxy does not start: {' | '.join(self._said)}") from None
+            await clock.sleep(LOOK_S)
+
+    async def _listen(self) -> None:
+        assert self._process.stderr is not None
+        async for line in self._process.stderr:
+            text = line.decode(errors="replace").strip()
+            self._said = [*self._said[1 - SAID_LINES :], text]
+            if text:
+                self._log.warning("HAProxy says", text=text)
+
+    async def _end(self) -> int:
+        code = await self._process.wait()
+        await self._listening
+        return code
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def finish(self) -> None:
+        """Have it take no new connections, and end when the last has."""
+        self._signal(signal.SIGUSR1)
+
+    def kill(self) -> None:
+        """End it."""
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(number)
