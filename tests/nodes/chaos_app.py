@@ -173,6 +173,11 @@ def stop_where_told(place: Path) -> None:
     sqlite_state._publish = stopping_publish  # type: ignore[assignment]
 
 
+if "CHAOS_HOLD_MAX_S" in os.environ:
+    from holdfast.adapters.aws import queue as sqs_queue
+
+    sqs_queue.HOLD_MAX_S = int(os.environ["CHAOS_HOLD_MAX_S"])
+
 if "CHAOS_PLACE" in os.environ:
     assert asyncio.iscoroutinefunction(sqlite_state.SqliteState.commit)
     stop_where_told(Path(os.environ["CHAOS_PLACE"]))

@@ -1,13 +1,21 @@
-"""A cluster for each test."""
+"""A cluster for each test, and queues on SQS where it wants them."""
 
-from collections.abc import AsyncIterator, Callable
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.nodes.cluster import Cluster
 
+from holdfast.adapters.aws.admin import create_queues
+from holdfast.adapters.aws.client import AwsClient
+from holdfast.adapters.aws.sqs import Sqs
+from holdfast.adapters.system.clock import SystemClock
+from holdfast.testing.servers import FauxqsServer
+
 MakeCluster = Callable[..., Cluster]
+MakeQueue = Callable[[str], Awaitable[None]]
 
 
 @pytest.fixture
@@ -22,3 +30,19 @@ async def make_cluster(tmp_path: Path) -> AsyncIterator[MakeCluster]:
     yield make
     for cluster in made:
         await cluster.close()
+
+
+@pytest.fixture
+async def make_queue(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[MakeQueue]:
+    """Make a queue and its dead-letter queue, on a server of SQS that whoever calls AWS finds."""
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def make(name: str) -> None:
+            sqs = await stack.enter_async_context(FauxqsServer())
+            for variable, value in sqs.environment().items():
+                monkeypatch.setenv(variable, value)
+            client = AwsClient("sqs", SystemClock())
+            await create_queues(Sqs(client), name, visibility_s=60, encrypt=False)
+            await client.close()
+
+        yield make

@@ -1,6 +1,5 @@
 """Nodes on SQS and Redis, and what becomes of streams when those, or the nodes, are hurt."""
 
-import contextlib
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -9,18 +8,15 @@ from typing import Any
 
 import pytest
 from tests.nodes.cluster import STREAM, Cluster, until
-from tests.nodes.conftest import MakeCluster
+from tests.nodes.conftest import MakeCluster, MakeQueue
 from tests.nodes.test_failures import FAIL_OVER_S, KEYS, owned
 
-from holdfast.adapters.aws.admin import create_queues
-from holdfast.adapters.aws.client import AwsClient
-from holdfast.adapters.aws.sqs import Sqs
-from holdfast.adapters.system.clock import SystemClock
-from holdfast.testing.servers import FauxqsServer, RedisServer
+from holdfast.testing.servers import RedisServer
 
 TTL_S = 3.0
 FOREVER_S = 60.0
 OUTAGE_S = 2 * TTL_S
+REISSUED = "holdfast_reissued_total"
 
 OnServices = Callable[..., Awaitable[Cluster]]
 
@@ -40,35 +36,23 @@ async def keeping() -> AsyncIterator[RedisServer]:
 
 
 @pytest.fixture
-async def on_services(
-    coordinating: RedisServer,
-    keeping: RedisServer,
-    make_cluster: MakeCluster,
-    monkeypatch: pytest.MonkeyPatch,
-) -> AsyncIterator[OnServices]:
+def on_services(
+    coordinating: RedisServer, keeping: RedisServer, make_queue: MakeQueue, make_cluster: MakeCluster
+) -> OnServices:
     """Makes a cluster on SQS and two Redis servers."""
-    async with contextlib.AsyncExitStack() as stack:
 
-        async def make(*, fifo: bool = False, **settings: Any) -> Cluster:
-            sqs = await stack.enter_async_context(FauxqsServer())
-            for name, value in sqs.environment().items():
-                monkeypatch.setenv(name, value)
-            cluster = make_cluster(
-                app="fifo" if fifo else "app",
-                queue_url="sqs:///{stream}.fifo" if fifo else "sqs:///",
-                coordinator_url=coordinating.url,
-                state_url=keeping.url,
-                receive_wait_s=2.0,
-                **settings,
-            )
-            client = AwsClient("sqs", SystemClock())
-            await create_queues(
-                Sqs(client), f"{STREAM}.fifo" if fifo else STREAM, visibility_s=60, encrypt=False
-            )
-            await client.close()
-            return cluster
+    async def make(*, fifo: bool = False, **settings: Any) -> Cluster:
+        await make_queue(f"{STREAM}.fifo" if fifo else STREAM)
+        return make_cluster(
+            app="fifo" if fifo else "app",
+            queue_url="sqs:///{stream}.fifo" if fifo else "sqs:///",
+            coordinator_url=coordinating.url,
+            state_url=keeping.url,
+            receive_wait_s=2.0,
+            **settings,
+        )
 
-        yield make
+    return make
 
 
 def all_went_on(cluster: Cluster, since: float) -> Callable[[], bool]:
@@ -174,4 +158,25 @@ async def test_a_state_store_that_was_away_goes_on_where_it_was(
         await cluster.until(lambda: all(len(cluster.results[key]) >= 50 for key in KEYS))
         await hurt(keeping)
         await cluster.until(all_went_on(cluster, time.time()))
+    await cluster.check(alive=["a", "b"])
+
+
+async def test_what_is_held_for_longer_than_the_queue_allows_is_sent_again(
+    on_services: OnServices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frames behind a gap, on a queue that takes each back after seconds instead of 12 hours."""
+    monkeypatch.setenv("CHAOS_HOLD_MAX_S", "4")
+    cluster = await on_services(ttl_s=FOREVER_S, visibility_s=2.0)
+    await cluster.start("a", "b")
+    cluster.sent["cam"] = 1  # the first is late
+    await cluster.send("cam", count=12)
+
+    async def reissued() -> bool:
+        return sum([await node.metric(REISSUED) for node in cluster.nodes.values()]) >= 24
+
+    await until(reissued, "each was sent again, and so was its copy")
+    assert not cluster.results["cam"]
+    cluster.sent["cam"] = 0
+    await cluster.send("cam")
+    cluster.sent["cam"] = 13
     await cluster.check(alive=["a", "b"])
