@@ -275,8 +275,11 @@ class Services:
         with _extra("zookeeper", "coordinator_url"):
             from holdfast.adapters.zookeeper.address import parse  # noqa: PLC0415
             from holdfast.adapters.zookeeper.coordinator import ZooKeeperCoordinator  # noqa: PLC0415
+            from holdfast.adapters.zookeeper.one_stream import OneStream  # noqa: PLC0415
         with _named("coordinator_url", url):
-            return ZooKeeperCoordinator(parse(url), self.clock, self.meter)
+            address = parse(url)
+            coordinator = ZooKeeperCoordinator(address, self.clock, self.meter)
+            return OneStream(coordinator, address.stream) if address.stream else coordinator
 
     def _redis_state(self, url: str) -> StateStore:
         connection = self._kept(self._redis("state_url", url))

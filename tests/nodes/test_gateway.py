@@ -17,7 +17,6 @@ from tests.nodes.cluster import STREAM, until
 from tests.nodes.conftest import MakeCluster
 from tests.nodes.test_failures import owned
 
-from holdfast.adapters.zookeeper.layout import task
 from holdfast.testing.servers import ZooKeeperServer
 
 KEYS = [f"cam-{i}" for i in range(12)]
@@ -195,7 +194,7 @@ async def test_others_find_the_owner_of_a_stream_and_are_respected(
 ) -> None:
     """A client that knows only the layout reads who owns a stream; what it claims itself, no node takes."""
     async with ZooKeeperServer() as server:
-        cluster = make_cluster(ttl_s=6.0, coordinator_url=server.url)
+        cluster = make_cluster(ttl_s=6.0, coordinator_url=f"{server.url}?stream={STREAM}")
         await cluster.start("a", "b")
         address = await cluster.gateway()
         other = KazooClient(server.url.partition("://")[2])
@@ -207,14 +206,14 @@ async def test_others_find_the_owner_of_a_stream_and_are_respected(
             services = await asyncio.to_thread(other.get_children, "/services")
             assert len(services) == 2
             assert all(name.startswith("worker-") for name in services)
-            path = (await asyncio.to_thread(other.get, task(f"{STREAM}/cam-1")))[0].decode()
+            path = (await asyncio.to_thread(other.get, "/tasks/cam-1"))[0].decode()
             owner = json.loads((await asyncio.to_thread(other.get, path))[0])
             async with session.get(f"http://{owner['host']}:{owner['port']}/healthz") as response:
                 assert response.status == 200
             theirs = await asyncio.to_thread(
                 other.create, "/services/worker-", b'{"host": "127.0.0.1", "port": 9}', None, True, True, True
             )
-            await asyncio.to_thread(other.create, task(f"{STREAM}/theirs"), theirs.encode(), None, True)
+            await asyncio.to_thread(other.create, "/tasks/theirs", theirs.encode(), None, True)
             frame: dict[str, Any] = {"json": {"key": "theirs", "n": 0}, "headers": {"X-Timeout-Ms": "1500"}}
             async with session.post(f"{address}/process/theirs", **frame) as response:
                 assert response.status == 503

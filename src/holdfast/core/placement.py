@@ -59,12 +59,14 @@ class Load(msgspec.Struct, frozen=True):
 
 
 class Member(msgspec.Struct, frozen=True):
-    """A membership: a node's proof of life. ``id`` is new at every join; ``name`` is for people."""
+    """A membership: a node's proof of life. ``id`` is new at every join; ``name`` is for people. A ``foreign``
+    one is of another program: its claims count, and it is never called."""
 
     id: str
     name: str
     address: str
     load: Load = Load()
+    foreign: bool = False
 
 
 def choose(key: str, members: Iterable[Member], pending: Mapping[str, int] | None = None) -> Member | None:

@@ -53,13 +53,14 @@ class Balancer:
     @property
     def elected(self) -> bool:
         """True if it is this node that decides."""
-        return self._membership.id == min(self._membership.view, default="")
+        nodes = (name for name, member in self._membership.view.items() if not member.foreign)
+        return self._membership.id == min(nodes, default="")
 
     def shifts(self) -> list[Shift]:
         """What to bring from where to where, as the nodes tell of themselves."""
         groups: dict[tuple[str, ...], list[NodeLoad]] = {}
         for member in self._membership.view.values():
-            if not member.load.draining:
+            if not (member.load.draining or member.foreign):
                 groups.setdefault(member.load.serves, []).append(node_load(member, self._stream_load))
         shifts: list[Shift] = []
         for _, nodes in sorted(groups.items()):

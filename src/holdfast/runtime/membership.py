@@ -123,7 +123,6 @@ class Membership:
                 await self._reach_self()
                 await self._coordinator.join(self._me(), self._limits.ttl_s)
                 self._lease = Lease(self._limits.ttl_s, sent_at)
-                await self.refresh()
                 break
             except HoldfastError as error:
                 if error.retry is Retry.NEVER:
@@ -131,6 +130,7 @@ class Membership:
                 tries += 1
                 self._log.warning("can't join yet", error=str(error))
                 await self._clock.sleep(self._backoff.delay_s(tries, self._clock.random()))
+        await self._view.refresh_quietly()  # the membership stands, whether or not this is answered
         self._stats.memberships += 1
         self.joined.set()
         self._log.info("joined", member=self.id, address=self._address)
@@ -189,7 +189,7 @@ class Membership:
                 await self._clock.sleep(self._limits.renew_s)
 
     def _neighbour(self) -> Member | None:
-        others = sorted(member for member in self.view if member != self.id)
+        others = sorted(name for name, member in self.view.items() if name != self.id and not member.foreign)
         if not others:
             return None
         after = [member for member in others if member > self.id]

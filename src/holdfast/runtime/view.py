@@ -72,7 +72,7 @@ class View:
                 continue
             if after < 0 or number < after:
                 changes = []
-                self._tasks.spawn(self._refresh_quietly())
+                self._tasks.spawn(self.refresh_quietly())
                 self._on_missed()
             after = number
             for change in changes:
@@ -83,7 +83,8 @@ class View:
                 elif change.kind == "claim" and change.claim is not None:
                     self._on_claim(change.claim)
 
-    async def _refresh_quietly(self) -> None:
+    async def refresh_quietly(self) -> None:
+        """As ``refresh``; a failure is only noted."""
         try:
             await self.refresh()
         except HoldfastError as error:
@@ -112,7 +113,7 @@ class View:
     async def suspect(self, member: str) -> None:
         """Probe a member whose connection failed, and evict it if its process is gone."""
         suspected = self.members.get(member)
-        if suspected is None or member in self._suspects:
+        if suspected is None or suspected.foreign or member in self._suspects:
             return
         self._suspects[member] = None
         try:

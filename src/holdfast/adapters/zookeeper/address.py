@@ -13,7 +13,7 @@ FORM = "zookeeper://[USER:PASSWORD@]HOST:2181,HOST:2181[/CHROOT][?ca=FILE&cert=F
 SCHEME = "zookeeper"
 PORT = 2181
 
-_PARAMETERS = ("ca", "cert", "key")
+_PARAMETERS = ("ca", "cert", "key", "stream")
 _HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^:\[\]\s]+)(:(?P<port>[0-9]{1,5}))?")
 
 
@@ -27,6 +27,7 @@ class ZooKeeperAddress:
         hosts: (host, port) of each server.
         chroot: the path under which everything is kept: empty, or ``/some/path``.
         username, password: for digest ACLs; without a user everything is open to everyone.
+        stream: the one stream whose claims have bare ids, ``/tasks/cam-1``; else they are ``STREAM/ID``.
         ca, cert, key: files for TLS, which is spoken if any is given: who is trusted, what this side shows.
     """
 
@@ -37,6 +38,7 @@ class ZooKeeperAddress:
     ca: str = ""
     cert: str = ""
     key: str = ""
+    stream: str = ""
 
     @property
     def tls(self) -> bool:
@@ -101,7 +103,8 @@ def _parameters(query: str) -> dict[str, str]:
             near = difflib.get_close_matches(name, _PARAMETERS, 1) or [", ".join(_PARAMETERS)]
             raise ConfigError(f"{SCHEME}: unknown parameter {name!r}; did you mean {near[0]}?")
         if not value:
-            raise ConfigError(f"{SCHEME}: {name} names no file; give a path, or leave it out")
+            what = "stream" if name == "stream" else "file"
+            raise ConfigError(f"{SCHEME}: {name} names no {what}; give it a value, or leave it out")
     if ("cert" in parameters) != ("key" in parameters):
         raise ConfigError(f"{SCHEME}: cert and key go together; give the paths of both files, or of none")
     return parameters

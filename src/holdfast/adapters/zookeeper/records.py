@@ -65,4 +65,4 @@ def decode_service(path: str, data: bytes) -> Member:
     except msgspec.ValidationError:
         host, port = service.get("host"), service.get("port")
         address = f"http://{host}:{port}" if isinstance(host, str) and isinstance(port, int) else ""
-        return Member(path, basename(path), address, Load(room=0))
+        return Member(path, basename(path), address, Load(room=0), foreign=True)
