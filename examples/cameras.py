@@ -7,6 +7,12 @@ It takes two forms of message. The one that ingest sends:
     {"video": "cam-1", "run": 3, "frame": 17, "timestamp_ms": 680, "url": "s3://frames/cam-1/3/17.jpg"}
 and one for frames that others have put into S3, numbered without gaps from any number:
     {"message_id": …, "video_id": "cam-1", "frame_id": 17, "timestamp": …, "s3_bucket": …, "s3_key": …}
+
+Tracking learns the background and finds what moves before it. To find people with a network of yours, declare
+it (pip install 'holdfast[vision,onnx]'):
+    app.model("detector", partial(OnnxDetector, "people.onnx", classes=(0,)), memory_mb=300)
+then add models="detector" to the stream below, and use ModelTracking in place of Tracking. OnnxDetector is in
+holdfast.apps.vision.onnx, ModelTracking beside Tracking.
 """
 
 from typing import Any

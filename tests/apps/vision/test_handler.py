@@ -32,8 +32,8 @@ class Slot:
     async def fetch_async(self, url: str) -> bytes:
         return self.fetch(url)
 
-    def model(self, load: Callable[[], Any]) -> Any:
-        return load()
+    def model(self, wanted: Any) -> Any:
+        raise NotImplementedError
 
     def progress(self, note: str = "") -> None:
         pass

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import errno
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol
 from urllib.parse import quote
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
-from holdfast.apps.vision.detector import Background, Detector
-from holdfast.apps.vision.jpeg import decode_cells
-from holdfast.apps.vision.tracker import Tracker, Tracks
+from holdfast.apps.vision.detector import Background, Detection, Detector
+from holdfast.apps.vision.jpeg import decode_cells, decode_image
+from holdfast.apps.vision.tracker import Track, Tracker, Tracks
 from holdfast.errors import InvalidMessage
 from holdfast.streams.handler import Context, StreamHandler
 
@@ -84,27 +87,8 @@ class Tracking(StreamHandler[Frame]):
         if self._watch is None or self._watch.run != message.run:
             self._watch = _Watch(message.run, Detector(width, height), Tracker())
         detector = self._watch.detector
-        if (detector.width, detector.height) != (width, height):
-            raise InvalidMessage(
-                f"frame {_name(message)} has {width}x{height} pixels, but run {message.run} of"
-                f" {message.video} has {detector.width}x{detector.height};"
-                " send frames of another size as a new run",
-                field="url",
-            )
-        tracks = self._watch.tracker.update(message.frame, detector.detect(cells))
-        return {
-            "video": message.video,
-            "run": message.run,
-            "frame": message.frame,
-            "tracks": [
-                {
-                    "id": track.id,
-                    "box": [round(side, 1) for side in track.box],
-                    "score": round(track.score, 2),
-                }
-                for track in tracks
-            ],
-        }
+        _check_size(message, (width, height), (detector.width, detector.height))
+        return _result(message, self._watch.tracker.update(message.frame, detector.detect(cells)))
 
     def snapshot(self) -> bytes:
         """What was learnt of the background, and the tracks."""
@@ -112,6 +96,84 @@ class Tracking(StreamHandler[Frame]):
             return b""
         run, detector, tracker = self._watch
         return msgspec.msgpack.encode(_State(run, detector.snapshot(), tracker.snapshot()))
+
+
+class ImageDetector(Protocol):
+    """A detector without state, such as :class:`~holdfast.apps.vision.onnx.OnnxDetector`."""
+
+    def detect(self, image: NDArray[np.uint8]) -> Sequence[Detection]:
+        """Objects in an RGB image of shape (height, width, 3)."""
+
+
+class _Following(NamedTuple):
+    run: int
+    size: tuple[int, int]
+    tracker: Tracker
+
+
+class _FollowingState(msgspec.Struct, frozen=True, array_like=True):
+    run: int
+    size: tuple[int, int]
+    tracks: Tracks
+
+
+class ModelTracking(StreamHandler[Frame]):
+    """Tracks what a model finds: the one that the app declares as ``detector``, an :class:`ImageDetector`.
+
+    Results are those of :class:`Tracking`. A subclass may name another model.
+    """
+
+    version = 1
+    model: ClassVar[str] = "detector"
+
+    def open(self, context: Context, state: bytes | None) -> None:
+        """Continue from state, bit for bit, or begin."""
+        self._detector: ImageDetector = context.model(self.model)
+        self._following: _Following | None = None
+        if state:
+            saved = msgspec.msgpack.decode(state, type=_FollowingState)
+            self._following = _Following(saved.run, saved.size, Tracker.restore(saved.tracks))
+
+    def process(self, message: Frame, context: Context) -> dict[str, Any]:
+        """Track one frame. Raises as :class:`Tracking` does."""
+        image = decode_image(_fetch(message, context), _name(message))
+        size = image.shape[1], image.shape[0]
+        if self._following is None or self._following.run != message.run:
+            self._following = _Following(message.run, size, Tracker())
+        _check_size(message, size, self._following.size)
+        return _result(message, self._following.tracker.update(message.frame, self._detector.detect(image)))
+
+    def snapshot(self) -> bytes:
+        """The tracks."""
+        if self._following is None:
+            return b""
+        run, size, tracker = self._following
+        return msgspec.msgpack.encode(_FollowingState(run, size, tracker.snapshot()))
+
+
+def _result(message: Frame, tracks: Sequence[Track]) -> dict[str, Any]:
+    return {
+        "video": message.video,
+        "run": message.run,
+        "frame": message.frame,
+        "tracks": [
+            {
+                "id": track.id,
+                "box": [round(side, 1) for side in track.box],
+                "score": round(track.score, 2),
+            }
+            for track in tracks
+        ],
+    }
+
+
+def _check_size(message: Frame, size: tuple[int, int], known: tuple[int, int]) -> None:
+    if size != known:
+        raise InvalidMessage(
+            f"frame {_name(message)} has {size[0]}x{size[1]} pixels, but run {message.run} of"
+            f" {message.video} has {known[0]}x{known[1]}; send frames of another size as a new run",
+            field="url",
+        )
 
 
 def _name(message: Frame) -> str:

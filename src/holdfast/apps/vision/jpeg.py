@@ -1,10 +1,13 @@
-"""Frames as JPEG: encoded by ingest, decoded to grey cells by the handler."""
+"""Frames as JPEG: encoded by ingest, decoded by the handlers, to grey cells or in full."""
 
 from __future__ import annotations
 
+import contextlib
 import io
+from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from holdfast.apps.vision.detector import Cells, grid_of
@@ -26,20 +29,30 @@ def decode_cells(data: bytes, url: str) -> tuple[int, int, Cells]:
 
     Raises InvalidMessage, which names ``url``, for data that is no image, or a truncated one.
     """
+    with _opened(data, url) as image:
+        width, height = image.size
+        grid = grid_of(width, height)
+        image.draft("L", grid)  # lets a JPEG be decoded small and grey, which takes a fraction of the time
+        grey = image.convert("L")
+    if grey.size != grid:
+        grey = grey.resize(grid, Image.Resampling.BOX)
+    return width, height, np.asarray(grey)
+
+
+def decode_image(data: bytes, url: str) -> NDArray[np.uint8]:
+    """The frame's RGB pixels, of shape (height, width, 3). Raises as :func:`decode_cells`."""
+    with _opened(data, url) as image:
+        return np.asarray(image.convert("RGB"))
+
+
+@contextlib.contextmanager
+def _opened(data: bytes, url: str) -> Iterator[Image.Image]:
     try:
         with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
-            width, height = image.size
-            grid = grid_of(width, height)
-            image.draft(
-                "L", grid
-            )  # lets a JPEG be decoded small and grey, which takes a fraction of the time
-            grey = image.convert("L")
+            yield image
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise InvalidMessage(
             f"frame {url} is not a whole JPEG or PNG image ({len(data)} bytes: {error}); "
             "ingest the video again, or skip the frame",
             field="url",
         ) from error
-    if grey.size != grid:
-        grey = grey.resize(grid, Image.Resampling.BOX)
-    return width, height, np.asarray(grey)
