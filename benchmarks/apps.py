@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import time
 
 import msgspec
@@ -71,6 +73,48 @@ class Watch(Tracking):
         """Load the model, and continue to track."""
         self.model = context.model(load_model)
         super().open(context, state)
+
+
+cold = App("cold")
+
+COLD_LOAD_S = 2.0
+
+
+def load_slowly(name: str = "shared") -> str:
+    """Stands for a large model; each loading is noted in the file that ``COLD_LOADS`` names."""
+    with open(os.environ["COLD_LOADS"], "a") as noted:  # noqa: PTH123 - appends by several processes
+        noted.write(f"{name}\n")
+    time.sleep(COLD_LOAD_S)
+    return name
+
+
+cold.model("shared", load_slowly)
+
+
+@cold.stream("own", key="key", seq="n", message=Message, first_seq=0)
+class Own(StreamHandler[Message]):
+    """Has a model of its own."""
+
+    def open(self, context: Context, state: bytes | None) -> None:
+        """Load it."""
+        self.model = context.model(functools.partial(load_slowly, context.key))
+
+    def process(self, message: Message, context: Context) -> str:
+        """Says which model it has."""
+        return self.model
+
+
+@cold.stream("shared", key="key", seq="n", message=Message, first_seq=0, models="shared")
+class Shared(StreamHandler[Message]):
+    """Shares a model with the other streams of its slot."""
+
+    def open(self, context: Context, state: bytes | None) -> None:
+        """Take it, or load it."""
+        self.model: str = context.model("shared")
+
+    def process(self, message: Message, context: Context) -> str:
+        """Says which model it has."""
+        return self.model
 
 
 idle = App("idle")

@@ -90,6 +90,16 @@ async def test_new_streams_go_where_the_fewest_are(rig: Rig) -> None:
     assert [member.id for member in found].count("a") == 20
 
 
+async def test_streams_that_come_at_once_are_spread_too(rig: Rig) -> None:
+    """By one gateway, and by several that are asked for all of them."""
+    other = Rig(rig.coordinator)
+    await other.seen.refresh()
+    asked = [each.assigner.resolve(f"s/{n}") for n in range(40) for each in (rig, other)]
+    found = [member.id for member in await asyncio.gather(*asked)]
+    assert found[::2] == found[1::2]
+    assert found[::2].count("a") == 20
+
+
 async def test_a_claim_that_stands_is_respected(rig: Rig) -> None:
     await rig.coordinator.claim(KEY, "b")
     rig.coordinator.calls.clear()

@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.core.placement import Placed, choose
 from holdfast.errors import HoldfastError, MembershipLost, Unavailable
 from holdfast.gateway.routes import Routes
-from holdfast.ports.coordinator import Coordinator, Member
+from holdfast.ports.coordinator import Claim, Coordinator, Member
 from holdfast.runtime.view import View
 
 
@@ -44,15 +44,8 @@ class Assigner:
     async def _ask(self, key: str) -> str:
         """The owner by the coordinator, or a node that is given the key there. Only the coordinator ends a
         claim: a node that doesn't answer keeps its streams until its membership is over."""
-        members = self._view.members.values()
-        target = choose(key, members, self._placed.pending(members))
         try:
-            claim = await self._coordinator.lookup(key)
-            if claim is None and target is not None:
-                self._placed.add(target)  # before the answer: many keys are placed at once
-                claim = await self._coordinator.claim(key, target.id)
-                if claim.member != target.id:
-                    self._placed.add(target, -1)
+            claim = await self._coordinator.lookup(key) or await self._place(key)
             if claim is None or claim.member not in self._view.members:
                 await self._view.refresh()
         except MembershipLost as error:
@@ -63,3 +56,18 @@ class Assigner:
             raise Unavailable(f"{key}: no node has room for a new stream")
         self._routes.claimed(claim)
         return claim.member
+
+    async def _place(self, key: str) -> Claim | None:
+        """Give a new key to the member with most room; None if nobody has any. Many keys are placed at once,
+        so each is counted before the next is chosen for."""
+        members = self._view.members
+        target = choose(key, members.values(), self._placed.pending(members.values()))
+        if target is None:
+            return None
+        self._placed.add(target)
+        claim = await self._coordinator.claim(key, target.id)
+        if claim.member != target.id:  # another gateway's choice
+            self._placed.add(target, -1)
+            if claim.member in members:
+                self._placed.add(members[claim.member])
+        return claim
