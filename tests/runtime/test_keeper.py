@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -227,6 +227,23 @@ async def test_a_failed_extension_leaves_time_for_another(rig: Rig) -> None:
     await rig.clock.sleep(3 * VISIBILITY_S)
     assert await rig.queue.standing.receive(10, 0, VISIBILITY_S, "other") == []
     assert rig.log.events("warning").count("could not extend deliveries") == 2
+
+
+async def test_an_extension_that_fails_costs_no_other_delivery(rig: Rig) -> None:
+    broken, *others = [message for _ in range(3) for message in await rig.receive(10)]
+    rig.holding = [broken, *others]
+    extend = rig.queue.standing.extend
+
+    async def refuse(receipts: Sequence[str], visibility_s: float) -> list[str]:
+        if broken.receipts[0].receipt in receipts:
+            raise OutcomeUnknown("1 of 10 failed")
+        return await extend(receipts, visibility_s)
+
+    rig.queue.standing.extend = refuse  # type: ignore[method-assign]
+    await rig.clock.sleep(5 * VISIBILITY_S)
+    lapsed = await rig.queue.standing.receive(10, 0, VISIBILITY_S, "other")
+    assert len(lapsed) == 10, "those of its call"
+    assert await rig.queue.standing.receive(10, 0, VISIBILITY_S, "other") == []
 
 
 async def test_a_receipt_that_turns_out_stale_is_not_extended_again(rig: Rig) -> None:

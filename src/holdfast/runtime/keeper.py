@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.core.held import Held, Letter, Receipt
 from holdfast.core.message import Life, fixed
-from holdfast.core.progress import chunks, due
+from holdfast.core.progress import Visibility, chunks, due
 from holdfast.errors import HoldfastError, Retry
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import DeadLetter, Outgoing, Queue
@@ -27,6 +27,9 @@ LOOKS_A_VISIBILITY = 10
 
 PATIENCE = 4
 """How many times as long as a receive a delete lingers: no frame waits for it."""
+
+EXTENDS_AT_ONCE = 8
+"""Calls under way at once: with thousands of deliveries one after the other would take too long."""
 
 REISSUE_VISIBILITIES = 4
 """How long before the queue's limit a message is sent again, in visibilities: time for a few tries."""
@@ -133,19 +136,28 @@ class Keeper:
                 receipt.stale = True
             await self._delete([receipt.receipt for receipt in old])
 
-    async def _extend(self, receipts: dict[str, Any]) -> None:
-        for batch in chunks(list(receipts), self._queue.max_batch):
-            sent_at = self._clock.monotonic()
-            self._stats.extend_calls += 1
-            try:
-                stale = await self._queue.extend(batch, self._limits.visibility_s)
-            except HoldfastError as error:
-                self._log.warning("could not extend deliveries", stream=self._stream, error=str(error))
+    async def _extend(self, receipts: dict[str, Visibility]) -> None:
+        """Each call by itself, a few at once: what one of them can't do, or is slow to, costs no other."""
+        batches = chunks(list(receipts), self._queue.max_batch)
+        for start in range(0, len(batches), EXTENDS_AT_ONCE):
+            some = batches[start : start + EXTENDS_AT_ONCE]
+            if not any(await asyncio.gather(*(self._extend_batch(batch, receipts) for batch in some))):
                 return  # the next round tries again: half of the visibility is left
-            for name in batch:
-                receipts[name].expires_at = sent_at + self._limits.visibility_s
-            for name in stale:
-                receipts[name].stale = True
+
+    async def _extend_batch(self, batch: list[str], receipts: dict[str, Visibility]) -> bool:
+        """False if it failed."""
+        sent_at = self._clock.monotonic()
+        self._stats.extend_calls += 1
+        try:
+            stale = await self._queue.extend(batch, self._limits.visibility_s)
+        except HoldfastError as error:
+            self._log.warning("could not extend deliveries", stream=self._stream, error=str(error))
+            return False
+        for name in batch:
+            receipts[name].expires_at = sent_at + self._limits.visibility_s
+        for name in stale:
+            receipts[name].stale = True
+        return True
 
     async def _settle_loop(self) -> None:
         while True:
