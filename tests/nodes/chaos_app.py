@@ -176,7 +176,7 @@ def stop_where_told(place: Path) -> None:
 if "CHAOS_HOLD_MAX_S" in os.environ:
     from holdfast.adapters.aws import queue as sqs_queue
 
-    sqs_queue.HOLD_MAX_S = int(os.environ["CHAOS_HOLD_MAX_S"])
+    sqs_queue.HOLD_MAX_S = int(os.environ["CHAOS_HOLD_MAX_S"])  # type: ignore[attr-defined]
 
 if "CHAOS_PLACE" in os.environ:
     assert asyncio.iscoroutinefunction(sqlite_state.SqliteState.commit)

@@ -2,6 +2,7 @@
 
 import contextlib
 import signal
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +13,10 @@ from tests.nodes.test_failures import KEYS, owned
 from holdfast.testing.servers import RedisServer, ZooKeeperServer
 
 FOREVER_S = 60.0
-SERVERS: dict[str, type[RedisServer | ZooKeeperServer]] = {"redis": RedisServer, "zookeeper": ZooKeeperServer}
+SERVERS: dict[str, Callable[[], RedisServer | ZooKeeperServer]] = {
+    "redis": RedisServer,
+    "zookeeper": ZooKeeperServer,
+}
 
 MIXTURES = [
     ("sqlite", "sqlite", "redis"),
@@ -28,7 +32,7 @@ MIXTURES = [
 ZooKeeper have tests of their own."""
 
 
-@pytest.mark.parametrize(("queue", "coordinator", "state"), MIXTURES)
+@pytest.mark.parametrize("queue, coordinator, state", MIXTURES)
 async def test_a_killed_node_is_replaced(
     queue: str, coordinator: str, state: str, make_queue: MakeQueue, make_cluster: MakeCluster
 ) -> None:
@@ -39,7 +43,9 @@ async def test_a_killed_node_is_replaced(
             settings["queue_url"] = "sqs:///"
         for setting, service in (("coordinator_url", coordinator), ("state_url", state)):
             if service in SERVERS:
-                settings[setting] = (await stack.enter_async_context(SERVERS[service]())).url
+                server = SERVERS[service]()
+                await stack.enter_async_context(server)
+                settings[setting] = server.url
         cluster = make_cluster(ttl_s=FOREVER_S, visibility_s=6.0, receive_wait_s=2.0, **settings)
         await cluster.start("a", "b")
         async with cluster.load(KEYS, 60):
