@@ -338,6 +338,19 @@ async def test_credentials_that_are_refused_are_named(client: AwsClient, service
         await call(client)
 
 
+async def test_a_token_that_the_service_repeats_is_told_to_nobody(
+    client: AwsClient, service: Service
+) -> None:
+    said = (
+        "The request signature we calculated does not match. The Canonical String for this request should"
+        " have been 'POST\\nx-amz-security-token:geheim'"
+    )
+    service.answers = [(403, f'{{"__type": "SignatureDoesNotMatch", "message": "{said}"}}')]
+    with pytest.raises(ConfigError, match=r"does not match\.\)") as refused:
+        await call(client)
+    assert "geheim" not in str(refused.value)
+
+
 async def test_a_key_that_may_not_be_used_is_named(client: AwsClient, service: Service) -> None:
     for code in ("KMS.AccessDeniedException", "com.amazonaws.sqs#KmsAccessDenied"):
         service.answers = [(400, f'{{"__type": "{code}"}}')]

@@ -79,6 +79,9 @@ UNTRUSTED = re.compile(
     "InvalidClientTokenId|UnrecognizedClient|InvalidAccessKeyId|InvalidSecurity|InvalidToken|ExpiredToken"
     "|AuthFailure|NotAuthorized|MissingAuthenticationToken|Signature|OptInRequired|RequestExpired|Skewed"
 )
+ECHO = "The Canonical String"
+"""With this a service begins to repeat what it was sent, the token of the session included."""
+
 STATUS_CODES = {403: "AccessDenied", 404: "NotFound"}
 """What a status says where there is no body, as after HEAD."""
 
@@ -422,6 +425,7 @@ def _error(answer: Answer) -> tuple[str, str]:
         code, text = said.type, said.message or said.Message
     else:
         code, text = (_element(name, answer.body) for name in (b"Code", b"Message"))
+    text = text.partition(ECHO)[0].rstrip()
     return short_code(code) or STATUS_CODES.get(answer.status, f"HTTP {answer.status}"), text
 
 
