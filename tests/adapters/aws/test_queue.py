@@ -10,6 +10,7 @@ from aiohttp import web
 from aiohttp.test_utils import RawTestServer
 from tests.adapters.aws.conftest import REGION, QuickClock
 
+from holdfast.adapters.aws import channel
 from holdfast.adapters.aws.channel import dead_letter_name
 from holdfast.adapters.aws.client import AwsClient
 from holdfast.adapters.aws.message import MAX_BYTES
@@ -202,6 +203,19 @@ async def test_stale_deliveries_are_told_from_others(
     assert 0 < len(stale) < 4
     assert faults.calls["ChangeMessageVisibilityBatch"] == 2
     assert faults.calls["DeleteMessageBatch"] == 1
+
+
+@pytest.mark.parametrize("act", ["extend", "give_back", "delete"])
+async def test_a_change_that_hangs_is_tried_again_before_deliveries_lapse(
+    troubled: SqsQueue, faults: SqsFaults, monkeypatch: pytest.MonkeyPatch, act: str
+) -> None:
+    await troubled.send([Outgoing(b"a")])
+    (found,) = await receive(troubled)
+    monkeypatch.setattr(channel, "CHANGE_S", 0.1)
+    faults.plan.add(Rule(fault=Fault.SLOW, operation="*Batch", times=1, delay_s=60))
+    async with asyncio.timeout(10):
+        arguments = () if act == "delete" else (LONG_S,)
+        assert await getattr(troubled, act)([found.receipt], *arguments) == []
 
 
 async def test_a_receive_whose_answer_was_lost_is_repeated(troubled: SqsQueue, faults: SqsFaults) -> None:
@@ -408,7 +422,7 @@ async def test_a_missing_dead_letter_queue_is_named(sqs: Sqs, queue_name: str, c
     assert (await queue.depth()).dead == 0
     with pytest.raises(ConfigError, match=f"{name}-dlq.*holdfast queues create"):
         await queue.bury([DeadLetter("a", b"x", "bad")])
-    with pytest.raises(ConfigError, match="there is no SQS queue"):
+    with pytest.raises(ConfigError, match=f"there is no SQS queue .* in {REGION}"):
         await SqsQueue(sqs, f"{name}-none", clock).receive(1, 0, LONG_S, "node")
 
 

@@ -17,6 +17,10 @@ from holdfast.errors import OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
 
 HOLD_MAX_S = 12 * 3600
+CHANGE_S = 5.0
+"""How long one try to extend or delete waits for its answer: deliveries lapse meanwhile, and a second try is
+harmless."""
+
 GROUP = re.compile(r"[!-~]{1,128}")
 OWN = "holdfast."
 """What groups begin with that are no keys."""
@@ -122,7 +126,7 @@ class Channel:
     async def _change(self, operation: str, receipts: Sequence[str], entries: list[Entry]) -> list[str]:
         if not entries:
             return []
-        _, failed = await self.sqs.batch(operation, await self.url(), entries)
+        _, failed = await self.sqs.batch(operation, await self.url(), entries, CHANGE_S)
         stale = [receipts[index] for index, item in failed.items() if item.is_stale]
         if len(stale) < len(failed):
             others = {index: item for index, item in failed.items() if not item.is_stale}

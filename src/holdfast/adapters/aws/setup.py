@@ -69,9 +69,7 @@ class SqsSetup:
             there = await self._sqs.attributes(url, "RedrivePolicy")
         except Refused as error:
             if error.code in MISSING:
-                raise NoSuchQueue(
-                    f"there is no SQS queue {queue!r}: make it with 'holdfast queues create'"
-                ) from error
+                raise await self._sqs.no_queue(queue) from error
             raise
         return RedrivePolicy.of(there).target(queue.rpartition("/")[2])
 

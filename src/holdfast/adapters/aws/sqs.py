@@ -119,7 +119,7 @@ class Sqs:
             ) from error
 
     async def batch(
-        self, operation: str, queue: str, entries: Sequence[dict[str, Any]]
+        self, operation: str, queue: str, entries: Sequence[dict[str, Any]], timeout_s: float = ANSWER_S
     ) -> tuple[dict[int, Done], dict[int, Failed]]:
         """Make one call for up to ten entries, and again for those that failed for no fault of theirs.
 
@@ -134,7 +134,7 @@ class Sqs:
         for tried in range(1, tries + 1):
             request = {"QueueUrl": queue, "Entries": remaining}
             try:
-                said = await self.call(operation, queue, request, BatchAnswer)
+                said = await self.call(operation, queue, request, BatchAnswer, timeout_s)
             except Unavailable as error:
                 if not done:
                     raise
@@ -157,10 +157,16 @@ class Sqs:
             return (await self.call("GetQueueUrl", name, request, QueueUrl)).queue_url
         except Refused as error:
             if error.code in MISSING:
-                raise NoSuchQueue(
-                    f"there is no SQS queue {name!r}: make it with 'holdfast queues create'"
-                ) from error
+                raise await self.no_queue(name) from error
             raise
+
+    async def no_queue(self, queue: str) -> NoSuchQueue:
+        """The error for a queue, given by name or URL, that isn't there."""
+        region = (await self.client.place()).region
+        return NoSuchQueue(
+            f"there is no SQS queue {queue!r} in {region}: make it with 'holdfast queues create', or look"
+            " whether the region and the account are those of the queue"
+        )
 
     async def attributes(self, queue: str, *names: str) -> dict[str, str]:
         """Attributes of a queue, all of them if none is named."""
