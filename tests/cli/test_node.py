@@ -1,5 +1,6 @@
 """``holdfast node`` as a real process."""
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 
 from holdfast.core.ledger import Checkpoint
 from holdfast.ports.queue import Outgoing
+from holdfast.testing.servers import RedisServer
 from holdfast.wiring import Services
 
 APP = """
@@ -185,3 +187,20 @@ def test_a_node_that_can_not_join_ends_when_told(start: Callable[..., Process]) 
     node.wait_for("can't join yet")
     assert node.end() == 0
     node.wait_for("node ended before it could join")
+
+
+async def test_a_state_store_that_lets_nobody_in_ends_the_node(start: Callable[..., Process]) -> None:
+    async with RedisServer(settings={"requirepass": "geheim"}) as server:
+        node = start("counting:app", "--slots", "1", "-s", f"state_url=redis://:hunter2@{server.address}")
+        assert await asyncio.to_thread(node.join) == 2
+    (said,) = [entry["event"] for entry in node.events]
+    assert "state_url is 'redis://:***@" in said
+    assert "user or password is wrong" in said
+    assert "hunter2" not in said
+
+
+def test_a_state_store_that_is_not_there_yet_is_waited_for_and_said(start: Callable[..., Process]) -> None:
+    node = start("counting:app", "--slots", "1", "-s", "state_url=redis://127.0.0.1:1")
+    node.wait_for("the state store does not answer yet")
+    node.wait_for("node runs")
+    assert node.end() == 0

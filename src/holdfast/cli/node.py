@@ -17,7 +17,8 @@ from holdfast.cli import exits
 from holdfast.cli.children import Launcher
 from holdfast.cli.options import DEFAULTS, Options
 from holdfast.config import Config, explain
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, HoldfastError
+from holdfast.log import redact
 from holdfast.runtime.node import Node
 from holdfast.runtime.supervisor import Supervisor
 from holdfast.wiring import Services, load_app, look_for_queues, make_node
@@ -87,6 +88,8 @@ async def serve(place: str, config: Config) -> int:
         node = make_node(services, place)
         for missing in await look_for_queues(services, load_app(place)):
             bound.warning(missing)
+        if trouble := await _look_at_state(services):
+            bound.warning("the state store does not answer yet", error=trouble)
         crashed = node.host.crashed
         crashed.add_done_callback(lambda _: over.set())
         drained = asyncio.create_task(node.host.told_to_drain.wait())
@@ -104,6 +107,18 @@ async def serve(place: str, config: Config) -> int:
         living.cancel()
         await asyncio.wait((living,))
         return exits.FAILED if crashed.done() else exits.INTERRUPTED
+
+
+async def _look_at_state(services: Services) -> str:
+    """Raise ConfigError if the state store won't serve this node, who would notice only once there are
+    messages; returns why it can't at present."""
+    try:
+        await services.state().results(0, 1)
+    except ConfigError as error:
+        raise ConfigError(f"state_url is {redact(services.config.state_url)!r}: {error}") from None
+    except HoldfastError as error:
+        return str(error)
+    return ""
 
 
 async def supervise(place: str, config: Config, count: int, options: Options) -> int:
