@@ -70,3 +70,11 @@ def test_a_failure_leaves_one() -> None:
         polling.received(10, 0.01)
     polling.failed()
     assert polling.wanted == 1
+
+
+def test_a_crowd_leaves_one_that_rests() -> None:
+    polling = Polling(10, 4, 0.05)
+    for _ in range(4):
+        polling.received(10, 0.01)
+    assert polling.crowded() > 0.0
+    assert polling.wanted == 1

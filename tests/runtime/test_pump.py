@@ -9,6 +9,7 @@ from tests.runtime.fakes import Log, StandingMembership
 
 from holdfast.adapters.memory.queue import MemoryQueue
 from holdfast.core.held import Receipt
+from holdfast.core.polling import CROWDED_S
 from holdfast.errors import InvalidMessage, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import Delivery, Outgoing
@@ -53,6 +54,7 @@ class Rig:
         self.stats = Stats()
         self.log = Log()
         self.room = True
+        self.crowded = False
         self.taken: list[tuple[bytes, Receipt]] = []
         self.took = asyncio.Event()
         self.seen: list[dict[str, int]] = []
@@ -71,7 +73,7 @@ class Rig:
         clock, tasks = self._clock, self._tasks
         self.pump = Pump(
             "s", self.queue, clock, LIMITS, cast("Membership", self.membership), self.stats, self.log,
-            take=self._take, has_room=lambda: self.room,
+            take=self._take, has_room=lambda: self.room, is_crowded=lambda: self.crowded,
         )  # fmt: skip
         self.running = tasks.spawn(self.pump.run())
 
@@ -260,3 +262,13 @@ async def test_what_a_receive_has_brought_is_told_to_the_taker(clock: Clock, rig
     await rig.send(b"3")
     await until(clock, lambda: len(rig.taken) == 3)
     assert [id(seen) == id(rig.seen[0]) for seen in rig.seen] == [True, True, False]
+
+
+async def test_a_crowd_is_not_made_larger_faster_than_it_has_to_be(clock: Clock, rig: Rig) -> None:
+    rig.crowded = True
+    size = rig.queue.max_batch
+    for _ in range(5):
+        await rig.send(*(b"%d" % n for n in range(size)))
+    began = clock.monotonic()
+    await until(clock, lambda: len(rig.taken) == 5 * size)
+    assert clock.monotonic() - began >= 4 * CROWDED_S

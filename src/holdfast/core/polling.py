@@ -1,11 +1,15 @@
 """How many receives to have under way, and when the next one is worth its call.
 
-One waits while the queue is empty. Two full batches in a row say that more is there, so another joins; a thin
-one sends one home. Where calls cost, a receive that brought little rests for a moment if, at the rate of late, what
-comes meanwhile shares the next call; at a trickle it doesn't rest, for nothing would be shared.
+One waits while the queue is empty. Two full batches in a row say that more is there, so another joins; a
+thin one sends one home. Where calls cost, a receive that brought little rests for a moment if, at the rate
+of late, what comes meanwhile shares the next call; at a trickle it doesn't rest, for nothing would be
+shared.
 """
 
 from __future__ import annotations
+
+CROWDED_S = 0.1
+"""Pause between receives whose messages have to wait for room."""
 
 MEMORY = 10
 """Over how many of the longest rests the rate is averaged: with others at the same queue what one receive
@@ -43,3 +47,9 @@ class Polling:
     def failed(self) -> None:
         """The queue did not answer: one receive is enough to learn when it does."""
         self.wanted = 1
+
+    def crowded(self) -> float:
+        """Much of what came finds no room with its owners. Receiving goes on, or what they wait for never
+        comes, but no faster than is needed to find that. Returns for how long the receive rests."""
+        self.wanted = 1
+        return CROWDED_S

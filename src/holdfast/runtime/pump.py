@@ -40,6 +40,7 @@ class Pump:
         *,
         take: Take,
         has_room: Callable[[], bool],
+        is_crowded: Callable[[], bool],
     ) -> None:
         self._stream = stream
         self._queue = queue
@@ -50,6 +51,7 @@ class Pump:
         self._log = log
         self._take = take
         self._has_room = has_room
+        self._is_crowded = is_crowded
         self._backoff = Backoff(0.1, 5.0)
         self._polling = Polling(queue.max_batch, queue.max_receives, queue.linger_s)
         self._polls = 0
@@ -86,6 +88,8 @@ class Pump:
                 continue
             failures, began_at, ended_at = 0, ended_at, self._clock.monotonic()
             rest_s = self._polling.received(count, ended_at - began_at)
+            if self._is_crowded():
+                rest_s = self._polling.crowded()
             if self._polls < self._polling.wanted and not self.stopping:
                 self._join(polls)
             if rest_s:

@@ -114,6 +114,11 @@ class Router:
         """Messages in custody."""
         return len(self._custody)
 
+    @property
+    def deferred(self) -> int:
+        """Those of them that found no room and wait to be offered again."""
+        return len(self._deferred)
+
     def holding(self, stream: str) -> Iterator[tuple[str, Held]]:
         """Messages that no owner has accepted yet, to be kept alive from here, each with its key."""
         for item in self._custody.values():

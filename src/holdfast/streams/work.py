@@ -148,6 +148,7 @@ class StreamWork:
                 host.log,
                 take=self._taker(self._specs[name]),
                 has_room=self._has_room,
+                is_crowded=self._is_crowded,
             )
             task = host.tasks.spawn(pump.run())
             if task is not None:
@@ -173,6 +174,11 @@ class StreamWork:
 
     def _has_room(self) -> bool:
         return self.owners.held + self.router.custody < self._host.limits.max_held
+
+    def _is_crowded(self) -> bool:
+        """Half of what custody may hold found no room: at full speed the rest would soon go back to the
+        queue, and come again in any order."""
+        return self.router.deferred > self._host.limits.custody_limit / 2
 
     def _holding(self, stream: str) -> list[tuple[str, Held]]:
         """What to keep alive. A node that is no member keeps nothing: others may hold it by now."""
