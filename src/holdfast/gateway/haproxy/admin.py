@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 
+import aiohttp
+
 from holdfast.errors import Unavailable
 
 ENTRIES = 128
@@ -17,7 +19,17 @@ TIMEOUT_S = 10.0
 
 async def ask(socket: Path, command: str) -> str:
     """What HAProxy answers to a command, or to several parted by ``;``. Raises Unavailable."""
-    return (await _exchange(socket, f"{command}\n".encode())).decode(errors="replace").strip()
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            reader, writer = await asyncio.open_unix_connection(str(socket))
+            try:
+                writer.write(f"{command}\n".encode())
+                return (await reader.read()).decode(errors="replace").strip()
+            finally:
+                writer.close()
+    except (OSError, TimeoutError) as error:
+        why = str(error) or "too slow"
+        raise Unavailable(f"HAProxy does not answer at {socket.name}: {why}") from error
 
 
 async def order(socket: Path, command: str) -> None:
@@ -52,27 +64,18 @@ async def rewrite(socket: Path, name: Path, entries: Iterable[tuple[str, str]]) 
 async def scrape(socket: Path) -> bytes:
     """HAProxy's numbers, for Prometheus. Raises Unavailable."""
     scopes = "&".join(f"scope={scope}" for scope in ("global", "frontend", "backend", "server"))
-    request = f"GET /metrics?{scopes}&no-maint HTTP/1.0\r\n\r\n"
-    head, _, page = (await _exchange(socket, request.encode())).partition(b"\r\n\r\n")
-    if b" 200 " not in head.partition(b"\r\n")[0]:
-        raise Unavailable("HAProxy does not tell its numbers")
-    return page
+    url = f"http://haproxy/metrics?{scopes}&no-maint"
+    try:
+        async with (
+            aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(socket))) as client,
+            client.get(url, timeout=aiohttp.ClientTimeout(TIMEOUT_S), raise_for_status=True) as response,
+        ):
+            return await response.read()
+    except (aiohttp.ClientError, OSError) as error:
+        raise Unavailable(f"HAProxy does not tell its numbers: {error}") from error
 
 
 def _some(entries: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
     rest = iter(entries)
     while some := list(islice(rest, ENTRIES)):
         yield some
-
-
-async def _exchange(socket: Path, said: bytes) -> bytes:
-    try:
-        async with asyncio.timeout(TIMEOUT_S):
-            reader, writer = await asyncio.open_unix_connection(str(socket))
-            try:
-                writer.write(said)
-                return await reader.read()
-            finally:
-                writer.close()
-    except (OSError, TimeoutError) as error:
-        raise Unavailable(f"HAProxy does not answer at {socket.name}: {str(error) or 'too slow'}") from error

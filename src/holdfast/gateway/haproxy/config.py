@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.gateway.door import REQUEST_ID, STREAM, TIMEOUT_MAX_S, TIMEOUT_S
 from holdfast.gateway.haproxy.binary import Build
-from holdfast.gateway.problem import DATA_PLANE, MEDIA_TYPE, NO_421
+from holdfast.gateway.problem import DATA_PLANE, MEDIA_TYPE, NO_421, RETRY_AFTER_S, Problem
 
 AUTHORIZATION = "HOLDFAST_AUTHORIZATION"
 """The environment variable that gives HAProxy the secret, which so stands in no file and no command line."""
@@ -29,15 +29,17 @@ ONLY = "only"
 NOBODY = "-"
 """What a map says of a key that has no route any more. Servers are called ``s1``, ``s2`` and so on."""
 
-ERRORS = {
-    400: ("bad-request", "The request can't be understood"),
-    408: ("slow", "The request came too slowly"),
-    413: ("too-large", "The body is too large"),
-    500: ("failed", "The gateway failed"),
-    502: ("no-answer", "The node gave no answer"),
-    503: ("unavailable", "Not now"),
-    504: ("no-answer", "No answer in time"),
+_LATER = (f"Retry-After: {RETRY_AFTER_S}",)
+ERRORS: dict[int, tuple[str, str, str, tuple[str, ...]]] = {
+    400: ("invalid", "The request can't be understood", "Bad Request", ()),
+    408: ("slow", "The request came too slowly", "Request Timeout", ()),
+    413: ("too-large", "The body is too large", "Payload Too Large", ()),
+    500: ("failed", "The gateway failed", "Internal Server Error", ()),
+    502: ("no-answer", "The node gave no answer", "Bad Gateway", _LATER),
+    503: ("unavailable", "Not now", "Service Unavailable", _LATER),
+    504: ("no-answer", "No answer in time", "Gateway Timeout", _LATER),
 }
+"""What HAProxy answers itself: kind, title, reason and further headers."""
 
 
 class Files(msgspec.Struct, frozen=True):
@@ -87,6 +89,10 @@ class Files(msgspec.Struct, frozen=True):
         """Where the data plane in Python listens; shared by all processes."""
         return self.folder / "fallback.sock"
 
+    def error(self, status: int) -> Path:
+        """What it answers with that status; shared by all processes."""
+        return self.folder / f"error-{status}.http"
+
     @property
     def certificate(self) -> Path:
         """Certificate and key, for TLS; shared by all processes."""
@@ -129,6 +135,21 @@ def render(settings: Settings) -> str:
     return "\n\n".join("\n    ".join(section) for section in sections) + "\n"
 
 
+def error_page(status: int) -> str:
+    """What HAProxy itself answers, in whole, to a request that it can't serve."""
+    kind, title, reason, more = ERRORS[status]
+    problem = Problem(f"urn:holdfast:{kind}", title, status, title)
+    body = msgspec.json.encode(problem).decode()
+    lines = (
+        f"HTTP/1.1 {status} {reason}",
+        f"Content-Type: {MEDIA_TYPE}",
+        f"Content-Length: {len(body)}",
+        "Connection: close",
+        *more,
+    )
+    return "\r\n".join((*lines, "", body))
+
+
 def _global(settings: Settings) -> list[str]:
     lines = [
         "global",
@@ -164,10 +185,7 @@ def _defaults(settings: Settings) -> list[str]:
     ]
     if settings.access_log:
         lines.append("log global")
-    for status, (kind, title) in ERRORS.items():
-        text = f'{{"type":"urn:holdfast:{kind}","title":"{title}","status":{status},"detail":"{title}"}}'
-        quoted = text.replace("'", "'\\''")
-        lines.append(f"http-error status {status} content-type {MEDIA_TYPE} string '{quoted}'")
+    lines += [f"errorfile {status} {settings.files.error(status)}" for status in ERRORS]
     return lines
 
 

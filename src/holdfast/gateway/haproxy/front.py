@@ -19,7 +19,17 @@ from holdfast.core.retry import Backoff
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.gateway.haproxy import admin
 from holdfast.gateway.haproxy.binary import Build
-from holdfast.gateway.haproxy.config import AUTHORIZATION, ONLY, OWNERS, REPLAY_BYTES, Files, Settings, render
+from holdfast.gateway.haproxy.config import (
+    AUTHORIZATION,
+    ERRORS,
+    ONLY,
+    OWNERS,
+    REPLAY_BYTES,
+    Files,
+    Settings,
+    error_page,
+    render,
+)
 from holdfast.gateway.haproxy.process import Child
 from holdfast.gateway.haproxy.servers import SERVERS_MIN, Servers
 from holdfast.gateway.haproxy.table import Table, map_key
@@ -121,6 +131,8 @@ class Front(Service):
         return b""
 
     async def _start(self) -> None:
+        for status in ERRORS:
+            _write(self._files(0).error(status), error_page(status))
         if self._tls is not None:
             _write(self._files(0).certificate, self._tls.pem())
         await self._welcome()
@@ -247,7 +259,9 @@ class Front(Service):
         assert self._child is not None
         files = self._child.files
         for name in self._servers.left(self._view.members):
+            # What still waits for its answer there is asked again, of the fallback.
             await admin.order(files.admin, f"set server {OWNERS}/{name} state maint")
+            await admin.order(files.admin, f"shutdown sessions server {OWNERS}/{name}")
         come, grown = await self._welcome()
         edit = self._table.update(self._changes(come))
         if self._note_only() or grown:
@@ -271,7 +285,9 @@ class Front(Service):
         come: dict[str, str] = {}
         count = self._servers.count
         for member in list(self._view.members.values()):
-            if self._servers.get(member.id) is None and (address := await _resolve(member.address)):
+            if member.foreign or self._servers.get(member.id) is not None:
+                continue
+            if address := await _resolve(member.address):
                 come[member.id] = self._servers.take(member.id, address)
         return come, self._servers.count > count
 
@@ -310,4 +326,4 @@ async def _resolve(url: str) -> str | None:
 def _write(path: Path, text: str) -> None:
     """Write a file that only this user reads."""
     path.touch(mode=0o600)
-    path.write_text(text, encoding="utf-8")
+    path.write_text(text, encoding="utf-8", newline="")

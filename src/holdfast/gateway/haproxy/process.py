@@ -93,7 +93,8 @@ class Child:
             text = line.decode(errors="replace").strip()
             self._said = [*self._said[1 - SAID_LINES :], text]
             if text:
-                self._log.warning("HAProxy says", text=text)
+                tell = self._log.error if text.startswith("[ALERT]") else self._log.info
+                tell("HAProxy says", text=text)
 
     async def _end(self) -> int:
         code = await self._process.wait()

@@ -1,0 +1,71 @@
+"""The configuration as text, and that HAProxy takes it without a word."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from holdfast.gateway.haproxy.binary import Build, find
+from holdfast.gateway.haproxy.config import ERRORS, Files, Settings, error_page, render
+
+OLD, NEW = Build("/x", (2, 8, 25)), Build("/x", (3, 2, 0), prometheus=True)
+
+
+def settings(folder: Path, build: Build = OLD) -> Settings:
+    return Settings(
+        build=build,
+        files=Files(folder, 1),
+        listeners=(3, 4),
+        servers={"s1": "10.0.0.1:8300", "s2": None},
+        max_body_bytes=1000,
+        connections_max=500,
+    )
+
+
+def test_nodes_weigh_nothing_so_that_only_the_fallback_is_chosen(tmp_path: Path) -> None:
+    lines = [line.strip() for line in render(settings(tmp_path)).splitlines()]
+    assert "server s1 10.0.0.1:8300 weight 0" in lines
+    assert "server s2 127.0.0.1:1 disabled weight 0" in lines
+    assert f"server fallback unix@{tmp_path}/fallback.sock weight 1" in lines
+    assert [line for line in lines if line.startswith("bind")] == ["bind fd@3", "bind fd@4"]
+
+
+def test_a_refusal_is_asked_for_in_the_way_that_can_be_retried(tmp_path: Path) -> None:
+    old, new = render(settings(tmp_path, OLD)), render(settings(tmp_path, NEW))
+    assert "set-header X-Data-Plane no-421" in old
+    assert " 425 503\n" in old
+    assert "set-header X-Data-Plane" not in new
+    assert "del-header X-Data-Plane" in new
+    assert " 425 503 421\n" in new
+
+
+def test_numbers_are_told_where_it_can(tmp_path: Path) -> None:
+    assert "prometheus" not in render(settings(tmp_path, OLD))
+    assert "use-service prometheus-exporter" in render(settings(tmp_path, NEW))
+
+
+@pytest.mark.parametrize("more", [{}, {"authorized": True, "access_log": True, "replay_bytes": 1 << 20}])
+def test_haproxy_takes_it_without_a_warning(tmp_path: Path, more: dict[str, object]) -> None:
+    build = find()
+    if build is None:
+        pytest.skip("no HAProxy is here")
+    made = msgspec.structs.replace(settings(tmp_path, build), listeners=(), **more)
+    for file in (made.files.routes, made.files.recent, made.files.only, *map(made.files.error, ERRORS)):
+        file.write_text(error_page(400) if "error" in file.name else "")
+    text = render(made).replace("frontend clients", f"frontend clients\n    bind unix@{tmp_path}/c.sock")
+    made.files.config.write_text(text)
+    done = subprocess.run(
+        [build.path, "-c", "-f", str(made.files.config)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("status", ERRORS)
+def test_what_haproxy_answers_itself_is_a_problem(status: int) -> None:
+    head, _, body = error_page(status).partition("\r\n\r\n")
+    assert head.startswith(f"HTTP/1.1 {status} ")
+    assert f"Content-Length: {len(body)}\r\n" in head
+    assert "Content-Type: application/problem+json\r\n" in head
+    assert json.loads(body)["status"] == status

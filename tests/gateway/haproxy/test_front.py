@@ -1,0 +1,272 @@
+"""The data plane by HAProxy, with real nodes: straight to owners where they are known, no client error where
+they die, and no way to mislead it."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import aiohttp
+import pytest
+from multidict import CIMultiDict
+from tests.gateway.haproxy.conftest import SECRET, Load, MakeSetting, Setting
+from tests.nodes.cluster import until
+
+from holdfast.gateway.haproxy import admin
+from holdfast.gateway.listen import Tls
+
+STALL_MAX_S = 5.0
+"""On a busy machine; the benchmark measures."""
+
+
+async def test_an_unknown_stream_goes_by_the_fallback_once_and_straight_afterwards(
+    make_setting: MakeSetting,
+) -> None:
+    setting = await make_setting("a", "b")
+    assert (await setting.send("cam", 0))[0] == 200
+    assert (await setting.served("fallback"), await setting.straight()) == (1, 0)
+    await until(lambda: is_known(setting, "cam"), "the route is known")
+    for n, headers in enumerate(({}, {"X-Stream": "chain"}), 1):
+        assert (await setting.send("cam", n, headers=headers))[0] == 200
+    assert (await setting.send("cam", 3, "/process/cam?stream=chain"))[0] == 200
+    assert await setting.straight() == 3
+    assert await setting.served("owners", "fallback") == 0
+
+
+async def is_known(setting: Setting, key: str) -> bool:
+    """True if HAProxy has a route for a key."""
+    child = setting.front._child
+    assert child is not None
+    files = child.files
+    return "found=yes" in await admin.ask(files.admin, f"get map {files.routes} /process/{key}?chain")
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+async def test_an_owner_that_ends_under_load_is_no_error(
+    make_setting: MakeSetting, end: signal.Signals
+) -> None:
+    setting = await make_setting("a", "b")
+    async with Load(setting, 12) as load:
+        await load.more(20)
+        before = await setting.straight()
+        setting.cluster.nodes["a"].signal(end)
+        await load.more(40)
+    assert await setting.straight() > before
+    assert load.worst_s < STALL_MAX_S
+
+
+async def test_an_owner_that_is_paused_past_its_session_is_no_error(make_setting: MakeSetting) -> None:
+    setting = await make_setting("a", "b", ttl_s=3.0, renew_s=0.5)
+    async with Load(setting, 12) as load:
+        await load.more(10)
+        setting.cluster.nodes["a"].signal(signal.SIGSTOP)
+        await load.more(40)
+        setting.cluster.nodes["a"].signal(signal.SIGCONT)
+        await load.more(20)
+    assert load.worst_s < 3.0 + STALL_MAX_S
+
+
+async def test_a_reload_under_load_drops_nothing_and_a_member_joins(make_setting: MakeSetting) -> None:
+    setting = await make_setting("a", options={"servers": 1})
+    first = setting.front.pid
+    async with Load(setting, 12) as load:
+        await load.more(10)
+        for _ in range(3):
+            await setting.front.reload()
+            await load.more(5)
+        await setting.cluster.start("b")  # there is no server left for it
+        await until(lambda: setting.front.reloads >= 4, "more servers were made")
+        await load.more(10)
+    assert setting.front.pid != first
+    assert setting.front.restarts == 0
+    for n in range(20):
+        assert (await setting.send(f"later-{n}", 0))[0] == 200
+    assert await setting.cluster.claims("b")
+
+
+async def test_a_haproxy_that_dies_is_started_anew_while_clients_wait(make_setting: MakeSetting) -> None:
+    setting = await make_setting("a")
+    assert (await setting.send("cam", 0))[0] == 200
+    first = setting.front.pid
+    await setting.client.close()  # kept connections die with it
+    async with aiohttp.ClientSession() as client:
+        os.kill(first, signal.SIGKILL)
+        setting.client = client
+        for n in range(1, 20):
+            assert (await setting.send("cam", n))[0] == 200
+    assert setting.front.restarts == 1
+    assert setting.front.pid != first
+
+
+async def test_what_is_too_large_to_be_sent_again_goes_by_the_fallback(make_setting: MakeSetting) -> None:
+    setting = await make_setting("a", options={"replay_bytes": 20_000})
+    assert (await setting.send("cam", 0))[0] == 200
+    await until(lambda: is_known(setting, "cam"), "the route is known")
+    url, body = f"{setting.gateway.address}/process/cam", json.dumps({"key": "cam", "n": 1}).encode()
+    json_type = {"Content-Type": "application/json"}
+    async with setting.client.post(url, data=body + b" " * 30_000, headers=json_type) as response:
+        assert response.status == 200
+    assert await setting.straight() == 0
+    async with setting.client.post(url, data=io.BytesIO(b" " * 2_000_000), headers=json_type) as response:
+        assert response.status == 413
+        assert response.content_type == "application/problem+json"
+
+
+ODD = [
+    "/process/a%62c",  # abc, in other words
+    "/process/%61bc",
+    "/process/abc?stream=%63hain",
+    "/process/abc?x=1&stream=chain",
+    "http://x/process/abc",
+]
+
+
+async def test_a_stream_that_is_named_oddly_is_the_same_stream(make_setting: MakeSetting) -> None:
+    setting = await make_setting("a", "b")
+    assert (await setting.send("abc", 0))[0] == 200
+    await until(lambda: is_known(setting, "abc"), "the route is known")
+    host, port = setting.gateway.address.removeprefix("http://").split(":")
+    for n, target in enumerate(ODD, 1):
+        body = json.dumps({"key": "abc", "n": n})
+        head = f"POST {target} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        said = await raw(host, port, f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}")
+        assert said.startswith(b"HTTP/1.1 200"), (target, said)
+        assert f'"n":{n}'.encode() in said
+    for key, path in {
+        "ä/b c": "/process/%C3%A4%2Fb%20c",
+        "x;y": "/process/x;y",
+        "~!()'": "/process/~!()'",
+    }.items():
+        for n in range(3):
+            status, said = await setting.send(key, n, path)
+            assert (status, said["n"]) == (200, n)
+
+
+@pytest.mark.parametrize(
+    "target,status",
+    [
+        ("/process/", 404),
+        ("/process/a/b", 404),
+        ("/process/a%00b", 400),
+        ("/process/" + "x" * 600, 400),
+        ("/", 404),
+    ],
+)
+async def test_what_names_no_stream_is_refused(make_setting: MakeSetting, target: str, status: int) -> None:
+    setting = await make_setting("a")
+    assert (await setting.send("a", 0, target))[0] == status
+
+
+async def raw(host: str, port: str, said: str) -> bytes:
+    """What is answered to raw bytes on one connection."""
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(said.encode())
+    async with asyncio.timeout(20):
+        answer = await reader.read()
+    writer.close()
+    return answer
+
+
+async def test_headers_of_a_client_mislead_nobody(make_setting: MakeSetting) -> None:
+    setting = await make_setting("a", "b")
+    for key in ("mine", "theirs"):
+        assert (await setting.send(key, 0))[0] == 200
+    routes = dict(setting.gateway.routes)
+    other = next(m for m in setting.gateway.view.members if m != routes["chain/mine"].member)
+    poison = {
+        "X-Owner": other,
+        "X-Owner-Address": "http://127.0.0.1:9",
+        "X-Epoch": "999999",
+        "X-Data-Plane": "no-421",
+        "Authorization": "Bearer wrong",
+        "X-Request-Id": "mine-1",
+        "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+    }
+    url = f"{setting.gateway.address}/process/mine"
+    for n in (1, 2):
+        body = json.dumps({"key": "mine", "n": n}).encode()
+        headers = poison | {"Content-Type": "application/json"}
+        async with setting.client.post(url, data=body, headers=headers) as response:
+            assert response.status == 200
+            assert response.headers["X-Owner"] == routes["chain/mine"].member
+            assert (response.headers["X-Request-Id"], response.headers["traceparent"]) == (
+                "mine-1",
+                poison["traceparent"],
+            )
+    assert dict(setting.gateway.routes) == routes
+    two = CIMultiDict([("X-Stream", "chain"), ("X-Stream", "other")])
+    body = json.dumps({"key": "mine", "n": 3}).encode()
+    async with setting.client.post(url, data=body, headers=two) as response:
+        assert response.status == 404
+    assert (await setting.send("mine", 3, headers={"X-Stream": "other"}))[0] == 404
+
+
+SMUGGLED = "POST /process/theirs HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "Content-Length: 4\r\nContent-Length: 40\r\n",
+        "Content-Length: 4\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n",
+        "Content-Length : 4\r\n",
+        "Content-Length: +4\r\n",
+        "Transfer-Encoding: xchunked\r\n",
+        "X: \x00\r\nContent-Length: 4\r\n",
+    ],
+)
+async def test_what_could_be_read_in_two_ways_is_read_in_none(make_setting: MakeSetting, head: str) -> None:
+    setting = await make_setting("a")
+    assert (await setting.send("cam", 0))[0] == 200
+    host, port = setting.gateway.address.removeprefix("http://").split(":")
+    said = await raw(host, port, f"POST /process/cam HTTP/1.1\r\nHost: x\r\n{head}\r\n0\r\n\r\n{SMUGGLED}")
+    assert said.startswith((b"HTTP/1.1 4", b"HTTP/1.1 501")), said
+    assert "chain/theirs" not in dict(setting.gateway.routes)
+
+
+async def test_one_camera_by_websocket(make_setting: MakeSetting) -> None:
+    setting = await make_setting("a")
+    async with setting.client.ws_connect(f"{setting.gateway.address}/process/cam") as socket:
+        for n in range(5):
+            await socket.send_str(json.dumps({"key": "cam", "n": n}))
+            assert (await socket.receive_json())["result"]["n"] == n
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> Tls:
+    """A certificate that nobody trusts."""
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+         "-keyout", str(key), "-out", str(cert)],
+        check=True,
+        capture_output=True,
+    )  # fmt: skip
+    return Tls(cert, key)
+
+
+async def test_tls_and_health(make_setting: MakeSetting, tls: Tls) -> None:
+    setting = await make_setting("a", tls=tls)
+    assert setting.gateway.address.startswith("https://")
+    for n in range(3):
+        assert (await setting.send("cam", n))[0] == 200
+    for path in ("/healthz", "/readyz"):
+        async with setting.client.get(f"{setting.gateway.address}{path}") as response:
+            assert response.status == 200
+
+
+async def test_its_files_are_private_and_hold_no_secret(make_setting: MakeSetting) -> None:
+    setting = await make_setting("a")
+    folder = setting.front.fallback.parent
+    assert folder.stat().st_mode & 0o777 == 0o700
+    for file in folder.iterdir():
+        assert file.is_socket() or SECRET not in file.read_text()
+        assert file.stat().st_mode & 0o077 == 0 or file == setting.front.fallback
+    assert (await setting.send("cam", 0))[0] == 200  # the node asked for it
+    await setting.gateway.stop()
+    assert not folder.exists()
