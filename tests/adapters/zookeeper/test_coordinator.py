@@ -120,7 +120,7 @@ async def test_a_node_of_another_program_is_a_member_without_room(
 ) -> None:
     number, _ = await coordinator.watch(-1, 0)
     path = register(stranger)
-    other = Member(path, layout.basename(path), "http://10.0.0.9:90", Load(room=0))
+    other = Member(path, layout.basename(path), "http://10.0.0.9:90", Load(room=0), foreign=True)
     assert await coordinator.members() == [other]
     assert [change.member for change in await until(coordinator, number, "joined")] == [other]
     with pytest.raises(MembershipLost):

@@ -83,5 +83,5 @@ def test_fields_of_another_version_do_no_harm() -> None:
 )
 def test_a_node_of_another_program_has_no_room(data: bytes, address: str) -> None:
     assert decode_service("/services/worker-7", data) == Member(
-        "/services/worker-7", "worker-7", address, Load(room=0)
+        "/services/worker-7", "worker-7", address, Load(room=0), True
     )
