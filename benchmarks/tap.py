@@ -112,7 +112,8 @@ class Client(Pipe):
         """Connect to the server; nothing is read before."""
         super().connection_made(transport)
         self._turnstile.clients.add(self)
-        self.transport.pause_reading()
+        # Python 3.11.2 begins to read once this has returned, whatever was asked for here.
+        asyncio.get_running_loop().call_soon(self.transport.pause_reading)
         self._joining = asyncio.ensure_future(self._join())
 
     def connection_lost(self, error: Exception | None) -> None:

@@ -322,7 +322,7 @@ def test_nothing_is_lost_when_a_node_is_killed_and_another_drained(place: Path, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("services", ["redis,sqs", "redis,sqs,s3", "zookeeper,sqs"])
+@pytest.mark.parametrize("services", ["redis,sqs", "zookeeper,sqs,s3"])
 def test_it_is_the_same_on_services_that_it_starts_itself(
     place: Path, temporary: Path, services: str
 ) -> None:
