@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import RawTestServer, TestServer
+from botocore.exceptions import ClientError
+from botocore.session import Session
 from tests.adapters.aws.conftest import QuickClock
 
 from holdfast.adapters.aws.client import PAUSE_MAX_S, AwsClient, Refused
@@ -241,6 +243,7 @@ class Metadata:
     def __init__(self) -> None:
         self.issued = 0
         self.lives_s = 3600.0
+        self.status = 200
         app = web.Application()
         app.router.add_put("/latest/api/token", self._token)
         app.router.add_get("/latest/meta-data/iam/security-credentials/", self._role)
@@ -255,6 +258,8 @@ class Metadata:
         return web.Response(text="worker")
 
     async def _credentials(self, request: web.Request) -> web.Response:
+        if self.status != 200:
+            return web.Response(status=self.status)
         self.issued += 1
         expires = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=self.lives_s)
         return web.json_response(
@@ -302,6 +307,44 @@ async def test_credentials_that_expire_are_refreshed_once_for_all(
     assert {signer(service, i)[0] for i in range(begin, begin + 5)} == {last}
     await call(client)
     assert signer(service)[0] == last
+
+
+async def test_an_outage_of_what_issues_credentials_is_no_wrong_setting(
+    client: AwsClient, metadata: Metadata, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("botocore.utils.ContainerMetadataFetcher.SLEEP_TIME", 0)
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", str(metadata.server.make_url("/container")))
+    metadata.status = 500
+    with pytest.raises(Unavailable, match="can't get AWS credentials now"):
+        await call(client)
+    metadata.status = 200
+    await call(client)
+
+
+async def test_credentials_issued_expired_point_to_the_clock(
+    client: AwsClient, metadata: Metadata, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.adapters.aws.credentials.CHECK_S", 0.0)
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", str(metadata.server.make_url("/container")))
+    metadata.lives_s = -3600.0
+    with pytest.raises(Unavailable, match="clock"):
+        await call(client)
+
+
+@pytest.mark.parametrize(
+    "code, status, kind",
+    [("Throttling", 400, Unavailable), ("Internal", 503, Unavailable), ("AccessDenied", 403, ConfigError)],
+)
+async def test_who_issues_credentials_may_refuse_or_be_busy(
+    client: AwsClient, monkeypatch: pytest.MonkeyPatch, code: str, status: int, kind: type[Exception]
+) -> None:
+    def refuse(session: Session) -> None:
+        said = {"Error": {"Code": code, "Message": "no"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+        raise ClientError(said, "AssumeRole")
+
+    monkeypatch.setattr(Session, "get_credentials", refuse)
+    with pytest.raises(kind, match=code):
+        await call(client)
 
 
 async def test_expired_credentials_are_found_anew(

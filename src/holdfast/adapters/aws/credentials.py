@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 
 from botocore.credentials import ReadOnlyCredentials, RefreshableCredentials
-from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, MetadataRetrievalError
 from botocore.session import Session
 
 from holdfast.errors import ConfigError, Unavailable
@@ -81,10 +81,12 @@ class Credentials:
     async def _in_thread(self, work: Callable[[], None]) -> None:
         try:
             await asyncio.to_thread(work)
-        except HTTPClientError as error:
-            raise Unavailable(f"can't get AWS credentials now: {error}") from error
         except (BotoCoreError, ClientError) as error:
+            if _is_passing(error):
+                raise Unavailable(f"can't get AWS credentials now: {error}") from error
             raise ConfigError(f"can't get AWS credentials: {error}") from error
+        except RuntimeError as error:  # botocore's, for those that are issued and have expired already
+            raise Unavailable(f"{error} Is this machine's clock right?") from error
 
     def _find(self) -> None:
         self._source = self._session().get_credentials()
@@ -94,6 +96,15 @@ class Credentials:
 
     def _freeze(self) -> None:
         self._found = self._source.get_frozen_credentials()  # type: ignore[attr-defined]
+
+
+def _is_passing(error: Exception) -> bool:
+    """True if it is what issues the credentials that failed: an outage, or too many who ask."""
+    if isinstance(error, ClientError):
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        return status == 429 or status >= 500 or "Throttl" in error.response.get("Error", {}).get("Code", "")
+    outages = HTTPClientError, MetadataRetrievalError
+    return isinstance(error, outages) or isinstance(error.__context__, outages)
 
 
 def _seen(task: asyncio.Task[None]) -> None:
