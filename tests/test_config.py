@@ -136,6 +136,10 @@ def test_a_file_that_cannot_be_read(place: Path) -> None:
         ({"max_peer_bytes": 10}, ["max_message_bytes is 1048576", "max_peer_bytes is 10", "1114112 or more"]),
         ({"custody_check_s": 30.0}, ["custody_check_s is 30.0", "visibility_s is 30.0"]),
         ({"move_timeout_s": 31.0}, ["move_timeout_s is 31.0", "drain_timeout_s is 30.0"]),
+        (
+            {"queue_url": "sqs:///", "drain_timeout_s": 20.0},
+            ["receive_wait_s is 20.0", "drain_timeout_s is 20.0"],
+        ),
     ],
 )
 def test_contradictions_name_both_settings(overrides: dict[str, Any], named: list[str]) -> None:

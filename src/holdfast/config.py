@@ -364,6 +364,13 @@ def _contradictions(config: Config) -> Iterable[str]:
             "a node that stops would leave before its first move is given up",
             "lower move_timeout_s or raise drain_timeout_s",
         )
+    sqs = config.queue_url.partition(":")[0] in ("sqs", "https", "http")
+    if sqs and config.receive_wait_s >= config.drain_timeout_s:
+        yield wrong(
+            f"receive_wait_s is {config.receive_wait_s} and drain_timeout_s is {config.drain_timeout_s}",
+            "a receive under way on SQS is not cut off, so a node that stops could leave before its last one",
+            "lower receive_wait_s or raise drain_timeout_s",
+        )
 
 
 def _stream_contradictions(config: Config, stream: StreamLimits) -> Iterable[str]:
