@@ -8,6 +8,11 @@ from holdfast.testing.simulator.mutations import RULES
 from holdfast.testing.simulator.runner import simulate
 
 SEEDS_A_TEST = 20
+LIKELY = {
+    "conditional-release": 106, "epoch-at-commit": 154, "judge-again": 65, "poison-count": 7,
+    "queue-order": 37, "transfer-version": 32,
+}  # fmt: skip
+"""Seeds that noticed when last searched for, tried first: to search takes long."""
 
 
 @pytest.mark.parametrize("first", range(0, 160, SEEDS_A_TEST))
@@ -26,7 +31,7 @@ def test_a_seed_replays_the_same() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 def test_a_missing_protection_is_noticed(rule: str) -> None:
-    for seed in range(RULES[rule].seeds):
+    for seed in (LIKELY.get(rule, 0), *range(RULES[rule].seeds)):
         if simulate(seed, rule).wrong:
             return
     pytest.fail(f"{RULES[rule].seeds} seeds did not notice that {rule!r} is missing: {RULES[rule].says}")
