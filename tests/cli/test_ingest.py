@@ -1,16 +1,21 @@
 """``holdfast ingest`` on small real videos."""
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import av
 import numpy as np
 import pytest
+from tests.apps.vision.rtsp import Server
 
 from holdfast.wiring import Services
 
 FRAMES = 5
+PATIENCE_S = 60.0
 
 
 @pytest.fixture
@@ -70,8 +75,40 @@ def test_one_bad_video_keeps_no_other_back(holdfast: Any, arrange: Any, video: P
     [
         (["a.mp4", "b.mp4", "--key", "cam-1"], "1 keys for 2 videos"),
         (["a/x.mp4", "b/x.mp4"], "would share a key"),
+        (["rtsp://127.0.0.1/live"], "give each one a --key"),
+        (["rtsp://127.0.0.1/live", "a.mp4", "--key", "a", "--key", "b"], "files and cameras go apart"),
+        (["rtsp://127.0.0.1/live", "--key", "a", "--run", "3"], "leave --run and --realtime out"),
     ],
 )
 def test_keys_that_do_not_fit(holdfast: Any, arguments: list[str], said: str) -> None:
     outcome = holdfast("ingest", *arguments)
     assert (outcome.code, said in outcome.err) == (2, True)
+
+
+def test_cameras_are_pulled_until_they_are_stopped(place: Path, arrange: Any) -> None:
+    with Server([(4, "cut"), (3, "stall")], password="x") as server:
+        url = server.url.replace("rtsp://", "rtsp://admin:a-secret-word@")
+        command = [sys.executable, "-m", "holdfast", "ingest", url, "--key", "cam-1", "--json"]
+        with (
+            (place / "errors").open("w") as errors,
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+        ):
+            assert process.stdout is not None
+            first = json.loads(process.stdout.readline())
+            assert server.twice.wait(PATIENCE_S), "it came back"
+            process.send_signal(signal.SIGINT)
+            rest = [json.loads(line) for line in process.stdout]
+            assert process.wait(PATIENCE_S) == 0
+    assert (first["stream"], first["key"], first["frames"], first["left_out"]) == ("frames", "cam-1", 4, 0)
+    assert first["lost"] == "its stream ended"
+    assert all(line["run"] > first["run"] and line["lost"] == "" for line in rest)
+    assert [frame[:3] for frame in arrange(sent)][:4] == [("cam-1", first["run"], n) for n in range(4)]
+    said = (place / "errors").read_text()
+    assert "frames/cam-1: its stream ended; trying again in" in said
+    assert "a-secret-word" not in said + str(first)
+
+
+def test_a_camera_is_pulled_for_so_many_seconds(holdfast: Any) -> None:
+    with Server([(3, "stall")]) as server:
+        outcome = holdfast("ingest", server.url, "--key", "cam-1", "--seconds", "0.5")
+    assert outcome.code == 0

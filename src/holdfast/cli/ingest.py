@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from holdfast.cli import exits, output
+from holdfast.cli.cameras import counting, pull
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.errors import ConfigError
 from holdfast.wiring import Services
 
 
 async def ingest(
-    videos: Annotated[tuple[Path, ...], Parameter(negative=())],
+    videos: Annotated[tuple[str, ...], Parameter(negative=())],
     /,
     *,
     key: tuple[str, ...] = (),
@@ -31,76 +31,101 @@ async def ingest(
 ) -> int:
     """Put videos' frames into the object store as JPEG, and a message for each into the queue.
 
-    If it is cut short, do it again with the run it named: frames already there are not handled twice.
+    If a file is cut short, do it again with the run it named: frames already there are not handled twice.
+    A camera is pulled until Ctrl-C. One that is lost is tried again, and begins a new run when it is back.
 
     ```
     holdfast ingest lobby.mp4 --key cam-1
     holdfast ingest *.mp4 --fps 5 --seconds 60
+    holdfast ingest rtsp://user:password@10.0.0.7/live --key cam-1
     ```
 
     Args:
-        videos: Video files.
-        key: The stream's key, one for each file; without it, the file's name without suffix.
+        videos: Video files; or cameras, as URLs: `rtsp://…`, or any live source that FFmpeg reads.
+        key: The stream's key, one for each; without it, the file's name without suffix.
         stream: The stream that handles the frames.
-        run: Which numbering of frames this is; must grow. Without it, the time in seconds.
+        run: Which numbering of frames this is; must grow. Without it, the time in milliseconds.
         fps: Take so many frames of each second at most.
-        seconds: Take only the beginning of each video.
-        realtime: Send each frame when its time has come, all videos side by side.
-        json: Print JSON lines, one a video.
+        seconds: Take only the beginning of each video; of cameras, only so much time.
+        realtime: Send each frame of a file when its time has come, all videos side by side.
+        json: Print JSON lines, one a file, or one a camera's run.
     """
     try:
-        from holdfast.apps.vision.ingest import UnreadableVideo  # noqa: PLC0415 (an extra)
-        from holdfast.apps.vision.ingest import ingest as ingest_video  # noqa: PLC0415
+        importlib.import_module("holdfast.apps.vision.ingest")
     except ImportError as error:
         raise ConfigError(
             f"ingest needs the extra 'vision' ({error}): pip install 'holdfast[vision]'"
         ) from None
     if not videos:
-        raise ConfigError("name at least one video file")
+        raise ConfigError("name at least one video file or camera")
+    live = ["://" in video for video in videos]
+    if any(live) != all(live):
+        raise ConfigError("files and cameras go apart: files come to an end; ingest each kind by itself")
+    if any(live) and (run is not None or realtime):
+        raise ConfigError("a camera numbers its runs itself, in real time; leave --run and --realtime out")
+    if any(live) and not key:
+        raise ConfigError("a camera has no name of its own; give each one a --key")
     if key and len(key) != len(videos):
         raise ConfigError(f"{len(key)} keys for {len(videos)} videos; give one --key a video, or none")
-    keys = key or tuple(video.stem for video in videos)
+    keys = key or tuple(Path(video).stem for video in videos)
     if len(set(keys)) < len(keys):
         raise ConfigError(f"two videos would share a key ({', '.join(keys)}); give each its own with --key")
-    console = Console(stderr=True)
-    columns = SpinnerColumn(), TextColumn("{task.description}"), TextColumn("{task.completed} frames")
     async with Services(options.load()) as services:
-        this_run = int(services.clock.wall()) if run is None else run
+        if any(live):
+            return await pull(services, dict(zip(keys, videos, strict=True)), stream, fps, seconds, json=json)
+        files = {name: Path(video) for name, video in zip(keys, videos, strict=True)}
+        return await _put(services, files, stream, run, fps, seconds, realtime=realtime, json=json)
 
-        async def put(video: Path, name: str) -> dict[str, Any]:
-            task = progress.add_task(f"{video.name} → {stream}/{name}, run {this_run}", total=None)
-            record = {
-                "video": str(video),
-                "stream": stream,
-                "key": name,
-                "run": this_run,
-                "frames": 0,
-                "error": "",
-            }
 
-            def sent(frames: int) -> None:
-                record["frames"] = frames
-                progress.update(task, completed=frames)
+async def _put(
+    services: Services,
+    files: dict[str, Path],
+    stream: str,
+    run: int | None,
+    fps: float | None,
+    seconds: float | None,
+    *,
+    realtime: bool,
+    json: bool,
+) -> int:
+    from holdfast.apps.vision.ingest import UnreadableVideo, ingest  # noqa: PLC0415
 
-            try:
-                await ingest_video(
-                    video,
-                    name,
-                    this_run,
-                    objects=services.objects(),
-                    queue=services.queue(stream),
-                    clock=services.clock,
-                    fps=fps,
-                    seconds=seconds,
-                    realtime=realtime,
-                    progress=sent,
-                )
-            except UnreadableVideo as error:
-                record["error"] = str(error)
-            return record
+    this_run = round(services.clock.wall() * 1000) if run is None else run
 
-        with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
-            records = await asyncio.gather(*map(put, videos, keys))
+    async def put(name: str, video: Path) -> dict[str, Any]:
+        task = progress.add_task(f"{video.name} → {stream}/{name}, run {this_run}", total=None)
+        record = {
+            "video": str(video),
+            "stream": stream,
+            "key": name,
+            "run": this_run,
+            "frames": 0,
+            "error": "",
+        }
+
+        def sent(frames: int) -> None:
+            record["frames"] = frames
+            progress.update(task, completed=frames)
+
+        try:
+            await ingest(
+                video,
+                name,
+                this_run,
+                objects=services.objects(),
+                queue=services.queue(stream),
+                clock=services.clock,
+                fps=fps,
+                seconds=seconds,
+                realtime=realtime,
+                progress=sent,
+            )
+        except UnreadableVideo as error:
+            record["error"] = str(error)
+        return record
+
+    with counting() as progress:
+        records = await asyncio.gather(*(put(name, video) for name, video in files.items()))
     for record in records:
         if json:
             output.json_line(record)
