@@ -45,8 +45,10 @@ class GatewayProcess:
 
 
 @contextlib.asynccontextmanager
-async def gateways(nodes: Cluster, count: int, data_plane: str = "python") -> AsyncIterator[list[str]]:
-    """Run so many gateways to the nodes of a cluster; gives their addresses."""
+async def gateways(
+    nodes: Cluster, count: int, data_plane: str = "python", on: set[int] | None = None
+) -> AsyncIterator[list[str]]:
+    """Run so many gateways to the nodes of a cluster, perhaps on these cores only; gives their addresses."""
     command = ("holdfast", "gateway", "--port", "0", "--data-plane", data_plane)
     started = [
         GatewayProcess(
@@ -58,6 +60,7 @@ async def gateways(nodes: Cluster, count: int, data_plane: str = "python") -> As
                 env=os.environ | nodes.config.environment(),
                 stdin=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.PIPE,
+                preexec_fn=None if on is None else lambda: os.sched_setaffinity(0, on),
             )
         )
         for _ in range(count)

