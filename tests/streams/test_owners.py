@@ -5,13 +5,22 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import msgspec
+import pytest
 from tests.streams.town import LIMITS, Town, TownNode
 
 from holdfast import App, Context, StreamHandler
 from holdfast.adapters.memory.slots import MemorySlot
 from holdfast.core.ledger import Checkpoint, Commit
 from holdfast.core.retry import Backoff
-from holdfast.errors import ClaimLost, Fenced, OutcomeUnknown, TooLarge, Unavailable
+from holdfast.errors import (
+    ClaimLost,
+    ConfigError,
+    Fenced,
+    OperationRefused,
+    OutcomeUnknown,
+    TooLarge,
+    Unavailable,
+)
 from holdfast.ports.coordinator import Claim
 from holdfast.runtime.operations import pause, resume
 
@@ -130,6 +139,23 @@ async def test_a_store_that_is_down_is_waited_for(town: Town) -> None:
     told = [fields for _, event, fields in node.log.entries if event == "a service fails; trying again"]
     assert told
     assert told[0] == {"key": KEY, "error": "down"}
+
+
+@pytest.mark.parametrize("error", [ConfigError("wrong password"), OperationRefused("ERR what")])
+async def test_a_service_that_refuses_is_waited_for(town: Town, error: Exception) -> None:
+    node = await town.start(app_of())
+    for call in ("peek", "open", "start", "commit"):
+        node.state.instead[call] = failing(8, error, getattr(town.state, call))
+    await town.send(*numbers(0, 1))
+    await finished(town, 2)
+    node.coordinator.instead["transfer"] = failing(8, error, town.coordinator.transfer)
+    other = await town.start(app_of(), "b")
+    await town.until(lambda: other.id in node.host.membership.view)
+    assert await node.work.move(KEY, other.id) == ""
+    await town.until(lambda: not node.owns(KEY))
+    assert len(node.coordinator.called("transfer")) == 9
+    assert len(node.state.calls) < 60, "no hot loop"
+    assert node.log.events("warning").count("a service fails; trying again") > 0
 
 
 async def test_an_opening_of_unknown_outcome_is_looked_into(town: Town) -> None:

@@ -13,10 +13,12 @@ from holdfast.core.owner import Owner, OwnerRules
 from holdfast.core.sequencer import Rules
 from holdfast.errors import (
     ClaimLost,
+    ConfigError,
     Fenced,
     HandlerFailed,
     HoldfastError,
     MembershipLost,
+    OperationRefused,
     OutcomeUnknown,
     Retry,
     StateRejected,
@@ -410,15 +412,16 @@ class Owners:
     async def _insist(
         self, entry: Owned, generation: int, call: Callable[[], Awaitable[T]], *retried: Retry
     ) -> T:
-        """Repeat a call for as long as it fails in a way that may be retried, and the opening stands.
+        """Repeat a call for as long as it fails in a way that may be retried, and the opening stands. That a
+        service refuses (its password was changed) had no effect either, and people can put it right.
 
-        Raises Fenced once it doesn't."""
+        Raises Fenced once the opening doesn't stand."""
         failures = 0
         while entry.owner.generation == generation:
             try:
                 return await call()
             except HoldfastError as error:
-                if error.retry not in retried:
+                if error.retry not in retried and not isinstance(error, ConfigError | OperationRefused):
                     raise
                 failures += 1
                 self._note_failure(entry, error, failures)
