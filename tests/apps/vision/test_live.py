@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import socket
+import threading
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
+import av
 import msgspec
+import numpy as np
 import pytest
 from tests.apps.vision.rtsp import FPS, HEIGHT, WIDTH, Server
 
@@ -197,6 +202,29 @@ def test_errors_say_where_and_hide_passwords(url: str, text: str) -> None:
         list(frames(url, timeout_s=PATIENCE_S))
     assert text in str(error.value)
     assert "secret-word" not in str(error.value)
+
+
+def test_any_live_source_will_do() -> None:
+    stream = io.BytesIO()
+    with av.open(stream, "w", format="mpegts") as container:
+        video = container.add_stream("libx264", rate=FPS)
+        video.width, video.height, video.pix_fmt = WIDTH, HEIGHT, "yuv420p"
+        for number in range(10):
+            picture = np.full((HEIGHT, WIDTH, 3), 20 * number, np.uint8)
+            container.mux(video.encode(av.VideoFrame.from_ndarray(picture)))
+        container.mux(video.encode())
+
+    def serve() -> None:
+        peer, _ = listener.accept()
+        with peer:
+            peer.sendall(stream.getvalue())
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        found = list(frames(f"tcp://127.0.0.1:{listener.getsockname()[1]}", timeout_s=PATIENCE_S))
+        thread.join()
+    assert [taken.timestamp_ms for taken in found] == [40 * number for number in range(10)]
 
 
 def test_a_camera_that_wants_a_password() -> None:

@@ -244,8 +244,8 @@ class _Reader:
 def frames(url: str, *, fps: float | None = None, timeout_s: float = 10.0) -> Iterator[Taken]:
     """The frames of a live source, damaged ones left out, until it ends. Blocks. Raises CameraLost."""
     where = redact(url)
-    # Over TCP: nothing is lost on the way, and no port is opened here.
-    options = {"rtsp_transport": "tcp"} if url.startswith(("rtsp:", "rtsps:")) else {}
+    # Over TCP nothing is lost on the way, and no port is opened here; but not every camera can do that.
+    options = {"rtsp_flags": "prefer_tcp"} if url.startswith(("rtsp:", "rtsps:")) else {}
     try:
         with av.open(url, options=options, timeout=timeout_s) as container:
             if not container.streams.video:
