@@ -17,6 +17,7 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim, Load, Member
 from holdfast.ports.queue import Outgoing
 from holdfast.protocol.peer import Answer, Answers, Forward, Parcel, Reply, Report, Request, Stranger
+from holdfast.runtime import router
 from holdfast.runtime.limits import Limits
 from holdfast.runtime.membership import Membership
 from holdfast.runtime.router import FORWARD_PARCELS_MAX, Router
@@ -538,6 +539,23 @@ async def test_a_coordinator_that_is_down_delays_only_what_is_new(rig: Rig) -> N
     down[0] = False
     await rig.clock.sleep(3)
     assert list(rig.router.holding("s")) == []
+
+
+async def test_so_many_routes_are_remembered_and_no_more(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(router, "ROUTES_MAX", 3)
+    await rig.live(member("a", room=1000), member("me", room=0))
+    asked = []
+    claim = rig.coordinator.claim
+
+    async def noting(key: str, member: str) -> Claim:
+        asked.append(key)
+        return await claim(key, member)
+
+    rig.coordinator.claim = noting  # type: ignore[method-assign]
+    for key in ("s/1", "s/2", "s/3", "s/4", "s/4", "s/3", "s/2", "s/1"):
+        rig.router.dispatch("s", key, held(1))
+        await settle_down()
+    assert asked == ["s/1", "s/2", "s/3", "s/4", "s/1"]
 
 
 async def test_many_messages_of_a_new_key_make_one_claim(rig: Rig) -> None:

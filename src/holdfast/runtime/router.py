@@ -31,6 +31,8 @@ from holdfast.runtime.stats import Stats
 
 FORWARD_PARCELS_MAX = 200
 DEPARTED_MAX = 10_000
+ROUTES_MAX = 100_000
+"""Routes that are remembered; of further streams the coordinator is asked again."""
 
 
 class Owners(Protocol):
@@ -163,11 +165,8 @@ class Router:
 
     def departed(self, key: str, to: str, epoch: int) -> None:
         """A stream moved from here to the membership ``to``; it opens at a higher epoch than ours."""
-        self._departed.pop(key, None)
-        self._departed[key] = Route(to, epoch + 1)
-        if len(self._departed) > DEPARTED_MAX:
-            del self._departed[next(iter(self._departed))]
-        self._routes[key] = Route(to, epoch + 1)
+        _remember(self._departed, key, Route(to, epoch + 1), DEPARTED_MAX)
+        _remember(self._routes, key, Route(to, epoch + 1), ROUTES_MAX)
 
     def hint(self, key: str) -> Route:
         """Who owns a key that isn't ours, if this node knows."""
@@ -205,7 +204,7 @@ class Router:
             else:
                 self._send(item, claim.member)
         if claim is not None and claim.member != membership.id:
-            self._routes[key] = Route(claim.member)
+            _remember(self._routes, key, Route(claim.member), ROUTES_MAX)
 
     async def _claim(self, stream: str, key: str) -> Claim | None:
         membership = self._membership()
@@ -326,7 +325,7 @@ class Router:
         if answer is not None and answer.member and answer.epoch > route.epoch:
             self._stats.redirected += 1
             if answer.member != self._membership().id:
-                self._routes[item.key] = Route(answer.member, answer.epoch)
+                _remember(self._routes, item.key, Route(answer.member, answer.epoch), ROUTES_MAX)
                 self._send(item, answer.member)
                 return
         self._look_again(item)
@@ -452,6 +451,14 @@ class Router:
                     self._send(item, item.to)
                 elif not item.accepted and all(_lapsed(receipt, now) for receipt in item.held.receipts):
                     del self._custody[item.number]  # the queue delivers it to somebody
+
+
+def _remember(routes: dict[str, Route], key: str, route: Route, most: int) -> None:
+    """The newest of at most ``most``: streams come and go for as long as a node lives."""
+    routes.pop(key, None)
+    routes[key] = route
+    if len(routes) > most:
+        del routes[next(iter(routes))]
 
 
 def _lapsed(receipt: Receipt, now: float) -> bool:
