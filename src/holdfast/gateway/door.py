@@ -88,8 +88,7 @@ class Door:
             place, message = compose(spec, key, request.headers, body, self._clock)
             answer = await self._process(spec, key, place, message, request.headers, timeout_s)
         except TimeoutError:
-            slow = Refused(408, "slow", "The body came too slowly", "the body did not arrive in time")
-            return problem.response(slow, passed_on)
+            return problem.response(slow_body(), passed_on)
         except HoldfastError as error:
             no_421 = request.headers.get(DATA_PLANE) == NO_421
             return problem.response(error, passed_on, no_421=no_421)
@@ -186,6 +185,11 @@ async def read_body(request: web.Request, limit: int) -> bytes:
         if len(body) > limit:
             raise TooLarge(f"the body is over the limit (max_message_bytes) of {limit} bytes")
     return bytes(body)
+
+
+def slow_body() -> Refused:
+    """What a client is told whose body didn't come in its own time."""
+    return Refused(408, "slow", "The body came too slowly", "the body did not arrive in time")
 
 
 def compose(

@@ -5,6 +5,7 @@ It is also where HAProxy sends what it has no route for.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -25,6 +26,7 @@ from holdfast.gateway.door import (
     TIMEOUT_S,
     key_of,
     read_body,
+    slow_body,
     timeout_of,
 )
 from holdfast.gateway.forwarder import Forwarder
@@ -100,9 +102,12 @@ class Plane:
         try:
             key = self._full_key(request)
             timeout_s = timeout_of(request.headers)
-            body = await read_body(request, self._max_body_bytes)
+            async with asyncio.timeout(timeout_s):
+                body = await read_body(request, self._max_body_bytes)
             headers = {**_forwarded(request), **passed_on}
             reply = await self._forwarder.forward(key, request.rel_url.raw_path, headers, body, timeout_s)
+        except TimeoutError:
+            return problem.response(slow_body(), passed_on)
         except HoldfastError as error:
             return problem.response(error, passed_on)
         return web.Response(

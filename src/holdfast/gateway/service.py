@@ -175,11 +175,11 @@ class Gateway(Service):
 
     async def _close(self) -> None:
         """Take no more requests, and answer those that are there."""
-        for listening in self._sockets:
-            listening.close()
         if self.front is not None:
+            for listening in self._sockets:
+                listening.close()
             await self.front.stop()
-        await self._runner.cleanup()
+        await self._runner.cleanup()  # closes what it listens on itself
 
 
 class GatewayMetrics(Collector):
