@@ -45,6 +45,7 @@ from holdfast.runtime.limits import FORWARD_BYTES_MAX, Limits
 from holdfast.runtime.metrics import NodeMetrics
 from holdfast.runtime.node import Host, Node
 from holdfast.streams.codec import QUEUE_NUMBER
+from holdfast.streams.models import ModelSpec
 from holdfast.streams.work import StreamWork
 
 if TYPE_CHECKING:
@@ -356,7 +357,7 @@ def make_node(services: Services, place: str) -> Node:
     queues = {name: services.queue(name) for name in app.streams}
     streams = StreamWork(host, app.streams, queues, services.state(), services.slots(place))
     node = Node(host, [streams])
-    registry.register(NodeMetrics(host, streams.load, lambda: gauges(streams)))
+    registry.register(NodeMetrics(host, streams.load, lambda: gauges(streams, app.models)))
     return node
 
 
@@ -420,7 +421,7 @@ def make_gateway(
     )
 
 
-def gauges(streams: StreamWork) -> Iterable[tuple[str, str, float]]:
+def gauges(streams: StreamWork, models: Mapping[str, ModelSpec]) -> Iterable[tuple[str, str, float]]:
     """What a node holds at this moment, beside the limits that say how much it may."""
     owned = list(streams.owners)
     yield (
@@ -432,6 +433,12 @@ def gauges(streams: StreamWork) -> Iterable[tuple[str, str, float]]:
         "custody",
         "Messages in custody for other owners (limits: custody_limit, max_held).",
         streams.router.custody,
+    )
+    loaded = streams.pool.models
+    yield (
+        "model_memory_mb",
+        "Memory of the models loaded in all slots, as declared (limit: model_memory_mb a slot).",
+        sum(models[name].memory_mb * count for name, count in loaded.items()),
     )
     yield "parked_streams", "Owned streams that are parked.", sum(bool(o.owner.parked) for o in owned)
 

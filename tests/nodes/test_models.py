@@ -50,6 +50,7 @@ async def test_a_model_is_loaded_once_however_many_streams_ask(make_cluster: Mak
     assert loads(a) == 1
     shown = {"name": "weights", "memory_mb": 10, "slots": 1, "loading": 0, "streams": len(KEYS)}
     assert await models(await address_of(a)) == [shown]
+    assert await a.metric("holdfast_model_memory_mb") == 10
 
     b = await started(cluster, "b")
     a.child.terminate()
