@@ -14,7 +14,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.config import Config, load
 from holdfast.ports.queue import Outgoing
@@ -47,18 +47,25 @@ async def until(holds: Callable[[], Awaitable[bool]], timeout_s: float = 30.0) -
             await asyncio.sleep(CHECK_S)
 
 
+class Program(NamedTuple):
+    """A program that runs, and its standard output."""
+
+    pid: int
+    output: asyncio.StreamReader
+
+
 @contextlib.asynccontextmanager
 async def program(
     module: str, *arguments: str, environment: Mapping[str, str] | None = None
-) -> AsyncIterator[asyncio.StreamReader]:
-    """Run a Python program, and end it at the end; gives its standard output."""
+) -> AsyncIterator[Program]:
+    """Run a Python program, and end it at the end."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", module, *arguments,
         cwd=ROOT, env=os.environ | (environment or {}), stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     assert process.stdout is not None
     try:
-        yield process.stdout
+        yield Program(process.pid, process.stdout)
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()

@@ -148,8 +148,8 @@ async def lock(name: str, keys: int, workers: int) -> float:
     """Keys a second that are locked and renewed once."""
     async with RedisServer() as server:
         arguments = (name, str(server.port), str(keys), str(workers))
-        async with program("benchmarks.peers.redis_locks", *arguments) as output:
-            return keys / float(await output.readline())
+        async with program("benchmarks.peers.redis_locks", *arguments) as started:
+            return keys / float(await started.output.readline())
 
 
 async def measure(nodes: int, streams: int, locks: int, full: bool, report: Report) -> None:

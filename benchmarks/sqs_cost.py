@@ -182,8 +182,8 @@ async def replaced(plan: Plan, sites: Sites) -> Outcome:
             stack.enter_async_context(program("benchmarks.peers.replaced.worker", environment=environment))
             for _ in range(plan.workers)
         ]
-        for output in await asyncio.gather(*starting):
-            if await output.readline() != b"ready\n":
+        for started in await asyncio.gather(*starting):
+            if await started.output.readline() != b"ready\n":
                 raise RuntimeError("a worker of the replaced design did not start")
         return await drive(plan, queue, sites, partial(unordered_commits, client))
 

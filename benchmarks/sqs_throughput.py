@@ -1,8 +1,9 @@
 """Frames a second from SQS with one node, against consumers made with boto3 and aiobotocore; and CPU a call.
 
-All receive, process and delete the same no-op frames over the same server, from when the first shows until
-the last is deleted. The consumers do no more than that, each in one process with its best number of threads
-or tasks. The node also orders them, and stores state and results in Redis, in two processes (node and slot).
+All receive, process and delete the same no-op frames over the same server. The frames gather while whoever
+takes them stands still; the clock runs from when it goes on until the last is deleted. The consumers do no
+more than that, each in one process with its best number of threads or tasks. The node also orders them, and
+stores state and results in Redis, in two processes (node and slot).
 
 CPU a call compares Holdfast's client with boto3's where both do nothing but receive ten and delete ten. It is
 the figure to trust where the server is the limit: ``server_cpu`` tells how busy it was.
@@ -15,6 +16,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
+import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,11 +31,12 @@ from benchmarks.peers.sqs_consumer import SETTINGS
 from benchmarks.report import Report
 from holdfast.testing.servers import RedisServer, Server
 
-VIDEOS = 32
-VISIBILITY_S = 60
-SENT_PER_S = 10_000
-"""A careful guess, for how long sending takes."""
+VIDEOS = 8
+"""What one of four nodes has of the 32 in ``sqs_cost``."""
 
+VISIBILITY_S = 60
+TTL_S = 60.0
+"""Of the node's membership: it stands still while frames are sent."""
 
 TIMEOUT_S = 120.0
 WARM_UP = 10
@@ -74,13 +78,14 @@ class Usage:
         return sum(spent.user + spent.system for spent in times)
 
 
-async def show(queue: FrameQueue, frames: int) -> float:
-    """Send frames, which show when about all are sent, and faster than anybody takes them; returns when the
-    first does."""
-    delay_s = 1 + frames // SENT_PER_S
-    begin_at = time.monotonic() + delay_s
-    await queue.backlog(frames, delay_s)
-    return begin_at
+async def gathered(queue: FrameQueue, frames: int, pid: int) -> float:
+    """Let frames gather while the process that takes them stands still; returns when it goes on."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        await queue.backlog(frames)
+        return time.monotonic()
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 async def node(server: Server, name: str, frames: int, slots: int) -> Rate:
@@ -94,13 +99,14 @@ async def node(server: Server, name: str, frames: int, slots: int) -> Rate:
             coordinator_url=store.url,
             state_url=store.url,
             visibility_s=VISIBILITY_S,
+            ttl_s=TTL_S,
             slots=slots,
         ) as nodes,
     ):
         await nodes.start_all(1)
         await queue.backlog(VIDEOS * WARM_UP)
         await queue.empty(TIMEOUT_S)
-        begin_at = await show(queue, frames)
+        begin_at = await gathered(queue, frames, nodes.nodes[0].pid)
         ours, servers = Usage(nodes.nodes[0].pid), Usage(server.pid)
         await queue.empty(TIMEOUT_S)
         took_s = time.monotonic() - begin_at
@@ -113,12 +119,12 @@ async def consumer(server: Server, name: str, queue_name: str, frames: int, work
     """A consumer with so many threads or tasks."""
     async with (
         FrameQueue(queue_name, VIDEOS, visibility_s=VISIBILITY_S) as queue,
-        program(f"benchmarks.peers.sqs_{name}", queue.url, str(frames), str(workers)) as output,
+        program(f"benchmarks.peers.sqs_{name}", queue.url, str(frames), str(workers)) as started,
     ):
-        await output.readline()
-        begin_at = await show(queue, frames)
+        await started.output.readline()
+        begin_at = await gathered(queue, frames, started.pid)
         servers = Usage(server.pid)
-        told = json.loads(await asyncio.wait_for(output.readline(), TIMEOUT_S))
+        told = json.loads(await asyncio.wait_for(started.output.readline(), TIMEOUT_S))
         took_s = told["end_at"] - begin_at
         return Rate(frames / took_s, 1e6 * told["cpu_s"] / frames, servers.spent_s() / took_s)
 
@@ -127,8 +133,8 @@ async def cpu_per_call(name: str, frames: int, attempt: int) -> float:
     """Microseconds of processor time for one call with a client."""
     async with FrameQueue(f"calls-{name}-{attempt}", VIDEOS, visibility_s=VISIBILITY_S) as queue:
         await queue.backlog(frames)
-        async with program("benchmarks.peers.sqs_calls", name, queue.url, str(frames)) as output:
-            return float(await asyncio.wait_for(output.readline(), TIMEOUT_S))
+        async with program("benchmarks.peers.sqs_calls", name, queue.url, str(frames)) as started:
+            return float(await asyncio.wait_for(started.output.readline(), TIMEOUT_S))
 
 
 async def measure(frames: int, slots: int, rounds: int, full: bool, report: Report) -> None:
@@ -140,7 +146,7 @@ async def measure(frames: int, slots: int, rounds: int, full: bool, report: Repo
                 rates.setdefault(name, []).append(await rate())
                 report.say(f"    {name} {rates[name][-1].told()}")
         calls = {
-            name: min([await cpu_per_call(name, frames // 4, number) for number in range(rounds)])
+            name: min([await cpu_per_call(name, frames // 8, number) for number in range(rounds)])
             for name in ("holdfast", *PEERS)
         }
     best = {name: max(many, key=lambda rate: rate.per_s) for name, many in rates.items()}
@@ -168,7 +174,7 @@ def contenders(
     for name, many in PEERS.items():
         for workers in many if full else many[:2]:
             queue = f"{name}-{workers}-{number}"
-            rated[f"{name}, {workers}"] = partial(consumer, server, name, queue, frames // 2, workers)
+            rated[f"{name}, {workers}"] = partial(consumer, server, name, queue, frames // 4, workers)
     return rated
 
 
@@ -176,7 +182,7 @@ def main() -> None:
     """Measure and report."""
     parser = argparse.ArgumentParser(prog="benchmarks.sqs_throughput", description=__doc__)
     parser.add_argument("--full", action="store_true", help="more rounds, more threads and tasks")
-    parser.add_argument("--frames", type=int, default=20_000)
+    parser.add_argument("--frames", type=int, default=40_000, help="a quarter for each consumer")
     parser.add_argument("--slots", type=int, default=1, help="of the node")
     parser.add_argument("--rounds", type=int, help="the best counts (default 1, with --full 3)")
     asked = parser.parse_args()

@@ -32,7 +32,7 @@ SMALL = {
         },
     ),
     "sqs_throughput": (
-        "--frames 2000",
+        "--frames 4000",
         {
             "frames_per_s",
             "best_consumer_per_s",
