@@ -35,8 +35,6 @@ class Mutation(msgspec.Struct, frozen=True):
     name: str
     instead: Any
     seeds: int = 300
-    first: int = 0
-    """The seed to begin with, where that shows it sooner."""
 
 
 def _any_epoch(standing: Checkpoint | None, key: str, epoch: int) -> Checkpoint:
@@ -107,9 +105,7 @@ def _count_nothing(self: Owner, openings: int, now: float) -> None:
 _started = Owner.started
 
 RULES: dict[str, Mutation] = {
-    "epoch-at-commit": Mutation(
-        "only the last opened epoch commits", ledger, "_guard_epoch", _any_epoch, first=150
-    ),
+    "epoch-at-commit": Mutation("only the last opened epoch commits", ledger, "_guard_epoch", _any_epoch),
     "commit-number": Mutation(
         "a commit is the next one", ledger, "_guard_number", lambda standing, commit: None
     ),
@@ -131,11 +127,7 @@ RULES: dict[str, Mutation] = {
         "the sender keeps what it forwarded until the commit is reported", Router, "_accept", _let_go
     ),
     "conditional-release": Mutation(
-        "a release names the claim that it ends",
-        MemoryCoordinator,
-        "_may_release",
-        lambda self, claim: True,
-        first=100,
+        "a release names the claim that it ends", MemoryCoordinator, "_may_release", lambda self, claim: True
     ),
     "transfer-version": Mutation(
         "a transfer names the claim that it moves",
