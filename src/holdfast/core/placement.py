@@ -59,8 +59,8 @@ class Load(msgspec.Struct, frozen=True):
 
 
 class Member(msgspec.Struct, frozen=True):
-    """A membership: a node's proof of life. ``id`` is new at every join; ``name`` is for people. A ``foreign``
-    one is of another program: its claims count, and it is never called."""
+    """A membership: a node's proof of life. ``id`` is new at every join; ``name`` is for people. One that is
+    ``foreign`` belongs to another program: its claims count, and it is never called."""
 
     id: str
     name: str
