@@ -18,7 +18,7 @@ from aiohttp import web
 
 from holdfast.core.message import RUN_DIGITS, SEQ_DIGITS, Place, check_key, check_number
 from holdfast.errors import HoldfastError, InvalidMessage, TooLarge
-from holdfast.gateway import problem
+from holdfast.gateway import openapi, problem
 from holdfast.gateway.problem import DATA_PLANE, EPOCH, NO_421, OWNER, Refused
 from holdfast.gateway.sockets import Frame, serve
 from holdfast.ports.clock import Clock
@@ -73,6 +73,7 @@ class Door:
         return [
             web.post(f"{PATH}{{id:(?s:.*)}}", self._on_post),
             web.get(f"{PATH}{{id:(?s:.*)}}", self._on_socket),
+            openapi.route(),
         ]
 
     # --- one message

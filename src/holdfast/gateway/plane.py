@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from holdfast.errors import HoldfastError, Unavailable
-from holdfast.gateway import models, problem
+from holdfast.gateway import models, openapi, problem
 from holdfast.gateway.door import (
     JSON,
     PASSED_ON,
@@ -89,6 +89,7 @@ class Plane:
                 web.post(f"{PATH}{{id:(?s:.*)}}", self._on_post),
                 web.get(f"{PATH}{{id:(?s:.*)}}", self._on_socket),
                 models.of_members(self._view.members.values),
+                openapi.route(),
                 web.get("/healthz", self._on_health),
                 web.get("/readyz", self._on_ready),
                 web.get("/metrics", self._on_metrics),

@@ -1,0 +1,19 @@
+"""``GET /openapi.json``: what clients may ask of gateways and nodes, as OpenAPI 3.1 describes it."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+from aiohttp import web
+
+PATH = "/openapi.json"
+
+
+def route() -> web.RouteDef:
+    """The page, the same everywhere."""
+    page = files("holdfast.gateway").joinpath("openapi.json").read_bytes()
+
+    async def show(request: web.Request) -> web.Response:
+        return web.Response(body=page, content_type="application/json")
+
+    return web.get(PATH, show)
