@@ -258,6 +258,9 @@ class Cluster:
         """All dead letters."""
         return await self.queue.dead_letters(1000)
 
+    async def _are(self, names: list[str]) -> bool:
+        return sorted(member.name for member in await self.coordinator.members()) == names
+
     # --- what must be true in the end
 
     async def check(self, set_aside: Iterable[tuple[str, int]] = (), alive: Iterable[str] = ()) -> None:
@@ -283,8 +286,9 @@ class Cluster:
             assert (checkpoint.done, checkpoint.skipped) == (len(expected), count - len(expected))
             assert checkpoint.log is not None
             assert self.queue.fifo or checkpoint.log.seq == count - 1
+        names = sorted(alive)
+        await until(lambda: self._are(names), f"the members are {names}")
         members = {member.id: member.name for member in await self.coordinator.members()}
-        assert sorted(members.values()) == sorted(alive)
         for claim in await self.coordinator.claims():
             assert claim.member in members
         for name in alive:
