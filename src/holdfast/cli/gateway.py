@@ -47,7 +47,7 @@ def gateway(
         port: Port to listen on; 0 takes a free one.
         data_plane: What moves the bytes: HAProxy, which this starts and looks after, or this process alone.
             Without it HAProxy does if it is installed.
-        replay_bytes: Largest body that HAProxy sends straight to a node, and again if that fails.
+        replay_bytes: Largest body that HAProxy sends again if a node fails; for larger ones the client does.
         tls_cert: Certificate with its chain (PEM), to serve HTTPS.
         tls_key: Its private key (PEM).
         access_log: Log each request.

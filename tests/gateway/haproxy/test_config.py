@@ -52,7 +52,13 @@ def test_haproxy_takes_it_without_a_warning(tmp_path: Path, more: dict[str, obje
     if build is None:
         pytest.skip("no HAProxy is here")
     made = msgspec.structs.replace(settings(tmp_path, build), listeners=(), **more)
-    for file in (made.files.routes, made.files.recent, made.files.only, *map(made.files.error, ERRORS)):
+    for file in (
+        made.files.routes,
+        made.files.recent,
+        made.files.refused,
+        made.files.only,
+        *map(made.files.error, ERRORS),
+    ):
         file.write_text(error_page(400) if "error" in file.name else "")
     text = render(made).replace("frontend clients", f"frontend clients\n    bind unix@{tmp_path}/c.sock")
     made.files.config.write_text(text)

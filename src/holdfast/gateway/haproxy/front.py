@@ -181,6 +181,7 @@ class Front(Service):
         self._table.fold()
         _write(files.routes, "".join(f"{key} {server}\n" for key, server in self._table.routes()))
         _write(files.recent, "")
+        _write(files.refused, "")
         _write(files.only, f"{ONLY} {self._only}\n" if self._only else "")
         _write(files.config, render(settings))
         secret = {AUTHORIZATION: f"Bearer {self._secret}"} if self._secret is not None else {}
@@ -217,7 +218,7 @@ class Front(Service):
     async def _reload(self) -> None:
         old, self._child = self._child, await self._start_child()
         self.reloads += 1
-        if old is not None:
+        if old is not None and not old.ended.done():
             self._finishing.add(old)
             old.finish()
 
@@ -274,10 +275,11 @@ class Front(Service):
         if edit.rewrite:
             await admin.rewrite(files.admin, files.routes, self._table.routes())
             await admin.order(files.admin, f"clear map {files.recent}")
-            return
-        await admin.add(files.admin, files.routes, edit.new.items())
-        await admin.add(files.admin, files.recent, edit.recent.items())
-        await admin.change(files.admin, files.recent, edit.changed)
+        else:
+            await admin.add(files.admin, files.routes, edit.new.items())
+            await admin.add(files.admin, files.recent, edit.recent.items())
+            await admin.change(files.admin, files.recent, edit.changed)
+        await admin.order(files.admin, f"clear map {files.refused}")
 
     async def _welcome(self) -> tuple[dict[str, str], bool]:
         """Servers of the members that came, and whether more had to be made. A member whose name means
