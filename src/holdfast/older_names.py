@@ -55,7 +55,7 @@ def told(source: str) -> bool:
 
 
 def _services(given: Mapping[str, Told], native: Collection[str]) -> dict[str, Told]:
-    found = {}
+    found: dict[str, Told] = {}
     if "url" in native:  # it names the service of all three
         return found
     if QUEUE in given:
@@ -91,7 +91,7 @@ def _redis_url(given: Mapping[str, Told]) -> str:
 
 
 def _times(given: Mapping[str, Told], native: Collection[str]) -> dict[str, Told]:
-    found = {}
+    found: dict[str, Told] = {}
     if IDLE in given:
         found["idle_timeout_s"] = given[IDLE]
     if "ttl_s" in native:  # the interval belongs to a TTL that doesn't count
