@@ -74,8 +74,11 @@ async def test_a_killed_node_is_replaced_on_evidence(on_services: OnServices, fi
     await cluster.check(alive=["a", "c"])
 
 
-async def test_a_node_stopped_past_its_ttl_commits_nothing_when_it_goes_on(on_services: OnServices) -> None:
-    cluster = await on_services(ttl_s=TTL_S, visibility_s=6.0)
+@pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
+async def test_a_node_stopped_past_its_ttl_commits_nothing_when_it_goes_on(
+    on_services: OnServices, fifo: bool
+) -> None:
+    cluster = await on_services(fifo=fifo, ttl_s=TTL_S, visibility_s=6.0)
     await cluster.start("a", "b")
     a = cluster.nodes["a"]
     async with cluster.load(KEYS, 150):
@@ -160,7 +163,10 @@ async def test_a_state_store_that_was_away_goes_on_where_it_was(
     async with cluster.load(KEYS, 150):
         await cluster.until(lambda: all(len(cluster.results[key]) >= 50 for key in KEYS))
         await hurt(keeping)
-        await cluster.until(all_went_on(cluster, time.time()))
+        since = time.time()
+        for key in KEYS:  # all that is sent by now may have been done meanwhile
+            await cluster.send(key, count=10)
+        await cluster.until(all_went_on(cluster, since))
     await cluster.check(alive=["a", "b"])
 
 
