@@ -425,6 +425,15 @@ async def test_tries_again_when_throttled(
         await call(client)
 
 
+async def test_pauses_differ_and_grow(client: AwsClient, quick: QuickClock) -> None:
+    for tried in (1, 4):
+        for _ in range(40):
+            await client.pause(tried, throttled=True)
+    first, fourth = quick.slept[:40], quick.slept[40:]
+    assert len(set(first)) > 30, "those who were throttled together don't come back together"
+    assert max(fourth) > 3 * max(first) > 0
+
+
 async def test_says_when_the_outcome_is_unknown(client: AwsClient, service: Service) -> None:
     service.answers = [BROKEN, OK]
     await call(client)
