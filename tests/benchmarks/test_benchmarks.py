@@ -99,6 +99,6 @@ def test_in_small(name: str) -> None:
     assert {"versions", "durability"} <= line["detail"].keys()
 
 
-@pytest.mark.parametrize("name", [*SMALL, "idle"])
+@pytest.mark.parametrize("name", [*SMALL, "idle", "gateway", "gateway_failover", "cold_load"])
 def test_help(name: str) -> None:
     assert "--full" in run(name, "--help")
