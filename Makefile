@@ -60,7 +60,7 @@ SERVERS := .cache/servers/.
 
 $(SERVERS)%: tools/servers/install tools/apt.sh
 	@tools/servers/install $* >/dev/null
-	@touch $@
+	@mkdir -p $(@D) && touch $@
 
 $(SERVERS)fauxqs: $(VENV)/.node $(wildcard tools/servers/fauxqs/*)
 
