@@ -15,8 +15,8 @@ AUTHORIZATION = "HOLDFAST_AUTHORIZATION"
 """The environment variable that gives HAProxy the secret, which so stands in no file and no command line."""
 
 REPLAY_BYTES = 24 * 1024
-"""HAProxy copies a whole buffer of this size for every request that it may have to send again: with 24 KiB that
-takes 1 µs, with 64 KiB 6, with 256 KiB 30, where all else takes 20."""
+"""HAProxy copies a whole buffer of this size for every request that it may have to send again. With 24 KiB
+that takes 1 µs, with 64 KiB 6, with 256 KiB 30, where all else takes 20."""
 
 CONNECT_TIMEOUT_MS = 50
 """A node that takes no connection in this time is asked by the fallback, which has more patience."""
