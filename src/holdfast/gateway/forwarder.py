@@ -125,7 +125,8 @@ class Forwarder:
             await self._doubt(member)
             raise OutcomeUnknown(f"lost {member.name} before its answer: {error}") from error
         except asyncio.CancelledError:
-            if member.id in self._under_way:
+            asking = asyncio.current_task()
+            if asking is not None and asking.cancelling():
                 raise  # it is the client that left
             raise OutcomeUnknown(f"{member.name} left before its answer") from None
         finally:

@@ -1,0 +1,112 @@
+"""The forwarder: one request until it is answered, whichever nodes leave meanwhile."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import cast
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from tests.runtime.fakes import Log
+
+from holdfast.adapters.system.clock import SystemClock
+from holdfast.gateway.assigner import Assigner
+from holdfast.gateway.forwarder import Forwarder
+from holdfast.gateway.routes import Routes
+from holdfast.ports.coordinator import Member
+from holdfast.runtime.view import View
+
+TIMEOUT_S = 10.0
+
+
+class Nodes:
+    """Two nodes, one of which never answers; stands for assigner and view too."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.owner = "silent"
+        self.members: dict[str, Member] = {}
+        self.doubted: list[str] = []
+
+    async def resolve(self, key: str) -> Member:
+        """The owner of every key."""
+        return self.members[self.owner]
+
+    async def suspect(self, member: str) -> None:
+        """A connection to it failed."""
+        self.doubted.append(member)
+        self.owner = "good"
+
+    async def silent(self, request: web.Request) -> web.Response:
+        """Takes a request, and that is all."""
+        await request.read()
+        self.asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def good(self, request: web.Request) -> web.Response:
+        """Answers with what it got."""
+        return web.Response(body=await request.read(), headers={"X-Owner": "good", "X-Epoch": "2"})
+
+
+@pytest.fixture
+async def nodes() -> AsyncIterator[Nodes]:
+    made, servers = Nodes(), []
+    for name in ("silent", "good"):
+        app = web.Application()
+        app.add_routes([web.post("/process/{id}", getattr(made, name))])
+        server = TestServer(app)
+        await server.start_server()
+        servers.append(server)
+        made.members[name] = Member(name, name, str(server.make_url("")).rstrip("/"))
+    yield made
+    for server in servers:
+        await server.close()
+
+
+@pytest.fixture
+async def forwarder(nodes: Nodes) -> AsyncIterator[Forwarder]:
+    made = Forwarder(cast("Assigner", nodes), Routes(), cast("View", nodes), SystemClock(), Log())
+    yield made
+    await made.close()
+
+
+async def forward(forwarder: Forwarder, body: bytes) -> bytes:
+    return (await forwarder.forward("s/k", "/process/k", {}, body, TIMEOUT_S)).body
+
+
+async def test_what_a_node_owes_that_left_is_asked_of_the_next(nodes: Nodes, forwarder: Forwarder) -> None:
+    first = asyncio.create_task(forward(forwarder, b"1"))
+    await nodes.asked.wait()
+    nodes.owner = "good"
+    forwarder.left("silent")
+    assert await first == b"1"
+    assert forwarder.retries == 1
+    assert nodes.doubted == []
+
+
+async def test_also_if_another_is_just_being_sent_there(nodes: Nodes, forwarder: Forwarder) -> None:
+    first = asyncio.create_task(forward(forwarder, b"1"))
+    await nodes.asked.wait()
+    forwarder.left("silent")
+    nodes.asked.clear()
+    second = asyncio.create_task(forward(forwarder, b"2"))  # whose node was found before the news
+    await nodes.asked.wait()
+    nodes.owner = "good"
+    forwarder.left("silent")
+    assert (await first, await second) == (b"1", b"2")
+
+
+async def test_a_client_that_leaves_takes_its_request_along(nodes: Nodes, forwarder: Forwarder) -> None:
+    asking = asyncio.create_task(forward(forwarder, b"1"))
+    await nodes.asked.wait()
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert forwarder.retries == 0
+
+
+async def test_a_connection_that_breaks_is_a_reason_to_look(nodes: Nodes, forwarder: Forwarder) -> None:
+    nodes.members["silent"] = Member("silent", "silent", "http://127.0.0.1:9")
+    assert await forward(forwarder, b"1") == b"1"
+    assert nodes.doubted == ["silent"]
