@@ -10,6 +10,18 @@ KEYS = st.sampled_from(["s/1", "s/2", "s/3"])
 MEMBERS = st.sampled_from(["a", "b", "c"])
 
 
+def followed() -> Routes:
+    routes = Routes()
+    routes.news = lambda: None
+    return routes
+
+
+def test_nothing_is_kept_for_followers_that_are_not_there() -> None:
+    routes = Routes()
+    routes.claimed(Claim("s/1", "a", 1))
+    assert routes.changed() == {}
+
+
 def test_an_owner_s_word_counts_only_if_its_epoch_is_not_below() -> None:
     routes = Routes()
     assert routes.answered("s/1", "a", 3)
@@ -20,7 +32,7 @@ def test_an_owner_s_word_counts_only_if_its_epoch_is_not_below() -> None:
 
 
 def test_a_claim_of_another_is_news_and_the_same_is_none() -> None:
-    routes = Routes()
+    routes = followed()
     routes.answered("s/1", "a", 3)
     routes.changed()
     routes.claimed(Claim("s/1", "a", 9))
@@ -30,7 +42,7 @@ def test_a_claim_of_another_is_news_and_the_same_is_none() -> None:
 
 
 def test_routes_end_with_their_claims_and_members() -> None:
-    routes = Routes()
+    routes = followed()
     for key in ("s/1", "s/2", "s/3"):
         routes.claimed(Claim(key, "a" if key != "s/3" else "b", 1))
     routes.claimed(Claim("s/1", "", 2))
@@ -53,7 +65,7 @@ def test_the_oldest_is_forgotten_where_there_are_too_many() -> None:
 
 @given(st.lists(st.tuples(KEYS, MEMBERS | st.just(""))))
 def test_routes_converge_to_the_claims_they_are_told(told: list[tuple[str, str]]) -> None:
-    routes, standing, copy = Routes(), dict[str, str](), dict[str, str]()
+    routes, standing, copy = followed(), dict[str, str](), dict[str, str]()
     for version, (key, member) in enumerate(told):
         routes.claimed(Claim(key, member, version))
         standing[key] = member

@@ -20,13 +20,13 @@ class Route(msgspec.Struct, frozen=True):
 
 class Routes:
     """Routes by full key, the oldest forgotten beyond ``most``. For who keeps a copy, ``changed`` gives the
-    keys that were changed, and ``news`` is called when there are some."""
+    keys that were changed since somebody follows: ``news``, if set, is called when there are some."""
 
     def __init__(self, most: int = ROUTES_MAX) -> None:
         self._most = most
         self._routes: dict[str, Route] = {}
         self._changed: dict[str, None] = {}
-        self.news: Callable[[], None] = lambda: None
+        self.news: Callable[[], None] | None = None
 
     def __len__(self) -> int:
         return len(self._routes)
@@ -85,5 +85,6 @@ class Routes:
             self.forget(next(iter(self._routes)))
 
     def _note(self, key: str) -> None:
-        self._changed[key] = None
-        self.news()
+        if self.news is not None:
+            self._changed[key] = None
+            self.news()
