@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.placement import COLD_STREAMS, Load, Member, Placed, choose, spread
+from holdfast.core.placement import BUSY_STREAMS, COLD_STREAMS, Load, Member, Placed, choose, spread
 
 
 def member(name: str, streams: int = 0, slots: int = 1, room: int = 100, draining: bool = False) -> Member:
@@ -44,12 +44,18 @@ def test_the_choice_has_room_and_the_lowest_share(
     assert choose(key, nodes) == chosen, "the order of members says nothing"
 
 
-@pytest.mark.parametrize("load", [{"cpu": 0.96}, {"memory": 0.95}, {"busy": 4.0}])
-def test_a_strained_node_gets_new_streams_only_where_all_are(load: dict[str, float]) -> None:
-    strained = Member("a", "a", "", Load(slots=4, **load))  # type: ignore[arg-type]
-    full = Member("b", "b", "", Load(streams=100, slots=4))
-    assert choose("k", [strained, full]) == full
-    assert choose("k", [strained]) == strained
+def test_a_node_without_memory_gets_new_streams_only_where_all_are() -> None:
+    full = Member("a", "a", "", Load(slots=4, memory=0.95))
+    crowded = Member("b", "b", "", Load(streams=100, slots=4))
+    assert choose("k", [full, crowded]) == crowded
+    assert choose("k", [full]) == full
+
+
+@pytest.mark.parametrize("load", [Load(cpu=0.96), Load(busy=1.0)])
+def test_a_busy_node_counts_as_fuller_and_no_more(load: Load) -> None:
+    busy = Member("a", "a", "", load)
+    assert choose("k", [busy, member("b", streams=BUSY_STREAMS - 1)]).id == "b"  # type: ignore[union-attr]
+    assert choose("k", [busy, member("b", streams=BUSY_STREAMS + 1)]) == busy
 
 
 def test_a_stream_goes_where_it_is_declared() -> None:
@@ -152,9 +158,9 @@ def test_a_stream_goes_where_its_models_are_loaded() -> None:
     assert choose("other/cam-1", [cold[0], warm("w", streams=2)]) == cold[0], "it uses no such models"
 
 
-def test_loaded_models_do_not_outweigh_strain_or_many_more_streams() -> None:
+def test_loaded_models_do_not_outweigh_memory_or_many_more_streams() -> None:
     cold = member("a", slots=2)
     limit = 2 * COLD_STREAMS
     assert choose("frames/cam-1", [cold, warm("w", streams=limit - 1)]) == warm("w", streams=limit - 1)
     assert choose("frames/cam-1", [cold, warm("w", streams=limit + 2)]) == cold
-    assert choose("frames/cam-1", [cold, warm("w", cpu=0.99)]) == cold
+    assert choose("frames/cam-1", [cold, warm("w", memory=0.99)]) == cold

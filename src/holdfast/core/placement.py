@@ -1,9 +1,9 @@
 """Where streams go: by load, with the least movement, the same answer for the same facts.
 
-Choice for one new key: of the members that are not strained, the one with the fewest streams a slot, where
-one that has yet to load the models that the key's stream uses counts as fuller; ties are broken by rendezvous
-hashing, so that routers which decide at the same time mostly agree, and a key tends to come back to where it
-was. Source of the tie-break: highest random weight hashing (Thaler and Ravishankar, 1998).
+Choice for one new key: of the members with memory left, the one with the fewest streams a slot, where one that
+is busy, or has yet to load the models that the key's stream uses, counts as fuller; ties are broken by
+rendezvous hashing, so that routers which decide at the same time mostly agree, and a key tends to come back to
+where it was. Source of the tie-break: highest random weight hashing (Thaler and Ravishankar, 1998).
 """
 
 from __future__ import annotations
@@ -15,6 +15,10 @@ import msgspec
 
 COLD_STREAMS = 4
 """How many more streams a slot a member may have than others and still be chosen for its loaded models."""
+
+BUSY_STREAMS = 2
+"""How many more streams a slot a member counts as having whose processors or slots are all at work: that may
+be over in a moment, and be so of every node on a machine."""
 
 CPU_MOST, MEMORY_MOST = 0.95, 0.92
 
@@ -45,9 +49,14 @@ class Load(msgspec.Struct, frozen=True):
     """Names of the models that are loaded."""
 
     @property
-    def strained(self) -> bool:
+    def is_full(self) -> bool:
         """True if the node should get a new stream only where all others are so as well."""
-        return self.cpu >= CPU_MOST or self.memory >= MEMORY_MOST or self.busy >= max(1, self.slots)
+        return self.memory >= MEMORY_MOST
+
+    @property
+    def is_busy(self) -> bool:
+        """True if all its processors or all its slots are at work."""
+        return self.cpu >= CPU_MOST or self.busy >= max(1, self.slots)
 
     def takes(self, key: str) -> bool:
         """True if the node would own the stream of a full key."""
@@ -82,7 +91,8 @@ def choose(key: str, members: Iterable[Member], pending: Mapping[str, int] | Non
             continue
         share = (load.streams + placed) // max(1, load.slots)
         share += 0 if load.is_warm(key) else COLD_STREAMS
-        rank = (load.strained, share, -_weight(key, member.id), member)
+        share += BUSY_STREAMS if load.is_busy else 0
+        rank = (load.is_full, share, -_weight(key, member.id), member)
         if best is None or rank[:3] < best[:3]:
             best = rank
     return best[3] if best else None
