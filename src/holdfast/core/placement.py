@@ -1,9 +1,9 @@
 """Where streams go: by load, with the least movement, the same answer for the same facts.
 
-Choice for one new key: of the members with memory left, the one with the fewest streams a slot, where one that
-is busy, or has yet to load the models that the key's stream uses, counts as fuller; ties are broken by
-rendezvous hashing, so that routers which decide at the same time mostly agree, and a key tends to come back to
-where it was. Source of the tie-break: highest random weight hashing (Thaler and Ravishankar, 1998).
+Choice for one new key: of the members with memory left, the one with the fewest streams a slot, where one
+that is busy, or has yet to load the models that the key's stream uses, counts as fuller; ties are broken by
+rendezvous hashing, so that routers which decide at the same time mostly agree, and a key tends to come back
+to where it was. Source of the tie-break: highest random weight hashing (Thaler and Ravishankar, 1998).
 """
 
 from __future__ import annotations
