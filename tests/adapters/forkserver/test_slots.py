@@ -8,7 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -83,11 +83,28 @@ def fifo(tmp_path: Path) -> Path:
     return tmp_path / "fifo"
 
 
+async def let_go(pids: Iterable[int], fifo: Path) -> None:
+    """Return when none of the processes has the FIFO open: each is past telling, and at its deed."""
+    while any(map(str(fifo).__eq__, map(target, descriptors(pids)))):  # noqa: ASYNC110 - nothing tells
+        await asyncio.sleep(0.01)
+
+
+def descriptors(pids: Iterable[int]) -> list[Path]:
+    return [link for pid in pids for link in Path(f"/proc/{pid}/fd").glob("*")]
+
+
+def target(link: Path) -> str:
+    with contextlib.suppress(OSError):
+        return str(link.readlink())
+    return ""
+
+
 @pytest.mark.parametrize("deed", ["spin", "wait_for_ever", "hang_in_c_with_the_lock_held"])
 async def test_a_hung_handler_is_dumped_and_killed(make: Make, fifo: Path, deed: str) -> None:
     slot = await opened(make())
     call = run(slot, do=deed, tell=str(fifo), grandchild=True)
     pids = await told(fifo)
+    await let_go(pids, fifo)
     started_at = time.monotonic()
     dump = await slot.kill("no progress for 30 s")
     assert time.monotonic() - started_at < 1.0
