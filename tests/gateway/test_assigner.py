@@ -4,7 +4,6 @@ import asyncio
 from typing import Any, cast
 
 import pytest
-from tests.runtime.fakes import Log
 
 from holdfast.adapters.memory.coordinator import MemoryCoordinator
 from holdfast.adapters.system.clock import SystemClock
@@ -55,7 +54,7 @@ class Rig:
         self.coordinator = coordinator
         self.seen = Seen(coordinator)
         self.routes = Routes()
-        self.assigner = Assigner(coordinator, cast("View", self.seen), self.routes, Log())
+        self.assigner = Assigner(coordinator, cast("View", self.seen), self.routes)
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from typing import cast
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from tests.runtime.fakes import Log
 
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.gateway.assigner import Assigner
@@ -66,7 +65,7 @@ async def nodes() -> AsyncIterator[Nodes]:
 
 @pytest.fixture
 async def forwarder(nodes: Nodes) -> AsyncIterator[Forwarder]:
-    made = Forwarder(cast("Assigner", nodes), Routes(), cast("View", nodes), SystemClock(), Log())
+    made = Forwarder(cast("Assigner", nodes), Routes(), cast("View", nodes), SystemClock())
     yield made
     await made.close()
 

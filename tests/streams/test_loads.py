@@ -10,8 +10,8 @@ from tests.streams.town import LIMITS, Town
 
 from holdfast import App, Context, StreamHandler
 from holdfast.adapters.memory.slots import MemorySlot
+from holdfast.core.balance import STREAM_LOAD
 from holdfast.protocol.peer import Done, Drain, Explain
-from holdfast.runtime.node import STREAM_LOAD
 from holdfast.streams.loads import Loads
 from holdfast.testing.simulator.loop import SimClock
 

@@ -14,7 +14,6 @@ from holdfast.errors import OperationRefused
 from holdfast.ports.coordinator import Member
 from holdfast.protocol.peer import Done, Drain, Explain, Move, Request
 from holdfast.runtime.balancer import node_load
-from holdfast.runtime.node import STREAM_LOAD
 from holdfast.wiring import Services
 
 Key = Annotated[str, Parameter(help="The full key: STREAM/KEY.", show_default=False)]
@@ -93,9 +92,9 @@ async def why(key: Key, /, *, json: Json = False, options: Options = DEFAULTS) -
         request = Explain(owner.id, key.partition("/")[0], key)
         told = msgspec.json.decode(await _ask(services, owner, request, services.config.peer_timeout_s))
         checkpoint = await services.state().peek(key)
-        known = [node_load(member, STREAM_LOAD) for member in members if not member.load.draining]
+        known = [node_load(member) for member in members if not member.load.draining]
         capacity = sum(node.capacity for node in known) or 1.0
-        here = node_load(owner, STREAM_LOAD)
+        here = node_load(owner)
         found = Why(
             key=key,
             node=owner.name,

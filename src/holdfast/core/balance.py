@@ -23,6 +23,10 @@ OVERSHOOT = 0.10
 """How much more than asked for a pick may add up to."""
 
 
+STREAM_LOAD = 0.0005
+"""What a stream weighs that has nothing to do, as a share of a slot: its memory."""
+
+
 class NodeLoad(msgspec.Struct, frozen=True):
     """A node's load in units of work, such as busy slots, and what it could bear."""
 

@@ -4,7 +4,6 @@ the key to one node, and all of them are told which."""
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from holdfast.core.placement import Placed, choose
 from holdfast.errors import HoldfastError, MembershipLost, Unavailable
@@ -16,11 +15,10 @@ from holdfast.runtime.view import View
 class Assigner:
     """Resolves keys to members. ``routes`` is what is known already."""
 
-    def __init__(self, coordinator: Coordinator, view: View, routes: Routes, log: Any) -> None:
+    def __init__(self, coordinator: Coordinator, view: View, routes: Routes) -> None:
         self._coordinator = coordinator
         self._view = view
         self._routes = routes
-        self._log = log
         self._placed = Placed()
         self._asking: dict[str, asyncio.Task[str]] = {}
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -22,7 +22,7 @@ from holdfast.gateway import openapi, problem
 from holdfast.gateway.problem import DATA_PLANE, EPOCH, NO_421, OWNER, Refused
 from holdfast.gateway.sockets import Frame, serve
 from holdfast.ports.clock import Clock
-from holdfast.streams.codec import address, wrap
+from holdfast.streams.codec import address, labels, wrap
 from holdfast.streams.requests import Answer, Requests
 from holdfast.streams.spec import StreamSpec
 
@@ -87,13 +87,13 @@ class Door:
             async with asyncio.timeout(timeout_s):
                 body = await read_body(request, self._max_body_bytes)
             place, message = compose(spec, key, request.headers, body, self._clock)
-            answer = await self._process(spec, key, place, message, request.headers, timeout_s)
+            answer = await self._process(spec, key, place, message, timeout_s)
         except TimeoutError:
             return problem.response(slow_body(), passed_on)
         except HoldfastError as error:
             no_421 = request.headers.get(DATA_PLANE) == NO_421
             return problem.response(error, passed_on, no_421=no_421)
-        return self._response(answer, place, passed_on)
+        return self._response(answer, passed_on)
 
     async def _process(
         self,
@@ -101,15 +101,13 @@ class Door:
         key: str,
         place: Place,
         body: bytes,
-        headers: Mapping[str, str],
         timeout_s: float,
     ) -> Answer:
-        attributes = {"content_type": headers.get("Content-Type", "")}
         return await self._requests().process(
-            spec.name, spec.full_key(key), place, body, attributes, timeout_s
+            spec.name, spec.full_key(key), place, body, labels(spec, key, place), timeout_s
         )
 
-    def _response(self, answer: Answer, place: Place, passed_on: dict[str, str]) -> web.Response:
+    def _response(self, answer: Answer, passed_on: dict[str, str]) -> web.Response:
         headers = {OWNER: self._member(), EPOCH: str(answer.epoch), **passed_on}
         if answer.duplicate:
             headers[DUPLICATE] = "true"
@@ -122,25 +120,14 @@ class Door:
             raise Refused(401, "unauthorized", "Who are you?", "the secret is missing or wrong")
 
     def _spec(self, request: web.Request) -> StreamSpec:
-        name = request.headers.get(STREAM, "") or request.query.get("stream", "")
-        if not name and len(self._specs) == 1:
-            return next(iter(self._specs.values()))
-        if name not in self._specs:
-            known = ", ".join(sorted(self._specs))
-            raise Refused(
-                404,
-                "no-stream",
-                "No such stream",
-                f"header {STREAM} must name one of: {known}; it is {name!r}",
-            )
-        return self._specs[name]
+        return self._specs[stream_of(request, self._specs)]
 
     # --- one camera
 
     async def _on_socket(self, request: web.Request) -> web.StreamResponse:
         async def answer(frame: Frame) -> bytes:
             place, message = compose(spec, key, frame.headers, frame.body, self._clock)
-            answer = await self._process(spec, key, place, message, frame.headers, TIMEOUT_S)
+            answer = await self._process(spec, key, place, message, TIMEOUT_S)
             result, kind = shown(answer.result)
             said = {"seq": frame.seq, "result": msgspec.Raw(result) if kind == JSON else result}
             return msgspec.json.encode(said)
@@ -151,6 +138,18 @@ class Door:
         except HoldfastError as error:
             return problem.response(error)
         return await serve(request, answer, self._max_body_bytes)
+
+
+def stream_of(request: web.Request, declared: Collection[str]) -> str:
+    """The declared stream that a request names, or the only one there is. Raises Refused."""
+    name = request.headers.get(STREAM, "") or request.query.get("stream", "")
+    if not name and len(declared) == 1:
+        return next(iter(declared))
+    if name not in declared:
+        known = ", ".join(sorted(declared))
+        text = f"header {STREAM} must name one of: {known}; it is {name!r}"
+        raise Refused(404, "no-stream", "No such stream", text)
+    return name
 
 
 def key_of(raw_path: str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
 
 import aiohttp
 import msgspec
@@ -51,7 +50,6 @@ class Forwarder:
         routes: Routes,
         view: View,
         clock: Clock,
-        log: Any,
         *,
         secret: str | None = None,
     ) -> None:
@@ -59,7 +57,6 @@ class Forwarder:
         self._routes = routes
         self._view = view
         self._clock = clock
-        self._log = log
         self._authorization = f"Bearer {secret}" if secret else ""
         self._backoff = Backoff(0.005, 0.25)
         self._session: aiohttp.ClientSession | None = None

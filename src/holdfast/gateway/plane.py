@@ -27,10 +27,11 @@ from holdfast.gateway.door import (
     key_of,
     read_body,
     slow_body,
+    stream_of,
     timeout_of,
 )
 from holdfast.gateway.forwarder import Forwarder
-from holdfast.gateway.problem import DATA_PLANE, Refused
+from holdfast.gateway.problem import DATA_PLANE
 from holdfast.gateway.sockets import Frame, serve
 from holdfast.ports.clock import Clock
 from holdfast.runtime.view import View
@@ -135,18 +136,11 @@ class Plane:
 
     def _full_key(self, request: web.Request) -> str:
         """The full key of a request: the stream is named, or the only one that nodes declare."""
-        name = request.headers.get(STREAM, "") or request.query.get("stream", "")
         key = key_of(request.rel_url.raw_path)
         declared = {name for member in self._view.members.values() for name in member.load.serves}
         if not declared:
             raise Unavailable("no node is there yet")
-        if not name and len(declared) == 1:
-            name = next(iter(declared))
-        if name not in declared:
-            known = ", ".join(sorted(declared))
-            text = f"header {STREAM} must name one of: {known}; it is {name!r}"
-            raise Refused(404, "no-stream", "No such stream", text)
-        return f"{name}/{key}"
+        return f"{stream_of(request, declared)}/{key}"
 
     async def _on_health(self, request: web.Request) -> web.Response:
         return web.Response(text="ok\n")

@@ -82,8 +82,8 @@ class Gateway(Service):
             on_claim=self.routes.claimed,
             on_missed=self.routes.clear,
         )
-        assigner = Assigner(coordinator, self.view, self.routes, log)
-        self._forwarder = Forwarder(assigner, self.routes, self.view, clock, log, secret=secret)
+        assigner = Assigner(coordinator, self.view, self.routes)
+        self._forwarder = Forwarder(assigner, self.routes, self.view, clock, secret=secret)
         registry = CollectorRegistry()
         registry.register(GatewayMetrics(self.routes, self.view, self._forwarder))
         self.front: Front | None = None

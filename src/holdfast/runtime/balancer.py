@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from holdfast.core.balance import NodeLoad, Shift, plan
+from holdfast.core.balance import STREAM_LOAD, NodeLoad, Shift, plan
 from holdfast.errors import HoldfastError
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Member
@@ -24,7 +24,7 @@ SHARE_MIN = 0.02
 
 
 class Balancer:
-    """The balancer of one node. ``stream_load`` is what a stream weighs beside its handling, in slots."""
+    """The balancer of one node."""
 
     def __init__(
         self,
@@ -33,15 +33,12 @@ class Balancer:
         limits: Limits,
         membership: Membership,
         log: Any,
-        *,
-        stream_load: float,
     ) -> None:
         self._peer = peer
         self._clock = clock
         self._limits = limits
         self._membership = membership
         self._log = log
-        self._stream_load = stream_load
 
     async def run(self) -> None:
         """Look at the loads now and then, and have hot nodes shed."""
@@ -61,7 +58,7 @@ class Balancer:
         groups: dict[tuple[str, ...], list[NodeLoad]] = {}
         for member in self._membership.view.values():
             if not (member.load.draining or member.foreign):
-                groups.setdefault(member.load.serves, []).append(node_load(member, self._stream_load))
+                groups.setdefault(member.load.serves, []).append(node_load(member))
         shifts: list[Shift] = []
         for _, nodes in sorted(groups.items()):
             if max(node.load / node.capacity for node in nodes) > SHARE_MIN:
@@ -82,7 +79,7 @@ class Balancer:
             self._log.info("balanced", source=source.name, target=target.name, streams=int(reply.text))
 
 
-def node_load(member: Member, stream_load: float) -> NodeLoad:
+def node_load(member: Member) -> NodeLoad:
     """A member's load and capacity in slots."""
     load = member.load
-    return NodeLoad(member.id, load.busy + load.streams * stream_load, max(1, load.slots))
+    return NodeLoad(member.id, load.busy + load.streams * STREAM_LOAD, max(1, load.slots))

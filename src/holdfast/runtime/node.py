@@ -18,8 +18,6 @@ from holdfast.runtime.service import Service, Tasks
 from holdfast.runtime.stats import Stats
 
 MAINTENANCE_S = 600.0
-STREAM_LOAD = 0.0005
-"""What a stream weighs that has nothing to do, as a share of a slot: its memory."""
 
 
 class Work(Protocol):
@@ -117,9 +115,7 @@ class Node(Service):
             on_claim=self._claim_changed,
             on_missed=self._missed,
         )
-        self._balancer = Balancer(
-            host.peer, host.clock, host.limits, host.membership, host.log, stream_load=STREAM_LOAD
-        )
+        self._balancer = Balancer(host.peer, host.clock, host.limits, host.membership, host.log)
 
     @property
     def host(self) -> Host:

@@ -66,11 +66,22 @@ def wrap(spec: StreamSpec, key: str, place: Place, body: bytes, media_type: str,
     ``timestamp_ms`` when it came (wall time), and ``body_field`` holds the body as a data URL (RFC 2397)."""
     message: dict[str, Any] = {"timestamp_ms": round(at * 1000)}
     message[spec.body_field] = f"data:{media_type};base64,{base64.b64encode(body).decode()}"
-    named = ((names_of(spec.key), key), (spec.run_names, place.run))
-    message |= {names[0]: value for names, value in named if names}
-    if spec.seq_kind != "absent" and spec.seq != QUEUE_NUMBER:
-        message[names_of(spec.seq)[0]] = place.seq
-    return msgspec.json.encode(message)
+    return msgspec.json.encode(message | _named(spec, key, place))
+
+
+def labels(spec: StreamSpec, key: str, place: Place) -> dict[str, str]:
+    """The attributes by which a raw message is addressed; none where its body says all that."""
+    if spec.message is not bytes:
+        return {}
+    return {name: str(value) for name, value in _named(spec, key, place).items()}
+
+
+def _named(spec: StreamSpec, key: str, place: Place) -> dict[str, str | int]:
+    """Key, run and seq by the first names that the stream has for them."""
+    has_seq = spec.seq_kind != "absent" and spec.seq != QUEUE_NUMBER
+    seq_names = names_of(spec.seq) if has_seq else ()
+    named = ((names_of(spec.key), key), (spec.run_names, place.run), (seq_names, place.seq))
+    return {names[0]: value for names, value in named if names}
 
 
 def unwrap(url: str) -> bytes:

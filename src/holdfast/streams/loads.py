@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from holdfast.core.balance import STREAM_LOAD
 from holdfast.ports.clock import Clock
-from holdfast.runtime.node import STREAM_LOAD
 
 ROLL_S = 2.0
 SMOOTHING = 0.5
