@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from holdfast.core.message import SEQ_DIGITS, Place
 from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage, TooLarge
-from holdfast.streams.codec import address, decoder, encode_result
+from holdfast.streams.codec import address, decoder, encode_result, labels
 from holdfast.streams.handler import StreamHandler
 from holdfast.streams.spec import StreamSpec
 
@@ -46,6 +46,15 @@ def test_fields_give_key_run_and_seq() -> None:
 
 def test_numbers_may_be_texts_and_keys_numbers() -> None:
     assert place(FRAMES, {"video": 7, "frame": "17", "meta": {"run": "3"}}) == ("7", Place(3, 17))
+
+
+@pytest.mark.parametrize("key", ["camera", ("camera", "key")])
+@pytest.mark.parametrize("run", [None, "film", ("film", None)])
+@pytest.mark.parametrize("seq", [None, "n", ("frame", "n")])
+def test_a_labelled_raw_message_is_addressed_as_it_was(key: Any, run: Any, seq: Any) -> None:
+    spec = declare(message=bytes, key=key, run=run, seq=seq, seq_kind="dense" if seq else "absent")
+    was = Place(3 if run else 0, 7) if seq else Place(3 if run else 0, 0, "delivery-1")
+    assert place(spec, b"raw", labels(spec, "käse/1", was)) == ("käse/1", was)
 
 
 def test_the_largest_seq_is_read_exactly() -> None:
