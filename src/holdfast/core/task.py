@@ -1,0 +1,216 @@
+"""What a task store keeps of a task, and the only rules by which it changes.
+
+A delivery is the right to run a task, but deliveries lapse and come twice. So every attempt has an epoch,
+which only a higher one replaces, and only the standing epoch's attempt may end the task. Stores that can run
+these functions inside their own transaction do; others say the same in their language and are held to it
+by the conformance suite. Times are wall times in seconds, by the store's clock.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from holdfast.errors import Fenced
+
+TRACE_BYTES_MAX = 256
+
+
+class State(enum.StrEnum):
+    """Where a task stands. The last four are outcomes; DUPLICATED is one of a message only: its task had
+    ended before, so nothing ran."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEED = "succeed"
+    FAILED = "failed"
+    TIMEOUT = "timeout"
+    DUPLICATED = "duplicated"
+
+
+ENDED = frozenset({State.SUCCEED, State.FAILED, State.TIMEOUT})
+
+
+class Task(msgspec.Struct, frozen=True):
+    """One task as its store knows it.
+
+    ``trace`` is its id, unique in its app. ``attempts`` counts those begun since it was last queued for the
+    first time or anew; ``epoch`` all of them, ever. ``until`` is when the attempt of ``member`` lapses unless
+    it beats. ``progress`` goes from 0 to 1, ``note`` says more. ``result`` is what the handler returned,
+    ``detail`` why the last attempt failed. ``briefed``: its brief has been sent. ``cancel``: why somebody
+    wants it to end, or empty. ``group`` is whose limits it counts against.
+    """
+
+    trace: str
+    type: str
+    state: State = State.QUEUED
+    group: str = ""
+    epoch: int = 0
+    attempts: int = 0
+    member: str = ""
+    node: str = ""
+    until: float = 0.0
+    progress: float = 0.0
+    note: str = ""
+    result: bytes = b""
+    detail: str = ""
+    cancel: str = ""
+    briefed: bool = False
+    queued_at: float = 0.0
+    started_at: float = 0.0
+    ended_at: float = 0.0
+
+    @property
+    def ended(self) -> bool:
+        """True if it has its outcome."""
+        return self.state in ENDED
+
+
+class Start(msgspec.Struct, frozen=True):
+    """A member's wish to begin an attempt, which lapses after ``lease_s`` without a beat. ``tries`` is how
+    many attempts there may be. ``node`` is the member's name, for people."""
+
+    trace: str
+    type: str
+    member: str
+    node: str
+    tries: int
+    lease_s: float
+    group: str = ""
+
+
+class Beat(msgspec.Struct, frozen=True):
+    """The attempt of ``epoch`` advances."""
+
+    trace: str
+    epoch: int
+    lease_s: float
+    progress: float = 0.0
+    note: str = ""
+
+
+class Return(msgspec.Struct, frozen=True):
+    """The attempt of ``epoch`` is over without an outcome, and the task waits for another. ``spent``: it
+    counts as a try; ``detail`` says what went wrong."""
+
+    trace: str
+    epoch: int
+    spent: bool
+    detail: str = ""
+
+
+class End(msgspec.Struct, frozen=True):
+    """The attempt of ``epoch`` brought the outcome ``state``."""
+
+    trace: str
+    epoch: int
+    state: State
+    result: bytes = b""
+    detail: str = ""
+
+
+def queue(standing: Task | None, task: Task, now: float) -> Task:
+    """The task after being sent; one that is known already stays as it is."""
+    return standing or msgspec.structs.replace(task, state=State.QUEUED, queued_at=now)
+
+
+def start(standing: Task | None, wish: Start, now: float) -> Task:
+    """The task after a member's wish to begin an attempt. It may begin if the answer is ``running`` with its
+    own ``member``; the same wish again gets the same answer. Else the answer tells why not: the task has
+    ended (before, by being cancelled, or now because its tries are spent), or another's attempt stands
+    ``until`` then."""
+    task = standing or Task(wish.trace, wish.type, group=wish.group, queued_at=now)
+    if task.ended or (task.state is State.RUNNING and (task.until > now or task.member == wish.member)):
+        return task
+    if task.cancel:
+        return _ended(task, State.FAILED, b"", f"cancelled: {task.cancel}", now)
+    if task.attempts >= wish.tries:
+        detail = task.detail if task.state is State.QUEUED else ""
+        died = f"attempt {task.attempts} of {wish.tries} ended without an outcome on node {task.node}"
+        return _ended(task, State.FAILED, b"", detail or died, now)
+    return msgspec.structs.replace(
+        task,
+        type=wish.type,
+        state=State.RUNNING,
+        group=wish.group,
+        epoch=task.epoch + 1,
+        attempts=task.attempts + 1,
+        member=wish.member,
+        node=wish.node,
+        until=now + wish.lease_s,
+        progress=0.0,
+        note="",
+        started_at=now,
+    )
+
+
+def beat(standing: Task | None, beat: Beat, now: float) -> Task:
+    """The task after a sign of progress. Raises Fenced if another attempt stands, or none."""
+    task = _guard(standing, beat.trace, beat.epoch)
+    return msgspec.structs.replace(task, until=now + beat.lease_s, progress=beat.progress, note=beat.note)
+
+
+def give_back(standing: Task | None, wish: Return) -> Task:
+    """The task after an attempt without an outcome. Raises Fenced if another attempt stands, or none."""
+    if standing is not None and standing.state is State.QUEUED and standing.epoch == wish.epoch:
+        return standing  # said again
+    task = _guard(standing, wish.trace, wish.epoch)
+    return msgspec.structs.replace(
+        task,
+        state=State.QUEUED,
+        attempts=task.attempts if wish.spent else task.attempts - 1,
+        member="",
+        until=0.0,
+        detail=wish.detail or task.detail,
+    )
+
+
+def end(standing: Task | None, end: End, now: float) -> Task:
+    """The task with its outcome. Raises Fenced if another attempt stands, or none."""
+    if (
+        standing is not None
+        and standing.ended
+        and standing.epoch == end.epoch
+        and standing.state is end.state
+    ):
+        return standing  # said again
+    task = _guard(standing, end.trace, end.epoch)
+    return _ended(task, end.state, end.result, end.detail, now)
+
+
+def briefed(standing: Task, epoch: int) -> Task:
+    """The task once the brief of that epoch's outcome has been sent."""
+    sent = standing.ended and standing.epoch == epoch
+    return msgspec.structs.replace(standing, briefed=True) if sent else standing
+
+
+def cancel(standing: Task, reason: str, now: float) -> Task:
+    """The task after somebody's wish that it end: at once if it waits, at its next beat if it runs. One that
+    has ended stays as it is."""
+    if standing.ended:
+        return standing
+    if standing.state is State.QUEUED:
+        return _ended(standing, State.FAILED, b"", f"cancelled: {reason}", now)
+    return msgspec.structs.replace(standing, cancel=reason)
+
+
+def reset(standing: Task, now: float) -> Task:
+    """The task queued anew with all its tries. One whose attempt stands stays as it is."""
+    if standing.state is State.RUNNING and standing.until > now:
+        return standing
+    return Task(standing.trace, standing.type, group=standing.group, epoch=standing.epoch, queued_at=now)
+
+
+def _ended(task: Task, state: State, result: bytes, detail: str, now: float) -> Task:
+    progress = 1.0 if state is State.SUCCEED else task.progress
+    return msgspec.structs.replace(
+        task, state=state, until=0.0, progress=progress, result=result, detail=detail, ended_at=now
+    )
+
+
+def _guard(standing: Task | None, trace: str, epoch: int) -> Task:
+    if standing is None or standing.state is not State.RUNNING or standing.epoch != epoch:
+        stands = standing.epoch if standing else 0
+        raise Fenced(f"task {trace}: attempt {epoch} is over; epoch {stands} stands", stands)
+    return standing

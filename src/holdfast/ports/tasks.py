@@ -1,0 +1,67 @@
+"""The task store: how every task of one app stands, and who may end it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from holdfast.core.task import Beat, End, Return, Start, State, Task
+from holdfast.errors import Fenced
+
+
+class TaskStore(Protocol):
+    """The tasks of one app by trace; each change is one of the functions of :mod:`holdfast.core.task`, applied
+    atomically. Batches are applied in order, each item by itself: one that is Fenced harms no other.
+
+    Every call may raise Unavailable (nothing happened) or OutcomeUnknown; all may be repeated as they are.
+    """
+
+    async def queue(self, tasks: Sequence[Task]) -> list[Task]:
+        """Note tasks as sent; returns how each stands, one known before as it was."""
+
+    async def start(self, wishes: Sequence[Start]) -> list[Task]:
+        """Begin attempts; returns how each task stands then."""
+
+    async def beat(self, beats: Sequence[Beat]) -> list[Task | Fenced]:
+        """Keep attempts from lapsing and tell how far they are; returns how each task stands (look at its
+        ``cancel``), or that the attempt is over."""
+
+    async def give_back(self, returns: Sequence[Return]) -> list[Task | Fenced]:
+        """End attempts without an outcome."""
+
+    async def end(self, ends: Sequence[End]) -> list[Task | Fenced]:
+        """Note outcomes."""
+
+    async def briefed(self, sent: Sequence[tuple[str, int]]) -> None:
+        """Note (trace, epoch) of outcomes whose briefs have been sent. Unknown ones are passed over."""
+
+    async def cancel(self, trace: str, reason: str) -> Task | None:
+        """Have a task end; None if it is not known."""
+
+    async def reset(self, traces: Sequence[str]) -> list[Task | None]:
+        """Queue tasks anew with all their tries; None for one not known."""
+
+    async def get(self, trace: str) -> Task | None:
+        """How a task stands."""
+
+    async def list(
+        self,
+        limit: int,
+        after: str = "",
+        *,
+        state: State | None = None,
+        type: str = "",  # noqa: A002 - the task's word for it
+        since: float = 0.0,
+    ) -> list[Task]:
+        """Tasks in order of trace, after the trace ``after``; those of one state or type, or queued, started
+        or ended at ``since`` (wall time) or later, if given."""
+
+    async def counts(self) -> dict[tuple[str, State], int]:
+        """How many tasks of each type stand in each state."""
+
+    async def expire(self, ended_before: float) -> int:
+        """Drop tasks that ended before this wall time, or were queued before it and never begun; returns how
+        many."""
+
+    async def close(self) -> None:
+        """Release connections."""
