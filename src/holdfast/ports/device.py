@@ -1,0 +1,122 @@
+"""Devices: commands go out to them, and answers and signs of life come back, through a broker.
+
+One ``Devices`` is one identity at the broker: that of a shard of devices. Whoever connects under it later
+cuts off whoever held it before, so a dispatcher that lost its shard can't send any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+import msgspec
+
+
+class Command(msgspec.Struct, frozen=True):
+    """One try to have a device do something.
+
+    ``id`` is unique to this try of this message: the answer brings it back, beside the payload where the
+    protocol can (``Devices.correlates``), else inside it. Printable ASCII, 128 characters at most.
+    """
+
+    device: str
+    id: str
+    payload: bytes
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """The broker has taken the command; that says nothing of the device. An answer may come before this.
+
+    ``nobody``: the broker knows of nobody who would get it, so the device isn't there. Not all brokers tell.
+    """
+
+    device: str
+    id: str
+    nobody: bool = False
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """The broker didn't take the command: nothing reached the device, and ``reason`` says why."""
+
+    device: str
+    id: str
+    reason: str
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """The connection ended before the broker took the command. It may have reached the device; it isn't
+    sent again by itself."""
+
+    device: str
+    id: str
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """A device answered. ``device`` is where the answer came from, whatever its payload claims; ``id`` is
+    what it says it answers, and proves nothing. ``ok`` is False if the device says it couldn't."""
+
+    device: str
+    id: str
+    payload: bytes
+    ok: bool = True
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """A device gave a sign of life (an answer is one too, and not told twice)."""
+
+    device: str
+
+
+class Connected(msgspec.Struct, frozen=True):
+    """Commands can be sent now."""
+
+
+class Disconnected(msgspec.Struct, frozen=True):
+    """Nothing can be sent until ``Connected``. ``taken``: another has connected under the same identity, or
+    the owner's word for it is gone; this one stays away for good."""
+
+    reason: str
+    taken: bool = False
+
+
+Event = Accepted | Refused | Lost | Answer | Seen | Connected | Disconnected
+
+
+class Devices(Protocol):
+    """The devices of one shard.
+
+    Attributes:
+        max_payload: largest payload of a command in bytes, as far as known; a broker may lower it when it
+            is connected to.
+        correlates: the protocol carries a command's ``id`` beside the payload, and devices may bring it
+            back so. Where False, and for devices that don't, it travels inside the payload.
+        tells_nobody: ``Accepted.nobody`` can be True.
+    """
+
+    max_payload: int
+    correlates: bool
+    tells_nobody: bool
+
+    async def start(self) -> None:
+        """Begin to connect; returns at once, ``Connected`` tells. Raises ConfigError for settings that no
+        retry can help."""
+
+    def watch(self, devices: Iterable[str]) -> None:
+        """Hear what these devices say from now on, in this connection and later ones. A device that a
+        command is sent to is watched anyway; an adapter may hear all of them unasked."""
+
+    def publish(self, command: Command) -> None:
+        """Send a command, soon; ``Accepted``, ``Refused`` or ``Lost`` follows, once, with its id.
+
+        Never waits. Raises Unavailable while not connected (nothing happens), TooLarge over ``max_payload``,
+        InvalidMessage for a device that makes no topic or a payload that can't carry the id.
+        """
+
+    async def events(self) -> list[Event]:
+        """What has happened, in order, waiting for the first; for one caller at a time. Empty once closed.
+
+        Answers that are retained, can't be understood or come from no device are not among them.
+        """
+
+    async def close(self) -> None:
+        """Disconnect in good order and let ``events`` end."""
