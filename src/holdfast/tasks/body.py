@@ -1,0 +1,31 @@
+"""A task's body as it travels: a protobuf message, or text, which may be JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from google.protobuf.message import Message
+
+from holdfast.errors import InvalidMessage
+
+
+class Body(msgspec.Struct, frozen=True, array_like=True):
+    """``name`` is the full name of a protobuf message's type, of which ``data`` is one; empty for text."""
+
+    data: bytes
+    name: str = ""
+
+
+def body_of(value: Any) -> Body:
+    """The body that says ``value``: a protobuf message, a text (or its UTF-8), or what JSON can hold. Raises
+    InvalidMessage."""
+    if isinstance(value, Message):
+        return Body(value.SerializeToString(), value.DESCRIPTOR.full_name)
+    try:
+        text = value if isinstance(value, str) else value.decode() if isinstance(value, bytes) else None
+        return Body(msgspec.json.encode(value) if text is None else text.encode())
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidMessage(
+            f"a task's body must be a protobuf message, a text or what JSON can hold: {error}"
+        ) from None

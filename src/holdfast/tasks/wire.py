@@ -1,0 +1,251 @@
+"""Tasks and briefs as queues carry them: protobuf in base64, or JSON, or plain text.
+
+A message that begins with ``{`` is JSON: ``{"Envelop": {"App", "TraceID", "TaskType"}, "Body": …}``, or the
+body alone, for the queue knows its app and type. Anything else is protobuf as ``tasks.proto`` has it, in
+base64 or as it is; or, for a handler that asks for text, the text itself.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any
+
+import msgspec
+from google.protobuf import wrappers_pb2
+from google.protobuf.message import DecodeError
+
+from holdfast.core.message import check_key
+from holdfast.core.task import State
+from holdfast.errors import InvalidMessage
+from holdfast.protocol.tasks import State as WireState
+from holdfast.protocol.tasks import TaskBrief, TaskEnvelop, TaskMessage
+from holdfast.tasks.body import Body
+from holdfast.tasks.outcome import Outcome
+
+PREFIX = "type.googleapis.com/"
+TEXT = "google.protobuf.StringValue"
+"""Text and JSON go as this well-known type, so that every program with protobuf can read them."""
+
+ENVELOPE = 0x0A
+"""How a message with an envelope begins that isn't in base64."""
+
+MS = 1000.0
+
+_numbers = {State(value.name.lower()): value.number for value in WireState.values[1:]}
+_states = {number: state for state, number in _numbers.items()}
+
+
+class Envelope(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose task a message holds. ``raw`` is the envelope as it came, for a brief to carry it on with every
+    field, unknown ones included."""
+
+    app: str
+    trace_id: str
+    task_type: str
+    group: str = ""
+    priority: int = 0
+    sent_at: float = 0.0
+    raw: bytes = b""
+
+
+class Message(msgspec.Struct, frozen=True):
+    """A task as it was sent."""
+
+    envelope: Envelope
+    body: Body
+
+
+class Unreadable(InvalidMessage):
+    """A message that holds no task that can be run; ``envelope`` is what could be read of it, if anything."""
+
+    def __init__(self, text: str, envelope: Envelope | None = None) -> None:
+        super().__init__(text)
+        self.envelope = envelope
+
+
+def encode_task(message: Message) -> bytes:
+    """A task as its queue carries it."""
+    wire = TaskMessage(Envelop=_wire_envelope(message.envelope))
+    body = message.body
+    if body.name:
+        wire.Body.type_url, wire.Body.value = PREFIX + body.name, body.data
+    else:
+        wire.Body.type_url, wire.Body.value = PREFIX + TEXT, _text_value(body.data)
+    return base64.b64encode(wire.SerializeToString())
+
+
+def decode_task(data: bytes, default: Envelope, *, text: bool = False) -> Message:
+    """The task in a message. ``default`` says what its queue knows: the app, the type where the queue is
+    bound to one, and a trace for a message without. ``text``: its handler takes text. Raises Unreadable."""
+    if not data.strip():
+        raise Unreadable("the message is empty; it must hold a TaskMessage in base64, or JSON")
+    if data.lstrip()[:1] == b"{" and not text:
+        return _from_json(data, default)
+    wire = _parse(data)
+    if wire is not None:
+        return _from_wire(wire, default)
+    if text:
+        return Message(default, Body(data))
+    raise Unreadable(
+        "the message is neither a TaskMessage with an Envelop (protobuf, in base64 or as it is) nor a JSON"
+        " object"
+    )
+
+
+def encode_brief(envelope: Envelope, outcome: Outcome) -> bytes:
+    """An outcome as the queue of briefs carries it."""
+    brief = TaskBrief(
+        Envelop=_wire_envelope(envelope),
+        Result=_numbers[outcome.state],
+        Detail=outcome.detail,
+        Attempts=outcome.attempts,
+        StartedAtMs=round(outcome.started_at * MS),
+        EndedAtMs=round(outcome.ended_at * MS),
+        Node=outcome.node,
+        Progress=outcome.progress,
+        Epoch=outcome.epoch,
+    )
+    if outcome.value is not None:
+        brief.Value = msgspec.json.encode(outcome.value).decode()
+    return base64.b64encode(brief.SerializeToString())
+
+
+def decode_brief(data: bytes) -> Outcome:
+    """The outcome in a brief. Raises InvalidMessage."""
+    brief = TaskBrief()
+    try:
+        brief.ParseFromString(base64.b64decode(data, validate=True))
+    except (binascii.Error, DecodeError) as error:
+        raise InvalidMessage(f"this is no TaskBrief in base64: {error}") from None
+    state = _states.get(brief.Result)
+    if state is None:
+        raise InvalidMessage(f"field 'Result' of the brief of {brief.Envelop.TraceID!r} is {brief.Result}")
+    try:
+        value = msgspec.json.decode(brief.Value) if brief.Value else None
+    except msgspec.DecodeError as error:
+        raise InvalidMessage(f"field 'Value' of the brief is no JSON: {error}", "Value") from None
+    return Outcome(
+        trace_id=brief.Envelop.TraceID,
+        state=state,
+        task_type=brief.Envelop.TaskType,
+        app=brief.Envelop.App,
+        value=value,
+        detail=brief.Detail,
+        attempts=brief.Attempts,
+        started_at=brief.StartedAtMs / MS,
+        ended_at=brief.EndedAtMs / MS,
+        node=brief.Node,
+        progress=brief.Progress,
+        epoch=brief.Epoch,
+    )
+
+
+# --- protobuf
+
+
+def _parse(data: bytes) -> Any:
+    """The protobuf message in ``data``, or None. One without envelope is none: any bytes parse as some."""
+    try:
+        plain = data if data[0] == ENVELOPE else base64.b64decode(data, validate=True)
+        wire = TaskMessage.FromString(plain)
+    except (binascii.Error, ValueError, DecodeError):
+        return None
+    return wire if wire.HasField("Envelop") else None
+
+
+def _from_wire(wire: Any, default: Envelope) -> Message:
+    told = wire.Envelop
+    envelope = _checked(
+        Envelope(
+            app=told.App or default.app,
+            trace_id=told.TraceID or default.trace_id,
+            task_type=told.TaskType or default.task_type,
+            group=told.Group,
+            priority=told.Priority,
+            sent_at=told.SentAtMs / MS,
+            raw=told.SerializeToString(),
+        ),
+        default,
+    )
+    name = wire.Body.type_url.rpartition("/")[2]
+    if name != TEXT:
+        return Message(envelope, Body(wire.Body.value, name))
+    value = _text_of(wire.Body.value)
+    if value is None:
+        raise Unreadable(f"field 'Body' says it is a {TEXT} and holds none", envelope)
+    return Message(envelope, Body(value))
+
+
+def _wire_envelope(envelope: Envelope) -> Any:
+    wire = TaskEnvelop.FromString(envelope.raw)
+    wire.App, wire.TraceID, wire.TaskType = envelope.app, envelope.trace_id, envelope.task_type
+    wire.Group, wire.Priority = envelope.group, envelope.priority
+    wire.SentAtMs = round(envelope.sent_at * MS)
+    return wire
+
+
+def _text_value(data: bytes) -> bytes:
+    return wrappers_pb2.StringValue(value=data.decode()).SerializeToString()
+
+
+def _text_of(data: bytes) -> bytes | None:
+    try:
+        return wrappers_pb2.StringValue.FromString(data).value.encode()
+    except DecodeError:
+        return None
+
+
+# --- JSON
+
+
+class _JsonEnvelope(msgspec.Struct):
+    App: str = ""
+    TraceID: str = ""
+    TaskType: str = ""
+    Group: str = ""
+    Priority: int = 0
+    SentAtMs: int = 0
+
+
+class _JsonTask(msgspec.Struct):
+    Envelop: _JsonEnvelope
+    Body: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_json_task = msgspec.json.Decoder(_JsonTask)
+_json_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def _from_json(data: bytes, default: Envelope) -> Message:
+    try:
+        fields = _json_object.decode(data)
+    except msgspec.DecodeError as error:
+        raise Unreadable(f"the message begins as JSON and is none: {error}") from None
+    if "Envelop" not in fields:
+        return Message(default, Body(data))
+    try:
+        task = _json_task.decode(data)
+    except msgspec.ValidationError as error:
+        raise Unreadable(f"the message's Envelop is wrong: {error}") from None
+    told = task.Envelop
+    envelope = Envelope(
+        app=told.App or default.app,
+        trace_id=told.TraceID or default.trace_id,
+        task_type=told.TaskType or default.task_type,
+        group=told.Group,
+        priority=told.Priority,
+        sent_at=told.SentAtMs / MS,
+    )
+    return Message(_checked(envelope, default), Body(bytes(task.Body)))
+
+
+def _checked(envelope: Envelope, default: Envelope) -> Envelope:
+    """The envelope if its trace can be an id, and its app is the one that this queue belongs to."""
+    try:
+        check_key(envelope.trace_id, "TraceID")
+    except InvalidMessage as error:
+        raise Unreadable(str(error)) from None
+    if envelope.app != default.app:
+        raise Unreadable(f"the task is for app {envelope.app!r}; this queue is {default.app!r}'s", envelope)
+    return envelope
