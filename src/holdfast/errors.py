@@ -4,12 +4,15 @@
 error                  retry       meaning
 =====================  ==========  ==========================================================
 ConfigError            NEVER       a setting is wrong; the text names it and the fix
+LoginRefused           NEVER       a service refuses the credentials, or can't prove who it is
+AlreadyThere           NEVER       a file of that name is there, and was not to be replaced
 InvalidMessage         NEVER       a message can't be understood; it becomes a dead letter
 TooLarge               NEVER       a message, state or result is over a stated limit
 UnsupportedStore       NEVER       a database file can't be used (newer schema, network disk)
 OperationRefused       NEVER       an operator's wish makes no sense for the stream as it stands
 Unavailable            SAFE        nothing happened; the same call may be made again
 NobodyThere            SAFE        the same, for no process listens at a node's address
+Damaged                SAFE        what a service holds is not what it was sent; nothing was put in place
 NotOwner               SAFE        a client's request came to the wrong node; it names the owner
 Busy                   SAFE        a stream takes no more for the moment
 OutcomeUnknown         SAME        it may have happened; repeat the very same call or reopen
@@ -48,6 +51,15 @@ class ConfigError(HoldfastError):
     """A setting is missing, malformed or contradicts another."""
 
 
+class LoginRefused(ConfigError):
+    """A service refuses user, password or key; or its host key or certificate isn't the one that is known.
+    The text names the credential or the setting, never the secret."""
+
+
+class AlreadyThere(HoldfastError):
+    """A file of that name is at its destination, and was not to be replaced."""
+
+
 class InvalidMessage(HoldfastError):
     """A message lacks what its stream needs; ``field`` names the place where known."""
 
@@ -72,6 +84,11 @@ class Unavailable(HoldfastError):
     """A service can't be reached or is busy; nothing happened."""
 
     retry = Retry.SAFE
+
+
+class Damaged(Unavailable):
+    """A service holds fewer, more or other bytes than it was sent, or lost them; nothing was put in place, so
+    that they may be sent again."""
 
 
 class NobodyThere(Unavailable):
