@@ -1,0 +1,71 @@
+"""Dialects: how a command's id travels inside payloads, for devices that can't bring it back beside them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from holdfast.errors import InvalidMessage
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """What an answer's payload says: the ``id`` of the command (empty if it names none), and whether the
+    device did it."""
+
+    id: str
+    ok: bool = True
+
+
+class Dialect(Protocol):
+    """Writes ids into commands and reads them from answers."""
+
+    def write(self, payload: bytes, id: str) -> bytes:  # noqa: A002 (the word of the port)
+        """``payload`` with ``id`` in it. Raises InvalidMessage for a payload that has no place for one."""
+
+    def read(self, payload: bytes) -> Reading:
+        """What the answer says. Raises InvalidMessage if it can't be understood."""
+
+
+class JsonDialect:
+    """Payloads are JSON objects with the id as text in one field, and may tell success in another.
+
+    Args:
+        field: the id's, in commands and answers.
+        result_field: where an answer tells how it went; empty if nowhere: every answer is a success.
+        success: the values of ``result_field`` that mean success.
+    """
+
+    def __init__(
+        self, field: str = "messageId", result_field: str = "", success: tuple[str | int | bool, ...] = ()
+    ) -> None:
+        self._field = field
+        self._result_field = result_field
+        self._success = success
+        self._objects = msgspec.json.Decoder(dict[str, msgspec.Raw])
+        self._encoder = msgspec.json.Encoder()
+
+    def write(self, payload: bytes, id: str) -> bytes:  # noqa: A002
+        try:
+            fields = self._objects.decode(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise InvalidMessage(
+                f"the command's payload must be a JSON object, for its field {self._field!r} carries the id;"
+                " or give a dialect that puts it elsewhere",
+                "payload",
+            ) from None
+        return self._encoder.encode(
+            {self._field: id, **{k: v for k, v in fields.items() if k != self._field}}
+        )
+
+    def read(self, payload: bytes) -> Reading:
+        try:
+            fields = self._objects.decode(payload)
+            told = msgspec.json.decode(fields.get(self._field, b'""'))
+            result = msgspec.json.decode(fields.get(self._result_field, b"null"))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise InvalidMessage("the answer is not a JSON object", "payload") from None
+        if isinstance(told, bool) or not isinstance(told, str | int):
+            raise InvalidMessage(f"the answer's {self._field!r} is neither text nor a number", self._field)
+        ok = not self._result_field or (isinstance(result, str | int) and result in self._success)
+        return Reading(str(told), ok)
