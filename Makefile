@@ -17,6 +17,8 @@ CODE := $(wildcard src tests benchmarks examples)
 
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 LOCKED := $(INSTALL) --require-hashes --only-binary :all:
+# What has no wheel is built with the locked build backends.
+BUILT := --no-binary pyftpdlib --no-build-isolation
 
 .PHONY: help
 help: ## list the targets
@@ -48,15 +50,17 @@ $(VENV)/.node: $(VENV)/.base locks/node.txt
 
 $(VENV)/.dev: $(VENV)/.services $(VENV)/.node locks/dev.txt
 	@echo "setup: installing test tools and linters (locks/dev.txt)"
-	@$(LOCKED) -r locks/dev.txt
+	@$(LOCKED) $(BUILT) -r locks/dev.txt
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.services locks/bench.txt
 	@echo "setup: installing what the benchmarks compare with (locks/bench.txt)"
-	@$(LOCKED) -r locks/bench.txt
+	@$(LOCKED) $(BUILT) -r locks/bench.txt
 	@touch $@
 
 SERVERS := .cache/servers/.
+# The servers of the tests.
+SERVED := fauxqs mosquitto postgresql redis-server vsftpd zookeeper
 
 $(SERVERS)%: tools/servers/install tools/apt.sh
 	@tools/servers/install $* >/dev/null
@@ -81,6 +85,10 @@ endif
 bench: $(VENV)/.bench $(SERVERS)redis-server $(SERVERS)fauxqs ## one benchmark (NAME=streams, ARGS="--full")
 	@$(BIN)/python -m benchmarks.$(subst -,_,$(NAME)) $(ARGS)
 
+ifneq ($(findstring outbox,$(NAME)),)
+bench: $(SERVERS)mosquitto $(SERVERS)postgresql
+endif
+
 .PHONY: sim
 sim: $(VENV)/.demo ## simulate with seeded faults (SEEDS=500, ARGS="--break RULE")
 	@$(BIN)/python -m holdfast.testing.simulator --seeds $(SEEDS) $(ARGS)
@@ -91,7 +99,7 @@ sim: $(VENV)/.demo ## simulate with seeded faults (SEEDS=500, ARGS="--break RULE
 dev: $(VENV)/.dev ## set up .venv for development, and nothing else
 
 .PHONY: test
-test: $(VENV)/.dev $(SERVERS)redis-server $(SERVERS)fauxqs $(SERVERS)zookeeper ## run the tests (ARGS="-k sequencer")
+test: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) ## run the tests (ARGS="-k sequencer")
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 .PHONY: check
@@ -110,7 +118,7 @@ fmt: $(VENV)/.dev ## format the code and fix what lint can fix
 	@$(BIN)/ruff format --quiet .
 
 .PHONY: soak
-soak: $(VENV)/.dev $(SERVERS)redis-server $(SERVERS)fauxqs ## minutes of random chaos on real processes (CHAOS_MINUTES=10)
+soak: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) ## minutes of random chaos on real processes (CHAOS_MINUTES=10)
 	@$(BIN)/python -m pytest -m soak --timeout 0 $(ARGS)
 
 .PHONY: docs
