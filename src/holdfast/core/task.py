@@ -66,10 +66,16 @@ class Task(msgspec.Struct, frozen=True):
         """True if it has its outcome."""
         return self.state in ENDED
 
+    @property
+    def moved_at(self) -> float:
+        """When it was queued, begun or ended last."""
+        return max(self.queued_at, self.started_at, self.ended_at)
+
 
 class Start(msgspec.Struct, frozen=True):
     """A member's wish to begin an attempt, which lapses after ``lease_s`` without a beat. ``tries`` is how
-    many attempts there may be. ``node`` is the member's name, for people."""
+    many attempts there may be. ``node`` is the member's name, for people. ``instead_of`` is a member known to
+    be gone, whose attempt needn't lapse first."""
 
     trace: str
     type: str
@@ -78,6 +84,7 @@ class Start(msgspec.Struct, frozen=True):
     tries: int
     lease_s: float
     group: str = ""
+    instead_of: str = ""
 
 
 class Beat(msgspec.Struct, frozen=True):
@@ -121,8 +128,12 @@ def start(standing: Task | None, wish: Start, now: float) -> Task:
     ended (before, by being cancelled, or now because its tries are spent), or another's attempt stands
     ``until`` then."""
     task = standing or Task(wish.trace, wish.type, group=wish.group, queued_at=now)
-    if task.ended or (task.state is State.RUNNING and (task.until > now or task.member == wish.member)):
+    if task.ended:
         return task
+    if task.state is State.RUNNING:
+        stands = task.until > now and task.member != wish.instead_of
+        if stands or task.member == wish.member:
+            return task
     if task.cancel:
         return _ended(task, State.FAILED, b"", f"cancelled: {task.cancel}", now)
     if task.attempts >= wish.tries:
@@ -200,6 +211,11 @@ def reset(standing: Task, now: float) -> Task:
     if standing.state is State.RUNNING and standing.until > now:
         return standing
     return Task(standing.trace, standing.type, group=standing.group, epoch=standing.epoch, queued_at=now)
+
+
+def expired(standing: Task, before: float) -> bool:
+    """True if nothing has happened to the task since ``before``, and no attempt stood then."""
+    return standing.moved_at < before and standing.until < before
 
 
 def _ended(task: Task, state: State, result: bytes, detail: str, now: float) -> Task:

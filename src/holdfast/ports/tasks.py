@@ -54,14 +54,13 @@ class TaskStore(Protocol):
         since: float = 0.0,
     ) -> list[Task]:
         """Tasks in order of trace, after the trace ``after``; those of one state or type, or queued, started
-        or ended at ``since`` (wall time) or later, if given."""
+        or ended at ``since`` (wall time) or later, if given. Traces are compared as UTF-8."""
 
     async def counts(self) -> dict[tuple[str, State], int]:
         """How many tasks of each type stand in each state."""
 
-    async def expire(self, ended_before: float) -> int:
-        """Drop tasks that ended before this wall time, or were queued before it and never begun; returns how
-        many."""
+    async def expire(self, before: float) -> int:
+        """Drop tasks to which nothing has happened since this wall time; returns how many."""
 
     async def close(self) -> None:
         """Release connections."""
