@@ -8,6 +8,7 @@ A program that is missing raises ``ConfigError``, which names what installs it.
 """
 
 from holdfast.testing.servers.aws import FauxqsServer, MotoServer
+from holdfast.testing.servers.mosquitto import MosquittoServer
 from holdfast.testing.servers.redis import RedisCluster, RedisSentinel, RedisServer
 from holdfast.testing.servers.server import Group, Server
 from holdfast.testing.servers.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
@@ -15,6 +16,7 @@ from holdfast.testing.servers.zookeeper import ZooKeeperEnsemble, ZooKeeperServe
 __all__ = [
     "FauxqsServer",
     "Group",
+    "MosquittoServer",
     "MotoServer",
     "RedisCluster",
     "RedisSentinel",
