@@ -53,7 +53,7 @@ class Rig:
         self.membership = StandingMembership()
         self.stats = Stats()
         self.log = Log()
-        self.room = True
+        self.room = 1000
         self.crowded = False
         self.taken: list[tuple[bytes, Receipt]] = []
         self.took = asyncio.Event()
@@ -73,7 +73,7 @@ class Rig:
         clock, tasks = self._clock, self._tasks
         self.pump = Pump(
             "s", self.queue, clock, LIMITS, cast("Membership", self.membership), self.stats, self.log,
-            take=self._take, has_room=lambda: self.room, is_crowded=lambda: self.crowded,
+            take=self._take, room=lambda: self.room, is_crowded=lambda: self.crowded,
         )  # fmt: skip
         self.running = tasks.spawn(self.pump.run())
 
@@ -147,13 +147,13 @@ async def test_past_the_deadline_of_a_membership_nothing_is_received(clock: Cloc
 
 
 async def test_without_room_nothing_is_received(clock: Clock, rig: Rig) -> None:
-    rig.room = False
+    rig.room = 0
     await clock.sleep(LIMITS.receive_wait_s + 1)
     calls = rig.stats.receive_calls
     await rig.send(b"1")
     await clock.sleep(60)
     assert rig.stats.receive_calls == calls
-    rig.room = True
+    rig.room = 1000
     await clock.wait(rig.took, 1)
     assert rig.bodies == [b"1"]
 

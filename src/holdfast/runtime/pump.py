@@ -25,7 +25,7 @@ Take = Callable[[Delivery, Receipt, dict[str, int]], None]
 
 
 class Pump:
-    """Receives while the membership is alive and there is room. ``take`` raises InvalidMessage for what
+    """Receives while the membership is alive, and no more at once than there is room for. ``take`` raises InvalidMessage for what
     has no usable key: that is dead-lettered, and never stops the pump."""
 
     def __init__(
@@ -39,7 +39,7 @@ class Pump:
         log: Any,
         *,
         take: Take,
-        has_room: Callable[[], bool],
+        room: Callable[[], int],
         is_crowded: Callable[[], bool],
     ) -> None:
         self._stream = stream
@@ -50,7 +50,7 @@ class Pump:
         self._stats = stats
         self._log = log
         self._take = take
-        self._has_room = has_room
+        self._room = room
         self._is_crowded = is_crowded
         self._backoff = Backoff(0.1, 5.0)
         self._polling = Polling(queue.max_batch, queue.max_receives, queue.linger_s)
@@ -75,11 +75,12 @@ class Pump:
                 if not self._membership.alive:
                     await self._clock.sleep(ROOM_CHECK_S)
                 continue
-            if not self._has_room():
+            room = self._room()
+            if room <= 0:
                 await self._clock.sleep(ROOM_CHECK_S)
                 continue
             try:
-                count = await self._receive()
+                count = await self._receive(min(room, self._queue.max_batch))
             except HoldfastError as error:
                 failures += 1
                 self._polling.failed()
@@ -96,10 +97,10 @@ class Pump:
                 await self._clock.sleep(rest_s)
         self._polls -= 1
 
-    async def _receive(self) -> int:
+    async def _receive(self, limit: int) -> int:
         self._stats.receive_calls += 1
         deliveries = await self._queue.receive(
-            self._queue.max_batch, self._limits.receive_wait_s, self._limits.visibility_s, self._membership.id
+            limit, self._limits.receive_wait_s, self._limits.visibility_s, self._membership.id
         )
         now = self._clock.monotonic()
         expires_at = now + self._limits.visibility_s

@@ -147,7 +147,7 @@ class StreamWork:
                 host.stats,
                 host.log,
                 take=self._taker(self._specs[name]),
-                has_room=self._has_room,
+                room=self._room,
                 is_crowded=self._is_crowded,
             )
             task = host.tasks.spawn(pump.run())
@@ -172,8 +172,8 @@ class StreamWork:
 
         return take
 
-    def _has_room(self) -> bool:
-        return self.owners.held + self.router.custody < self._host.limits.max_held
+    def _room(self) -> int:
+        return self._host.limits.max_held - self.owners.held - self.router.custody
 
     def _is_crowded(self) -> bool:
         """Half of what custody may hold found no room: at full speed the rest would soon go back to the
