@@ -19,6 +19,7 @@ CoordinatorConformance ``coordinator``    ``other_coordinator``
 StateConformance       ``state``          ``other_state``
 ObjectsConformance     ``objects``
 PeerConformance        ``make_peer``      an async callable that returns a new Peer each time
+SinkConformance        ``sink``           ``other_sink``: another connection to the same destination
 SlotsConformance       ``slots``          made for the app of ``holdfast.testing.conformance.slots_app``
 =====================  =================  ======================================================
 
@@ -34,13 +35,14 @@ Needs pytest and pytest-asyncio; the oracle needs Hypothesis.
 
 import pytest
 
-PORTS = ("coordinator", "objects", "oracle", "peer", "queue", "slots", "state")
+PORTS = ("coordinator", "objects", "oracle", "peer", "queue", "sink", "slots", "state")
 pytest.register_assert_rewrite(*(f"{__name__}.{port}" for port in PORTS))  # before they are imported
 
 from holdfast.testing.conformance.coordinator import CoordinatorConformance  # noqa: E402
 from holdfast.testing.conformance.objects import ObjectsConformance  # noqa: E402
 from holdfast.testing.conformance.peer import PeerConformance  # noqa: E402
 from holdfast.testing.conformance.queue import QueueConformance  # noqa: E402
+from holdfast.testing.conformance.sink import SinkConformance  # noqa: E402
 from holdfast.testing.conformance.slots import SlotsConformance  # noqa: E402
 from holdfast.testing.conformance.state import StateConformance  # noqa: E402
 
@@ -49,6 +51,7 @@ __all__ = [
     "ObjectsConformance",
     "PeerConformance",
     "QueueConformance",
+    "SinkConformance",
     "SlotsConformance",
     "StateConformance",
 ]
