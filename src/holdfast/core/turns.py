@@ -39,6 +39,7 @@ class _Lane(Generic[T]):
 
     def __init__(self) -> None:
         self.waiting: dict[str, deque[T]] = {}
+        self.count = 0
         self.line: list[tuple[int, int, str]] = []
 
 
@@ -62,6 +63,13 @@ class Turns(Generic[T]):
         """How many items wait."""
         return self._count
 
+    @property
+    def ready(self) -> int:
+        """How many items wait for nothing but their turn, and not for others of their group."""
+        return sum(
+            self._ready(type_, lane) for lanes in self._lanes.values() for type_, lane in lanes.items()
+        )
+
     def add(self, type: str, group: str, priority: int, item: T) -> None:  # noqa: A002
         """Have an item wait for its turn, behind those of its group and priority."""
         lane = self._lanes.setdefault(priority, {}).setdefault(type, _Lane())
@@ -70,6 +78,7 @@ class Turns(Generic[T]):
             lane.waiting[group] = line = deque()
             self._enter(lane, type, group)
         line.append(item)
+        lane.count += 1
         self._count += 1
 
     def take(self, now: float) -> T | None:
@@ -112,6 +121,18 @@ class Turns(Generic[T]):
         """When the next group may go on whose rate holds it back."""
         return self._resting[0][0] if self._resting else None
 
+    def _ready(self, type_: str, lane: _Lane[T]) -> int:
+        share = self._shares[type_]
+        if not (share.group_limit or share.group_rate):
+            return lane.count
+        most = share.group_limit or lane.count
+        resting = {group for _, name, group in self._resting if name == type_}
+        return sum(
+            min(len(line), max(0, most - self._running_of[type_, group]))
+            for group, line in lane.waiting.items()
+            if group not in resting
+        )
+
     def _take_from(self, lane: _Lane[T], type_: str, now: float) -> T | None:
         share = self._shares[type_]
         while lane.line:
@@ -135,6 +156,7 @@ class Turns(Generic[T]):
         item = line.popleft()
         if not line:
             del lane.waiting[group]
+        lane.count -= 1
         self._count -= 1
         self._running[type_] += 1
         self._running_of[name] += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -50,7 +50,7 @@ class Keeper:
     """Extends and settles the deliveries of one stream's queue.
 
     ``holding`` gives every message that is to be kept alive at this moment, with its key; ``report`` tells
-    senders that their parcels are settled."""
+    senders that their parcels are settled. ``may_reissue`` tells which messages may be replaced by a copy."""
 
     def __init__(
         self,
@@ -64,6 +64,7 @@ class Keeper:
         *,
         holding: Callable[[str], Sequence[tuple[str, Held]]],
         report: Reporter,
+        may_reissue: Callable[[Held], bool] = lambda _: True,
     ) -> None:
         self._stream = stream
         self._queue = queue
@@ -74,6 +75,7 @@ class Keeper:
         self._log = log
         self._holding = holding
         self._report = report
+        self._may_reissue = may_reissue
         self._pending: list[Settlement] = []
         self._waiting = 0
         self._patient = True
@@ -120,7 +122,8 @@ class Keeper:
         aged = [
             (key, held, old)
             for key, held in holding
-            if (old := [r for r in held.receipts if not r.stale and r.received_at <= before])
+            if self._may_reissue(held)
+            and (old := [r for r in held.receipts if not r.stale and r.received_at <= before])
         ]
         for start in range(0, len(aged), self._queue.max_batch):
             batch = aged[start : start + self._queue.max_batch]
@@ -232,6 +235,16 @@ class Keeper:
                 failures += 1
                 self._log.warning("the queue does not answer", stream=self._stream, error=str(error))
             await self._clock.sleep(self._limits.retry.delay_s(failures, self._clock.random()))
+
+
+async def free(queues: Iterable[Queue], member: str, log: Any) -> None:
+    """What a dead node alone had received shows again at once, where its queue can do that."""
+    for queue in queues:
+        if queue.frees_on_evict:
+            try:
+                await queue.free(member)
+            except HoldfastError as error:
+                log.warning("could not free a dead node's deliveries", error=str(error))
 
 
 def dead_letter(stream: str, key: str, letter: Letter, at: float) -> DeadLetter:

@@ -25,8 +25,8 @@ Take = Callable[[Delivery, Receipt, dict[str, int]], None]
 
 
 class Pump:
-    """Receives while the membership is alive, and no more at once than there is room for. ``take`` raises InvalidMessage for what
-    has no usable key: that is dead-lettered, and never stops the pump."""
+    """Receives while the membership is alive, and no more at once than there is room for. ``take`` raises
+    InvalidMessage for what has no usable key: that is dead-lettered, and never stops the pump."""
 
     def __init__(
         self,

@@ -29,3 +29,10 @@ class Stats(msgspec.Struct):
     extend_calls: int = 0
     delete_calls: int = 0
     receive_calls: int = 0
+    tasks_started: int = 0
+    tasks_retried: int = 0
+    tasks_succeeded: int = 0
+    tasks_failed: int = 0
+    tasks_timed_out: int = 0
+    tasks_duplicated: int = 0
+    tasks_lapsed: int = 0

@@ -32,7 +32,7 @@ from holdfast.protocol.peer import (
     Shed,
     Warm,
 )
-from holdfast.runtime.keeper import Keeper
+from holdfast.runtime.keeper import Keeper, free
 from holdfast.runtime.node import Host
 from holdfast.runtime.pump import Pump
 from holdfast.runtime.reports import Reports
@@ -207,16 +207,7 @@ class StreamWork:
 
     def left(self, member: str) -> None:
         self.router.left(member)
-        self._host.tasks.spawn(self._free(member))
-
-    async def _free(self, member: str) -> None:
-        """What the dead node alone had received shows again at once, where the queue can do that."""
-        for queue in self._queues.values():
-            if queue.frees_on_evict:
-                try:
-                    await queue.free(member)
-                except HoldfastError as error:
-                    self._host.log.warning("could not free a dead node's deliveries", error=str(error))
+        self._host.tasks.spawn(free(self._queues.values(), member, self._host.log))
 
     def vanished(self) -> None:
         self.owners.vanished()

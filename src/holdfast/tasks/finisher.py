@@ -1,0 +1,245 @@
+"""Brings tasks to their end: outcome to the store, brief to the producer, letter to the dead, and only then
+is the message deleted. Each step takes many tasks at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from holdfast.core.held import Letter
+from holdfast.core.task import End, State, Task
+from holdfast.errors import Fenced, HoldfastError, Retry, TooLarge
+from holdfast.ports.clock import Clock
+from holdfast.ports.queue import Outgoing, Queue
+from holdfast.ports.tasks import TaskStore
+from holdfast.runtime.keeper import PATIENCE, Keeper, Settlement
+from holdfast.runtime.limits import Limits
+from holdfast.runtime.service import Tasks
+from holdfast.runtime.stats import Stats
+from holdfast.tasks.hand import InHand
+from holdfast.tasks.outcome import Outcome
+from holdfast.tasks.wire import encode_brief
+
+T = TypeVar("T")
+
+ENDS_MAX = 500
+"""Outcomes that one call takes to the store."""
+
+
+class Finished(msgspec.Struct, frozen=True):
+    """A task whose outcome is stored. ``outcome`` is what its producer is to hear; ``first`` that it hasn't
+    been told before."""
+
+    item: InHand
+    outcome: Outcome
+    first: bool
+    letter: Letter | None = None
+
+
+class Finisher:
+    """``on_gone`` is told of every task that leaves the node's hands here; ``on_fenced`` of one whose outcome
+    was refused, because another attempt stands."""
+
+    def __init__(
+        self,
+        app: str,
+        store: TaskStore,
+        briefs: Queue,
+        keepers: Callable[[str], Keeper],
+        clock: Clock,
+        limits: Limits,
+        tasks: Tasks,
+        stats: Stats,
+        log: Any,
+        *,
+        on_gone: Callable[[InHand], None],
+        on_fenced: Callable[[InHand], None],
+    ) -> None:
+        self._app = app
+        self._store = store
+        self._briefs = briefs
+        self._keepers = keepers
+        self._clock = clock
+        self._limits = limits
+        self._tasks = tasks
+        self._stats = stats
+        self._log = log
+        self._on_gone = on_gone
+        self._on_fenced = on_fenced
+        self._ends: list[tuple[InHand, End, Letter | None]] = []
+        self._finished: list[Finished] = []
+        self._ended = asyncio.Event()
+        self._to_tell = asyncio.Event()
+        self._full = asyncio.Event()
+        self._busy = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def start(self) -> None:
+        """Begin to work."""
+        self._tasks.spawn(self._store_loop())
+        self._tasks.spawn(self._tell_loop())
+
+    def end(self, item: InHand, end: End, letter: Letter | None = None) -> None:
+        """An attempt has brought an outcome, which counts once it is stored."""
+        self._ends.append((item, end, letter))
+        self._begin(1)
+        self._ended.set()
+
+    def tell(self, item: InHand, task: Task) -> None:
+        """A message has come whose task has its outcome: its brief goes first if it was never sent;
+        otherwise the message is a duplicate."""
+        letter = None if task.briefed or task.state is State.SUCCEED else letter_of(item, task)
+        outcome = outcome_of(self._app, task)
+        if task.briefed:
+            detail = f"the task had ended before: {task.state.value}"
+            outcome = msgspec.structs.replace(outcome, state=State.DUPLICATED, value=None, detail=detail)
+        item.outcome_known()
+        self._begin(1)
+        self._queue(Finished(item, outcome, first=not task.briefed, letter=letter))
+
+    async def settled(self) -> None:
+        """Return when nothing is on its way to its end."""
+        self._full.set()
+        await self._idle.wait()
+
+    def _begin(self, count: int) -> None:
+        self._busy += count
+        self._idle.clear()
+
+    def _done(self, count: int) -> None:
+        self._busy -= count
+        if not self._busy:
+            self._idle.set()
+
+    # --- to the store
+
+    async def _store_loop(self) -> None:
+        while True:
+            await self._ended.wait()
+            taken, self._ends = self._ends[:ENDS_MAX], self._ends[ENDS_MAX:]
+            if not self._ends:
+                self._ended.clear()
+            await self._store_all(taken)
+
+    async def _store_all(self, taken: Sequence[tuple[InHand, End, Letter | None]]) -> None:
+        ends = [end for _, end, _ in taken]
+        answers = await self._insist("the task store", lambda: self._store.end(ends))
+        for (item, _, letter), answer in zip(taken, answers or [None] * len(taken), strict=True):
+            if isinstance(answer, Task):
+                item.outcome_known()
+                self._count(answer)
+                self._queue(Finished(item, outcome_of(self._app, answer), first=True, letter=letter))
+                continue
+            if isinstance(answer, Fenced):
+                self._stats.fenced += 1
+                self._log.info("an outcome came too late", task=item.trace, error=str(answer))
+            self._on_fenced(item)
+            self._done(1)
+
+    def _count(self, task: Task) -> None:
+        self._stats.tasks_succeeded += task.state is State.SUCCEED
+        self._stats.tasks_failed += task.state is State.FAILED
+        self._stats.tasks_timed_out += task.state is State.TIMEOUT
+
+    # --- to the producer
+
+    def _queue(self, finished: Finished) -> None:
+        self._finished.append(finished)
+        self._to_tell.set()
+        if len(self._finished) >= self._briefs.max_batch:
+            self._full.set()
+
+    async def _tell_loop(self) -> None:
+        linger_s = PATIENCE * self._briefs.linger_s
+        while True:
+            await self._to_tell.wait()
+            if linger_s and len(self._finished) < self._briefs.max_batch:
+                await self._clock.wait(self._full, linger_s)
+            taken, self._finished = self._finished, []
+            self._to_tell.clear()
+            self._full.clear()
+            size = self._briefs.max_batch
+            await asyncio.gather(
+                *(self._tell(taken[start : start + size]) for start in range(0, len(taken), size))
+            )
+
+    async def _tell(self, taken: Sequence[Finished]) -> None:
+        await self._send([(done.item, done.outcome) for done in taken])
+        for done in taken:
+            item = done.item
+            self._stats.tasks_duplicated += done.outcome.state is State.DUPLICATED
+            letters = (done.letter,) if done.letter else ()
+            self._keepers(item.queue).settle(
+                Settlement(
+                    f"{item.type}/{item.trace}", letters, (item.held,), lambda item=item: self._gone(item)
+                )
+            )
+        told = [(done.item.trace, done.outcome.epoch) for done in taken if done.first]
+        if told:
+            await self._insist("the task store", lambda: self._store.briefed(told))
+
+    def _gone(self, item: InHand) -> None:
+        self._on_gone(item)
+        self._done(1)
+
+    async def _send(self, briefs: Sequence[tuple[InHand, Outcome]]) -> None:
+        bodies = [encode_brief(item.message.envelope, outcome) for item, outcome in briefs]
+        try:
+            await self._insist(
+                "the queue of briefs", lambda: self._briefs.send([Outgoing(b) for b in bodies])
+            )
+        except TooLarge as error:
+            if len(briefs) > 1:
+                for one in briefs:
+                    await self._send([one])
+                return
+            item, outcome = briefs[0]
+            detail = f"{outcome.detail[:1000]}\nwhat the handler returned is left out: {error}".strip()
+            await self._send([(item, msgspec.structs.replace(outcome, value=None, detail=detail))])
+
+    async def _insist(self, what: str, call: Callable[[], Awaitable[T]]) -> T | None:
+        """Repeat a call that is harmless to repeat until it is answered; None if it is refused for good.
+        Raises TooLarge."""
+        failures = 0
+        while True:
+            try:
+                return await call()
+            except TooLarge:
+                raise
+            except HoldfastError as error:
+                if error.retry in (Retry.NEVER, Retry.STOP):
+                    self._log.error(f"{what} refused for good", error=str(error))
+                    return None
+                failures += 1
+                self._log.warning(f"{what} does not answer", error=str(error))
+            await self._clock.sleep(self._limits.retry.delay_s(failures, self._clock.random()))
+
+
+def outcome_of(app: str, task: Task) -> Outcome:
+    """What the producer hears of a task that has ended."""
+    return Outcome(
+        trace_id=task.trace,
+        state=task.state,
+        task_type=task.type,
+        app=app,
+        value=msgspec.json.decode(task.result) if task.result else None,
+        detail=task.detail,
+        attempts=task.attempts,
+        started_at=task.started_at,
+        ended_at=task.ended_at,
+        node=task.node,
+        progress=task.progress,
+        epoch=task.epoch,
+    )
+
+
+def letter_of(item: InHand, task: Task) -> Letter | None:
+    """The letter that goes to the dead with a task that failed for good; none with one that was cancelled."""
+    if task.detail.startswith("cancelled"):
+        return None
+    reason, _, detail = task.detail.partition("\n")
+    return Letter(f"{task.state.value}: {reason}", item.held, detail=detail)

@@ -1,0 +1,70 @@
+"""The tasks in a node's hands."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from holdfast.core.held import Held
+from holdfast.core.message import Life
+from holdfast.core.task import State, Task
+from holdfast.tasks.spec import TaskSpec
+from holdfast.tasks.wire import Message
+
+
+class InHand(msgspec.Struct, eq=False):
+    """A task with every delivery of it that is known.
+
+    ``queue`` names the queue that delivered it. ``refusal`` says why it can't run. ``attempt`` is how its
+    store stands while it runs here. ``stopping`` is why its attempt was told to stop. ``beat_at`` is when it
+    was last told to advance, ``news`` that it has advanced since.
+    """
+
+    queue: str
+    spec: TaskSpec
+    message: Message
+    held: Held
+    refusal: str = ""
+    attempt: Task | None = None
+    stopping: str = ""
+    progress: float = 0.0
+    note: str = ""
+    beat_at: float = -math.inf
+    news: bool = False
+
+    @property
+    def trace(self) -> str:
+        """The task's id."""
+        return self.message.envelope.trace_id
+
+    @property
+    def type(self) -> str:
+        """The task's type."""
+        return self.message.envelope.task_type
+
+    @property
+    def group(self) -> str:
+        """Whose limits it counts against."""
+        return self.message.envelope.group
+
+    def lapsed(self, now: float) -> bool:
+        """True if no delivery gives the right to run any more."""
+        return all(receipt.stale or receipt.expires_at <= now for receipt in self.held.receipts)
+
+    def come_back(self) -> None:
+        """Be as if just received."""
+        self.held.come_back()
+        self.attempt = None
+        self.stopping = ""
+
+    def outcome_known(self) -> None:
+        """Its store has its outcome: what is left is to say so."""
+        if self.held.life is Life.RUNNING:
+            self.held.become(Life.APPENDED)
+        self.held.become(Life.COMMITTED)
+
+
+def stands_here(task: Task, member: str) -> bool:
+    """True if ``member`` may run the task, or go on with it."""
+    return task.state is State.RUNNING and task.member == member

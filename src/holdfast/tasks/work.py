@@ -1,0 +1,566 @@
+"""Tasks as work of a node: from the queues by turns to the slots, and from there to outcome and brief."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from holdfast.core.held import Held, Receipt
+from holdfast.core.message import Life, Place
+from holdfast.core.task import Beat, End, Return, Start, State, Task
+from holdfast.core.turns import Turns
+from holdfast.errors import Fenced, HoldfastError
+from holdfast.ports.coordinator import Claim, Load
+from holdfast.ports.queue import Delivery, Outgoing, Queue
+from holdfast.ports.task_slots import TaskSlotMaker
+from holdfast.ports.tasks import TaskStore
+from holdfast.protocol.peer import Reply, Request
+from holdfast.runtime.keeper import LOOKS_A_VISIBILITY, REISSUE_VISIBILITIES, Keeper, free
+from holdfast.runtime.node import Host
+from holdfast.runtime.pump import Pump
+from holdfast.tasks.body import Body
+from holdfast.tasks.finisher import Finisher, letter_of
+from holdfast.tasks.hand import InHand, stands_here
+from holdfast.tasks.permits import PermitKeeper
+from holdfast.tasks.slots import Ended, How, Running, TaskSlots
+from holdfast.tasks.spec import TaskSpec
+from holdfast.tasks.wire import Envelope, Message, Unreadable, decode_task
+
+STARTS_MAX = 200
+"""Attempts that one call to the store begins."""
+
+AHEAD_S = 1.0
+"""For how long, at the rate of late, the tasks last that a node receives before it can run them."""
+
+NEWS_S = 1.0
+"""How often the progress of a task is told to the store."""
+
+BEATS_A_LEASE = 3
+
+GONE_MAX = 1000
+"""Members known to be gone that are remembered."""
+
+ROOM = 1_000_000
+"""Of streams: tasks take none of it."""
+
+DRAIN, LAPSED, REISSUE = (
+    "the node is stopping",
+    "its delivery lapsed",
+    "its delivery can't be held any longer",
+)
+
+
+class TaskWork:
+    """The tasks of one app on one node. ``queues`` holds a queue for each declared type, ``briefs`` is where
+    outcomes go. ``permits`` says how many may run here, where the app has a limit; else it is ``slots_max``."""
+
+    def __init__(
+        self,
+        host: Host,
+        app: str,
+        specs: Mapping[str, TaskSpec],
+        queues: Mapping[str, Queue],
+        briefs: Queue,
+        store: TaskStore,
+        slots: TaskSlotMaker,
+        permits: PermitKeeper,
+        *,
+        slots_max: int,
+    ) -> None:
+        self._host = host
+        self._app = app
+        self._specs = specs
+        self._queues = queues
+        self._briefs = briefs
+        self._store = store
+        self._permits = permits
+        self._slots_max = slots_max
+        clock, tasks, stats, log = host.clock, host.tasks, host.stats, host.log
+        self.hand: dict[str, InHand] = {}
+        self._turns: Turns[InHand] = Turns({name: spec.share for name, spec in specs.items()})
+        self._refused: list[InHand] = []
+        self._keepers = {
+            name: Keeper(
+                name,
+                queue,
+                clock,
+                msgspec.structs.replace(host.limits, visibility_s=specs[name].visibility_s),
+                tasks,
+                stats,
+                log,
+                holding=self._holding,
+                report=_nobody_waits,
+                may_reissue=lambda held: held.life is Life.WAITING,
+            )
+            for name, queue in queues.items()
+        }
+        self.slots = TaskSlots(slots, clock, tasks, stats, log, limit=slots_max)
+        self._finisher = Finisher(
+            app,
+            store,
+            briefs,
+            self._keepers.__getitem__,
+            clock,
+            host.limits,
+            tasks,
+            stats,
+            log,
+            on_gone=self._forget,
+            on_fenced=self._drop,
+        )
+        self._pumps: list[Pump] = []
+        self._pumping: list[asyncio.Task[Any]] = []
+        self._wake = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._gone: collections.OrderedDict[str, None] = collections.OrderedDict()
+        self._rate = 0.0
+        self._started = 0
+        self._returned = 0
+        self._returning = 0
+        self._stopping = False
+
+    async def prepare(self) -> None:
+        await self.slots.start()
+
+    def begin(self, address: str) -> None:
+        host = self._host
+        self._finisher.start()
+        self._permits.start()
+        for work in (self._dispatch(), self._beat(), self._measure()):
+            host.tasks.spawn(work)
+        for name, queue in self._queues.items():
+            self._keepers[name].start()
+            pump = Pump(
+                name,
+                queue,
+                host.clock,
+                msgspec.structs.replace(host.limits, visibility_s=self._specs[name].visibility_s),
+                host.membership,
+                host.stats,
+                host.log,
+                take=partial(self._take, name),
+                room=self._room,
+                is_crowded=lambda: False,
+            )
+            self._pumps.append(pump)
+            task = host.tasks.spawn(pump.run())
+            if task is not None:
+                self._pumping.append(task)
+
+    # --- in
+
+    def _room(self) -> int:
+        """How many more to receive: what can begin at once, and what will within ``AHEAD_S``. Those that a
+        limit of their group holds back don't count, or they would hide what is behind them."""
+        ahead = self.slots.room + round(self._rate * AHEAD_S) - self._turns.ready
+        return min(ahead, self._host.limits.max_held - len(self.hand))
+
+    def _take(self, queue: str, delivery: Delivery, receipt: Receipt, seen: dict[str, int]) -> None:
+        spec = self._specs[queue]
+        default = Envelope(
+            app=self._app, trace_id=delivery.attributes.get("id", delivery.id), task_type=spec.name
+        )
+        held = Held(Place(0, 0, default.trace_id), delivery.body, delivery.attributes, [receipt])
+        held.receives = delivery.receives
+        try:
+            message = decode_task(delivery.body, default, text=spec.takes_text)
+            refusal = ""
+        except Unreadable as error:
+            if error.envelope is None:
+                raise
+            message, refusal = Message(error.envelope, Body(b"")), str(error)
+        envelope = message.envelope
+        if envelope.task_type not in self._specs and not refusal:
+            known = ", ".join(sorted(self._specs))
+            refusal = f"the app has no task type {envelope.task_type!r}; it has {known}"
+        spec = self._specs.get(envelope.task_type, spec)
+        if not envelope.group and not refusal:
+            message = msgspec.structs.replace(
+                message, envelope=msgspec.structs.replace(envelope, group=spec.group_of(message.body))
+            )
+        held.place = Place(0, 0, envelope.trace_id)
+        self._hold(InHand(queue, spec, message, held, refusal=refusal))
+
+    def _hold(self, item: InHand) -> None:
+        known = self.hand.get(item.trace)
+        if known is not None:
+            if known.queue == item.queue:
+                known.held.receipts += item.held.receipts
+            else:
+                self._give_back(item, self._host.limits.give_back_s)
+            return
+        self.hand[item.trace] = item
+        self._line_up(item)
+
+    def _line_up(self, item: InHand) -> None:
+        if item.held.life is Life.RECEIVED:
+            item.held.become(Life.WAITING)
+        if item.refusal:
+            self._refused.append(item)
+        else:
+            self._turns.add(
+                item.spec.name, item.group, item.message.envelope.priority + item.spec.priority, item
+            )
+        self._wake.set()
+
+    # --- turns
+
+    async def _dispatch(self) -> None:
+        """Begin what may begin, many at a time."""
+        while True:
+            rests_until = self._turns.rests_until()
+            pause_s = None if rests_until is None else max(0.0, rests_until - self._host.clock.monotonic())
+            await self._host.clock.wait(self._wake, pause_s)
+            self._wake.clear()
+            while batch := self._next():
+                await self._start(batch)
+
+    def _next(self) -> list[InHand]:
+        """Whose turn it is, as many as there is room for. What can't run needs no room."""
+        batch, self._refused = self._refused, []
+        if self._stopping:
+            return batch
+        now = self._host.clock.monotonic()
+        self.slots.limit = min(self._slots_max, self._permits.granted)
+        self._permits.want(len(self.slots.running) + self._turns.ready)
+        room = min(self.slots.room, STARTS_MAX)
+        while len(batch) < room and (item := self._turns.take(now)) is not None:
+            if item.lapsed(now):
+                self._turns.done(item.spec.name, item.group)
+                self._drop(item)
+            else:
+                batch.append(item)
+        return batch
+
+    async def _start(self, batch: Sequence[InHand], instead_of: str = "") -> None:
+        """Have the store say of each whether it may begin."""
+        member = self._host.membership.id
+        wishes = [
+            Start(
+                item.trace,
+                item.type,
+                member,
+                self._host.name,
+                item.spec.tries,
+                item.spec.visibility_s,
+                item.group,
+                instead_of,
+            )
+            for item in batch
+        ]
+        tasks = await self._insist(lambda: self._store.start(wishes))
+        now = self._host.clock.monotonic()
+        for item, task in zip(batch, tasks, strict=True):
+            if stands_here(task, member):
+                self._run(item, task, now)
+            elif not instead_of and task.member in self._gone and not task.ended:
+                await self._start([item], task.member)
+            else:
+                self._take_back(item)
+                if task.ended:
+                    self._finisher.tell(item, task)
+                else:  # it runs elsewhere, or did until a moment ago
+                    wait_s = min(max(task.until - self._host.clock.wall(), 0.0), item.spec.visibility_s)
+                    self._give_back(item, wait_s + self._host.clock.random())
+
+    async def _insist(self, call: Any) -> Any:
+        """Repeat a call to the store until it is answered: nothing can begin without it."""
+        failures = 0
+        while True:
+            try:
+                return await call()
+            except HoldfastError as error:
+                failures += 1
+                self._host.log.warning("the task store does not answer", error=str(error))
+            await self._host.clock.sleep(self._host.limits.retry.delay_s(failures, self._host.clock.random()))
+
+    def _take_back(self, item: InHand) -> None:
+        """It was its turn, and it runs no more."""
+        if not item.refusal:
+            self._turns.done(item.spec.name, item.group)
+        self._wake.set()
+
+    # --- attempts
+
+    def _run(self, item: InHand, task: Task, now: float) -> None:
+        item.held.become(Life.RUNNING)
+        item.attempt, item.beat_at = task, now
+        self._host.stats.tasks_started += 1
+        self._started += 1
+        if item.refusal:
+            self._end(item, State.FAILED, detail=f"malformed: {item.refusal}")
+            return
+        timeout_s = item.spec.timeout_s
+        if not item.spec.resumable:
+            timeout_s = min(timeout_s, self._holdable_s(item, now))
+        attempt = item.spec.attempt(item.message.body, task, timeout_s)
+        ended = self.slots.run(attempt, partial(self._progressed, item))
+        ended.add_done_callback(lambda future: self._attempted(item, future.result()))
+
+    def _holdable_s(self, item: InHand, now: float) -> float:
+        """For how much longer the queue lets a delivery of the task be held."""
+        queue = self._queues[item.queue]
+        margin_s = min(REISSUE_VISIBILITIES * item.spec.visibility_s, queue.hold_max_s / 2)
+        return max(receipt.received_at for receipt in item.held.receipts) + queue.hold_max_s - margin_s - now
+
+    def _progressed(self, item: InHand, running: Running) -> None:
+        if running.progress.fraction is not None:
+            item.progress = running.progress.fraction
+        item.note = running.progress.note or item.note
+        item.news = True
+
+    def _attempted(self, item: InHand, ended: Ended) -> None:
+        """An attempt is over: what becomes of the task."""
+        if self.hand.get(item.trace) is not item or item.attempt is None:
+            return  # the node has stopped
+        self._take_back(item)
+        detail = "\n".join(text for text in (ended.error, ended.detail) if text)
+        handed_on = item.stopping in (DRAIN, REISSUE) and ended.how is not How.RETURNED
+        if item.stopping == LAPSED:
+            self._return(item, spent=False, delay_s=None)
+        elif handed_on or not ended.begun:
+            self._return(item, spent=False, delay_s=0.0)
+        elif ended.how is How.RETURNED:
+            self._end(item, State.SUCCEED, ended.result)
+        elif item.stopping:  # somebody wants it to end
+            self._end(item, State.FAILED, detail=f"cancelled: {item.stopping}")
+        elif ended.permanent or item.attempt.attempts >= item.spec.tries:
+            state = State.TIMEOUT if ended.how is How.TIMED_OUT else State.FAILED
+            self._end(item, state, detail=detail)
+        else:
+            self._host.log.warning("attempt failed", task=item.trace, type=item.type, error=ended.error)
+            self._host.stats.tasks_retried += 1
+            delay_s = item.spec.backoff.delay_s(item.attempt.attempts, self._host.clock.random())
+            self._return(item, spent=True, delay_s=delay_s, detail=detail)
+
+    def _end(self, item: InHand, state: State, result: bytes = b"", detail: str = "") -> None:
+        assert item.attempt is not None
+        task = msgspec.structs.replace(item.attempt, state=state, detail=detail)
+        letter = None if state is State.SUCCEED else letter_of(item, task)
+        self._finisher.end(item, End(item.trace, task.epoch, state, result, detail), letter)
+
+    def _return(self, item: InHand, *, spent: bool, delay_s: float | None, detail: str = "") -> None:
+        assert item.attempt is not None
+        wish = Return(item.trace, item.attempt.epoch, spent, detail)
+        self._returning += 1
+        self._host.tasks.spawn(self._return_to_store(item, wish, delay_s))
+
+    async def _return_to_store(self, item: InHand, wish: Return, delay_s: float | None) -> None:
+        """The store first: whoever gets the message next may then begin at once. ``delay_s`` None: there is
+        no delivery left to give back."""
+        (answer,) = await self._insist(lambda: self._store.give_back([wish]))
+        if isinstance(answer, Fenced):
+            self._host.stats.fenced += 1
+        reissue = item.stopping == REISSUE
+        item.come_back()
+        if delay_s is None:
+            self._drop(item)
+        elif reissue:
+            await self._reissue(item)
+        else:
+            self._give_back(item, delay_s)
+        self._returning -= 1
+
+    async def _reissue(self, item: InHand) -> None:
+        """Send the task again under its trace, then delete the delivery that can't be held any longer."""
+        queue = self._queues[item.queue]
+        copy = Outgoing(item.held.body, item.held.again, key=item.trace)
+        await self._insist(lambda: queue.send([copy]))
+        self._host.stats.reissued += 1
+        names = [receipt.receipt for receipt in item.held.receipts if not receipt.stale]
+        await self._insist(lambda: queue.delete(names))
+        self._forget(item)
+
+    # --- out
+
+    def _give_back(self, item: InHand, delay_s: float) -> None:
+        """Let others have the task, or this node again, after ``delay_s``."""
+        self._forget(item)
+        item.held.come_back()
+        item.held.become(Life.GIVEN_BACK)
+        self._returned += 1
+        self._host.stats.given_back += 1
+        self._host.tasks.spawn(self._give_back_all(item.queue, [item], delay_s))
+
+    async def _give_back_all(self, queue: str, items: Sequence[InHand], delay_s: float) -> None:
+        names = [r.receipt for item in items for r in item.held.receipts if not r.stale]
+        try:
+            await self._queues[queue].give_back(names, delay_s)
+        except HoldfastError as error:  # they show by themselves when their visibility ends
+            self._host.log.warning("could not give back", queue=queue, error=str(error))
+
+    def _drop(self, item: InHand) -> None:
+        """Its deliveries have lapsed, or its outcome was refused: the next delivery will tell. One that came
+        meanwhile gives the right to try again."""
+        self._forget(item)
+        item.held.receipts = [
+            receipt
+            for receipt in item.held.receipts
+            if not receipt.stale and receipt.expires_at > self._host.clock.monotonic()
+        ]
+        if item.held.receipts:
+            item.come_back()
+            self._hold(item)
+        else:
+            self._host.stats.tasks_lapsed += 1
+
+    def _forget(self, item: InHand) -> None:
+        if self.hand.get(item.trace) is item:
+            del self.hand[item.trace]
+
+    # --- while they are in hand
+
+    def _holding(self, queue: str) -> list[tuple[str, Held]]:
+        """What to keep alive: what waits, what runs (a hung attempt is ended by its slot), what is being
+        ended."""
+        return [
+            (item.trace, item.held)
+            for item in self.hand.values()
+            if item.queue == queue and item.stopping != LAPSED
+        ]
+
+    async def _beat(self) -> None:
+        """Tell the store what advances, and stop what must not go on."""
+        shortest_s = min(spec.visibility_s for spec in self._specs.values())
+        while True:
+            await self._host.clock.sleep(min(NEWS_S, shortest_s / LOOKS_A_VISIBILITY))
+            now = self._host.clock.monotonic()
+            running = [item for item in self.hand.values() if item.held.life is Life.RUNNING]
+            for item in running:
+                if item.lapsed(now):
+                    self._stop(item, LAPSED)
+                elif item.spec.resumable and self._holdable_s(item, now) <= 0:
+                    self._stop(item, REISSUE)
+            await self._tell([item for item in running if _is_due(item, now)], now)
+
+    async def _tell(self, due: Sequence[InHand], now: float) -> None:
+        beats = [
+            Beat(item.trace, item.attempt.epoch, item.spec.visibility_s, item.progress, item.note)
+            for item in due
+            if item.attempt is not None
+        ]
+        if not beats:
+            return
+        try:
+            answers = await self._store.beat(beats)
+        except HoldfastError as error:
+            self._host.log.warning("the task store does not answer", error=str(error))
+            return  # the next round tries again
+        for item, beat, answer in zip(due, beats, answers, strict=True):
+            if item.attempt is None or item.attempt.epoch != beat.epoch:
+                continue
+            if isinstance(answer, Fenced):
+                self._stop(item, LAPSED)
+                continue
+            item.beat_at, item.news = now, False
+            self.slots.renew(item.trace, item.spec.visibility_s)
+            if answer.cancel:
+                self._stop(item, answer.cancel)
+
+    def _stop(self, item: InHand, why: str) -> None:
+        """Have an attempt end; what becomes of its task follows from why."""
+        if item.stopping and why != LAPSED:
+            return
+        self._host.log.warning("attempt told to end", task=item.trace, type=item.type, reason=why)
+        item.stopping = why
+        self.slots.cancel(item.trace, why)
+
+    async def _measure(self) -> None:
+        while True:
+            await self._host.clock.sleep(AHEAD_S / 4)
+            self._rate += (self._started * 4 / AHEAD_S - self._rate) / 2
+            self._started = 0
+
+    def cancel(self, trace: str, why: str) -> bool:
+        """Have a task that runs here end now; False if none does."""
+        item = self.hand.get(trace)
+        if item is None or item.held.life is not Life.RUNNING:
+            return False
+        self._stop(item, why)
+        return True
+
+    # --- the node
+
+    async def drain(self) -> None:
+        """Begin nothing new, give back what waits, let what runs end; after the time for that, end it."""
+        self._stopping = True
+        for pump in self._pumps:
+            pump.stopping = True
+        for queue in self._queues.values():
+            queue.wake()
+        if self._pumping:
+            await asyncio.wait(self._pumping)
+        waiting = self._turns.drain()
+        for name, queue in self._queues.items():
+            mine = [item for item in waiting if item.queue == name]
+            for start in range(0, len(mine), queue.max_batch):
+                await self._give_back_all(name, mine[start : start + queue.max_batch], 0.0)
+        for item in waiting:
+            self._forget(item)
+        await self._run_out()
+        await self._finisher.settled()
+        for keeper in self._keepers.values():
+            await keeper.settled()
+        await self._permits.leave()
+        self._host.log.info("tasks drained", given_back=len(waiting) + self._returned, left=len(self.hand))
+
+    async def _run_out(self) -> None:
+        clock = self._host.clock
+        until = clock.monotonic() + self._host.limits.drain_timeout_s
+        told = False
+        while any(item.held.life is Life.RUNNING for item in self.hand.values()) or self._returning:
+            if clock.monotonic() >= until and not told:
+                told = True
+                for item in list(self.hand.values()):
+                    if item.held.life is Life.RUNNING:
+                        self._stop(item, DRAIN)
+            await clock.sleep(AHEAD_S / 50)
+
+    async def close(self) -> None:
+        await self.slots.close()
+
+    async def handle(self, request: Request) -> Reply | None:
+        return None
+
+    def load(self) -> Load:
+        running = self.slots.running
+        return Load(0, self._slots_max, ROOM, self._host.draining, busy=float(len(running)))
+
+    def left(self, member: str) -> None:
+        """What a dead node held shows again at once, where the queue can do that, and may begin at once."""
+        self._gone[member] = None
+        if len(self._gone) > GONE_MAX:
+            self._gone.popitem(last=False)
+        self._host.tasks.spawn(free(self._queues.values(), member, self._host.log))
+
+    def vanished(self) -> None:
+        """A delivery is the right to run a task, not the membership."""
+
+    def claim_changed(self, claim: Claim) -> None:
+        """Tasks have no claims."""
+
+    def missed(self) -> None:
+        """Tasks have no claims."""
+
+    async def maintain(self) -> None:
+        limits, now = self._host.limits, self._host.clock.wall()
+        try:
+            await self._store.expire(now - limits.results_keep_s)
+            for queue in (*self._queues.values(), self._briefs):
+                await queue.expire(now - limits.dead_keep_s)
+        except HoldfastError as error:
+            self._host.log.warning("could not clean up", error=str(error))
+
+
+def _is_due(item: InHand, now: float) -> bool:
+    since_s = now - item.beat_at
+    return since_s >= item.spec.visibility_s / BEATS_A_LEASE or (item.news and since_s >= NEWS_S)
+
+
+async def _nobody_waits(receipts: list[Receipt], done: bool) -> None:
+    """Tasks are not forwarded: no other node waits to hear of them."""
