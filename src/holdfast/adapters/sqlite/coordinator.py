@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from holdfast.adapters.sqlite.database import Database, Transaction
-from holdfast.adapters.sqlite.doorbell import SAFETY_S
+from holdfast.doorbell import SAFETY_S
 from holdfast.errors import ClaimLost, MembershipLost
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Change, Claim, Member

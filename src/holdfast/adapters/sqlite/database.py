@@ -31,11 +31,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from holdfast.adapters.sqlite import mounts, schema
-from holdfast.adapters.sqlite.doorbell import Doorbell
 from holdfast.adapters.sqlite.faults import named, unusable
 from holdfast.adapters.sqlite.lock import WriteLock
 from holdfast.adapters.sqlite.rows import execute_rows
 from holdfast.adapters.sqlite.worker import Call, Worker, answer, called
+from holdfast.doorbell import Doorbell
 from holdfast.errors import ConfigError, HoldfastError, OutcomeUnknown, Unavailable, UnsupportedStore
 from holdfast.ports.clock import Clock
 

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.adapters.sqlite.database import Database, Transaction
-from holdfast.adapters.sqlite.doorbell import SAFETY_S
 from holdfast.adapters.sqlite.worker import LINGER_S
 from holdfast.core.message import SeqKind
+from holdfast.doorbell import SAFETY_S
 from holdfast.errors import HoldfastError, TooLarge
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import DeadLetter, Delivery, Depth, Outgoing

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.adapters.sqlite.database import Database, Transaction
-from holdfast.adapters.sqlite.doorbell import SAFETY_S
 from holdfast.core import ledger
 from holdfast.core.ledger import Checkpoint, Commit, Result, RunLog, Started
+from holdfast.doorbell import SAFETY_S
 from holdfast.errors import Fenced, HoldfastError, TooLarge
 from holdfast.ports.clock import Clock
 from holdfast.ports.state import Logged

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
+from holdfast.doorbell import call_soon
 from holdfast.errors import Unavailable
 
 ItemT = TypeVar("ItemT")
@@ -114,15 +115,6 @@ def answer(calls: Iterable[Call]) -> None:
         by_loop.setdefault(call.future.get_loop(), []).append(call)
     for loop, its_calls in by_loop.items():
         call_soon(loop, _deliver, its_calls)
-
-
-def call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *args: object) -> None:
-    """Run ``callback`` in the loop, if it still runs: nobody waits in one that is closed."""
-    try:
-        loop.call_soon_threadsafe(callback, *args)
-    except RuntimeError:
-        if not loop.is_closed():
-            raise
 
 
 def _deliver(calls: list[Call]) -> None:

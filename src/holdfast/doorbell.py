@@ -1,5 +1,7 @@
 """The doorbell: wakes waiting calls in all processes of the host, without polling.
 
+It is no adapter's own: whatever keeps its data in a file that processes of one host share has one beside it.
+
 Every event loop that waits has an *ear*: a FIFO in a directory beside the database. Whoever has committed
 something writes the hashes of the topics that changed to all of them. A ring may be lost (a full FIFO, a
 killed process), so those who wait also look for themselves every ``SAFETY_S`` seconds.
@@ -14,13 +16,11 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import lru_cache
 from pathlib import Path
 
 import structlog
-
-from holdfast.adapters.sqlite.worker import call_soon
 
 log = structlog.get_logger(__name__)
 
@@ -196,6 +196,15 @@ class _Ear:
             self.hear(list(self.events))
         else:
             self.hear([data[i : i + HASH_BYTES] for i in range(0, len(data), HASH_BYTES)])
+
+
+def call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *args: object) -> None:
+    """Run ``callback`` in the loop, if it still runs: nobody waits in one that is closed."""
+    try:
+        loop.call_soon_threadsafe(callback, *args)
+    except RuntimeError:
+        if not loop.is_closed():
+            raise
 
 
 @lru_cache(maxsize=4096)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.adapters.sqlite import doorbell as module
-from holdfast.adapters.sqlite.doorbell import Doorbell
+from holdfast import doorbell as module
+from holdfast.doorbell import Doorbell
 
 
 @pytest.fixture

@@ -1,0 +1,371 @@
+"""The outbox store in memory: every decision is the core's; a transaction happens whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from copy import copy
+from typing import Any
+
+import msgspec
+
+from holdfast.adapters.memory.bell import Bell
+from holdfast.core import device_queue as queue
+from holdfast.core import device_turn
+from holdfast.core.device_queue import CLOSED, TABLE, Cause, Entry, Head, Phase, State
+from holdfast.core.device_turn import Arrival, Job, Pair, Turn, Turned
+from holdfast.errors import ConfigError, Fenced
+from holdfast.ports.clock import Clock
+from holdfast.ports.outbox import DeviceStatus, NewCommand, OnResult, Opened
+
+WAITING_MAX = 1000
+
+
+class Tables:
+    """All rows, by their keys, each with its outbox first; ``values`` are the business's own."""
+
+    def __init__(self) -> None:
+        self.ids = 0
+        self.commands: dict[int, tuple[str, Entry]] = {}
+        self.heads: dict[tuple[str, Pair], Head] = {}
+        self.arrivals: dict[int, tuple[str, Arrival]] = {}
+        self.shards: dict[tuple[str, int], int] = {}
+        self.seen: dict[tuple[str, str], tuple[float, bool]] = {}
+        self.jobs: dict[int, tuple[str, Job]] = {}
+        self.cursors: dict[tuple[str, str], str] = {}
+        self.untold: dict[int, int] = {}
+        self.values: dict[str, Any] = {}
+
+    def copy(self) -> Tables:
+        """The same rows in other tables; rows never change."""
+        copied = Tables()
+        for name, table in vars(self).items():
+            setattr(copied, name, copy(table))
+        return copied
+
+
+class MemoryTransaction:
+    """What commands and the business's ``values`` are written with."""
+
+    def __init__(self, tables: Tables) -> None:
+        self.tables = tables
+        self.values = tables.values
+        self.added: set[str] = set()
+
+    def add(self, commands: Sequence[NewCommand]) -> list[int]:
+        return [self._add(command) for command in commands]
+
+    def add_job(self, outbox: str, name: str, total: int, abort_share: float, created_at: float) -> int:
+        number = self._number()
+        job = Job(number, name, total, abort_share, created_at=created_at)
+        self.tables.jobs[number] = (outbox, job)
+        return number
+
+    def _add(self, new: NewCommand) -> int:
+        self.added.add(new.outbox)
+        for outbox, entry in self.tables.commands.values():
+            same = (outbox, entry.device, entry.dedupe_key) == (new.outbox, new.device, new.dedupe_key)
+            if same and new.dedupe_key is not None:
+                return entry.id
+        number = self._number()
+        fields = {name: getattr(new, name) for name in new.__struct_fields__ if name != "outbox"}
+        self.tables.commands[number] = (new.outbox, Entry(id=number, state=State.SCHEDULED, **fields))
+        mark = Arrival(self._number(), new.device, new.lane, new.shard, number, new.supersede_key)
+        self.tables.arrivals[mark.id] = (new.outbox, mark)
+        return number
+
+    def _number(self) -> int:
+        self.tables.ids += 1
+        return self.tables.ids
+
+
+class MemoryOutbox:
+    """One outbox store, for all dispatchers."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.tables = Tables()
+        self._clock = clock
+        self._bell = Bell(clock)
+        self._rung: set[str] = set()
+        self._closings = 0
+
+    @contextmanager
+    def transaction(self) -> Iterator[MemoryTransaction]:
+        """A transaction of the business: takes effect at its end, unless it raises."""
+        transaction = MemoryTransaction(self.tables.copy())
+        yield transaction
+        self.tables = transaction.tables
+        if transaction.added:
+            self._rung |= transaction.added
+            self._bell.ring()
+
+    # --- the owner of a shard
+
+    async def prepare(self, outbox: str, shards: int) -> None:
+        standing = [shard for name, shard in self.tables.shards if name == outbox]
+        if standing and len(standing) != shards:
+            raise ConfigError(
+                f"outbox {outbox!r} has {len(standing)} shards; set shards to that, not {shards}"
+            )
+        for shard in range(shards):
+            self.tables.shards.setdefault((outbox, shard), 0)
+
+    async def epochs(self, outbox: str) -> Mapping[int, int]:
+        return {shard: epoch for (name, shard), epoch in self.tables.shards.items() if name == outbox}
+
+    async def open(self, outbox: str, shard: int, expect: int, member: str) -> Opened:
+        standing = self.tables.shards[outbox, shard]
+        if standing != expect:
+            raise Fenced(f"shard {shard} of outbox {outbox!r}: epoch {standing} stands", standing)
+        epoch = self.tables.shards[outbox, shard] = max(standing + 1, int(self._clock.wall()))
+        heads = [h for (name, _), h in self.tables.heads.items() if name == outbox and h.shard == shard]
+        return Opened(epoch, sum(head.phase is Phase.OUT for head in heads))
+
+    async def turn(self, turn: Turn, on_result: OnResult | None = None) -> Turned:
+        with self.transaction() as transaction:
+            tables = transaction.tables
+            turned = device_turn.take(MemoryRows(tables, turn.outbox), turn, self._clock.random)
+            tables.untold |= {entry.id: 0 for entry in turned.closed}
+            to_tell = sorted(tables.untold) if turn.sweep else [entry.id for entry in turned.closed]
+            for number in to_tell:
+                outbox, entry = tables.commands[number]
+                if outbox == turn.outbox and entry.shard in turn.grants and entry.shard not in turned.lost:
+                    self._tell(transaction, entry, on_result)
+            return turned
+
+    def _tell(self, transaction: MemoryTransaction, entry: Entry, on_result: OnResult | None) -> None:
+        inner = MemoryTransaction(transaction.tables.copy())
+        try:
+            if on_result is not None:
+                on_result(inner, entry)
+        except Exception:  # noqa: BLE001 - the business's own; it is asked again
+            transaction.tables.untold[entry.id] += 1
+            return
+        del inner.tables.untold[entry.id]
+        vars(transaction.tables).update(vars(inner.tables))
+        transaction.added |= inner.added
+
+    async def next_due(self, outbox: str, shards: Sequence[int]) -> float | None:
+        heads = (h for (name, _), h in self.tables.heads.items() if name == outbox and h.shard in shards)
+        return min((head.due for head in heads if head.due is not None), default=None)
+
+    async def arrived(self, outbox: str, timeout_s: float) -> None:
+        deadline, closings = self._clock.monotonic() + timeout_s, self._closings
+        while outbox not in self._rung and self._closings == closings:
+            remaining_s = deadline - self._clock.monotonic()
+            if remaining_s <= 0:
+                break
+            await self._bell.wait(remaining_s)
+        self._rung.discard(outbox)
+
+    # --- sources
+
+    async def add(self, commands: Sequence[NewCommand]) -> list[int]:
+        with self.transaction() as transaction:
+            return transaction.add(commands)
+
+    async def fill(
+        self, outbox: str, shard: int, epoch: int, source: str, cursor: str, commands: Sequence[NewCommand]
+    ) -> None:
+        with self.transaction() as transaction:
+            standing = transaction.tables.shards[outbox, shard]
+            if standing != epoch:
+                raise Fenced(f"shard {shard} of outbox {outbox!r}: epoch {standing} stands", standing)
+            transaction.tables.cursors[outbox, source] = cursor
+            transaction.add(commands)
+
+    async def cursor(self, outbox: str, source: str) -> str | None:
+        return self.tables.cursors.get((outbox, source))
+
+    async def waiting(self, outbox: str, limit: int) -> int:
+        scheduled = [e for e in self._entries(outbox) if e.state is State.SCHEDULED]
+        return min(limit, len(scheduled))
+
+    # --- operators
+
+    async def commands(
+        self, outbox: str, *, after: int = 0, limit: int = 100, state: State | None = None, device: str = ""
+    ) -> list[Entry]:
+        found = [
+            entry
+            for entry in self._entries(outbox)
+            if entry.id > after and state in (None, entry.state) and device in ("", entry.device)
+        ]
+        return found[:limit]
+
+    async def command(self, command: int) -> Entry | None:
+        found = self.tables.commands.get(command)
+        return found[1] if found else None
+
+    async def retry(self, command: int) -> bool:
+        with self.transaction() as transaction:
+            outbox, entry = transaction.tables.commands.get(command, ("", None))
+            if entry is None or (entry.state, Cause.RETRY) not in TABLE or command in self.tables.untold:
+                return False
+            again = msgspec.structs.replace(
+                entry, state=State.SCHEDULED, spent=0, expires_at=None, closed_at=None, answer=None, reason=""
+            )
+            transaction.tables.commands[command] = (outbox, again)
+            self._mark(transaction, outbox, entry)
+            return True
+
+    async def cancel(self, command: int) -> bool:
+        with self.transaction() as transaction:
+            outbox, entry = transaction.tables.commands.get(command, ("", None))
+            if entry is None or (entry.state, Cause.CANCEL) not in TABLE:
+                return False
+            cancelled = queue.close(entry, Cause.CANCEL, self._clock.wall())
+            transaction.tables.commands[command] = (outbox, cancelled)
+            transaction.tables.untold[command] = 0
+            self._mark(transaction, outbox, entry)
+            return True
+
+    def _mark(self, transaction: MemoryTransaction, outbox: str, entry: Entry) -> None:
+        mark = Arrival(transaction._number(), entry.device, entry.lane, entry.shard)
+        transaction.tables.arrivals[mark.id] = (outbox, mark)
+        transaction.added.add(outbox)
+
+    async def counts(self, outbox: str) -> Mapping[State, int]:
+        states = [entry.state for entry in self._entries(outbox)]
+        return {state: states.count(state) for state in State if state in states}
+
+    async def devices(
+        self, outbox: str, *, after: str = "", limit: int = 100, device: str = ""
+    ) -> list[DeviceStatus]:
+        names = {pair[0] for name, pair in self.tables.heads if name == outbox}
+        names |= {known for name, known in self.tables.seen if name == outbox}
+        listed = sorted(name for name in names if name > after and device in ("", name))
+        return [self._status(outbox, name) for name in listed[:limit]]
+
+    def _status(self, outbox: str, device: str) -> DeviceStatus:
+        heads = [
+            h for (name, _), h in sorted(self.tables.heads.items()) if (name, h.device) == (outbox, device)
+        ]
+        waiting = [e for e in self._entries(outbox) if e.device == device and e.state not in CLOSED]
+        seen_at, away = self.tables.seen.get((outbox, device), (None, False))
+        shards = len([shard for name, shard in self.tables.shards if name == outbox])
+        return DeviceStatus(
+            outbox,
+            device,
+            queue.shard_of(device, shards),
+            tuple(head.phase for head in heads),
+            min(WAITING_MAX, len(waiting)),
+            seen_at,
+            away,
+        )
+
+    async def jobs(self, outbox: str, *, after: int = 0, limit: int = 100) -> list[Job]:
+        found = [job for name, job in self.tables.jobs.values() if name == outbox and job.id > after]
+        return found[:limit]
+
+    async def expire(self, before: float, limit: int) -> int:
+        old = [
+            number
+            for number, (_, entry) in self.tables.commands.items()
+            if entry.closed_at is not None and entry.closed_at < before and number not in self.tables.untold
+        ]
+        for number in old[:limit]:
+            del self.tables.commands[number]
+        return len(old[:limit])
+
+    async def close(self) -> None:
+        self._closings += 1
+        self._bell.ring()
+
+    def _entries(self, outbox: str) -> list[Entry]:
+        return [entry for name, entry in self.tables.commands.values() if name == outbox]
+
+
+class MemoryRows:
+    """The rows of one outbox, in a transaction."""
+
+    def __init__(self, tables: Tables, outbox: str) -> None:
+        self._tables = tables
+        self._outbox = outbox
+
+    def epochs(self, shards: Collection[int]) -> Mapping[int, int]:
+        return {shard: self._tables.shards[self._outbox, shard] for shard in shards}
+
+    def commands(self, ids: Collection[int]) -> Mapping[int, Entry]:
+        found = {number: self._tables.commands.get(number, ("", None)) for number in ids}
+        return {number: entry for number, (name, entry) in found.items() if entry and name == self._outbox}
+
+    def heads(self, pairs: Collection[Pair]) -> Mapping[Pair, Head]:
+        found = {pair: self._tables.heads.get((self._outbox, pair)) for pair in pairs}
+        return {pair: head for pair, head in found.items() if head is not None}
+
+    def held(self, devices: Collection[str]) -> list[Head]:
+        return [h for h in self._heads() if h.phase is Phase.HELD and h.device in devices]
+
+    def arrivals(self, shards: Collection[int], limit: int) -> list[Arrival]:
+        found = [
+            a for name, a in self._tables.arrivals.values() if name == self._outbox and a.shard in shards
+        ]
+        for arrival in found[:limit]:
+            del self._tables.arrivals[arrival.id]
+        return found[:limit]
+
+    def older(self, arrivals: Sequence[Arrival]) -> list[Entry]:
+        newest: dict[tuple[str, str | None], int] = {}
+        for arrival in arrivals:
+            newest[arrival.device, arrival.supersede_key] = arrival.command
+        return [
+            e for e in self._scheduled() if not e.tries and e.id < newest.get((e.device, e.supersede_key), 0)
+        ]
+
+    def due(self, shards: Collection[int], now: float, limit: int, *, out: bool) -> list[Head]:
+        phases = (Phase.OUT,) if out else (Phase.WAITING, Phase.HELD)
+        timed = [(head.due, head) for head in self._heads() if head.due is not None]
+        found = [h for due, h in timed if due <= now and h.shard in shards and h.phase in phases]
+        return sorted(found, key=lambda head: head.due or 0.0)[:limit]
+
+    def first(self, pairs: Collection[Pair], now: float) -> Mapping[Pair, Entry | float]:
+        found: dict[Pair, Entry | float] = {}
+        for pair in pairs:
+            scheduled = [entry for entry in self._scheduled() if entry.pair == pair]
+            ready = [entry for entry in scheduled if entry.not_before <= now]
+            if ready:
+                found[pair] = min(ready, key=lambda entry: (-entry.priority, entry.id))
+            elif scheduled:
+                found[pair] = min(entry.not_before for entry in scheduled)
+        return found
+
+    def overdue(self, shards: Collection[int], now: float, limit: int) -> list[Entry]:
+        aborted = {job.id for _, job in self._tables.jobs.values() if job.aborted}
+        found = [
+            entry
+            for entry in self._scheduled()
+            if entry.shard in shards
+            and ((entry.expires_at is not None and entry.expires_at <= now) or entry.job in aborted)
+        ]
+        return found[:limit]
+
+    def jobs(self, ids: Collection[int]) -> Mapping[int, Job]:
+        return {number: self._tables.jobs[number][1] for number in ids if number in self._tables.jobs}
+
+    def save(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            self._tables.commands[entry.id] = (self._outbox, entry)
+
+    def save_heads(self, heads: Sequence[Head]) -> None:
+        for head in heads:
+            self._tables.heads[self._outbox, head.pair] = head
+
+    def save_jobs(self, closed: Mapping[int, tuple[int, int]]) -> None:
+        for number, (done, failed) in closed.items():
+            name, job = self._tables.jobs[number]
+            self._tables.jobs[number] = (name, job.after(done, failed))
+
+    def save_seen(self, seen: Mapping[str, float], away: Set[str]) -> None:
+        for device, at in seen.items():
+            self._tables.seen[self._outbox, device] = (at, device in away)
+
+    def _heads(self) -> list[Head]:
+        return [head for (name, _), head in self._tables.heads.items() if name == self._outbox]
+
+    def _scheduled(self) -> list[Entry]:
+        return [
+            entry
+            for name, entry in self._tables.commands.values()
+            if name == self._outbox and entry.state is State.SCHEDULED
+        ]

@@ -1,0 +1,226 @@
+"""The queue of one device: what its head may do next, and what becomes of a command.
+
+A command is a row of the outbox's table. Its states and what moves it between them are one table, ``TABLE``.
+The *head* is a second row, one for each device and lane: it says whether a command is out, and when there is
+something to do next. Only the owner of a device's shard changes either.
+"""
+
+from __future__ import annotations
+
+import enum
+from zlib import crc32
+
+import msgspec
+
+from holdfast.core.retry import Backoff
+from holdfast.errors import InvalidMessage
+
+
+class State(enum.StrEnum):
+    """Where a command stands."""
+
+    SCHEDULED = "scheduled"
+    PUBLISHED = "published"
+    ACKNOWLEDGED = "acknowledged"
+    FAILED = "failed"
+    EXPIRED = "expired"
+    SUPERSEDED = "superseded"
+
+
+class Cause(enum.StrEnum):
+    """What happens to a command."""
+
+    PUBLISH = "publish"
+    ANSWER = "answer"
+    REFUSE = "refuse"
+    GIVE_UP = "give up"
+    EXPIRE = "expire"
+    SUPERSEDE = "supersede"
+    CANCEL = "cancel"
+    RETRY = "retry"
+
+
+TABLE: dict[tuple[State, Cause], State] = {
+    (State.SCHEDULED, Cause.PUBLISH): State.PUBLISHED,
+    (State.SCHEDULED, Cause.EXPIRE): State.EXPIRED,
+    (State.SCHEDULED, Cause.SUPERSEDE): State.SUPERSEDED,
+    (State.SCHEDULED, Cause.CANCEL): State.FAILED,
+    (State.PUBLISHED, Cause.PUBLISH): State.PUBLISHED,
+    (State.PUBLISHED, Cause.ANSWER): State.ACKNOWLEDGED,
+    (State.PUBLISHED, Cause.REFUSE): State.FAILED,
+    (State.PUBLISHED, Cause.GIVE_UP): State.FAILED,
+    (State.PUBLISHED, Cause.EXPIRE): State.EXPIRED,
+    (State.FAILED, Cause.RETRY): State.SCHEDULED,
+    (State.EXPIRED, Cause.RETRY): State.SCHEDULED,
+}
+"""Every move there is. What isn't here doesn't happen: a command that is out can't be cancelled, for the
+device may be at it; an answer to one that isn't out changes nothing."""
+
+CLOSED = frozenset({State.ACKNOWLEDGED, State.FAILED, State.EXPIRED, State.SUPERSEDED})
+
+REASONS = {
+    Cause.ANSWER: "",
+    Cause.REFUSE: "the device refused",
+    Cause.GIVE_UP: "no answer in all tries",
+    Cause.EXPIRE: "expired",
+    Cause.SUPERSEDE: "superseded by a newer command",
+    Cause.CANCEL: "cancelled",
+}
+
+
+class Phase(enum.StrEnum):
+    """What a head waits for: nothing; its turn; an answer; its device to come back."""
+
+    IDLE = "idle"
+    WAITING = "waiting"
+    OUT = "out"
+    HELD = "held"
+
+
+class Head(msgspec.Struct, frozen=True):
+    """The head of one lane of a device. ``command`` is the one that is out (or held after it was), else 0.
+    ``due`` is the wall time at which there is something to do; None if there isn't."""
+
+    device: str
+    lane: int
+    shard: int
+    phase: Phase = Phase.IDLE
+    command: int = 0
+    due: float | None = None
+
+    @property
+    def pair(self) -> tuple[str, int]:
+        """What it is the head of."""
+        return self.device, self.lane
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """A command as it is stored. ``tries`` counts publications and is part of their ids; ``spent`` counts
+    those that use up tries: not the ones that no device could hear. Times are wall times."""
+
+    id: int
+    device: str
+    lane: int
+    shard: int
+    state: State
+    body: bytes
+    priority: int = 0
+    not_before: float = 0.0
+    expires_at: float | None = None
+    tries: int = 0
+    spent: int = 0
+    epoch: int = 0
+    dedupe_key: str | None = None
+    supersede_key: str | None = None
+    trace_id: str = ""
+    job: int | None = None
+    created_at: float = 0.0
+    published_at: float | None = None
+    closed_at: float | None = None
+    answer: bytes | None = None
+    reason: str = ""
+
+    @property
+    def pair(self) -> tuple[str, int]:
+        """Whose it is: device and lane."""
+        return self.device, self.lane
+
+
+class Correlation(msgspec.Struct, frozen=True):
+    """Which try of which command: an answer that brings it back fits one try only. The epoch tells apart
+    what was sent before a database was restored from a copy, whose numbers come again."""
+
+    epoch: int
+    command: int
+    tries: int
+
+    def __str__(self) -> str:
+        return f"{self.epoch}.{self.command}.{self.tries}"
+
+    @classmethod
+    def parse(cls, text: str) -> Correlation:
+        """Raises InvalidMessage for what was never sent."""
+        parts = text.split(".")
+        if len(text) > 60 or len(parts) != 3 or not all(p.isascii() and p.isdigit() for p in parts):
+            raise InvalidMessage(f"{text[:60]!r} is no id of a command")
+        epoch, command, tries = map(int, parts)
+        return cls(epoch, command, tries)
+
+
+class Patience(msgspec.Struct, frozen=True):
+    """How long and how often an outbox asks a device.
+
+    Attributes:
+        retry_s: a command without answer is sent again after this, then after twice as long, and so on.
+        retry_max_s: at most this long.
+        max_tries: then it has failed, and the next one goes.
+        probe_s: how often a device that is known to be away is tried all the same.
+    """
+
+    retry_s: float = 10.0
+    retry_max_s: float = 300.0
+    max_tries: int = 5
+    probe_s: float = 60.0
+
+    def interval_s(self, spent: int, random: float) -> float:
+        """How long the ``spent``-th try is waited for: ``retry_s`` at least, with some jitter above."""
+        backoff = Backoff(self.retry_s * 1.25, max(self.retry_max_s, self.retry_s * 1.25), floor=0.8)
+        return backoff.delay_s(max(spent, 1), random)
+
+
+class Verdict(enum.Enum):
+    """What to do with the command at the head."""
+
+    SEND = "send"
+    PROBE = "probe"
+    HOLD = "hold"
+    EXPIRE = "expire"
+    GIVE_UP = "give up"
+
+
+def judge(entry: Entry, phase: Phase, now: float, *, away: bool, patience: Patience) -> Verdict:
+    """What to do with ``entry``, whose turn or whose retry it is. ``away``: its device isn't there."""
+    if entry.expires_at is not None and entry.expires_at <= now:
+        return Verdict.EXPIRE
+    if away:
+        return Verdict.PROBE if phase is Phase.HELD else Verdict.HOLD
+    if entry.spent >= patience.max_tries:
+        return Verdict.GIVE_UP
+    return Verdict.SEND
+
+
+def fits(entry: Entry, device: str, correlation: Correlation) -> bool:
+    """Whether an answer is to the try of ``entry`` that is out."""
+    return (
+        entry.state is State.PUBLISHED
+        and entry.device == device
+        and correlation == Correlation(entry.epoch, entry.id, entry.tries)
+    )
+
+
+def publish(entry: Entry, epoch: int, now: float, *, counts: bool) -> Entry:
+    """``entry`` with one more try, which uses one up if it ``counts``."""
+    return msgspec.structs.replace(
+        entry,
+        state=TABLE[entry.state, Cause.PUBLISH],
+        tries=entry.tries + 1,
+        spent=entry.spent + counts,
+        epoch=epoch,
+        published_at=now,
+    )
+
+
+def close(entry: Entry, cause: Cause, now: float, *, answer: bytes | None = None, reason: str = "") -> Entry:
+    """``entry`` at its end."""
+    return msgspec.structs.replace(
+        entry,
+        state=TABLE[entry.state, cause],
+        closed_at=now,
+        answer=answer,
+        reason=reason or REASONS[cause],
+    )
+
+
+def shard_of(device: str, shards: int) -> int:
+    """Which of ``shards`` a device belongs to."""
+    return crc32(device.encode()) % shards

@@ -1,0 +1,433 @@
+"""One turn of a dispatcher: all that happened since the last one, in one transaction.
+
+Answers close their commands and free their devices; what was added comes to its device's head; heads that are
+due are judged; what may go is marked as published. Only after the transaction is anything sent: a crash at
+any step leaves a command that is sent again when its retry interval is over, and none that is forgotten.
+
+The decisions are here; a store provides ``Rows``, which read and write inside its transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from typing import Protocol
+
+import msgspec
+
+from holdfast.core import device_queue as queue
+from holdfast.core.budget import Groups
+from holdfast.core.device_queue import Cause, Correlation, Entry, Head, Patience, Phase, State, Verdict
+
+Pair = tuple[str, int]
+"""A device and a lane."""
+
+ROUNDS_MAX = 16
+"""How many commands of one device a turn closes unsent, one after another; the next turn goes on."""
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """An answer, as it came."""
+
+    device: str
+    correlation: Correlation
+    body: bytes = b""
+    ok: bool = True
+
+
+class Unsent(msgspec.Struct, frozen=True):
+    """A try that was marked as published, and that the broker didn't take. Not ``certain``: it may have
+    reached the device all the same, so that the retry interval stands."""
+
+    correlation: Correlation
+    certain: bool = True
+
+
+class Arrival(msgspec.Struct, frozen=True):
+    """A mark that a device has new commands; ``command`` is given where it replaces unsent ones."""
+
+    id: int
+    device: str
+    lane: int
+    shard: int
+    command: int = 0
+    supersede_key: str | None = None
+
+
+class Job(msgspec.Struct, frozen=True):
+    """One command for many devices: how far it is. It is ``aborted`` once more than ``abort_share`` (0 to 1)
+    of ``total`` have failed or expired."""
+
+    id: int
+    name: str
+    total: int
+    abort_share: float = 1.0
+    done: int = 0
+    failed: int = 0
+    aborted: bool = False
+    created_at: float = 0.0
+
+    @property
+    def over(self) -> bool:
+        """All its commands are closed."""
+        return self.done + self.failed >= self.total
+
+    def after(self, done: int, failed: int) -> Job:
+        """The job with more commands closed."""
+        all_failed = self.failed + failed
+        return msgspec.structs.replace(
+            self,
+            done=self.done + done,
+            failed=all_failed,
+            aborted=self.aborted or all_failed > self.abort_share * self.total,
+        )
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    """What a dispatcher brings to a turn.
+
+    Attributes:
+        outbox: whose devices.
+        grants: the epochs of the shards that the dispatcher owns.
+        sendable: of these, the shards that can send now.
+        now: wall time.
+        room: how many more devices may be waited for.
+        rate: how many commands may be sent now.
+        limit: how many rows of each kind one turn takes.
+        away: the devices that are known to be away.
+        back: those that have just come back.
+        seen: when devices last gave a sign of life, as far as it is to be stored.
+        pause_s: when to try again what the broker didn't take.
+        sweep: look for what has expired in the queues, too.
+        groups: rates of groups of devices.
+    """
+
+    outbox: str
+    grants: Mapping[int, int]
+    sendable: Collection[int]
+    now: float
+    patience: Patience = Patience()
+    heard: Sequence[Heard] = ()
+    unsent: Sequence[Unsent] = ()
+    room: int = 10_000
+    rate: int = 10_000
+    limit: int = 1_000
+    away: Set[str] = frozenset()
+    back: Sequence[str] = ()
+    seen: Mapping[str, float] = {}
+    pause_s: float = 1.0
+    sweep: bool = False
+    groups: Groups | None = None
+
+
+class Sending(msgspec.Struct, frozen=True):
+    """A try to be sent now, and when to send it again unless an answer comes."""
+
+    device: str
+    shard: int
+    correlation: Correlation
+    body: bytes
+    trace_id: str
+    due: float
+
+
+class Turned(msgspec.Struct):
+    """What became of a turn.
+
+    Attributes:
+        sendings: to be sent, now that the turn is committed.
+        closed: commands that have come to their end.
+        strays: answers that fit no try that is out; they changed nothing.
+        lost: shards that have another owner.
+        freed: how many devices are no longer waited for; each of ``sendings`` that isn't a ``repeat`` is.
+        repeats: how many of ``sendings`` go to devices that were waited for already.
+        more: the limits were reached; take another turn at once.
+    """
+
+    sendings: list[Sending] = []
+    closed: list[Entry] = []
+    strays: list[Heard] = []
+    lost: list[int] = []
+    freed: int = 0
+    repeats: int = 0
+    more: bool = False
+
+
+class Rows(Protocol):
+    """The rows of one outbox, within a transaction. All calls name living shards only."""
+
+    def epochs(self, shards: Collection[int]) -> Mapping[int, int]:
+        """The standing epochs, held fast until the transaction ends."""
+
+    def commands(self, ids: Collection[int]) -> Mapping[int, Entry]:
+        """Those that exist."""
+
+    def heads(self, pairs: Collection[Pair]) -> Mapping[Pair, Head]:
+        """Those that exist."""
+
+    def held(self, devices: Collection[str]) -> list[Head]:
+        """The heads of devices in phase HELD."""
+
+    def arrivals(self, shards: Collection[int], limit: int) -> list[Arrival]:
+        """The oldest, which are removed."""
+
+    def older(self, arrivals: Sequence[Arrival]) -> list[Entry]:
+        """Scheduled commands that were never sent, older than one of ``arrivals``, for the same device and
+        with its ``supersede_key``."""
+
+    def due(self, shards: Collection[int], now: float, limit: int, *, out: bool) -> list[Head]:
+        """Heads that are due, the longest first: those in phase OUT, or the others."""
+
+    def first(self, pairs: Collection[Pair], now: float) -> Mapping[Pair, Entry | float]:
+        """For each the scheduled command that is next: of the highest priority, then the oldest, whose time
+        has come; else when the earliest one's comes. Missing where none is scheduled."""
+
+    def overdue(self, shards: Collection[int], now: float, limit: int) -> list[Entry]:
+        """Scheduled commands that have expired, or whose job is aborted."""
+
+    def jobs(self, ids: Collection[int]) -> Mapping[int, Job]:
+        """Those that exist."""
+
+    def save(self, entries: Sequence[Entry]) -> None:
+        """Store changed commands."""
+
+    def save_heads(self, heads: Sequence[Head]) -> None:
+        """Store heads, new ones too."""
+
+    def save_jobs(self, closed: Mapping[int, tuple[int, int]]) -> None:
+        """Count commands of jobs as done and as failed, and abort those that have failed too often."""
+
+    def save_seen(self, seen: Mapping[str, float], away: Set[str]) -> None:
+        """Store when devices were seen last."""
+
+
+def take(rows: Rows, turn: Turn, random: Callable[[], float]) -> Turned:
+    """Take a turn. ``random`` draws from [0, 1)."""
+    return _Turn(rows, turn, random).take()
+
+
+class _Turn:
+    def __init__(self, rows: Rows, turn: Turn, random: Callable[[], float]) -> None:
+        self._rows = rows
+        self._turn = turn
+        self._random = random
+        self._now = turn.now
+        self._mine: dict[int, int] = {}
+        self._heads: dict[Pair, Head] = {}
+        self._changed: dict[int, Entry] = {}
+        self._freed: dict[Pair, Head] = {}
+        self._held: list[Head] = []
+        self._done = Turned()
+
+    def take(self) -> Turned:
+        turn, rows, done = self._turn, self._rows, self._done
+        standing = rows.epochs(turn.grants.keys())
+        self._mine = {s: e for s, e in turn.grants.items() if standing.get(s) == e}
+        done.lost = [shard for shard in turn.grants if shard not in self._mine]
+        self._hear()
+        arrived = self._welcome()
+        if turn.sweep:
+            self._sweep()
+        sendable = [shard for shard in self._mine if shard in turn.sendable]
+        self._ask_again(sendable)
+        self._send_next(sendable, arrived)
+        self._store()
+        return done
+
+    # --- what happened
+
+    def _hear(self) -> None:
+        """Close what was answered, which frees its devices."""
+        turn = self._turn
+        self._held = self._rows.held(turn.back) if turn.back else []
+        not_out = {head.pair for head in self._held}
+        ids = {h.correlation.command for h in turn.heard} | {u.correlation.command for u in turn.unsent}
+        found = self._rows.commands(ids) if ids else {}
+        for heard in turn.heard:
+            entry = self._current(found, heard.correlation)
+            if entry is None or not queue.fits(entry, heard.device, heard.correlation):
+                self._done.strays.append(heard)
+                continue
+            self._close(entry, Cause.ANSWER if heard.ok else Cause.REFUSE, answer=heard.body)
+            self._free(Head(entry.device, entry.lane, entry.shard), was_out=entry.pair not in not_out)
+        for unsent in turn.unsent:
+            entry = self._current(found, unsent.correlation)
+            if entry is None or not queue.fits(entry, entry.device, unsent.correlation):
+                continue
+            self._changed[entry.id] = msgspec.structs.replace(entry, spent=max(0, entry.spent - 1))
+            if unsent.certain:
+                due = self._now + turn.pause_s
+                self._put(Head(entry.device, entry.lane, entry.shard, Phase.OUT, entry.id, due))
+
+    def _free(self, head: Head, *, was_out: bool) -> None:
+        self._freed[head.pair] = msgspec.structs.replace(head, phase=Phase.WAITING, command=0, due=self._now)
+        self._done.freed += was_out
+
+    def _current(self, found: Mapping[int, Entry], correlation: Correlation) -> Entry | None:
+        entry = self._changed.get(correlation.command) or found.get(correlation.command)
+        return entry if entry is not None and entry.shard in self._mine else None
+
+    def _welcome(self) -> list[Head]:
+        """Heads whose devices have new commands or have come back, and have nothing else under way."""
+        turn, rows = self._turn, self._rows
+        arrivals = rows.arrivals(self._mine, turn.limit)
+        self._done.more |= len(arrivals) >= turn.limit
+        if replacing := [arrival for arrival in arrivals if arrival.supersede_key is not None]:
+            for entry in rows.older(replacing):
+                self._close(entry, Cause.SUPERSEDE)
+        marks = {(a.device, a.lane): a for a in arrivals}
+        known = rows.heads(marks) if marks else {}
+        arrived = []
+        for pair, mark in marks.items():
+            head = known.get(pair) or Head(mark.device, mark.lane, mark.shard)
+            if head.phase in (Phase.IDLE, Phase.WAITING):
+                arrived.append(msgspec.structs.replace(head, phase=Phase.WAITING, due=self._now))
+        arrived += [
+            msgspec.structs.replace(head, phase=Phase.WAITING, due=self._now)
+            for head in self._held
+            if head.shard in self._mine and head.pair not in self._freed
+        ]
+        if turn.seen:
+            rows.save_seen(turn.seen, turn.away)
+        return arrived
+
+    def _sweep(self) -> None:
+        self._flush()
+        overdue = self._rows.overdue(self._mine, self._now, self._turn.limit)
+        self._done.more |= len(overdue) >= self._turn.limit
+        for entry in overdue:
+            expired = entry.expires_at is not None and entry.expires_at <= self._now
+            if expired:
+                self._close(entry, Cause.EXPIRE)
+            else:
+                self._close(entry, Cause.CANCEL, reason="its job was aborted")
+
+    # --- what is due
+
+    def _ask_again(self, sendable: Collection[int]) -> None:
+        """Judge commands whose answer is due."""
+        limit = min(self._turn.limit, self._turn.rate)
+        if not sendable or limit <= 0:
+            return
+        due = self._rows.due(sendable, self._now, limit, out=True)
+        self._done.more |= len(due) >= limit
+        due = [head for head in due if head.pair not in self._heads and head.pair not in self._freed]
+        found = self._rows.commands({head.command for head in due}) if due else {}
+        for head in due:
+            entry = self._changed.get(head.command) or found.get(head.command)
+            if entry is None or entry.state is not State.PUBLISHED or not self._proceed(entry, head):
+                self._free(head, was_out=True)
+        self._done.repeats = len(self._done.sendings)
+
+    def _send_next(self, sendable: Collection[int], arrived: list[Head]) -> None:
+        """Fill what room there is with the next commands of the heads that are due, the longest first."""
+        turn = self._turn
+        room = min(turn.room + self._done.freed, turn.rate - len(self._done.sendings), turn.limit)
+        due: dict[Pair, Head] = {}
+        if sendable and room > 0:
+            ready = self._rows.due(sendable, self._now, room, out=False)
+            due = {head.pair: head for head in ready if head.pair not in self._freed}
+            self._done.more |= len(ready) >= room
+        fresh = {head.pair: head for head in arrived} | self._freed
+        for pair, head in fresh.items():
+            due.setdefault(pair, head)
+        going = {}
+        for pair, head in due.items():
+            if room > 0 and head.shard in sendable:
+                going[pair] = head
+                room -= 1
+            elif pair in fresh:
+                self._put(head)
+        self._go(going)
+
+    def _go(self, going: dict[Pair, Head]) -> None:
+        for _ in range(ROUNDS_MAX):
+            if not going:
+                return
+            self._flush()
+            first = self._rows.first(going, self._now)
+            aborted = self._aborted(first.values())
+            held = [head.command for head in going.values() if head.command]
+            out = self._rows.commands(held) if held else {}
+            again = {}
+            for pair, head in going.items():
+                entry = out.get(head.command) or first.get(pair)
+                if isinstance(entry, Entry) and entry.job in aborted and entry.state is State.SCHEDULED:
+                    self._close(entry, Cause.CANCEL, reason="its job was aborted")
+                    again[pair] = head
+                elif isinstance(entry, Entry):
+                    if not self._proceed(entry, head):
+                        again[pair] = msgspec.structs.replace(head, phase=Phase.WAITING, command=0)
+                elif entry is not None:
+                    self._put(msgspec.structs.replace(head, phase=Phase.WAITING, command=0, due=entry))
+                else:
+                    self._put(msgspec.structs.replace(head, phase=Phase.IDLE, command=0, due=None))
+            going = again
+        for head in going.values():  # the next turn goes on with them
+            self._put(head)
+            self._done.more = True
+
+    def _proceed(self, entry: Entry, head: Head) -> bool:
+        """Do with the command what its verdict says; False if that closed it."""
+        turn, now = self._turn, self._now
+        away = entry.device in turn.away
+        phase = Phase.HELD if head.phase is Phase.HELD else Phase.WAITING
+        verdict = queue.judge(entry, phase, now, away=away, patience=turn.patience)
+        match verdict:
+            case Verdict.EXPIRE | Verdict.GIVE_UP:
+                self._close(entry, Cause.EXPIRE if verdict is Verdict.EXPIRE else Cause.GIVE_UP)
+                return False
+            case Verdict.HOLD:
+                out = entry.id if entry.state is State.PUBLISHED else 0
+                self._done.freed += head.phase is Phase.OUT
+                due = now + turn.patience.probe_s
+                self._put(msgspec.structs.replace(head, phase=Phase.HELD, command=out, due=due))
+            case Verdict.SEND | Verdict.PROBE:
+                counts = verdict is Verdict.SEND
+                wait_until = turn.groups.wait_until(entry.device, now) if turn.groups else 0.0
+                if wait_until:
+                    self._put(msgspec.structs.replace(head, due=wait_until))
+                else:
+                    self._send(queue.publish(entry, self._mine[entry.shard], now, counts=counts), head)
+        return True
+
+    def _send(self, entry: Entry, head: Head) -> None:
+        due = self._now + self._turn.patience.interval_s(entry.spent, self._random())
+        correlation = Correlation(entry.epoch, entry.id, entry.tries)
+        self._changed[entry.id] = entry
+        self._put(msgspec.structs.replace(head, phase=Phase.OUT, command=entry.id, due=due))
+        self._done.sendings.append(
+            Sending(entry.device, entry.shard, correlation, entry.body, entry.trace_id, due)
+        )
+
+    # --- what is stored
+
+    def _close(self, entry: Entry, cause: Cause, *, answer: bytes | None = None, reason: str = "") -> None:
+        closed = queue.close(entry, cause, self._now, answer=answer, reason=reason)
+        self._changed[entry.id] = closed
+        self._done.closed.append(closed)
+
+    def _put(self, head: Head) -> None:
+        self._heads[head.pair] = head
+
+    def _flush(self) -> None:
+        """Write what closed, so that it isn't found again."""
+        if self._changed:
+            self._rows.save(list(self._changed.values()))
+            self._changed.clear()
+
+    def _store(self) -> None:
+        self._flush()
+        if self._heads:
+            self._rows.save_heads(list(self._heads.values()))
+        counts: dict[int, tuple[int, int]] = {}
+        for entry in self._done.closed:
+            if entry.job is not None:
+                done, failed = counts.get(entry.job, (0, 0))
+                bad = entry.state in (State.FAILED, State.EXPIRED)
+                counts[entry.job] = (done + (not bad), failed + bad)
+        if counts:
+            self._rows.save_jobs(counts)
+
+    def _aborted(self, entries: Iterable[Entry | float]) -> set[int | None]:
+        ids = {entry.job for entry in entries if isinstance(entry, Entry) and entry.job is not None}
+        return {job.id for job in self._rows.jobs(ids).values() if job.aborted} if ids else set()

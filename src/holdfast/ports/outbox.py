@@ -1,0 +1,142 @@
+"""The outbox store: commands to devices, written in the caller's own transaction, and their devices' heads.
+
+Callers only ever add rows. The owner of a shard, known by the epoch that the store issued, changes them, in
+turns (:mod:`holdfast.core.device_turn`): one transaction for answers, results, next heads and what goes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import msgspec
+
+from holdfast.core.device_queue import Entry, Phase, State
+from holdfast.core.device_turn import Job, Turn, Turned
+
+OnResult = Callable[[Any, Entry], None]
+"""Called in the transaction that closes a command, with what that transaction is written with."""
+
+
+class NewCommand(msgspec.Struct, frozen=True, kw_only=True):
+    """A command to be added. See ``Outbox.add`` for the fields; ``shard`` and ``lane`` follow from them."""
+
+    outbox: str
+    device: str
+    shard: int
+    body: bytes
+    lane: int = 0
+    priority: int = 0
+    not_before: float = 0.0
+    expires_at: float | None = None
+    dedupe_key: str | None = None
+    supersede_key: str | None = None
+    trace_id: str = ""
+    job: int | None = None
+    created_at: float = 0.0
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """A shard as its new owner finds it: the epoch to name, and how many devices are waited for."""
+
+    epoch: int
+    out: int
+
+
+class DeviceStatus(msgspec.Struct, frozen=True):
+    """What is known of a device. ``phases`` are those of its lanes; ``waiting`` counts its commands that are
+    not closed, up to a thousand; ``seen_at`` is a wall time, as of which it was there or ``away``."""
+
+    outbox: str
+    device: str
+    shard: int
+    phases: tuple[Phase, ...]
+    waiting: int
+    seen_at: float | None
+    away: bool
+
+
+@runtime_checkable
+class Writer(Protocol):
+    """What commands are written with, inside somebody's transaction. Where that is a connection of a
+    database, an adapter makes one of it."""
+
+    def add(self, commands: Sequence[NewCommand]) -> list[int]:
+        """Add commands of one outbox, in this order; returns their ids. One whose ``dedupe_key`` its device
+        has already is not added: its id is that of the standing one."""
+
+    def add_job(self, outbox: str, name: str, total: int, abort_share: float, created_at: float) -> int:
+        """Add a job that commands may name; returns its id."""
+
+
+class OutboxStore(Protocol):
+    """The table of commands, and the heads of their devices. Methods raise Unavailable where nothing
+    happened, and OutcomeUnknown where a change may have."""
+
+    async def prepare(self, outbox: str, shards: int) -> None:
+        """Make an outbox ready. Raises ConfigError if it has another number of shards, or the database
+        can't be used."""
+
+    async def epochs(self, outbox: str) -> Mapping[int, int]:
+        """The standing epoch of every shard."""
+
+    async def open(self, outbox: str, shard: int, expect: int, member: str) -> Opened:
+        """Issue a higher epoch if ``expect`` stands. Raises Fenced if another does."""
+
+    async def turn(self, turn: Turn, on_result: OnResult | None = None) -> Turned:
+        """Take a turn. ``on_result`` is called once for each command that closes, in the same transaction;
+        where it fails, the command closes without it, and a later sweep calls it again."""
+
+    async def next_due(self, outbox: str, shards: Sequence[int]) -> float | None:
+        """The wall time at which a head of these shards is due, if any is."""
+
+    async def arrived(self, outbox: str, timeout_s: float) -> None:
+        """Wait until commands have been added to the outbox by anybody, or ``timeout_s`` at most. An
+        addition since the last call ends it at once."""
+
+    async def add(self, commands: Sequence[NewCommand]) -> list[int]:
+        """Add commands in a transaction of their own."""
+
+    async def fill(
+        self, outbox: str, shard: int, epoch: int, source: str, cursor: str, commands: Sequence[NewCommand]
+    ) -> None:
+        """Add a page of commands and keep its ``cursor``, in one transaction. Raises Fenced if ``epoch`` is
+        not the shard's."""
+
+    async def cursor(self, outbox: str, source: str) -> str | None:
+        """The cursor that the last page left."""
+
+    async def waiting(self, outbox: str, limit: int) -> int:
+        """How many commands are scheduled; counts no further than ``limit``."""
+
+    async def commands(
+        self, outbox: str, *, after: int = 0, limit: int = 100, state: State | None = None, device: str = ""
+    ) -> list[Entry]:
+        """Commands with an id above ``after``, in order."""
+
+    async def command(self, command: int) -> Entry | None:
+        """One command."""
+
+    async def retry(self, command: int) -> bool:
+        """Schedule a failed or expired command anew, without expiry; False if it is neither."""
+
+    async def cancel(self, command: int) -> bool:
+        """Let a scheduled command fail; False if it isn't. ``on_result`` hears of it in the next sweep."""
+
+    async def counts(self, outbox: str) -> Mapping[State, int]:
+        """How many commands stand in each state."""
+
+    async def devices(
+        self, outbox: str, *, after: str = "", limit: int = 100, device: str = ""
+    ) -> list[DeviceStatus]:
+        """Devices in order, after the device ``after``; or one."""
+
+    async def jobs(self, outbox: str, *, after: int = 0, limit: int = 100) -> list[Job]:
+        """Jobs with an id above ``after``, in order."""
+
+    async def expire(self, before: float, limit: int) -> int:
+        """Drop up to ``limit`` commands that closed before this wall time and whose result is told; returns
+        how many. Call again until it is 0."""
+
+    async def close(self) -> None:
+        """Release connections; ends calls that wait."""
