@@ -27,6 +27,17 @@ class Dialect(Protocol):
         """What the answer says. Raises InvalidMessage if it can't be understood."""
 
 
+class PlainDialect:
+    """Payloads are anything and stay as they are: for devices that bring ids back beside them. Every answer
+    is a success."""
+
+    def write(self, payload: bytes, id: str) -> bytes:  # noqa: A002
+        return payload
+
+    def read(self, payload: bytes) -> Reading:
+        return Reading("")
+
+
 class JsonDialect:
     """Payloads are JSON objects with the id as text in one field, and may tell success in another.
 

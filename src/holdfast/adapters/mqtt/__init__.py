@@ -1,0 +1,1 @@
+"""Devices behind an MQTT broker, over paho-mqtt."""

@@ -1,0 +1,247 @@
+"""Devices behind an MQTT broker."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import zlib
+from collections.abc import Awaitable, Callable, Iterable
+
+import structlog
+
+from holdfast.adapters.mqtt.address import MqttAddress
+from holdfast.adapters.mqtt.link import NOBODY, REFUSED, Extras, Link
+from holdfast.core.dialect import Dialect, JsonDialect
+from holdfast.core.once import Once
+from holdfast.core.topics import Topics
+from holdfast.errors import ConfigError, InvalidMessage, TooLarge, Unavailable
+from holdfast.ports.clock import Clock
+from holdfast.ports.device import (
+    Accepted,
+    Answer,
+    Command,
+    Connected,
+    Disconnected,
+    Event,
+    Lost,
+    Refused,
+    Seen,
+)
+
+EVENTS_MAX = 50_000
+"""Events that wait to be fetched; then nothing more is read from the broker."""
+IDENTITY = re.compile(r"[A-Za-z0-9_.\-]{1,100}")
+COMMAND_ID = re.compile(r"[!-~]{1,128}")
+PACKET_SPARE = 512
+"""Of a broker's largest packet, what a command's topic and properties may need."""
+
+TOPICS = Topics()
+
+log = structlog.get_logger(__name__)
+
+
+class MqttDevices:
+    """The devices of one identity.
+
+    Args:
+        identity: the client id at the broker; whoever connects under it later cuts this one off.
+        topics: where devices listen and speak.
+        dialect: how ids travel inside payloads, for devices that don't bring them back beside them.
+        still_ours: asked before every connection; once it says False this one stays away for good. On MQTT
+            3.1.1, where a broker doesn't tell who is cut off why, it is what keeps two from cutting off each
+            other in turns. May raise Unavailable.
+    """
+
+    def __init__(
+        self,
+        address: MqttAddress,
+        identity: str,
+        clock: Clock,
+        *,
+        topics: Topics = TOPICS,
+        dialect: Dialect | None = None,
+        still_ours: Callable[[], Awaitable[bool]] | None = None,
+    ) -> None:
+        if not IDENTITY.fullmatch(identity):
+            raise ConfigError(
+                f"the identity {identity!r:.100} must be 1 to 100 letters, digits, '_', '.' or '-'"
+            )
+        self.max_payload = address.max_payload
+        self.correlates = self.tells_nobody = address.version == "5"
+        self._address = address
+        self._identity = identity
+        self._topics = topics
+        self._dialect = dialect or JsonDialect()
+        self._once = Once()
+        self._events: list[Event] = []
+        self._seen: set[str] = set()
+        self._bell = asyncio.Event()
+        self._up = False
+        self._told: Connected | Disconnected | None = None
+        self._closed = False
+        self._links = [
+            Link(
+                address,
+                identity if number == 0 else f"{identity}-{number}",
+                clock,
+                self,
+                still_ours=still_ours,
+                status=address.status if number == 0 else "",
+            )
+            for number in range(address.connections)
+        ]
+        self._closers: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        if self._address.hears == "all":
+            if self._shared:
+                group = f"$share/{self._identity}/"
+                for link in self._links:
+                    link.hear(group + topic for topic in self._topics.heard_from_all())
+            else:
+                self._links[0].hear(self._topics.heard_from_all())
+        for link in self._links:
+            link.start()
+
+    def watch(self, devices: Iterable[str]) -> None:
+        if self._address.hears == "own":
+            for device in devices:
+                self._link(device).hear(self._topics.heard_from(device))
+
+    def publish(self, command: Command) -> None:
+        topic = self._topics.command_to(command.device)
+        if not COMMAND_ID.fullmatch(command.id):
+            raise InvalidMessage(
+                f"a command's id is printable ASCII, but this one is {command.id!r:.200}", "id"
+            )
+        if not self._up:
+            reason = self._told.reason if isinstance(self._told, Disconnected) else "connecting"
+            raise Unavailable(f"not connected to {self._address}: {reason}")
+        payload, extras = self._dialect.write(command.payload, command.id), None
+        if len(payload) > self.max_payload:
+            raise TooLarge(
+                f"the payload for device {command.device} has {len(payload)} bytes with its id, more than the"
+                f" {self.max_payload} of max_payload in the broker's URL, or of what the broker takes"
+            )
+        answered_at, *_ = heard = self._topics.heard_from(command.device)
+        if self.correlates:
+            extras = Extras(
+                correlation=command.id.encode(),
+                response_topic=answered_at.encode(),
+                expires_s=command.expires_s,
+            )
+        link = self._link(command.device)
+        if self._address.hears == "own":
+            link.hear(heard)
+        link.publish(topic, payload, extras, command)
+
+    async def events(self) -> list[Event]:
+        await self._bell.wait()
+        events, self._events = self._events, []
+        self._seen.clear()
+        if not self._closed:
+            self._bell.clear()
+        for link in self._links:
+            link.hold(held=False)
+        return events
+
+    async def close(self) -> None:
+        await self._stop()
+        self._closed = True
+        self._bell.set()
+
+    # What the links tell
+
+    def up(self) -> None:
+        """A link is connected."""
+        limits = [link.max_packet - PACKET_SPARE for link in self._links if link.connected]
+        self.max_payload = max(min(self._address.max_payload, *limits), 0)
+        if self._address.hears == "all" and not all(link.shares for link in self._links):
+            self._links[0].hear(self._topics.heard_from_all())
+        if all(link.connected for link in self._links):
+            self._up = True
+            self._tell_state(Connected())
+
+    def down(self, reason: str, *, taken: bool) -> None:
+        """A link isn't connected."""
+        self._up = False
+        if isinstance(self._told, Disconnected) and not taken:
+            return
+        self._tell_state(Disconnected(reason, taken=taken))
+        if taken:
+            log.warning("mqtt_taken_over", identity=self._identity, reason=reason)
+            closer = asyncio.get_running_loop().create_task(self._stop())
+            self._closers.add(closer)
+            closer.add_done_callback(self._closers.discard)
+
+    def taken(self, token: object, code: int) -> None:
+        """The broker's word for a command."""
+        assert isinstance(token, Command)
+        if code >= REFUSED:
+            self._tell(Refused(token.device, token.id, f"the broker refuses it, reason {code:#x}"))
+        else:
+            self._tell(Accepted(token.device, token.id, nobody=code == NOBODY))
+
+    def lost(self, token: object, *, sent: bool) -> None:
+        """The connection ended first."""
+        assert isinstance(token, Command)
+        if sent:
+            self._tell(Lost(token.device, token.id))
+        else:
+            self._tell(Refused(token.device, token.id, "the connection ended before it was sent"))
+
+    def heard(self, topic: str, payload: bytes, correlation: bytes | None) -> None:
+        """Some device said something."""
+        spoken = self._topics.read(topic)
+        if spoken is None:
+            return
+        kind, device = spoken
+        if kind == "heartbeat":
+            if device not in self._seen:
+                self._seen.add(device)
+                self._tell(Seen(device))
+            return
+        try:
+            reading = self._dialect.read(payload)
+        except InvalidMessage as error:
+            if correlation is None:
+                self._odd(device, str(error))
+                return
+            reading = None
+        answered = reading.id if reading is not None else ""
+        if correlation is not None:
+            answered = correlation.decode("ascii", "replace")
+        if not COMMAND_ID.fullmatch(answered):
+            self._odd(device, "it names no command")
+            return
+        self._tell(Answer(device, answered, payload, ok=reading is None or reading.ok))
+
+    def _odd(self, device: str, reason: str) -> None:
+        """An answer that can't be understood is still a sign of life."""
+        if self._once.first((device, reason)):
+            log.warning("odd_answer", device=device, reason=reason)
+        if device not in self._seen:
+            self._seen.add(device)
+            self._tell(Seen(device))
+
+    def _tell_state(self, state: Connected | Disconnected) -> None:
+        self._told = state
+        self._tell(state)
+
+    def _tell(self, event: Event) -> None:
+        self._events.append(event)
+        self._bell.set()
+        if len(self._events) == EVENTS_MAX:
+            for link in self._links:
+                link.hold(held=True)
+
+    async def _stop(self) -> None:
+        await asyncio.gather(*(link.close() for link in self._links))
+
+    @property
+    def _shared(self) -> bool:
+        """Several connections share what is heard, each getting a part."""
+        return self._address.connections > 1 and self._address.version == "5"
+
+    def _link(self, device: str) -> Link:
+        return self._links[zlib.crc32(device.encode()) % len(self._links)]
