@@ -1,4 +1,4 @@
-"""An app: the streams that a node runs, declared in a module that the node imports."""
+"""An app: the streams and tasks that a node runs, declared in a module that the node imports."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from holdfast.errors import ConfigError
 from holdfast.streams.handler import Context, StreamHandler
 from holdfast.streams.models import ModelSpec
 from holdfast.streams.spec import StreamSpec, names_of
+from holdfast.tasks.spec import TaskSpec
 
 H = TypeVar("H")
 
 
 class App:
-    """Declares streams. ``name`` is for people; apps that share a store need streams of different names."""
+    """Declares streams and types of tasks. ``name`` is for people, and tells the tasks of one app from those of
+    others; apps that share a store need streams of different names."""
 
     def __init__(self, name: str) -> None:
         if not name.isidentifier():
@@ -24,6 +26,7 @@ class App:
             )
         self.name = name
         self.streams: dict[str, StreamSpec] = {}
+        self.tasks: dict[str, TaskSpec] = {}
         self.models: dict[str, ModelSpec] = {}
 
     def model(self, name: str, load: Callable[[], Any], *, memory_mb: int = 0) -> None:
@@ -103,6 +106,54 @@ class App:
                         f" declare it above with {self.name}.model({model!r}, …)"
                     )
             self.streams[name] = spec
+            return target
+
+        return declare
+
+    def task(self, name: str, *, body: Any = dict, **settings: Any) -> Callable[[H], H]:
+        """Declare a type of task: decorates a function of (body, job), sync or async, or a class with such a
+        method ``run``; its method ``terminate(job)``, if any, is called if the attempt is told to end.
+
+        Args:
+            name: of letters, digits, ``.``, ``-`` and ``_``, such as ``report.publish``.
+            body: what the handler gets: a dataclass, pydantic model, msgspec Struct or dict (from JSON), a
+                protobuf message class, ``str`` (plain text) or ``bytes`` (the raw body).
+            timeout_s: the total time of one attempt.
+            tries, backoff: attempts of a failing task, and the delays between them.
+            permanent: an exception type, or a tuple of some, after which no retry helps.
+            hold: how long a delivery is hidden from others: for its ``timeout`` and ``margin_s``, or by a
+                ``lease`` of ``lease_s``, extended while the task advances.
+            advances: what shows that it does: one or more of ``progress`` (calls of ``job.progress``),
+                ``output`` (on its standard output or error), ``cpu`` (time of its process and what descends
+                from it) and ``probe``.
+            probe: a function of (body, job), called now and then in a thread beside the handler: while what it
+                returns changes, the task advances.
+            stall_s: a task that hasn't advanced for so long hangs, and is ended as by its timeout (default:
+                only the timeout ends it).
+            memory_mb: what its process may allocate, in MiB; 0 for as much as the app allows.
+            weight: its share of the slots, where several types of task wait.
+            priority: the higher, the sooner, where the producer doesn't say.
+            resumable: a task that outlives the queue's longest hold may be begun anew.
+            group: field of the body (dots reach into nested ones), or a function of it, that names the
+                customer; where the producer doesn't say.
+            group_limit: how many tasks of one group may run at once on a node; 0 for any number.
+            group_rate: how many of one group may begin in a second; 0 for any number.
+
+        Raises ConfigError for a setting that is unknown or impossible.
+        """
+
+        def declare(target: H) -> H:
+            if name in self.tasks:
+                raise ConfigError(f"task {name!r} is declared twice in app {self.name!r}")
+            for setting in ("permanent", "advances"):
+                if setting in settings:
+                    settings[setting] = names_of(settings[setting])
+            if "probe" in settings:
+                settings.setdefault("advances", ("progress", "probe"))
+            try:
+                self.tasks[name] = TaskSpec(name=name, body=body, handler=target, **settings)
+            except TypeError as error:
+                raise ConfigError(f"task {name!r}: {error}; see App.task for the settings") from None
             return target
 
         return declare

@@ -1,0 +1,261 @@
+"""What runs inside a slot for tasks: one attempt at a time, that may be told to end in its midst.
+
+A coroutine, like the worker of streams, so that a simulator can run it in its loop; where none runs it
+suspends never, and async handlers get a loop of the worker's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import weakref
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage
+from holdfast.ports.task_slots import Attempt, Progress, TaskHost, Tried
+from holdfast.streams.codec import encode_result
+from holdfast.streams.worker import describe, explain, resolve
+from holdfast.tasks.body import Body
+from holdfast.tasks.handler import Cancelled, Job
+from holdfast.tasks.spec import TaskSpec
+
+RESULT_BYTES_MAX = 64 << 10
+"""A result travels in the task's brief, on queues that take no more than 256 KiB or 1 MiB in a call."""
+
+PROBES_PER_STALL = 4
+PROBE_EVERY_S = 1.0
+
+Run = Callable[[Any, Job], Any]
+
+
+class AttemptLog:
+    """The JobLog of one attempt."""
+
+    __slots__ = ("_host",)
+
+    def __init__(self, host: TaskHost) -> None:
+        self._host = host
+
+    def debug(self, event: str, **values: Any) -> None:
+        self._host.log("debug", event, values)
+
+    def info(self, event: str, **values: Any) -> None:
+        self._host.log("info", event, values)
+
+    def warning(self, event: str, **values: Any) -> None:
+        self._host.log("warning", event, values)
+
+    def error(self, event: str, **values: Any) -> None:
+        self._host.log("error", event, values)
+
+
+class AttemptJob:
+    """The Job of one attempt."""
+
+    __slots__ = (
+        "_began_at", "_hooks", "_host", "_reason", "_timeout_s", "app", "attempt", "epoch", "log", "task",
+        "tries", "trace_id", "type", "within",
+    )  # fmt: skip
+
+    def __init__(self, host: TaskHost, app: str, attempt: Attempt) -> None:
+        self._host = host
+        self._began_at = host.now()
+        self._timeout_s = attempt.timeout_s
+        self._reason: str | None = None
+        self._hooks: list[Callable[[], object]] = []
+        self.app = app
+        self.type = attempt.type
+        self.trace_id = attempt.trace
+        self.attempt = attempt.attempt
+        self.tries = attempt.tries
+        self.epoch = attempt.epoch
+        self.log = AttemptLog(host)
+        self.within = False
+        """True while its handler may be interrupted, which is at most once."""
+        self.task: asyncio.Task[Any] | None = None
+        """What runs an async handler."""
+
+    @property
+    def deadline_s(self) -> float:
+        return max(0.0, self._timeout_s - self.took_s)
+
+    @property
+    def took_s(self) -> float:
+        """How long it has run."""
+        return self._host.now() - self._began_at
+
+    @property
+    def cancelled(self) -> bool:
+        return self._reason is not None
+
+    def check(self) -> None:
+        if self._reason is not None:
+            raise Cancelled(self._reason)
+
+    def progress(self, fraction: float | None = None, note: str = "", **numbers: float) -> None:
+        if fraction is not None:
+            fraction = min(1.0, max(0.0, float(fraction)))
+        self._host.progress(Progress(fraction, str(note), {k: float(v) for k, v in numbers.items()}))
+
+    def on_terminate(self, hook: Callable[[], object]) -> None:
+        self._hooks.append(hook)
+
+    def cancel(self, reason: str) -> None:
+        """Tell it to end."""
+        self._reason = self._reason or reason
+
+    def run_hooks(self) -> None:
+        """Run the terminate hooks, each once. What one raises is logged, and keeps no other from running."""
+        while self._hooks:
+            hook = self._hooks.pop()
+            try:
+                hook()
+            except BaseException as error:  # noqa: BLE001 - hooks are user code, the others run all the same
+                self.log.error("a terminate hook failed", error=describe(error), traceback=explain(error))
+
+
+class Worker:
+    """Runs the handlers of an app's tasks."""
+
+    def __init__(self, app: str, specs: Mapping[str, TaskSpec], host: TaskHost) -> None:
+        self._app = app
+        self._specs = specs
+        self._host = host
+        self._runs: dict[str, tuple[Run, Callable[[Job], object] | None]] = {}
+        self._job: AttemptJob | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def attempt(self, attempt: Attempt) -> Tried:
+        """As TaskWorker.attempt."""
+        job = AttemptJob(self._host, self._app, attempt)
+        try:
+            result = await self._attempt(attempt, job)
+        except BaseException as error:  # noqa: BLE001 - nor may sys.exit() end the slot
+            return self._failed(attempt, job, error)
+        finally:
+            self._job = None
+        return Tried(result, took_s=job.took_s)
+
+    def cancel(self, reason: str) -> None:
+        """As TaskWorker.cancel: the handler is interrupted first, then the hooks run, here."""
+        if (job := self._job) is not None:
+            job.cancel(reason)
+            self._host.interrupt()
+            job.run_hooks()
+
+    def raise_if_cancelled(self) -> None:
+        """As TaskWorker.raise_if_cancelled. An async handler is cancelled where it awaits."""
+        job = self._job
+        if job is None or not job.cancelled or not job.within:
+            return
+        job.within = False
+        if job.task is not None and asyncio.current_task(job.task.get_loop()) is not job.task:
+            job.task.get_loop().call_soon_threadsafe(job.task.cancel)
+        else:
+            job.check()
+
+    async def _attempt(self, attempt: Attempt, job: AttemptJob) -> bytes:
+        spec = self._specs.get(attempt.type)
+        if spec is None:
+            raise InvalidMessage(f"the app declares no task {attempt.type!r}; it has {sorted(self._specs)}")
+        body = spec.read(Body(attempt.body, attempt.body_name))
+        run, terminate = self._runs.get(spec.name) or self._make(spec)
+        if terminate is not None:
+            job.on_terminate(functools.partial(terminate, job))
+        unwatch = self._watch(spec, body, job) if spec.probe is not None else None
+        try:
+            self._job = job
+            await self._host.begin(attempt)
+            job.within = True
+            value = run(body, job)
+            if inspect.isawaitable(value):
+                value = await self._await(value, job)
+        finally:
+            job.within = False
+            if unwatch is not None:
+                unwatch()
+        if value is None:
+            return b""
+        if isinstance(value, bytes | bytearray | memoryview):
+            raise HandlerFailed(
+                "the result is bytes; return text, what JSON can hold, or None", permanent=True
+            )
+        return encode_result(value, RESULT_BYTES_MAX) or b""
+
+    def _make(self, spec: TaskSpec) -> tuple[Run, Callable[[Job], object] | None]:
+        handler: Any = spec.handler
+        if inspect.isclass(handler):
+            made = handler()
+            run = made.run, getattr(made, "terminate", None)
+        else:
+            run = handler, None
+        self._runs[spec.name] = run
+        return run
+
+    def _watch(self, spec: TaskSpec, body: Any, job: AttemptJob) -> Callable[[], None]:
+        every_s = min(PROBE_EVERY_S, (spec.stall_s or spec.lease_s) / PROBES_PER_STALL)
+        return self._host.watch(functools.partial(spec.probe, body, job), every_s)  # type: ignore[arg-type]
+
+    async def _await(self, value: Awaitable[Any], job: AttemptJob) -> Any:
+        """The outcome of an async handler. Tasks that it leaves behind in a loop of ours are cancelled."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return self._block(value, job)
+        return await value
+
+    def _block(self, value: Awaitable[Any], job: AttemptJob) -> Any:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            weakref.finalize(self, self._loop.close)
+        loop = self._loop
+        job.task = loop.create_task(_awaited(value))
+        try:
+            return loop.run_until_complete(job.task)
+        finally:
+            if left := asyncio.all_tasks(loop):
+                for task in left:
+                    task.cancel()
+                loop.run_until_complete(asyncio.wait(left))
+
+    def _failed(self, attempt: Attempt, job: AttemptJob, error: BaseException) -> Tried:
+        """What to tell of an attempt that raised. Lets pass what isn't the handler's: the end of the slot."""
+        cancelled = isinstance(error, Cancelled)
+        if isinstance(error, asyncio.CancelledError):
+            if not job.cancelled and _ending():
+                raise error
+            cancelled = job.cancelled
+        spec = self._specs.get(attempt.type)
+        no_use = isinstance(error, InvalidMessage) or (spec is not None and isinstance(error, spec.permanent))
+        return Tried(
+            error=describe(error),
+            detail=explain(error),
+            permanent=no_use or getattr(error, "permanent", False) is True,
+            cancelled=cancelled,
+            spoiled=isinstance(error, MemoryError),
+            took_s=job.took_s,
+        )
+
+
+async def _awaited(value: Awaitable[Any]) -> Any:
+    return await value
+
+
+def _ending() -> bool:
+    """True if what runs this is told to end, rather than user code having cancelled its own."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        return False
+    return task is not None and task.cancelling() > 0
+
+
+def load(host: TaskHost, app: str) -> Worker:
+    """A worker for the tasks of the app at ``module:name``. Raises ConfigError if it can't be loaded."""
+    found = resolve(app)
+    specs = getattr(found, "tasks", None)
+    if not isinstance(specs, Mapping):
+        raise ConfigError(f"{app} is no holdfast.App; name the variable that holds one")
+    return Worker(found.name, specs, host)
