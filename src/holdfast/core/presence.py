@@ -1,17 +1,17 @@
-"""Presence: which devices are there, and when something may be sent to those that aren't.
+"""Presence: which devices are away.
 
-A device is offline once it was silent for ``offline_after_s``, where devices give heartbeats; once
+A device is away once it was silent for ``offline_after_s``, where devices give heartbeats; once
 ``silent_tries`` commands in a row got no answer, where they don't; or once the broker says that nobody
-listens. An offline device gets one command every ``probe_every_s``, which uses up no try. Any sign of life
-ends that at once. A device that nothing is known of counts as there, for as long as one that was just seen.
+listens. Any sign of life ends that at once. A device that was never seen counts as there for as long as one
+that was just seen.
 
-Times are seconds on one monotonic clock.
+Times are seconds on one clock, which may be set back: then nothing goes away sooner. Each call costs the same
+however many devices there are.
 """
 
 from __future__ import annotations
 
-import enum
-from dataclasses import dataclass
+from collections.abc import Mapping, Set
 
 import msgspec
 
@@ -19,118 +19,95 @@ from holdfast.errors import ConfigError
 
 
 class PresenceRules(msgspec.Struct, frozen=True):
-    """When a device counts as offline, and how often it is tried all the same.
+    """When a device counts as away.
 
     ``heartbeats``: devices give signs of life by themselves, more often than every ``offline_after_s``.
-    ``silent_tries`` is for those that don't; 0 means that they never count as offline for that.
+    ``silent_tries`` is for those that don't; with 0 they are never away for that.
     """
 
     heartbeats: bool = True
     offline_after_s: float = 90.0
     silent_tries: int = 3
-    probe_every_s: float = 60.0
 
     def __post_init__(self) -> None:
-        for name in ("offline_after_s", "probe_every_s"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"presence.{name} must be above 0, but is {getattr(self, name)}")
+        if not self.offline_after_s > 0:
+            raise ConfigError(f"presence.offline_after_s must be above 0, but is {self.offline_after_s}")
         if self.silent_tries < 0:
             raise ConfigError(f"presence.silent_tries can't be below 0, but is {self.silent_tries}")
 
 
-class Standing(enum.Enum):
-    """What is known of a device."""
-
-    UNKNOWN = "unknown"
-    ONLINE = "online"
-    OFFLINE = "offline"
-
-
-@dataclass(slots=True)
-class _Device:
-    since: float
-    """When it was last seen, or when it was first asked about."""
-    seen: bool = False
-    gone: bool = False
-    """Said to be away, whatever the time."""
-    silent: int = 0
-    probed_at: float = float("-inf")
-
-
 class Presence:
-    """Of many devices. Takes events and the time; keeps some hundred bytes a device."""
+    """Of many devices; keeps some hundred bytes of each."""
 
     def __init__(self, rules: PresenceRules) -> None:
         self._rules = rules
-        self._devices: dict[str, _Device] = {}
+        self._since: dict[str, float] = {}
+        """Of those that are there: seen at, or first asked about at; the longest ago first."""
+        self._seen: dict[str, float] = {}
+        self._silent: dict[str, int] = {}
+        self._away: set[str] = set()
+        self._news: dict[str, float] = {}
+
+    @property
+    def away(self) -> Set[str]:
+        """The devices that are away, as of the last ``settle``."""
+        return self._away
 
     def seen(self, device: str, now: float) -> bool:
-        """A sign of life; True if the device was offline until now, so that its queue may start at once."""
-        known = self._devices.get(device)
-        if known is None:
-            self._devices[device] = _Device(now, seen=True)
-            return False
-        back = self._offline(known, now)
-        known.since, known.seen, known.gone, known.silent = max(now, known.since), True, False, 0
+        """A sign of life; True if the device was away until now, so that its queue may start at once."""
+        back = device in self._away
+        self._away.discard(device)
+        self._silent.pop(device, None)
+        self._seen[device] = self._news[device] = now
+        self._count_from(device, now)
         return back
 
-    def remember(self, device: str, seen_at: float) -> None:
-        """What an earlier dispatcher knew: last seen at ``seen_at``. Later news stands."""
-        known = self._devices.get(device)
-        if known is None:
-            self._devices[device] = _Device(seen_at, seen=True)
-        elif not known.seen:
-            known.since, known.seen = seen_at, True
+    def expect(self, device: str, now: float, seen_at: float | None = None) -> None:
+        """There is something for this device, whatever is known of it: last seen at ``seen_at``, as an
+        earlier dispatcher stored. What was heard since stands."""
+        if device in self._since or device in self._away:
+            return
+        if seen_at is not None:
+            self._seen.setdefault(device, seen_at)
+        self._count_from(device, now)
 
-    def silent(self, device: str, now: float) -> None:
+    def silent(self, device: str) -> None:
         """A command got no answer in its time."""
-        known = self._device(device, now)
-        known.silent += 1
-        if not self._rules.heartbeats and 0 < self._rules.silent_tries <= known.silent:
-            known.gone = True
+        tries = self._silent[device] = self._silent.get(device, 0) + 1
+        if not self._rules.heartbeats and 0 < self._rules.silent_tries <= tries:
+            self.nobody(device)
 
-    def nobody(self, device: str, now: float) -> None:
-        """The broker says that nobody listens there."""
-        self._device(device, now).gone = True
+    def nobody(self, device: str) -> None:
+        """The broker, or its silence, says that nobody is there."""
+        self._since.pop(device, None)
+        self._away.add(device)
+
+    def settle(self, now: float) -> None:
+        """Find those that have been silent for too long."""
+        if not self._rules.heartbeats:
+            return
+        before = now - self._rules.offline_after_s
+        while self._since:
+            device = next(iter(self._since))
+            if self._since[device] >= before:
+                return
+            self.nobody(device)
 
     def forget(self, device: str) -> None:
         """Keep nothing of it."""
-        self._devices.pop(device, None)
-
-    def send_at(self, device: str, now: float) -> float:
-        """The earliest time to send something: ``now``, or the next probe's."""
-        known = self._device(device, now)
-        if not self._offline(known, now):
-            return now
-        return max(now, known.probed_at + self._rules.probe_every_s)
-
-    def sent(self, device: str, now: float) -> bool:
-        """A command goes out; True if it uses up a try, False if it is but a probe."""
-        known = self._device(device, now)
-        if not self._offline(known, now):
-            return True
-        known.probed_at = now
-        return False
-
-    def standing(self, device: str, now: float) -> Standing:
-        """Where the device stands now."""
-        known = self._devices.get(device)
-        if known is None:
-            return Standing.UNKNOWN
-        if self._offline(known, now):
-            return Standing.OFFLINE
-        return Standing.ONLINE if known.seen else Standing.UNKNOWN
+        for known in (self._since, self._seen, self._silent, self._news):
+            known.pop(device, None)
+        self._away.discard(device)
 
     def last_seen(self, device: str) -> float | None:
         """When it last gave a sign of life, as far as known."""
-        known = self._devices.get(device)
-        return known.since if known is not None and known.seen else None
+        return self._seen.get(device)
 
-    def _device(self, device: str, now: float) -> _Device:
-        known = self._devices.get(device)
-        if known is None:
-            known = self._devices[device] = _Device(now)
-        return known
+    def news(self) -> Mapping[str, float]:
+        """The devices that were seen since the last call, and when: what is to be stored."""
+        news, self._news = self._news, {}
+        return news
 
-    def _offline(self, known: _Device, now: float) -> bool:
-        return known.gone or (self._rules.heartbeats and now - known.since > self._rules.offline_after_s)
+    def _count_from(self, device: str, now: float) -> None:
+        self._since.pop(device, None)
+        self._since[device] = now
