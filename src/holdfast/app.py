@@ -150,8 +150,9 @@ class App:
                     settings[setting] = names_of(settings[setting])
             if "probe" in settings:
                 settings.setdefault("advances", ("progress", "probe"))
+            handler: Any = target
             try:
-                self.tasks[name] = TaskSpec(name=name, body=body, handler=target, **settings)
+                self.tasks[name] = TaskSpec(name=name, body=body, handler=handler, **settings)
             except TypeError as error:
                 raise ConfigError(f"task {name!r}: {error}; see App.task for the settings") from None
             return target

@@ -6,7 +6,7 @@ the tray is either taken by the process or withdrawn by the node, never both, wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -83,6 +83,10 @@ class TaskHost(Protocol):
     async def begin(self, attempt: Attempt) -> None:
         """An attempt begins. What this raises counts as raised by the handler."""
 
+    def watch(self, probe: Callable[[], object], every_s: float) -> Callable[[], None]:
+        """Call ``probe`` now and then, beside the handler, until what this returns is called: while the value
+        changes, the attempt advances."""
+
     def interrupt(self) -> None:
         """Have ``TaskWorker.raise_if_cancelled`` called where the handler is, if it can be reached there."""
 
@@ -114,6 +118,13 @@ class Listener(Protocol):
 
     def said(self, slot: TaskSlot, level: str, event: str, values: Mapping[str, Any]) -> None:
         """The attempt at hand wrote to the log, or to its standard output (then ``values`` is empty)."""
+
+
+class Exit(msgspec.Struct, frozen=True):
+    """Why a process ended, and the stacks that it dumped before, if any."""
+
+    reason: str
+    stacks: str = ""
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -158,9 +169,8 @@ class TaskSlot(Protocol):
     async def stop(self, grace_s: float) -> None:
         """Let it end once it is done; kill it if that takes longer."""
 
-    async def exited(self) -> str:
-        """Return when the process is gone, with what is known of why: any stacks that it dumped follow in
-        further lines. Whatever it told before has been told by then."""
+    async def exited(self) -> Exit:
+        """Return when the process is gone. Whatever it told before has been told by then."""
 
 
 class TaskSlotMaker(Protocol):

@@ -12,6 +12,7 @@ import msgspec
 
 from holdfast.core.message import check_key
 from holdfast.core.retry import Backoff
+from holdfast.core.task import Task
 from holdfast.core.turns import Share
 from holdfast.errors import ConfigError, InvalidMessage
 from holdfast.ports.task_slots import Attempt, Sign
@@ -55,6 +56,8 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not (isinstance(self.name, str) and NAME.fullmatch(self.name)):
             raise ConfigError(f"task name {self.name!r} must be 1 to 80 letters, digits, '.', '-' and '_'")
+        if not callable(getattr(self.handler, "run", None) if inspect.isclass(self.handler) else self.handler):
+            raise ConfigError(f"{self}: {self.handler!r} is neither a function nor a class with a method run")
         for setting in POSITIVE:
             if (value := getattr(self, setting)) is not None and not value > 0:
                 raise ConfigError(f"{self}: {setting} must be above 0")
@@ -105,30 +108,21 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
         """How long a delivery is held at a time."""
         return self.lease_s if self.hold == "lease" else self.timeout_s + self.margin_s
 
-    def attempt(
-        self,
-        trace: str,
-        body: Body,
-        *,
-        attempt: int = 1,
-        epoch: int = 0,
-        lease_s: float = 0.0,
-        tries: int | None = None,
-    ) -> Attempt:
-        """An attempt at a task of this type, for a slot."""
+    def attempt(self, body: Body, task: Task, timeout_s: float | None = None) -> Attempt:
+        """The attempt that a task stands at, for a slot; ``timeout_s`` is its own unless given."""
         return Attempt(
-            trace,
+            task.trace,
             self.name,
             body.data,
             body.name,
-            attempt,
-            self.tries if tries is None else tries,
-            epoch,
-            self.timeout_s,
+            task.attempts,
+            self.tries,
+            task.epoch,
+            self.timeout_s if timeout_s is None else timeout_s,
             self.stall_s or 0.0,
             self.advances,
             self.memory_mb,
-            lease_s,
+            self.visibility_s,
         )
 
     def read(self, body: Body) -> Any:

@@ -18,8 +18,8 @@ from holdfast.ports.task_slots import Attempt, Progress, TaskHost, Tried
 from holdfast.streams.codec import encode_result
 from holdfast.streams.worker import describe, explain, resolve
 from holdfast.tasks.body import Body
-from holdfast.tasks.handler import Cancelled, Job
-from holdfast.tasks.spec import TaskSpec
+from holdfast.tasks.handler import Cancelled, Job, JobLog
+from holdfast.tasks.spec import Probe, TaskSpec
 
 RESULT_BYTES_MAX = 64 << 10
 """A result travels in the task's brief, on queues that take no more than 256 KiB or 1 MiB in a call."""
@@ -52,12 +52,7 @@ class AttemptLog:
 
 
 class AttemptJob:
-    """The Job of one attempt."""
-
-    __slots__ = (
-        "_began_at", "_hooks", "_host", "_reason", "_timeout_s", "app", "attempt", "epoch", "log", "task",
-        "tries", "trace_id", "type", "within",
-    )  # fmt: skip
+    """The Job of one attempt. Handlers may leave things on it for their hooks and probes."""
 
     def __init__(self, host: TaskHost, app: str, attempt: Attempt) -> None:
         self._host = host
@@ -71,7 +66,7 @@ class AttemptJob:
         self.attempt = attempt.attempt
         self.tries = attempt.tries
         self.epoch = attempt.epoch
-        self.log = AttemptLog(host)
+        self.log: JobLog = AttemptLog(host)
         self.within = False
         """True while its handler may be interrupted, which is at most once."""
         self.task: asyncio.Task[Any] | None = None
@@ -164,7 +159,7 @@ class Worker:
         run, terminate = self._runs.get(spec.name) or self._make(spec)
         if terminate is not None:
             job.on_terminate(functools.partial(terminate, job))
-        unwatch = self._watch(spec, body, job) if spec.probe is not None else None
+        unwatch = self._watch(spec, spec.probe, body, job) if spec.probe is not None else None
         try:
             self._job = job
             await self._host.begin(attempt)
@@ -187,16 +182,16 @@ class Worker:
     def _make(self, spec: TaskSpec) -> tuple[Run, Callable[[Job], object] | None]:
         handler: Any = spec.handler
         if inspect.isclass(handler):
-            made = handler()
+            made: Any = handler()
             run = made.run, getattr(made, "terminate", None)
         else:
             run = handler, None
         self._runs[spec.name] = run
         return run
 
-    def _watch(self, spec: TaskSpec, body: Any, job: AttemptJob) -> Callable[[], None]:
+    def _watch(self, spec: TaskSpec, probe: Probe, body: Any, job: AttemptJob) -> Callable[[], None]:
         every_s = min(PROBE_EVERY_S, (spec.stall_s or spec.lease_s) / PROBES_PER_STALL)
-        return self._host.watch(functools.partial(spec.probe, body, job), every_s)  # type: ignore[arg-type]
+        return self._host.watch(functools.partial(probe, body, job), every_s)
 
     async def _await(self, value: Awaitable[Any], job: AttemptJob) -> Any:
         """The outcome of an async handler. Tasks that it leaves behind in a loop of ours are cancelled."""
