@@ -1,0 +1,141 @@
+"""The client of a producing application: sends tasks and hears of their outcomes. Needs no handlers."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from holdfast.config import load
+from holdfast.core.task import Task
+from holdfast.tasks.outcome import Outcome
+from holdfast.tasks.producer import Brief, Order
+from holdfast.wiring import Services, make_producer
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """Sends the tasks of ``app``, for programs with an event loop; use it with ``async with``.
+
+    Services are found as a node finds them: in ``settings`` given here, the environment (``HOLDFAST_…``),
+    ``.env`` and ``holdfast.toml``.
+    """
+
+    def __init__(self, app: str, *, config: Path | None = None, **settings: Any) -> None:
+        self._services = Services(load(settings, config))
+        self._producer = make_producer(self._services, app)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Release connections."""
+        await self._services.close()
+
+    async def send(self, task_type: str, body: Any = None, **options: Any) -> str:
+        """Send a task; returns its trace. ``options`` are those of :class:`Order`."""
+        (trace,) = await self._producer.send([Order(task_type=task_type, body=body, **options)])
+        return trace
+
+    async def send_many(self, orders: Sequence[Order]) -> list[str]:
+        """Send tasks in as few calls as the queue allows; returns their traces, in order."""
+        return await self._producer.send(orders)
+
+    async def status(self, trace_id: str) -> Task | None:
+        """How a task stands; None for one that is not known (any more)."""
+        return await self._producer.status(trace_id)
+
+    async def wait(self, trace_id: str, timeout_s: float | None = None) -> Outcome:
+        """The outcome of a task once it has ended. Raises TimeoutError, OperationRefused (not known)."""
+        return await self._producer.wait(trace_id, timeout_s)
+
+    def briefs(self) -> AsyncIterator[Brief]:
+        """Outcomes as they come; each comes again unless its ``ack()`` is called."""
+        return self._producer.briefs()
+
+    async def cancel(self, trace_id: str, reason: str = "cancelled by its producer") -> Task | None:
+        """Have a task end; None for one not known."""
+        return await self._producer.cancel(trace_id, reason)
+
+
+class Client:
+    """The same for programs without an event loop; use it with ``with``. Any thread may call it."""
+
+    def __init__(self, app: str, *, config: Path | None = None, **settings: Any) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="holdfast-client", daemon=True)
+        self._thread.start()
+        try:
+            self._client = self._run(_make(app, config, settings))
+        except BaseException:
+            self._end()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release connections."""
+        if not self._loop.is_closed():
+            self._run(self._client.close())
+            self._end()
+
+    def send(self, task_type: str, body: Any = None, **options: Any) -> str:
+        """As :meth:`AsyncClient.send`."""
+        return self._run(self._client.send(task_type, body, **options))
+
+    def send_many(self, orders: Sequence[Order]) -> list[str]:
+        """As :meth:`AsyncClient.send_many`."""
+        return self._run(self._client.send_many(orders))
+
+    def status(self, trace_id: str) -> Task | None:
+        """As :meth:`AsyncClient.status`."""
+        return self._run(self._client.status(trace_id))
+
+    def wait(self, trace_id: str, timeout_s: float | None = None) -> Outcome:
+        """As :meth:`AsyncClient.wait`."""
+        return self._run(self._client.wait(trace_id, timeout_s))
+
+    def briefs(self) -> Iterator[Brief]:
+        """As :meth:`AsyncClient.briefs`."""
+        briefs = self._client.briefs()
+        try:
+            while True:
+                yield self._run(anext(briefs))  # type: ignore[arg-type]
+        finally:
+            self._run(briefs.aclose())  # type: ignore[attr-defined]
+
+    def cancel(self, trace_id: str, reason: str = "cancelled by its producer") -> Task | None:
+        """As :meth:`AsyncClient.cancel`."""
+        return self._run(self._client.cancel(trace_id, reason))
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise RuntimeError("the client is closed") from None
+
+    def _end(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def _make(app: str, config: Path | None, settings: dict[str, Any]) -> AsyncClient:
+    return AsyncClient(app, config=config, **settings)

@@ -1,0 +1,192 @@
+"""What a producer does with tasks: send them, hear of their outcomes, ask how they stand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.core.message import check_key
+from holdfast.core.task import Task
+from holdfast.errors import HoldfastError, InvalidMessage, OperationRefused
+from holdfast.ports.clock import Clock
+from holdfast.ports.queue import DeadLetter, Delivery, Outgoing, Queue
+from holdfast.ports.tasks import TaskStore
+from holdfast.tasks.body import body_of
+from holdfast.tasks.finisher import outcome_of
+from holdfast.tasks.names import brief_queue, deduplicated, task_queue
+from holdfast.tasks.outcome import Outcome
+from holdfast.tasks.wire import Envelope, Message, decode_brief, encode_task
+
+BRIEF_VISIBILITY_S = 60.0
+"""A brief that is not acknowledged comes again after so long."""
+
+ACK_LINGER_S = 0.2
+POLL_FIRST_S, POLL_MAX_S = 0.005, 0.5
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """A task to send.
+
+    ``body`` is a protobuf message, a text, or what JSON can hold. ``trace_id`` is made up if left out, or
+    follows from ``dedupe``: of the orders of one type with the same, only the first is run. The task may begin
+    after ``delay_s``. ``group`` is whose limits it counts against, such as a customer.
+    """
+
+    task_type: str
+    body: Any = None
+    trace_id: str = ""
+    dedupe: str = ""
+    group: str = ""
+    priority: int = 0
+    delay_s: float = 0.0
+
+
+class Brief(msgspec.Struct, frozen=True):
+    """An outcome that has come. Until ``ack`` is called it comes again."""
+
+    outcome: Outcome
+    ack: Callable[[], None]
+
+
+class Producer:
+    """Sends the tasks of ``app`` and receives their outcomes. ``queue`` opens a queue by name."""
+
+    def __init__(
+        self, app: str, queue: Callable[[str], Queue], store: TaskStore, clock: Clock, log: Any
+    ) -> None:
+        self._app = app
+        self._queue = queue
+        self._store = store
+        self._clock = clock
+        self._log = log
+        self._acked: list[str] = []
+        self._acking = asyncio.Event()
+
+    async def send(self, orders: Sequence[Order]) -> list[str]:
+        """Send tasks; returns their traces, in order. An order whose task (by its trace or dedupe key) has
+        begun or ended already is not sent again. Raises InvalidMessage before anything is sent."""
+        traces = [self._trace(order) for order in orders]
+        bodies = [self._encode(order, trace) for order, trace in zip(orders, traces, strict=True)]
+        standing = await self._store.queue(
+            [
+                Task(trace, order.task_type, group=order.group)
+                for order, trace in zip(orders, traces, strict=True)
+            ]
+        )
+        outgoing: dict[str, list[Outgoing]] = {}
+        for order, trace, body, task in zip(orders, traces, bodies, standing, strict=True):
+            if not task.epoch and not task.ended:  # else somebody has its message already
+                name = task_queue(self._app, order.task_type)
+                outgoing.setdefault(name, []).append(Outgoing(body, delay_s=order.delay_s, key=trace))
+        for name, messages in outgoing.items():
+            queue = self._queue(name)
+            for start in range(0, len(messages), queue.max_batch):
+                await queue.send(messages[start : start + queue.max_batch])
+        return traces
+
+    async def status(self, trace_id: str) -> Task | None:
+        """How a task stands; None for one that is not known (any more)."""
+        return await self._store.get(trace_id)
+
+    async def wait(self, trace_id: str, timeout_s: float | None = None) -> Outcome:
+        """The outcome of a task once it has ended. Raises TimeoutError, OperationRefused for a task that is
+        not known."""
+        deadline = None if timeout_s is None else self._clock.monotonic() + timeout_s
+        pause_s = POLL_FIRST_S
+        while True:
+            task = await self._store.get(trace_id)
+            if task is None:
+                raise OperationRefused(f"no task {trace_id!r} is known in app {self._app!r}")
+            if task.ended:
+                return outcome_of(self._app, task)
+            if deadline is not None and self._clock.monotonic() >= deadline:
+                raise TimeoutError(f"task {trace_id!r} is {task.state.value} after {timeout_s:g} s")
+            await self._clock.sleep(pause_s)
+            pause_s = min(POLL_MAX_S, 2 * pause_s)
+
+    async def briefs(self, wait_s: float = 20.0) -> AsyncIterator[Brief]:
+        """The outcomes of all tasks of the app, as they come. What several read is shared among them. An
+        outcome may come twice; those of one trace are the same, but for DUPLICATED ones."""
+        queue = self._queue(brief_queue(self._app))
+        holder = f"briefs-{self._clock.new_id()}"
+        acking = asyncio.ensure_future(self._acknowledge(queue))
+        try:
+            while True:
+                for delivery in await queue.receive(queue.max_batch, wait_s, BRIEF_VISIBILITY_S, holder):
+                    outcome = await self._read(queue, delivery)
+                    if outcome is not None:
+                        yield Brief(outcome, lambda receipt=delivery.receipt: self._ack(queue, receipt))  # type: ignore[misc]
+        finally:
+            acking.cancel()
+            await asyncio.wait((acking,))
+            await self._delete_acked(queue)
+
+    async def cancel(self, trace_id: str, reason: str) -> Task | None:
+        """Have a task end: at once if it waits, within seconds if it runs. None for one not known."""
+        return await self._store.cancel(trace_id, reason)
+
+    async def redrive(self, task_type: str, letters: Iterable[DeadLetter]) -> int:
+        """Send dead letters of one type to their queue again, each with all its tries; returns how many."""
+        queue = self._queue(task_queue(self._app, task_type))
+        chosen = list(letters)
+        for start in range(0, len(chosen), queue.max_batch):
+            some = chosen[start : start + queue.max_batch]
+            await self._store.reset([letter.key for letter in some if letter.key])
+            await queue.redrive([letter.id for letter in some])
+        return len(chosen)
+
+    def _trace(self, order: Order) -> str:
+        if order.trace_id:
+            return check_key(order.trace_id, "trace_id")
+        return deduplicated(order.task_type, order.dedupe) if order.dedupe else self._clock.new_id()
+
+    def _encode(self, order: Order, trace: str) -> bytes:
+        envelope = Envelope(
+            app=self._app,
+            trace_id=trace,
+            task_type=order.task_type,
+            group=order.group,
+            priority=order.priority,
+            sent_at=self._clock.wall(),
+        )
+        return encode_task(Message(envelope, body_of(order.body)))
+
+    async def _read(self, queue: Queue, delivery: Delivery) -> Outcome | None:
+        """What a brief says; one that says nothing is set aside."""
+        try:
+            return decode_brief(delivery.body)
+        except InvalidMessage as error:
+            self._log.warning("malformed brief", message=delivery.id, error=str(error))
+            letter = DeadLetter(
+                id=f"{brief_queue(self._app)}/{delivery.id}",
+                body=delivery.body,
+                reason=f"malformed: {error}",
+                attributes=delivery.attributes,
+            )
+            await queue.bury([letter])
+            await queue.delete([delivery.receipt])
+            return None
+
+    def _ack(self, queue: Queue, receipt: str) -> None:
+        self._acked.append(receipt)
+        self._acking.set()
+
+    async def _acknowledge(self, queue: Queue) -> None:
+        """Delete what is acknowledged, in company."""
+        while True:
+            await self._acking.wait()
+            if len(self._acked) < queue.max_batch:
+                await self._clock.sleep(ACK_LINGER_S)
+            self._acking.clear()
+            await self._delete_acked(queue)
+
+    async def _delete_acked(self, queue: Queue) -> None:
+        taken, self._acked = self._acked, []
+        for start in range(0, len(taken), queue.max_batch):
+            try:
+                await queue.delete(taken[start : start + queue.max_batch])
+            except HoldfastError as error:  # they come again
+                self._log.warning("could not acknowledge briefs", error=str(error))

@@ -1,0 +1,157 @@
+"""Tasks and briefs on the wire, and what an independent program makes of them."""
+
+import base64
+import json
+from pathlib import Path
+
+import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.wrappers_pb2 import StringValue
+from tests.tasks.plain import compile_proto, plain
+
+import holdfast.protocol
+from holdfast.core.task import State
+from holdfast.errors import InvalidMessage
+from holdfast.tasks.body import Body, body_of
+from holdfast.tasks.outcome import Outcome
+from holdfast.tasks.wire import (
+    Envelope,
+    Message,
+    Unreadable,
+    decode_brief,
+    decode_task,
+    encode_brief,
+    encode_task,
+)
+
+DEFAULT = Envelope(app="reports", trace_id="m-1", task_type="publish")
+SENT = Envelope(app="reports", trace_id="t-1", task_type="publish", group="c", priority=3, sent_at=1.5)
+OUTCOME = Outcome(
+    trace_id="t-1",
+    state=State.FAILED,
+    task_type="publish",
+    app="reports",
+    value={"rows": 3},
+    detail="no such table",
+    attempts=3,
+    started_at=10.25,
+    ended_at=11.5,
+    node="n1",
+    progress=0.5,
+    epoch=7,
+)
+
+
+def test_the_compiled_description_is_that_of_the_proto(tmp_path: Path) -> None:
+    folder = Path(holdfast.protocol.__file__).parent
+    root = folder.parents[1]
+    compile_proto(folder / "tasks.proto", f"--descriptor_set_out={tmp_path / 'set'}", root=root)
+    ours = FileDescriptorSet.FromString((folder / "tasks.binpb").read_bytes())
+    assert ours == FileDescriptorSet.FromString((tmp_path / "set").read_bytes())
+
+
+@pytest.mark.parametrize("value", ["text", {"a": [1, 2.5, None]}, 7, "", b"bytes that are text"])
+def test_a_task_comes_back_as_it_was_sent(value: object) -> None:
+    message = decode_task(encode_task(Message(SENT, body_of(value))), DEFAULT)
+    assert message.body == body_of(value)
+    assert (message.envelope.trace_id, message.envelope.group) == ("t-1", "c")
+    assert (message.envelope.priority, message.envelope.sent_at) == (3, 1.5)
+
+
+def test_plain_programs_read_our_tasks() -> None:
+    order = plain().Order(customer="acme", rows=7)
+    wire = plain().TaskMessage.FromString(base64.b64decode(encode_task(Message(SENT, body_of(order)))))
+    assert (wire.Envelop.App, wire.Envelop.TraceID, wire.Envelop.TaskType) == ("reports", "t-1", "publish")
+    unpacked = plain().Order()
+    assert wire.Body.Unpack(unpacked)
+    assert unpacked == order
+    text = plain().TaskMessage.FromString(base64.b64decode(encode_task(Message(SENT, body_of({"a": 1})))))
+    value = StringValue()
+    assert text.Body.Unpack(value)
+    assert json.loads(value.value) == {"a": 1}
+
+
+@pytest.mark.parametrize("encoded", [True, False])
+def test_we_read_tasks_of_plain_programs(encoded: bool) -> None:
+    wire = plain().TaskMessage()
+    wire.Envelop.App, wire.Envelop.TraceID, wire.Envelop.TaskType = "reports", "t-1", "publish"
+    wire.Body.Pack(plain().Order(customer="acme"))
+    data = wire.SerializeToString()
+    message = decode_task(base64.b64encode(data) if encoded else data, DEFAULT)
+    assert message.envelope.trace_id == "t-1"
+    assert message.body == Body(plain().Order(customer="acme").SerializeToString(), "plain.Order")
+
+
+def test_plain_programs_read_our_briefs_and_keep_what_they_do_not_know() -> None:
+    brief = plain().TaskBrief.FromString(base64.b64decode(encode_brief(SENT, OUTCOME)))
+    assert (brief.Envelop.TraceID, brief.Result) == ("t-1", plain().FAILED)
+    assert decode_brief(base64.b64encode(brief.SerializeToString())) == OUTCOME
+
+
+def test_we_read_briefs_of_plain_programs() -> None:
+    brief = plain().TaskBrief(Result=plain().SUCCEED)
+    brief.Envelop.App, brief.Envelop.TraceID = "reports", "t-1"
+    outcome = decode_brief(base64.b64encode(brief.SerializeToString()))
+    assert (outcome.trace_id, outcome.state, outcome.ok) == ("t-1", State.SUCCEED, True)
+
+
+def test_unknown_fields_of_an_envelope_come_back_in_the_brief() -> None:
+    newer = b"\xfa\x07\x03new"  # field 127, of a later version
+    envelope = (
+        plain().TaskEnvelop(App="reports", TraceID="t-1", TaskType="publish").SerializeToString() + newer
+    )
+    data = b"\x0a" + bytes([len(envelope)]) + envelope
+    message = decode_task(base64.b64encode(data), DEFAULT)
+    brief = plain().TaskBrief.FromString(base64.b64decode(encode_brief(message.envelope, OUTCOME)))
+    assert newer in brief.Envelop.SerializeToString()
+
+
+def test_json_comes_with_and_without_envelope() -> None:
+    said = {"Envelop": {"App": "reports", "TraceID": "t-9", "Group": "acme"}, "Body": {"rows": 3}}
+    message = decode_task(json.dumps(said).encode(), DEFAULT)
+    assert (message.envelope.trace_id, message.envelope.task_type) == ("t-9", "publish")
+    assert (message.envelope.group, json.loads(message.body.data)) == ("acme", {"rows": 3})
+    bare = decode_task(b'{"rows": 3}', DEFAULT)
+    assert (bare.envelope, bare.body) == (DEFAULT, Body(b'{"rows": 3}'))
+
+
+def test_text_reaches_a_handler_that_takes_text() -> None:
+    for text in (b"plain words", b"aGVsbG8=", b'{"not": "parsed"}', b"\xff\x00"):
+        assert decode_task(text, DEFAULT, text=True) == Message(DEFAULT, Body(text))
+    sent = encode_task(Message(SENT, body_of("words")))
+    assert decode_task(sent, DEFAULT, text=True).body == Body(b"words")
+
+
+@pytest.mark.parametrize(
+    "data, said",
+    [
+        (b"", "empty"),
+        (b"  ", "empty"),
+        (b"{", "begins as JSON"),
+        (b"[1]", "neither a TaskMessage"),
+        (b"no base64 at all", "neither a TaskMessage"),
+        (base64.b64encode(b"no protobuf"), "neither a TaskMessage"),
+        (base64.b64encode(b"\x0a\xff\xff"), "neither a TaskMessage"),
+        (b'{"Envelop": {"App": 7}}', "Envelop is wrong"),
+        (b'{"Envelop": {"TraceID": "\\u0000"}}', "TraceID"),
+        (b'{"Envelop": {"TraceID": "%s"}}' % (b"x" * 600), "TraceID"),
+    ],
+)
+def test_what_holds_no_task_is_refused_with_a_reason(data: bytes, said: str) -> None:
+    with pytest.raises(Unreadable, match=said) as caught:
+        decode_task(data, DEFAULT)
+    assert caught.value.envelope is None
+
+
+def test_a_task_of_another_app_is_refused_with_its_envelope() -> None:
+    other = Envelope(app="billing", trace_id="t-1", task_type="publish")
+    with pytest.raises(Unreadable, match="billing") as caught:
+        decode_task(encode_task(Message(other, Body(b""))), DEFAULT)
+    assert caught.value.envelope is not None
+    assert caught.value.envelope.trace_id == "t-1"
+
+
+@pytest.mark.parametrize("data", [b"%", base64.b64encode(b"\xff"), base64.b64encode(b""), b""])
+def test_what_is_no_brief_is_refused(data: bytes) -> None:
+    with pytest.raises(InvalidMessage):
+        decode_brief(data)
