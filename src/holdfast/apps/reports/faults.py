@@ -1,0 +1,21 @@
+"""What can be wrong with the data of a report. (A wrong order is an InvalidMessage that names its field.)"""
+
+from __future__ import annotations
+
+from holdfast.errors import HoldfastError
+
+
+class UnreadableSource(HoldfastError):
+    """A source is missing, damaged, or unlike the others of its table; the text names it and the column."""
+
+
+class UnwritableColumn(HoldfastError):
+    """A column's type or one of its values can't be written as ordered; ``column`` is its name in the source."""
+
+    def __init__(self, text: str, column: str) -> None:
+        super().__init__(text)
+        self.column = column
+
+
+class TooManyRows(HoldfastError):
+    """The result doesn't fit the format, and the order says to refuse it."""

@@ -1,0 +1,98 @@
+"""The remote names of a report's files.
+
+A template is text with fields: ``{customer}``, ``{report}``, ``{date}`` (``{date:%d.%m.%Y}`` as you like),
+``{part}`` (1, 2, … of files that were split; ``{part:03}``) and ``{{`` for a brace. ``/`` makes folders. A name
+can't leave the customer's root: neither the template nor what is filled in may go up, or hold characters that
+mean something to a server.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+import string
+import unicodedata
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
+
+from holdfast.errors import InvalidMessage
+
+if TYPE_CHECKING:
+    from holdfast.apps.reports.order import ReportOrder
+
+SEGMENT_BYTES_MAX = 255
+NAME_BYTES_MAX = 1024
+_FIELDS = frozenset({"customer", "report", "date", "part"})
+_DATE_SPEC = re.compile(r"(?:%[aAbBdjmyYGVuwUW%-]|[^%{}/\\])*")
+_PART_SPEC = re.compile(r"0?[1-9]?d?")
+_SOME_DAY = datetime.date(2024, 2, 29)
+
+
+def remote_name(order: ReportOrder, ordered_at: datetime.datetime, part: int = 1) -> str:
+    """The name of file ``part`` (from 1).
+
+    ``ordered_at`` (with a zone) gives the date if the order names none. A template without ``{part}`` gets
+    ``-2`` and so on before its suffix from the second file on. Raises InvalidMessage.
+    """
+    assert ordered_at.tzinfo is not None
+    day = order.date or ordered_at.astimezone(ZoneInfo(order.time_zone)).date()
+    name = _fill(order, day, part)
+    if fault := name_fault(name):
+        raise InvalidMessage(f"name: {name[:80]!r} {fault}", "name")
+    return name
+
+
+def name_fault(name: str) -> str:
+    """Why a remote name is refused; empty if it isn't."""
+    try:
+        encoded = name.encode()
+    except UnicodeEncodeError:
+        return "holds half a character (a lone surrogate)"
+    if not name:
+        return "is empty"
+    if name.startswith("/"):
+        return "is absolute; it is relative to the destination"
+    if bad := next((c for c in name if unicodedata.category(c) in ("Cc", "Zl", "Zp") or c == "\\"), ""):
+        return f"holds {bad!r}"
+    for segment in name.split("/"):
+        if segment in ("", ".", ".."):
+            return f"holds a folder named {segment!r}"
+        if segment != segment.strip(" "):
+            return "holds a folder or file whose name begins or ends with a space"
+        if len(segment.encode()) > SEGMENT_BYTES_MAX:
+            return f"holds a folder or file whose name is longer than {SEGMENT_BYTES_MAX} bytes"
+    if len(encoded) > NAME_BYTES_MAX:
+        return f"is longer than {NAME_BYTES_MAX} bytes"
+    return ""
+
+
+def template_fault(order: ReportOrder) -> str:
+    """Why the template makes no name; empty if it does."""
+    try:
+        fields = [(field, spec or "", how) for _, field, spec, how in string.Formatter().parse(order.name)]
+    except ValueError as error:
+        return f"{order.name[:80]!r} is no template ({error})"
+    for field, spec, how in fields:
+        if field is None:
+            continue
+        if field not in _FIELDS or how:
+            return f"{{{field}}} is no field; there are {', '.join(sorted(_FIELDS))}"
+        fits = {"date": _DATE_SPEC, "part": _PART_SPEC}.get(field, re.compile(""))
+        if not fits.fullmatch(spec):
+            return f"{{{field}:{spec}}}: {spec!r} is no way to write it"
+        value = getattr(order, field, None)
+        if isinstance(value, str) and ("/" in value or value in (".", "..")):
+            return f"{{{field}}} would be filled with {value!r}, which makes folders"
+    name = _fill(order, order.date or _SOME_DAY, 1)
+    fault = name_fault(name)
+    return fault and f"{name[:80]!r} {fault}"
+
+
+def _fill(order: ReportOrder, day: datetime.date, part: int) -> str:
+    template = order.name
+    if part > 1 and not any(field == "part" for _, field, _, _ in string.Formatter().parse(template)):
+        path = PurePosixPath(template)
+        stem, dot, suffixes = path.name.partition(".")
+        template = str(path.with_name(f"{stem}-{{part}}{dot}{suffixes}"))
+    return template.format(customer=order.customer, report=order.report, date=day, part=part)
