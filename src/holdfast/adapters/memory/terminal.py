@@ -1,0 +1,154 @@
+"""A simulated device: does one command at a time, and behaves as badly as it is told to.
+
+Pure: it takes a command and the time and says what it will say, and when. The same seed gives the same life.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from random import Random
+
+import msgspec
+
+from holdfast.errors import ConfigError
+
+MEMORY = 64
+"""Ids of commands that a device remembers, to answer old ones."""
+
+
+class Conduct(msgspec.Struct, frozen=True):
+    """How devices behave. Shares are from 0 to 1, and of commands unless said otherwise.
+
+    Attributes:
+        latency_s: the median time from a command to its answer.
+        spread: how far that varies: the sigma of a log-normal distribution, 0 for not at all.
+        loss: never heard.
+        answer_loss: done, but the answer never arrives.
+        duplicate: answered twice.
+        late, late_s: answered so much later.
+        garbage: answered with what nobody understands.
+        foreign: answered with the id of something else: an older command, or none that ever was.
+        silent: of the devices, those that never answer.
+        crash, crash_s: instead of doing it the device goes away for so long.
+        heartbeat_s: signs of life; 0 for none.
+    """
+
+    latency_s: float = 0.0
+    spread: float = 0.0
+    loss: float = 0.0
+    answer_loss: float = 0.0
+    duplicate: float = 0.0
+    late: float = 0.0
+    late_s: float = 15.0
+    garbage: float = 0.0
+    foreign: float = 0.0
+    silent: float = 0.0
+    crash: float = 0.0
+    crash_s: float = 5.0
+    heartbeat_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("loss", "answer_loss", "duplicate", "late", "garbage", "foreign", "silent", "crash"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"{name} is a share from 0 to 1, not {getattr(self, name)}")
+        for name in ("latency_s", "spread", "late_s", "crash_s", "heartbeat_s"):
+            if not getattr(self, name) >= 0:
+                raise ConfigError(f"{name} can't be below 0, but is {getattr(self, name)}")
+
+    @property
+    def perfect(self) -> bool:
+        """Nothing but prompt answers, one to each command."""
+        return msgspec.structs.replace(self, heartbeat_s=0.0, late_s=15.0, crash_s=5.0) == Conduct()
+
+
+class Saying(msgspec.Struct, frozen=True):
+    """What a device will say ``after_s`` from now: an answer to the command ``id``. ``last`` ends its work on
+    the command that it heard."""
+
+    after_s: float
+    id: str
+    payload: bytes
+    last: bool = False
+
+
+class Terminal:
+    """One device.
+
+    Args:
+        work: does what a command's payload says, and gives the answer's payload; it may be asked to do the
+            same again. Without it every command is a success.
+
+    Attributes:
+        heard, crowded: commands that came, and how many of them while it was still busy, which it drops.
+        at_once: the most that it had to do at any time.
+    """
+
+    def __init__(
+        self, device: str, conduct: Conduct, seed: str, work: Callable[[str, bytes], bytes] | None = None
+    ) -> None:
+        self.device = device
+        self.heard = 0
+        self.crowded = 0
+        self.at_once = 0
+        self._conduct = conduct
+        self._random = Random(f"{seed}/{device}")  # noqa: S311 (to play, not to hide)
+        self._work = work or _success
+        self._silent = self._random.random() < conduct.silent
+        self._busy = False
+        self._away_until = -math.inf
+        self._old: list[str] = []
+
+    def away(self, now: float) -> bool:
+        """Whether it is switched off: it hears and says nothing."""
+        return now < self._away_until
+
+    def hear(self, command: str, payload: bytes, now: float) -> list[Saying]:
+        """What it will say to a command with the id ``command``."""
+        conduct, chance = self._conduct, self._random.random
+        if self.away(now) or chance() < conduct.loss:
+            return []
+        self.heard += 1
+        self.at_once = max(self.at_once, 1 + self._busy)
+        if self._busy:
+            self.crowded += 1
+            return []
+        if chance() < conduct.crash:
+            self._away_until = now + conduct.crash_s
+            return []
+        answer = self._work(command, payload)
+        self._remember(command)
+        if self._silent or chance() < conduct.answer_loss:
+            return []
+        after_s = self._latency_s()
+        if chance() < conduct.late:
+            return [Saying(after_s + conduct.late_s, command, answer)]
+        said = [Saying(after_s, command, answer, last=True)]
+        if chance() < conduct.garbage:
+            said = [Saying(after_s, "", self._random.randbytes(40), last=True)]
+        elif chance() < conduct.foreign:
+            strange = self._random.choice([*self._old[:-1], "0.0.0"])
+            said = [Saying(after_s, strange, answer, last=True)]
+        elif chance() < conduct.duplicate:
+            said.append(Saying(after_s + self._latency_s(), command, answer))
+        self._busy = True
+        return said
+
+    def said(self, saying: Saying) -> None:
+        """It has said so, or is away by now."""
+        if saying.last:
+            self._busy = False
+
+    def _latency_s(self) -> float:
+        latency_s = self._conduct.latency_s
+        if latency_s and self._conduct.spread:
+            latency_s *= self._random.lognormvariate(0.0, self._conduct.spread)
+        return latency_s
+
+    def _remember(self, command: str) -> None:
+        self._old.append(command)
+        del self._old[:-MEMORY]
+
+
+def _success(command: str, payload: bytes) -> bytes:
+    return msgspec.json.encode({"messageId": command, "code": 200})
