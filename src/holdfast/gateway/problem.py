@@ -13,6 +13,7 @@ from holdfast.errors import (
     HoldfastError,
     InvalidMessage,
     NotOwner,
+    OperationRefused,
     OutcomeUnknown,
     Retry,
     SetAside,
@@ -57,6 +58,8 @@ def of(error: HoldfastError) -> Problem:
             return Problem("urn:holdfast:not-owner", "Another node owns the stream", 421, detail)
         case Busy():
             return Problem("urn:holdfast:busy", "The stream takes no more for the moment", 429, detail)
+        case OperationRefused():
+            return Problem("urn:holdfast:refused", "It makes no sense as things stand", 409, detail)
         case InvalidMessage():
             return Problem("urn:holdfast:invalid", "The request can't be understood", 400, detail)
         case TooLarge():

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from itertools import zip_longest
 from typing import Any, TypeVar
 
 import msgspec
@@ -20,7 +22,7 @@ from holdfast.runtime.limits import Limits
 from holdfast.runtime.service import Tasks
 from holdfast.runtime.stats import Stats
 from holdfast.tasks.hand import InHand
-from holdfast.tasks.outcome import Outcome
+from holdfast.tasks.outcome import Outcome, outcome_of
 from holdfast.tasks.wire import encode_brief
 
 T = TypeVar("T")
@@ -127,8 +129,8 @@ class Finisher:
 
     async def _store_all(self, taken: Sequence[tuple[InHand, End, Letter | None]]) -> None:
         ends = [end for _, end, _ in taken]
-        answers = await self._insist("the task store", lambda: self._store.end(ends))
-        for (item, _, letter), answer in zip(taken, answers or [None] * len(taken), strict=True):
+        answers = await self._insist("the task store", lambda: self._store.end(ends)) or []
+        for (item, _, letter), answer in zip_longest(taken, answers):
             if isinstance(answer, Task):
                 item.outcome_known()
                 self._count(answer)
@@ -174,9 +176,7 @@ class Finisher:
             self._stats.tasks_duplicated += done.outcome.state is State.DUPLICATED
             letters = (done.letter,) if done.letter else ()
             self._keepers(item.queue).settle(
-                Settlement(
-                    f"{item.type}/{item.trace}", letters, (item.held,), lambda item=item: self._gone(item)
-                )
+                Settlement(f"{item.type}/{item.trace}", letters, (item.held,), partial(self._gone, item))
             )
         told = [(done.item.trace, done.outcome.epoch) for done in taken if done.first]
         if told:
@@ -217,24 +217,6 @@ class Finisher:
                 failures += 1
                 self._log.warning(f"{what} does not answer", error=str(error))
             await self._clock.sleep(self._limits.retry.delay_s(failures, self._clock.random()))
-
-
-def outcome_of(app: str, task: Task) -> Outcome:
-    """What the producer hears of a task that has ended."""
-    return Outcome(
-        trace_id=task.trace,
-        state=task.state,
-        task_type=task.type,
-        app=app,
-        value=msgspec.json.decode(task.result) if task.result else None,
-        detail=task.detail,
-        attempts=task.attempts,
-        started_at=task.started_at,
-        ended_at=task.ended_at,
-        node=task.node,
-        progress=task.progress,
-        epoch=task.epoch,
-    )
 
 
 def letter_of(item: InHand, task: Task) -> Letter | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.task import State
+from holdfast.core.task import State, Task
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,3 +35,26 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     def ok(self) -> bool:
         """True if it succeeded."""
         return self.state is State.SUCCEED
+
+
+def outcome_of(app: str, task: Task) -> Outcome:
+    """What the producer hears of a task that has ended."""
+    return Outcome(
+        trace_id=task.trace,
+        state=task.state,
+        task_type=task.type,
+        app=app,
+        value=value_of(task),
+        detail=task.detail,
+        attempts=task.attempts,
+        started_at=task.started_at,
+        ended_at=task.ended_at,
+        node=task.node,
+        progress=task.progress,
+        epoch=task.epoch,
+    )
+
+
+def value_of(task: Task) -> Any:
+    """What the handler returned, None for nothing."""
+    return msgspec.json.decode(task.result) if task.result else None

@@ -15,9 +15,8 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.queue import DeadLetter, Delivery, Outgoing, Queue
 from holdfast.ports.tasks import TaskStore
 from holdfast.tasks.body import body_of
-from holdfast.tasks.finisher import outcome_of
 from holdfast.tasks.names import brief_queue, deduplicated, task_queue
-from holdfast.tasks.outcome import Outcome
+from holdfast.tasks.outcome import Outcome, outcome_of
 from holdfast.tasks.wire import Envelope, Message, decode_brief, encode_task
 
 BRIEF_VISIBILITY_S = 60.0
@@ -127,6 +126,20 @@ class Producer:
     async def cancel(self, trace_id: str, reason: str) -> Task | None:
         """Have a task end: at once if it waits, within seconds if it runs. None for one not known."""
         return await self._store.cancel(trace_id, reason)
+
+    async def retry(self, task: Task) -> None:
+        """Run a task anew that lies with the dead letters. Raises OperationRefused if it doesn't."""
+        queue = self._queue(task_queue(self._app, task.type))
+        letters = await queue.dead_letters(1, key=task.trace)
+        if not letters:
+            raise OperationRefused(
+                f"task {task.trace!r} is {task.state.value}, and no dead letter holds it; send it with its body"
+            )
+        await self.redrive(task.type, letters)
+
+    async def reset(self, trace_id: str) -> None:
+        """Forget how a task ended, so that the next message with its trace runs."""
+        await self._store.reset([trace_id])
 
     async def redrive(self, task_type: str, letters: Iterable[DeadLetter]) -> int:
         """Send dead letters of one type to their queue again, each with all its tries; returns how many."""

@@ -57,7 +57,7 @@ DRAIN, LAPSED, REISSUE = (
 
 class TaskWork:
     """The tasks of one app on one node. ``queues`` holds a queue for each declared type, ``briefs`` is where
-    outcomes go. ``permits`` says how many may run here, where the app has a limit; else it is ``slots_max``."""
+    outcomes go. At most ``slots_max`` run at once, and no more than ``permits`` grants."""
 
     def __init__(
         self,

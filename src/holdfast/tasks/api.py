@@ -1,0 +1,195 @@
+"""A node's ``/v1/tasks``: send a task, ask how it stands, have it end or tried again."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Awaitable, Callable
+from importlib.resources import files
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+from aiohttp import web
+
+from holdfast.core.message import check_key
+from holdfast.core.task import State, Task
+from holdfast.errors import HoldfastError, InvalidMessage
+from holdfast.gateway import problem
+from holdfast.gateway.door import read_body, slow_body
+from holdfast.gateway.problem import Refused
+from holdfast.ports.clock import Clock
+from holdfast.tasks.outcome import value_of
+from holdfast.tasks.producer import Order, Producer
+
+PATH = "/v1/tasks"
+BODY_S = 30.0
+"""How long a request's body may take to come."""
+
+
+class Asked(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of ``POST /v1/tasks``: a task to send, or by ``trace_id`` alone one to try again."""
+
+    task_type: str = ""
+    body: msgspec.Raw = msgspec.Raw(b"null")
+    trace_id: str = ""
+    group: str = ""
+    priority: int = 0
+    delay_s: float = 0.0
+
+
+class Standing(msgspec.Struct):
+    """How a task stands, as the API tells it."""
+
+    trace_id: str
+    task_type: str
+    state: State
+    attempts: int
+    progress: float
+    note: str
+    node: str
+    group: str
+    value: Any
+    detail: str
+    queued_at: float
+    started_at: float
+    ended_at: float
+
+
+_asked = msgspec.json.Decoder(Asked)
+
+
+class TaskApi:
+    """Requests about the tasks of one app. ``stop_here`` ends a task that runs on this node at once."""
+
+    def __init__(
+        self,
+        types: Callable[[], list[str]],
+        producer: Producer,
+        clock: Clock,
+        *,
+        stop_here: Callable[[str, str], bool],
+        max_body_bytes: int,
+        secret: str | None = None,
+    ) -> None:
+        self._types = types
+        self._producer = producer
+        self._clock = clock
+        self._stop_here = stop_here
+        self._max_body_bytes = max_body_bytes
+        self._authorization = f"Bearer {secret}".encode() if secret else b""
+
+    def routes(self) -> list[web.AbstractRouteDef]:
+        """What the node's server serves."""
+        page = files(__package__).joinpath("openapi.json").read_bytes()
+
+        async def describe(request: web.Request) -> web.Response:
+            return web.Response(body=page, content_type="application/json")
+
+        return [
+            web.post(PATH, self._guarded(self._on_send)),
+            web.get(f"{PATH}/{{trace}}", self._guarded(self._on_status)),
+            web.post(f"{PATH}/{{trace}}/cancel", self._guarded(self._on_cancel)),
+            web.get("/v1/openapi.json", describe),
+        ]
+
+    def _guarded(
+        self, handle: Callable[[web.Request], Awaitable[web.Response]]
+    ) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def guarded(request: web.Request) -> web.Response:
+            try:
+                given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
+                if self._authorization and not hmac.compare_digest(given, self._authorization):
+                    raise Refused(401, "unauthorized", "Who are you?", "the secret is missing or wrong")
+                return await handle(request)
+            except HoldfastError as error:
+                return problem.response(error)
+
+        return guarded
+
+    async def _on_send(self, request: web.Request) -> web.Response:
+        asked = await self._read(request)
+        known = await self._producer.status(asked.trace_id) if asked.trace_id else None
+        if known is not None and known.state is State.RUNNING and known.until > self._clock.wall():
+            raise Refused(409, "running", "It is running", f"task {known.trace!r} runs on node {known.node}")
+        if known is not None and not asked.task_type:
+            await self._producer.retry(known)
+            return _answer({"trace_id": known.trace}, 202)
+        if asked.task_type not in self._types():
+            names = ", ".join(self._types())
+            raise Refused(
+                404,
+                "no-task-type",
+                "No such task type",
+                f"field 'task_type' is {asked.task_type!r}; it is one of: {names}",
+            )
+        if known is not None:
+            await self._producer.reset(known.trace)
+        order = Order(
+            task_type=asked.task_type,
+            body=msgspec.json.decode(asked.body),
+            trace_id=asked.trace_id,
+            group=asked.group,
+            priority=asked.priority,
+            delay_s=asked.delay_s,
+        )
+        (trace,) = await self._producer.send([order])
+        return _answer({"trace_id": trace}, 202, {"Location": f"{PATH}/{trace}"})
+
+    async def _read(self, request: web.Request) -> Asked:
+        try:
+            async with asyncio.timeout(BODY_S):
+                data = await read_body(request, self._max_body_bytes)
+        except TimeoutError:
+            raise slow_body() from None
+        try:
+            asked = _asked.decode(data)
+        except msgspec.DecodeError as error:
+            raise InvalidMessage(f"the body must be a JSON object with a task to send: {error}") from None
+        if not asked.delay_s >= 0:
+            raise InvalidMessage("field 'delay_s' must not be negative", "delay_s")
+        return asked
+
+    async def _on_status(self, request: web.Request) -> web.Response:
+        return _answer(shown(await self._known(request)))
+
+    async def _on_cancel(self, request: web.Request) -> web.Response:
+        task = await self._known(request)
+        if task.ended:
+            raise Refused(409, "ended", "It has ended", f"task {task.trace!r} is {task.state.value} already")
+        why = request.query.get("reason", "") or "over HTTP"
+        cancelled = await self._producer.cancel(task.trace, why)
+        self._stop_here(task.trace, why)
+        return _answer(shown(cancelled or task), 202)
+
+    async def _known(self, request: web.Request) -> Task:
+        trace = check_key(unquote(request.match_info["trace"]), "trace")
+        task = await self._producer.status(trace)
+        if task is None:
+            raise Refused(404, "no-task", "No such task", f"no task {trace!r} is known, or not any more")
+        return task
+
+
+def shown(task: Task) -> Standing:
+    """A task as the API and the command line tell it."""
+    return Standing(
+        trace_id=task.trace,
+        task_type=task.type,
+        state=task.state,
+        attempts=task.attempts,
+        progress=task.progress,
+        note=task.note,
+        node=task.node,
+        group=task.group,
+        value=value_of(task),
+        detail=task.detail,
+        queued_at=task.queued_at,
+        started_at=task.started_at,
+        ended_at=task.ended_at,
+    )
+
+
+def _answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    return web.Response(
+        body=msgspec.json.encode(value), status=status, content_type="application/json", headers=headers
+    )
