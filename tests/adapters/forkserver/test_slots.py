@@ -308,7 +308,7 @@ async def test_slots_survive_the_loss_of_their_maker(make: Make, fifo: Path) -> 
 async def test_nobody_waits_for_a_process_that_cannot_be_killed_now(
     make: Make, fifo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.adapters.forkserver.slots.KILL_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("holdfast.adapters.forkserver.process.KILL_TIMEOUT_S", 0.1)
     slot = await opened(make())
     call = run(slot, do="spin", tell=str(fifo))
     pids = await told(fifo)

@@ -11,6 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -28,12 +29,51 @@ READ_BYTES = 1 << 18
 _decode = msgspec.msgpack.Decoder(wire.Request, strict=False).decode
 
 
+class Line:
+    """The connection to the node. Threads may share it."""
+
+    def __init__(self, peer: socket.socket) -> None:
+        self.peer = peer
+        self._sending = threading.Lock()
+
+    def send(self, message: msgspec.Struct) -> None:
+        """Say something to the node."""
+        data = wire.frame(message)
+        with self._sending:
+            self.peer.sendall(data)
+
+
+def set_up(line: Line, stacks: int, start: wire.Start) -> None:
+    """What every slot's process does first. Stacks go to the descriptor ``stacks``, on a fatal signal or on
+    demand."""
+    lifeline.defer_signals()
+    lifeline.limit_memory(start.memory_bytes)
+    lifeline.end_with(line.peer)
+    faulthandler.enable(stacks)
+    # Chained to the default action, the death of the process is the sign that the dump is complete.
+    faulthandler.register(DUMP_SIGNAL, stacks, chain=True)
+
+
+def make_worker(line: Line, start: wire.Start, host: object) -> Any:
+    """The worker for a host; None if it can't be made, which the node is told. It hears when one is ready."""
+    try:
+        module, _, name = start.factory.partition(":")
+        worker = getattr(importlib.import_module(module), name)(host, *start.args)
+    except ConfigError as error:
+        line.send(wire.Ready(os.getpid(), str(error)))
+        return None
+    except BaseException:  # noqa: BLE001 - whatever an import does, the node must hear of it
+        line.send(wire.Ready(os.getpid(), traceback.format_exc()))
+        return None
+    line.send(wire.Ready(os.getpid()))
+    return worker
+
+
 class ChildHost:
     """The worker's host in a process of its own."""
 
-    def __init__(self, peer: socket.socket) -> None:
-        self._peer = peer
-        self._sending = threading.Lock()
+    def __init__(self, line: Line) -> None:
+        self._line = line
         self._told_at = 0.0
 
     def now(self) -> float:
@@ -43,7 +83,7 @@ class ChildHost:
         now = time.monotonic()
         if now - self._told_at >= TELL_EVERY_S:
             self._told_at = now
-            self.send(wire.Progress(note.encode("utf-8", "replace").decode()))
+            self._line.send(wire.Noted(note.encode("utf-8", "replace").decode()))
 
     async def begin(self, stream: str, key: str, work: Work) -> None:
         self.progress()
@@ -52,40 +92,20 @@ class ChildHost:
         pass
 
     def tell_models(self, loading: str, loaded: Sequence[str]) -> None:
-        self.send(wire.Models(loading, list(loaded)))
-
-    def send(self, message: wire.Answer) -> None:
-        data = wire.frame(message)
-        with self._sending:
-            self._peer.sendall(data)
+        self._line.send(wire.Models(loading, list(loaded)))
 
 
-def main(peer: socket.socket, stacks: int, start: wire.Start) -> int:
-    """Answer calls from ``peer`` until it closes; returns the exit code.
-
-    Stacks go to the descriptor ``stacks``, on a fatal signal or on demand.
-    """
-    lifeline.defer_signals()
-    lifeline.limit_memory(start.memory_bytes)
-    lifeline.end_with(peer)
-    faulthandler.enable(stacks)
-    # Chained to the default action, the death of the process is the sign that the dump is complete.
-    faulthandler.register(DUMP_SIGNAL, stacks, chain=True)
-    host = ChildHost(peer)
-    try:
-        module, _, name = start.factory.partition(":")
-        worker: Worker = getattr(importlib.import_module(module), name)(host, *start.args)
-    except ConfigError as error:
-        host.send(wire.Ready(os.getpid(), str(error)))
+def main(fds: Sequence[int], start: wire.Start) -> int:
+    """Answer the calls that come from the node until it hangs up; returns the exit code."""
+    line = Line(socket.socket(fileno=fds[0]))
+    set_up(line, fds[1], start)
+    worker: Worker | None = make_worker(line, start, ChildHost(line))
+    if worker is None:
         return 1
-    except BaseException:  # noqa: BLE001 - whatever an import does, the node must hear of it
-        host.send(wire.Ready(os.getpid(), traceback.format_exc()))
-        return 1
-    host.send(wire.Ready(os.getpid()))
     splitter = wire.Splitter()
-    while data := peer.recv(READ_BYTES):
+    while data := line.peer.recv(READ_BYTES):
         for payload in splitter.feed(data):
-            host.send(_answer(worker, _decode(payload)))
+            line.send(_answer(worker, _decode(payload)))
     drive(worker.stop())
     return 0
 

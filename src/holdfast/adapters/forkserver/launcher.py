@@ -50,12 +50,16 @@ class ForkServer:
         self._open = True
 
     def spawn(self, name: str, fds: Sequence[int]) -> None:
-        """Fork a slot that gets copies of ``fds``: its socket and its pipe for stacks."""
+        """Fork a slot that gets copies of ``fds``, as ``wire.Spawn`` has them."""
         self._send(wire.Spawn(name), fds)
 
     def signal(self, name: str, number: signal.Signals, *, group: bool = False) -> None:
         """Signal a slot, or all of its group. Does nothing for one that has ended."""
         self._send(wire.Signal(name, number, group))
+
+    def lease(self, name: str, seconds: float | None) -> None:
+        """Have a slot killed so many seconds from now, even if this process doesn't run then; None: never."""
+        self._send(wire.Lease(name, seconds))
 
     def abort(self) -> None:
         """End a server that is stuck in an import; its stack goes to the log."""

@@ -60,12 +60,20 @@ def defer_signals() -> None:
 
 def limit_memory(size_bytes: int) -> None:
     """Make allocations past ``size_bytes`` fail, and this process the first to go where memory runs out."""
-    if size_bytes and LINUX:
-        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-        size_bytes = size_bytes if hard == resource.RLIM_INFINITY else min(size_bytes, hard)
-        resource.setrlimit(resource.RLIMIT_DATA, (size_bytes, hard))
+    if size_bytes:
+        limit_allocation(size_bytes)
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE_ADJ), encoding="ascii")
+
+
+def limit_allocation(size_bytes: int) -> None:
+    """On Linux, make allocations past ``size_bytes`` fail; 0 for no limit. May be changed at any time."""
+    if LINUX:
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        soft = size_bytes or hard
+        if hard != resource.RLIM_INFINITY:
+            soft = min(soft, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def _prctl(option: int, value: int) -> None:

@@ -15,14 +15,19 @@ import select
 import signal
 import socket
 import sys
+import time
 import traceback
 import warnings
 
 import msgspec
 
-from holdfast.adapters.forkserver import child, lifeline, wire
+from holdfast.adapters.forkserver import child, lifeline, task_child, wire
 
 _decode = msgspec.msgpack.Decoder(wire.Order).decode
+
+FDS_MAX = 4
+LOOK_S = 1.0
+"""How often leases are looked at: what is suspended and resumed wakes no sooner by itself."""
 
 
 def main(control_fd: int) -> None:
@@ -49,6 +54,7 @@ class Server:
         self._control = control
         self._start = start
         self._pids: dict[str, int] = {}
+        self._leases: dict[str, float] = {}
         self._bell, self._ringer = socket.socketpair()
 
     def serve(self) -> None:
@@ -61,7 +67,7 @@ class Server:
         gc.collect()
         gc.freeze()  # or the collector would touch, and so copy, every page that slots share
         while True:
-            ready = select.select([self._control, self._bell], [], [])[0]
+            ready = select.select([self._control, self._bell], [], [], self._kill_lapsed())[0]
             if self._bell in ready:
                 self._bell.recv(4096)
                 self._reap()
@@ -82,7 +88,21 @@ class Server:
                 pid = self._pids.get(name)
                 if pid is not None:
                     (_signal_group if group else os.kill)(pid, number)
+            case wire.Lease(name, seconds):
+                self._leases.pop(name, None)
+                if seconds is not None and name in self._pids:
+                    self._leases[name] = _now() + seconds
         return True
+
+    def _kill_lapsed(self) -> float | None:
+        """Kill what outlived its lease; returns when to look again."""
+        if not self._leases:
+            return None
+        now = _now()
+        for name in [name for name, until in self._leases.items() if until <= now]:
+            del self._leases[name]
+            _signal_group(self._pids[name], signal.SIGKILL)
+        return min([LOOK_S, *(until - now for until in self._leases.values())])
 
     def _spawn(self, name: str, fds: list[int]) -> None:
         server = os.getpid()
@@ -108,7 +128,7 @@ class Server:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for sock in (self._control, self._bell, self._ringer):
                 sock.close()
-            code = child.main(socket.socket(fileno=fds[0]), fds[1], self._start)
+            code = (task_child if self._start.tasks else child).main(fds, self._start)
         except ConnectionError:
             pass  # the node is gone, and with it whoever could want to hear of this
         except BaseException:  # noqa: BLE001 - nothing may return into the server's own loop
@@ -128,11 +148,17 @@ class Server:
                 if pid in names:  # else an orphan of some slot
                     _signal_group(pid, signal.SIGKILL)
                     del self._pids[names[pid]]
+                    self._leases.pop(names[pid], None)
                     self._tell(wire.Exited(names[pid], os.waitstatus_to_exitcode(status)))
 
     def _tell(self, event: wire.Event) -> None:
         with contextlib.suppress(OSError):
             self._control.sendall(wire.frame(event))
+
+
+def _now() -> float:
+    """Monotonic time that counts suspension, where there is such a clock."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def _signal_group(pid: int, number: int) -> None:
@@ -142,7 +168,7 @@ def _signal_group(pid: int, number: int) -> None:
 
 def _receive(control: socket.socket) -> tuple[bytes, list[int]]:
     """One frame's payload and the descriptors that came along; an empty payload at the end."""
-    header, fds, _, _ = socket.recv_fds(control, wire.HEADER.size, 2, socket.MSG_WAITALL)
+    header, fds, _, _ = socket.recv_fds(control, wire.HEADER.size, FDS_MAX, socket.MSG_WAITALL)
     for fd in fds:
         os.set_inheritable(fd, False)
     if len(header) < wire.HEADER.size:

@@ -7,6 +7,7 @@ import struct
 import msgspec
 
 from holdfast.ports.slots import Ran, Work
+from holdfast.ports.task_slots import Attempt, Progress, Sign, Tried
 
 HEADER = struct.Struct("!I")
 
@@ -19,10 +20,12 @@ class Start(msgspec.Struct, frozen=True, array_like=True):
     factory: str
     args: list[str]
     memory_bytes: int
+    tasks: bool = False
 
 
 class Spawn(msgspec.Struct, frozen=True, array_like=True, tag=0):
-    """To the fork server: a new slot. Two descriptors come along: its socket and a pipe for its stacks."""
+    """To the fork server: a new slot. Its descriptors come along: a socket and a pipe for its stacks; for
+    tasks also its tray and a pipe for its output."""
 
     name: str
 
@@ -33,6 +36,14 @@ class Signal(msgspec.Struct, frozen=True, array_like=True, tag=1):
     name: str
     number: int
     group: bool
+
+
+class Lease(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """To the fork server: kill the slot and its descendants so many seconds from now, unless this is said
+    again before; None: never."""
+
+    name: str
+    seconds: float | None
 
 
 class Spawned(msgspec.Struct, frozen=True, array_like=True, tag=0):
@@ -82,8 +93,8 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, tag=0):
     error: str = ""
 
 
-class Progress(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """From a slot, at any time."""
+class Noted(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """From a slot for streams, at any time: it advances."""
 
     note: str
 
@@ -109,10 +120,49 @@ class Models(msgspec.Struct, frozen=True, array_like=True, tag=4):
     loaded: list[str]
 
 
-Order = Spawn | Signal
+class Offer(msgspec.Struct, frozen=True, array_like=True):
+    """In a slot's tray: an attempt. Where its body is ``attached``, the descriptor of a file that holds it comes
+    along."""
+
+    number: int
+    attempt: Attempt
+    attached: bool = False
+
+
+class Cancel(msgspec.Struct, frozen=True, array_like=True):
+    """To a slot for tasks: an attempt is to end."""
+
+    number: int
+    reason: str
+
+
+class Told(msgspec.Struct, frozen=True, array_like=True, tag=5):
+    """From a slot for tasks: an attempt has ended."""
+
+    number: int
+    tried: Tried
+
+
+class Advanced(msgspec.Struct, frozen=True, array_like=True, tag=6):
+    """From a slot for tasks, at any time."""
+
+    sign: Sign
+    progress: Progress
+
+
+class Said(msgspec.Struct, frozen=True, array_like=True, tag=7):
+    """From a slot for tasks, at any time: a line for the log."""
+
+    level: str
+    event: str
+    values: dict[str, str | int | float | bool | None]
+
+
+Order = Spawn | Signal | Lease
 Event = Spawned | Exited
 Request = Open | Run | Close
-Answer = Ready | Progress | Opened | Done | Models
+Answer = Ready | Noted | Opened | Done | Models
+TaskAnswer = Ready | Told | Advanced | Said
 
 _encoder = msgspec.msgpack.Encoder()
 
