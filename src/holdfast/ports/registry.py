@@ -34,13 +34,14 @@ class Registry(Protocol):
         None if another version stands. Raises TooLarge."""
 
     async def drop(self, name: str, expect: int) -> bool:
-        """Remove a document if its version is ``expect``."""
+        """Remove a document if its version is ``expect``; False if another stands, or none."""
 
     async def list(self, prefix: str) -> list[Document]:
         """All documents whose names begin so, in order of name."""
 
     async def changed(self, name: str, version: int, wait_s: float) -> Document | None:
-        """The document once its version is another than ``version``, or as it stands after ``wait_s``."""
+        """The document once its version is another than ``version`` (0: there is none), or as it stands after
+        ``wait_s``."""
 
     async def close(self) -> None:
         """Release connections. Waiting calls end with what stands."""

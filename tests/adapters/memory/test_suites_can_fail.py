@@ -3,19 +3,30 @@
 import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
 from holdfast.adapters.memory.coordinator import MemoryCoordinator
 from holdfast.adapters.memory.queue import MemoryQueue
+from holdfast.adapters.memory.registry import MemoryRegistry
 from holdfast.adapters.memory.state import MemoryState
+from holdfast.adapters.memory.tasks import MemoryTasks
 from holdfast.core import ledger
+from holdfast.core import task as rules
 from holdfast.ports.clock import Clock
-from holdfast.testing.conformance import CoordinatorConformance, QueueConformance, StateConformance
+from holdfast.testing.conformance import (
+    CoordinatorConformance,
+    QueueConformance,
+    RegistryConformance,
+    StateConformance,
+    TasksConformance,
+)
 
 Test = Callable[..., Awaitable[None]]
 
 QUEUE, COORDINATOR, STATE = QueueConformance(), CoordinatorConformance(), StateConformance()
+TASKS, REGISTRY = TasksConformance(), RegistryConformance()
 
 
 def nothing(*args: Any) -> None:
@@ -36,6 +47,10 @@ def any_claim(self: MemoryCoordinator, claim: Any) -> bool:
 
 def any_checkpoint(standing: Any, *args: Any) -> Any:
     return standing
+
+
+def any_version(*args: Any) -> Any:
+    return ANY
 
 
 # What is switched off, with what in its place, and which test must notice.
@@ -61,6 +76,20 @@ STATE_CASES = [
     ("_guard_number", nothing, STATE.test_an_old_commit_after_the_next_is_refused),
     ("_guard_number", nothing, STATE.test_of_several_next_commits_one_happens),
     ("is_repeat", never, STATE.test_many_repeats_at_once_apply_once),
+]
+
+TASKS_CASES = [
+    ("_guard", any_checkpoint, TASKS.test_a_lapsed_attempt_is_taken_over_and_fenced),
+    ("_guard", any_checkpoint, TASKS.test_one_of_many_ends_wins),
+    ("_guard", any_checkpoint, TASKS.test_batches_go_in_order_and_one_refusal_harms_no_other),
+    ("expired", always, TASKS.test_expiry),
+    ("ENDED", frozenset(), TASKS.test_asking_again_gets_the_same_answer),
+]
+
+REGISTRY_CASES = [
+    ("_version", any_version, REGISTRY.test_another_version_refuses_a_write),
+    ("_version", any_version, REGISTRY.test_of_several_writes_one_happens),
+    ("_version", any_version, REGISTRY.test_no_write_of_many_is_lost),
 ]
 
 
@@ -104,3 +133,21 @@ async def test_the_state_suite_can_fail(
     state = MemoryState(clock)
     monkeypatch.setattr(ledger, rule, instead)
     await fails(call(test, state))
+
+
+@pytest.mark.parametrize("rule,instead,test", TASKS_CASES, ids=name)
+async def test_the_tasks_suite_can_fail(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, rule: str, instead: object, test: Test
+) -> None:
+    tasks = MemoryTasks(clock)
+    monkeypatch.setattr(rules, rule, instead)
+    await fails(call(test, tasks))
+
+
+@pytest.mark.parametrize("rule,instead,test", REGISTRY_CASES, ids=name)
+async def test_the_registry_suite_can_fail(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, rule: str, instead: object, test: Test
+) -> None:
+    registry = MemoryRegistry(clock)
+    monkeypatch.setattr(MemoryRegistry, rule, instead)
+    await fails(call(test, registry))

@@ -19,8 +19,10 @@ CoordinatorConformance ``coordinator``    ``other_coordinator``
 StateConformance       ``state``          ``other_state``
 ObjectsConformance     ``objects``
 PeerConformance        ``make_peer``      an async callable that returns a new Peer each time
+RegistryConformance    ``registry``       ``other_registry``
 SinkConformance        ``sink``           ``other_sink``: another connection to the same destination
 SlotsConformance       ``slots``          made for the app of ``holdfast.testing.conformance.slots_app``
+TasksConformance       ``tasks``          ``other_tasks``
 =====================  =================  ======================================================
 
 The second fixture is the first one again unless you make it. Time passes only in the adapter's own
@@ -29,29 +31,46 @@ runs in real time and in virtual time alike. Set limits (``max_bytes``, ``max_st
 that a test may exceed them.
 
 ``oracle.StateMachine`` goes further with a state store: it plays random requests against the ledger.
+``task_oracle.TaskMachine`` does so with a task store, against the rules of a task's life.
 
-Needs pytest and pytest-asyncio; the oracle needs Hypothesis.
+Needs pytest and pytest-asyncio; the oracles need Hypothesis.
 """
 
 import pytest
 
-PORTS = ("coordinator", "objects", "oracle", "peer", "queue", "sink", "slots", "state")
+PORTS = (
+    "coordinator",
+    "objects",
+    "oracle",
+    "peer",
+    "queue",
+    "registry",
+    "sink",
+    "slots",
+    "state",
+    "task_oracle",
+    "tasks",
+)
 pytest.register_assert_rewrite(*(f"{__name__}.{port}" for port in PORTS))  # before they are imported
 
 from holdfast.testing.conformance.coordinator import CoordinatorConformance  # noqa: E402
 from holdfast.testing.conformance.objects import ObjectsConformance  # noqa: E402
 from holdfast.testing.conformance.peer import PeerConformance  # noqa: E402
 from holdfast.testing.conformance.queue import QueueConformance  # noqa: E402
+from holdfast.testing.conformance.registry import RegistryConformance  # noqa: E402
 from holdfast.testing.conformance.sink import SinkConformance  # noqa: E402
 from holdfast.testing.conformance.slots import SlotsConformance  # noqa: E402
 from holdfast.testing.conformance.state import StateConformance  # noqa: E402
+from holdfast.testing.conformance.tasks import TasksConformance  # noqa: E402
 
 __all__ = [
     "CoordinatorConformance",
     "ObjectsConformance",
     "PeerConformance",
     "QueueConformance",
+    "RegistryConformance",
     "SinkConformance",
     "SlotsConformance",
     "StateConformance",
+    "TasksConformance",
 ]

@@ -1,0 +1,250 @@
+"""A task store against the rules of a task's life: the same random operations, the same answers.
+
+Inherit, make the store, and let Hypothesis look for a difference::
+
+    class MyTaskMachine(TaskMachine):
+        async def make(self) -> MyTasks:
+            return await MyTasks.connect("my://...")
+
+    TestMyTasks = MyTaskMachine.TestCase
+
+Needs pytest and Hypothesis.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from holdfast.core import task as rules
+from holdfast.core.task import Beat, End, Return, Start, State, Task
+from holdfast.errors import Fenced
+from holdfast.ports.tasks import TaskStore
+
+T = TypeVar("T")
+
+FOREVER = 1e11
+"""A wall time that no clock reaches."""
+
+TRACES = ("a", "b/c:d", "käse \N{SNOWMAN}")
+
+texts = st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=8)
+traces = st.sampled_from(TRACES)
+types = st.sampled_from(("report.publish", "t ü"))
+leases = st.sampled_from((3600.0, 3600.0, 0.0))
+"""One that lasts, or one that has lapsed when anybody looks."""
+
+off = st.sampled_from((0, 0, 0, 0, -1, 1))
+"""How far a request is from what stands: mostly not at all."""
+
+new_tasks = st.builds(Task, trace=traces, type=types, group=texts)
+wishes = st.builds(
+    Start,
+    trace=traces,
+    type=types,
+    member=st.sampled_from(("member-a", "member-b")),
+    node=st.sampled_from(("node-1", "node \N{SNOWMAN}")),
+    tries=st.integers(1, 3),
+    lease_s=leases,
+    group=texts,
+)
+beats = st.builds(
+    Beat, trace=traces, epoch=off, lease_s=leases, progress=st.floats(0, 1, allow_subnormal=False), note=texts
+)
+returns = st.builds(Return, trace=traces, epoch=off, spent=st.booleans(), detail=texts)
+ends = st.builds(
+    End,
+    trace=traces,
+    epoch=off,
+    state=st.sampled_from(sorted(rules.ENDED)),
+    result=st.binary(max_size=9),
+    detail=texts,
+)
+
+
+def batch_of(items: st.SearchStrategy[T]) -> st.SearchStrategy[list[T]]:
+    """Some at once; several may be of one task."""
+    return st.lists(items, min_size=1, max_size=4)
+
+
+class TaskMachine(RuleBasedStateMachine):
+    """Feeds a store and the rules the same requests, right and wrong; compares what they say and keep."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._runner = asyncio.Runner()
+        self._standing: dict[str, Task] = {}
+        self._now = 1.0
+        self._again: Callable[[], None] = lambda: None
+
+    async def make(self) -> TaskStore:
+        """Override: a fresh, empty store."""
+        raise NotImplementedError("define make")
+
+    async def reopen(self, store: TaskStore) -> TaskStore:
+        """Override where a store survives its client: close this one and return another of the same store."""
+        return store
+
+    @initialize()
+    def begin(self) -> None:
+        self._store = self._run(self.make())
+
+    @rule(batch=batch_of(new_tasks))
+    def queue(self, batch: list[Task]) -> None:
+        self._check(
+            lambda: self._store.queue(batch),
+            [(t.trace, lambda s, now, t=t: rules.queue(s, t, now)) for t in batch],  # type: ignore[misc]
+        )
+
+    @rule(batch=batch_of(wishes))
+    def start(self, batch: list[Start]) -> None:
+        self._check(
+            lambda: self._store.start(batch),
+            [(w.trace, lambda s, now, w=w: rules.start(s, w, now)) for w in batch],  # type: ignore[misc]
+        )
+
+    @rule(batch=batch_of(beats))
+    def beat(self, batch: list[Beat]) -> None:
+        asked = self._aimed(batch)
+        self._check(
+            lambda: self._store.beat(asked),
+            [(b.trace, lambda s, now, b=b: rules.beat(s, b, now)) for b in asked],  # type: ignore[misc]
+        )
+
+    @rule(batch=batch_of(returns))
+    def give_back(self, batch: list[Return]) -> None:
+        asked = self._aimed(batch)
+        self._check(
+            lambda: self._store.give_back(asked),
+            [(r.trace, lambda s, now, r=r: rules.give_back(s, r)) for r in asked],  # type: ignore[misc]
+        )
+
+    @rule(batch=batch_of(ends))
+    def end(self, batch: list[End]) -> None:
+        asked = self._aimed(batch)
+        self._check(
+            lambda: self._store.end(asked),
+            [(e.trace, lambda s, now, e=e: rules.end(s, e, now)) for e in asked],  # type: ignore[misc]
+        )
+
+    @rule(batch=batch_of(st.tuples(traces, off)))
+    def briefed(self, batch: list[tuple[str, int]]) -> None:
+        asked = [(trace, self._epoch(trace) + off) for trace, off in batch]
+        self._run(self._store.briefed(asked))
+        for trace, epoch in asked:
+            if trace in self._standing:
+                self._standing[trace] = rules.briefed(self._standing[trace], epoch)
+
+    @rule(trace=traces, reason=texts)
+    def cancel(self, trace: str, reason: str) -> None:
+        async def cancel() -> list[Task | None]:
+            return [await self._store.cancel(trace, reason)]
+
+        self._check(cancel, [(trace, lambda s, now: s and rules.cancel(s, reason, now))])
+
+    @rule(batch=batch_of(traces))
+    def reset(self, batch: list[str]) -> None:
+        self._check(
+            lambda: self._store.reset(batch),
+            [(trace, lambda s, now: s and rules.reset(s, now)) for trace in batch],
+        )
+
+    @rule()
+    def repeat(self) -> None:
+        """As after an answer that was lost."""
+        self._again()
+
+    @rule()
+    def expire(self) -> None:
+        assert self._run(self._store.expire(1.0)) == 0
+        assert self._run(self._store.expire(FOREVER)) == len(self._standing)
+        self._standing.clear()
+
+    @rule(limit=st.integers(1, 3), state=st.none() | st.sampled_from(State), type=st.just("") | types)
+    def list_pages(self, limit: int, state: State | None, type: str) -> None:  # noqa: A002
+        listed: list[Task] = []
+        while page := self._run(
+            self._store.list(limit, listed[-1].trace if listed else "", state=state, type=type)
+        ):
+            assert len(page) <= limit
+            listed += page
+        assert [timeless(task) for task in listed] == [
+            timeless(task)
+            for _, task in sorted(self._standing.items())
+            if state in (None, task.state) and type in ("", task.type)
+        ]
+
+    @rule()
+    def restart(self) -> None:
+        self._store = self._run(self.reopen(self._store))
+
+    @invariant()
+    def the_same_is_kept(self) -> None:
+        for trace in TRACES:
+            found, wanted = self._run(self._store.get(trace)), self._standing.get(trace)
+            assert (found and timeless(found)) == (wanted and timeless(wanted))
+        counts = Counter((task.type, task.state) for task in self._standing.values())
+        assert self._run(self._store.counts()) == counts
+
+    def teardown(self) -> None:
+        if hasattr(self, "_store"):
+            self._run(self._store.close())
+        self._runner.close()
+
+    def _check(
+        self,
+        call: Callable[[], Coroutine[Any, Any, Sequence[Task | Fenced | None]]],
+        changes: Sequence[tuple[str, Callable[[Any, float], Task | None]]],
+    ) -> None:
+        """Ask the store for all of a batch, the rules one by one."""
+
+        def check() -> None:
+            self._now += 1.0
+            wanted = [self._decide(trace, change) for trace, change in changes]
+            assert [answer_of(answer) for answer in self._run(call())] == wanted
+
+        self._again = check
+        check()
+
+    def _decide(self, trace: str, change: Callable[[Any, float], Task | None]) -> object:
+        try:
+            after = change(self._standing.get(trace), self._now)
+        except Fenced as refusal:
+            return answer_of(refusal)
+        if after is not None:
+            self._standing[trace] = after
+        return answer_of(after)
+
+    def _aimed(self, batch: Sequence[Any]) -> list[Any]:
+        """Requests at the epochs that stand, or a little off."""
+        return [msgspec.structs.replace(item, epoch=self._epoch(item.trace) + item.epoch) for item in batch]
+
+    def _epoch(self, trace: str) -> int:
+        return self._standing[trace].epoch if trace in self._standing else 0
+
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        return self._runner.run(call)
+
+
+def answer_of(answer: Task | Fenced | None) -> object:
+    """An answer as it can be compared."""
+    if isinstance(answer, Fenced):
+        return "fenced at", answer.epoch
+    return answer and timeless(answer)
+
+
+def timeless(task: Task) -> Task:
+    """A task whose times tell only whether there are any."""
+    return msgspec.structs.replace(
+        task,
+        until=float(task.until > 0),
+        queued_at=float(task.queued_at > 0),
+        started_at=float(task.started_at > 0),
+        ended_at=float(task.ended_at > 0),
+    )

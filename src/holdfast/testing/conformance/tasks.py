@@ -1,0 +1,376 @@
+"""What every task store must do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.core.task import TRACE_BYTES_MAX, Beat, End, Return, Start, State, Task
+from holdfast.errors import Fenced
+from holdfast.ports.tasks import TaskStore
+
+FOREVER = 1e11
+"""A wall time that no clock reaches."""
+
+LEASE_S = 3600.0
+TYPE = "report.publish"
+
+ODD_TRACES = ["k", "a/b//c", "käse \N{SNOWMAN}", "'\"%_\\;--", "*?[x]{y}:z", "..", "x" * TRACE_BYTES_MAX]
+
+
+@pytest.mark.asyncio
+class TasksConformance:
+    """Every promise of the task store port. Fixture: ``tasks``, new and empty."""
+
+    @pytest.fixture
+    def tasks(self) -> TaskStore:
+        """Override: make a fresh adapter."""
+        raise NotImplementedError("define the fixture tasks")
+
+    @pytest.fixture
+    def other_tasks(self, tasks: TaskStore) -> TaskStore:
+        """Override where several clients may share a store: another one of the same app and store."""
+        return tasks
+
+    # --- one task's life
+
+    async def test_an_unknown_task(self, tasks: TaskStore) -> None:
+        assert await tasks.get("k") is None
+        assert await tasks.cancel("k", "why") is None
+        assert await tasks.reset(["k"]) == [None]
+        await tasks.briefed([("k", 1)])
+        assert await tasks.list(10) == []
+        assert await tasks.counts() == {}
+        for refused in (
+            *await tasks.beat([Beat("k", 1, LEASE_S)]),
+            *await tasks.give_back([Return("k", 1, True)]),
+            *await tasks.end([End("k", 1, State.SUCCEED)]),
+        ):
+            assert isinstance(refused, Fenced)
+            assert refused.epoch == 0
+
+    async def test_empty_batches(self, tasks: TaskStore) -> None:
+        assert await tasks.queue([]) == []
+        assert await tasks.start([]) == []
+        assert await tasks.beat([]) == await tasks.give_back([]) == await tasks.end([]) == []
+        assert await tasks.reset([]) == []
+        await tasks.briefed([])
+
+    async def test_a_life(self, tasks: TaskStore, other_tasks: TaskStore) -> None:
+        [queued] = await tasks.queue([Task("k", TYPE, group="customer-7")])
+        assert queued == Task("k", TYPE, group="customer-7", queued_at=queued.queued_at)
+        assert queued.queued_at > 0
+        [begun] = await other_tasks.start([wish("k", group="customer-8")])
+        assert begun == Task(
+            "k",
+            TYPE,
+            state=State.RUNNING,
+            group="customer-8",
+            epoch=1,
+            attempts=1,
+            member="member",
+            node="node",
+            until=begun.until,
+            queued_at=queued.queued_at,
+            started_at=begun.started_at,
+        )
+        assert begun.started_at >= queued.queued_at
+        assert begun.until == pytest.approx(begun.started_at + LEASE_S)
+        [beaten] = await other_tasks.beat([Beat("k", 1, 2 * LEASE_S, 0.25, "a quarter \N{SNOWMAN}")])
+        assert isinstance(beaten, Task)
+        assert beaten.until >= begun.until + LEASE_S
+        assert beaten == msgspec.structs.replace(
+            begun, until=beaten.until, progress=0.25, note="a quarter \N{SNOWMAN}"
+        )
+        result = bytes(range(256))
+        [ended] = await other_tasks.end([End("k", 1, State.SUCCEED, result)])
+        assert isinstance(ended, Task)
+        assert ended == msgspec.structs.replace(
+            beaten, state=State.SUCCEED, until=0.0, progress=1.0, result=result, ended_at=ended.ended_at
+        )
+        assert ended.ended_at >= begun.started_at
+        assert await tasks.get("k") == ended
+        await other_tasks.briefed([("k", 1)])
+        assert await tasks.get("k") == msgspec.structs.replace(ended, briefed=True)
+        assert await tasks.queue([Task("k", "other")]) == [msgspec.structs.replace(ended, briefed=True)]
+
+    async def test_a_task_may_begin_unannounced(self, tasks: TaskStore) -> None:
+        [begun] = await tasks.start([wish("k")])
+        assert (begun.state, begun.epoch, begun.type) == (State.RUNNING, 1, TYPE)
+        assert begun.queued_at > 0
+
+    async def test_traces_and_texts_may_be_odd(self, tasks: TaskStore, other_tasks: TaskStore) -> None:
+        for trace in ODD_TRACES:
+            await tasks.start([wish(trace, node=trace, group=trace, type=trace)])
+            await tasks.end([End(trace, 1, State.FAILED, detail=trace)])
+            found = await other_tasks.get(trace)
+            assert found is not None
+            assert (found.trace, found.node, found.group, found.type, found.detail) == (trace,) * 5
+        assert [task.trace for task in await tasks.list(100)] == sorted(ODD_TRACES)
+        assert await tasks.counts() == {(trace, State.FAILED): 1 for trace in ODD_TRACES}
+
+    async def test_results_may_be_large(self, tasks: TaskStore) -> None:
+        result = bytes(range(256)) * 1024
+        await tasks.start([wish("k")])
+        await tasks.end([End("k", 1, State.SUCCEED, result, "x" * 50_000)])
+        found = await tasks.get("k")
+        assert found is not None
+        assert (found.result, len(found.detail)) == (result, 50_000)
+
+    # --- who may
+
+    async def test_one_of_many_begins(self, tasks: TaskStore, other_tasks: TaskStore) -> None:
+        clients = [tasks, other_tasks] * 4
+        answers = await asyncio.gather(
+            *(client.start([wish("k", member=f"m{i}")]) for i, client in enumerate(clients))
+        )
+        assert len({task.member for [task] in answers}) == 1
+        assert {task.epoch for [task] in answers} == {1}
+
+    async def test_asking_again_gets_the_same_answer(self, tasks: TaskStore, other_tasks: TaskStore) -> None:
+        """As after an answer that was lost."""
+        wishes = [wish("k"), wish("l")]
+        begun = await tasks.start(wishes)
+        assert await other_tasks.start(wishes) == begun
+        given = await tasks.give_back([Return("k", 1, False, "no room")])
+        assert await other_tasks.give_back([Return("k", 1, False, "no room")]) == given
+        ended = await tasks.end([End("l", 1, State.FAILED, b"r", "broken")])
+        assert await other_tasks.end([End("l", 1, State.FAILED, b"r", "broken")]) == ended
+
+    async def test_an_attempt_that_stands_keeps_others_out(
+        self, tasks: TaskStore, other_tasks: TaskStore
+    ) -> None:
+        [begun] = await tasks.start([wish("k", member="a")])
+        assert await other_tasks.start([wish("k", member="b")]) == [begun]
+
+    async def test_a_lapsed_attempt_is_taken_over_and_fenced(
+        self, tasks: TaskStore, other_tasks: TaskStore
+    ) -> None:
+        await tasks.start([wish("k", member="a", lease_s=0.0)])
+        [taken] = await other_tasks.start([wish("k", member="b")])
+        assert (taken.member, taken.epoch, taken.attempts) == ("b", 2, 2)
+        for refused in (
+            *await tasks.beat([Beat("k", 1, LEASE_S)]),
+            *await tasks.give_back([Return("k", 1, True)]),
+            *await tasks.end([End("k", 1, State.SUCCEED, b"zombie")]),
+        ):
+            assert isinstance(refused, Fenced)
+            assert refused.epoch == 2
+        assert await tasks.get("k") == taken
+
+    async def test_a_beat_keeps_an_attempt_from_lapsing(
+        self, tasks: TaskStore, other_tasks: TaskStore
+    ) -> None:
+        await tasks.start([wish("k", member="a", lease_s=0.0)])
+        [kept] = await tasks.beat([Beat("k", 1, LEASE_S)])
+        assert await other_tasks.start([wish("k", member="b")]) == [kept]
+
+    async def test_one_of_many_ends_wins(self, tasks: TaskStore, other_tasks: TaskStore) -> None:
+        await tasks.start([wish("k")])
+        states = [State.SUCCEED, State.FAILED, State.TIMEOUT] * 3
+        answers = await asyncio.gather(
+            *(
+                client.end([End("k", 1, state)])
+                for client, state in zip([tasks, other_tasks] * 5, states, strict=False)
+            )
+        )
+        found = await tasks.get("k")
+        assert found is not None
+        for state, [answer] in zip(states, answers, strict=True):
+            assert isinstance(answer, Task) == (state is found.state)
+
+    async def test_only_the_standing_outcome_is_briefed(self, tasks: TaskStore) -> None:
+        await tasks.start([wish("k")])
+        await tasks.briefed([("k", 1)])
+        await tasks.end([End("k", 1, State.SUCCEED)])
+        await tasks.briefed([("k", 2), ("k", 0)])
+        found = await tasks.get("k")
+        assert found is not None
+        assert not found.briefed
+
+    # --- tries
+
+    async def test_a_task_whose_tries_are_spent_fails(self, tasks: TaskStore) -> None:
+        for epoch in (1, 2):
+            [begun] = await tasks.start([wish("k", tries=2)])
+            assert (begun.state, begun.attempts) == (State.RUNNING, epoch)
+            await tasks.give_back([Return("k", epoch, True, f"broken {epoch}")])
+        [ended] = await tasks.start([wish("k", tries=2)])
+        assert (ended.state, ended.epoch, ended.detail) == (State.FAILED, 2, "broken 2")
+        assert ended.ended_at > 0
+
+    async def test_attempts_that_died_are_tries(self, tasks: TaskStore) -> None:
+        await tasks.start([wish("k", member="a", tries=1, lease_s=0.0)])
+        [ended] = await tasks.start([wish("k", member="b", tries=1)])
+        assert (ended.state, ended.epoch) == (State.FAILED, 1)
+        assert "attempt 1 of 1" in ended.detail
+        assert "node" in ended.detail
+
+    async def test_an_attempt_given_back_unspent_is_no_try(self, tasks: TaskStore) -> None:
+        for epoch in range(1, 5):
+            [begun] = await tasks.start([wish("k", tries=1)])
+            assert (begun.epoch, begun.attempts) == (epoch, 1)
+            [queued] = await tasks.give_back([Return("k", epoch, False)])
+            assert isinstance(queued, Task)
+            assert (queued.state, queued.attempts, queued.member, queued.until) == (State.QUEUED, 0, "", 0.0)
+
+    # --- what people want
+
+    async def test_a_waiting_task_is_cancelled_at_once(self, tasks: TaskStore) -> None:
+        await tasks.queue([Task("k", TYPE)])
+        ended = await tasks.cancel("k", "not needed")
+        assert ended is not None
+        assert (ended.state, ended.detail) == (State.FAILED, "cancelled: not needed")
+        assert await tasks.start([wish("k")]) == [ended]
+        assert await tasks.cancel("k", "again") == ended
+
+    async def test_a_running_task_learns_of_it(self, tasks: TaskStore, other_tasks: TaskStore) -> None:
+        await tasks.start([wish("k")])
+        told = await other_tasks.cancel("k", "not needed")
+        assert told is not None
+        assert (told.state, told.cancel) == (State.RUNNING, "not needed")
+        [beaten] = await tasks.beat([Beat("k", 1, 0.0)])
+        assert isinstance(beaten, Task)
+        assert beaten.cancel == "not needed"
+        [ended] = await other_tasks.start([wish("k", member="b")])
+        assert (ended.state, ended.detail) == (State.FAILED, "cancelled: not needed")
+
+    async def test_tasks_are_queued_anew(self, tasks: TaskStore) -> None:
+        await tasks.start([wish("failed", group="g", tries=1), wish("running"), wish("lapsed", lease_s=0.0)])
+        await tasks.end([End("failed", 1, State.FAILED, b"r", "broken")])
+        await tasks.briefed([("failed", 1)])
+        failed, unknown, running, lapsed = await tasks.reset(["failed", "unknown", "running", "lapsed"])
+        assert unknown is None
+        assert failed is not None
+        assert failed == Task("failed", TYPE, group="g", epoch=1, queued_at=failed.queued_at)
+        assert running == await tasks.get("running")
+        assert running is not None
+        assert running.state is State.RUNNING
+        assert lapsed is not None
+        assert lapsed.state is State.QUEUED
+        [begun] = await tasks.start([wish("failed", tries=1)])
+        assert (begun.state, begun.epoch, begun.attempts) == (State.RUNNING, 2, 1)
+
+    # --- batches
+
+    async def test_batches_go_in_order_and_one_refusal_harms_no_other(self, tasks: TaskStore) -> None:
+        names = [f"t{i:03d}" for i in range(300)]
+        begun = await tasks.start([wish(name) for name in names])
+        assert [task.trace for task in begun] == names
+        answers = await tasks.end(
+            [End(n, 2 if i % 3 == 0 else 1, State.SUCCEED, n.encode()) for i, n in enumerate(names)]
+        )
+        for i, (name, answer) in enumerate(zip(names, answers, strict=True)):
+            if i % 3 == 0:
+                assert isinstance(answer, Fenced)
+                assert answer.epoch == 1
+                assert name in str(answer)
+            else:
+                assert isinstance(answer, Task)
+                assert (answer.trace, answer.result) == (name, name.encode())
+        assert await tasks.counts() == {(TYPE, State.RUNNING): 100, (TYPE, State.SUCCEED): 200}
+
+    async def test_one_task_may_be_in_a_batch_more_than_once(self, tasks: TaskStore) -> None:
+        first, second, third = await tasks.start(
+            [wish("k", member="a", lease_s=0.0), wish("k", member="b"), wish("k", member="c")]
+        )
+        assert (first.member, first.epoch) == ("a", 1)
+        assert (second.member, second.epoch) == ("b", 2)
+        assert third == second
+        refused, ended, again, other = await tasks.end(
+            [
+                End("k", 1, State.SUCCEED),
+                End("k", 2, State.FAILED),
+                End("k", 2, State.FAILED),
+                End("k", 2, State.SUCCEED),
+            ]
+        )
+        assert isinstance(refused, Fenced)
+        assert isinstance(ended, Task)
+        assert again == ended
+        assert isinstance(other, Fenced)
+
+    async def test_many_at_once(self, tasks: TaskStore, other_tasks: TaskStore) -> None:
+        async def live(client: TaskStore, name: str) -> None:
+            [begun] = await client.start([wish(name)])
+            await client.beat([Beat(name, begun.epoch, LEASE_S)])
+            await client.end([End(name, begun.epoch, State.SUCCEED, name.encode())])
+            await client.briefed([(name, begun.epoch)])
+
+        names = [f"t{i:02d}" for i in range(64)]
+        await asyncio.gather(*(live([tasks, other_tasks][i % 2], name) for i, name in enumerate(names)))
+        found = await tasks.list(100)
+        assert [(t.trace, t.result, t.briefed) for t in found] == [(n, n.encode(), True) for n in names]
+
+    # --- listing and expiry
+
+    async def test_listing_by_page_state_and_type(self, tasks: TaskStore) -> None:
+        await tasks.queue([Task(f"a{i}", ["t", "t2"][i % 2]) for i in range(7)])
+        await tasks.start([wish(f"b{i}", type="t") for i in range(7)])
+        await tasks.end([End(f"b{i}", 1, State.FAILED) for i in range(3)])
+
+        async def pages(limit: int, **wanted: Any) -> list[str]:
+            listed: list[Task] = []
+            while page := await tasks.list(limit, listed[-1].trace if listed else "", **wanted):
+                assert len(page) <= limit
+                listed += page
+            return [task.trace for task in listed]
+
+        names = [f"a{i}" for i in range(7)] + [f"b{i}" for i in range(7)]
+        assert await pages(4) == await pages(100) == names
+        assert await pages(2, type="t") == ["a0", "a2", "a4", "a6", *names[7:]]
+        assert await pages(2, state=State.FAILED) == ["b0", "b1", "b2"]
+        assert await pages(2, state=State.QUEUED, type="t2") == ["a1", "a3", "a5"]
+        assert await pages(2, state=State.SUCCEED) == await pages(2, type="t3") == []
+        assert await tasks.counts() == {
+            ("t", State.QUEUED): 4,
+            ("t2", State.QUEUED): 3,
+            ("t", State.FAILED): 3,
+            ("t", State.RUNNING): 4,
+        }
+
+    async def test_listing_what_has_moved_since(self, tasks: TaskStore) -> None:
+        await tasks.queue([Task("a", TYPE), Task("c", TYPE)])
+        await tasks.start([wish("b")])
+        [ended] = await tasks.end([End("b", 1, State.SUCCEED)])
+        assert isinstance(ended, Task)
+        assert _traces(await tasks.list(10, since=1.0)) == ["a", "b", "c"]
+        assert "b" in _traces(await tasks.list(10, since=ended.ended_at))
+        assert _traces(await tasks.list(10, since=FOREVER)) == []
+
+    async def test_expiry(self, tasks: TaskStore) -> None:
+        await tasks.queue([Task("waiting", TYPE)])
+        await tasks.start([wish("ended"), wish("running", lease_s=10 * LEASE_S), wish("lapsed", lease_s=0.0)])
+        [ended] = await tasks.end([End("ended", 1, State.SUCCEED)])
+        assert isinstance(ended, Task)
+        waiting = await tasks.get("waiting")
+        assert waiting is not None
+        assert await tasks.expire(waiting.queued_at) == 0
+        assert len(await tasks.list(10)) == 4
+        assert await tasks.expire(ended.ended_at + LEASE_S) == 3
+        assert _traces(await tasks.list(10)) == ["running"]
+        assert await tasks.counts() == {(TYPE, State.RUNNING): 1}
+        assert await tasks.get("ended") is None
+        assert await tasks.expire(FOREVER) == 1
+        assert await tasks.counts() == {}
+        [begun] = await tasks.start([wish("ended")])
+        assert begun.state is State.RUNNING
+
+    async def test_expiry_of_many(self, tasks: TaskStore) -> None:
+        await tasks.queue([Task(f"k{i:04d}", TYPE) for i in range(1200)])
+        assert await tasks.expire(FOREVER) == 1200
+        assert await tasks.list(10) == []
+
+
+def wish(trace: str, **changes: Any) -> Start:
+    """A wish to begin with a lease that lasts and tries enough, but for ``changes``."""
+    plain = Start(trace, TYPE, "member", "node", tries=9, lease_s=LEASE_S)
+    return msgspec.structs.replace(plain, **changes)
+
+
+def _traces(tasks: Sequence[Task]) -> list[str]:
+    return [task.trace for task in tasks]

@@ -1,0 +1,47 @@
+"""The task store in memory, alone and against the rules."""
+
+from random import Random
+
+import pytest
+from hypothesis import settings
+
+from holdfast.adapters.memory.tasks import Changed, MemoryTasks
+from holdfast.core.task import End, State
+from holdfast.ports.clock import Clock
+from holdfast.ports.tasks import TaskStore
+from holdfast.testing.conformance import TasksConformance
+from holdfast.testing.conformance.task_oracle import TaskMachine
+from holdfast.testing.conformance.tasks import wish
+from holdfast.testing.simulator.loop import SimClock
+
+
+class TestMemoryTasks(TasksConformance):
+    @pytest.fixture
+    def tasks(self, clock: Clock) -> MemoryTasks:
+        return MemoryTasks(clock)
+
+
+class MemoryTaskMachine(TaskMachine):
+    async def make(self) -> TaskStore:
+        return MemoryTasks(SimClock(Random(0), "clock"))
+
+
+TestMemoryTaskMachine = MemoryTaskMachine.TestCase
+TestMemoryTaskMachine.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+
+
+async def test_the_history_tells_every_attempt(clock: Clock) -> None:
+    history: list[object] = []
+    tasks = MemoryTasks(clock, history=history)
+    await tasks.start([wish("k")])
+    await tasks.end([End("k", 2, State.SUCCEED), End("k", 1, State.SUCCEED)])
+    told = [
+        (e.call, e.before and e.before.state, e.after and e.after.state)
+        for e in history
+        if isinstance(e, Changed)
+    ]
+    assert told == [
+        ("start", None, State.RUNNING),
+        ("end", State.RUNNING, None),
+        ("end", State.RUNNING, State.SUCCEED),
+    ]
