@@ -7,6 +7,7 @@ import hashlib
 import os
 import signal
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from holdfast.adapters.sqlite import state as sqlite_state
 from holdfast.adapters.sqlite.database import Transaction
 from holdfast.core.ledger import Commit
 from holdfast.core.retry import Backoff
+from holdfast.errors import HoldfastError
 
 TIMEOUT_S = 2.0
 MAX_TRIES = 2
@@ -124,13 +126,15 @@ class Chain(StreamHandler[Item]):
 
 def stop_where_told(place: Path) -> None:
     """Stop this process just before it sends a commit, or inside the transaction of one, once the test has
-    made a file of that name; and have no room for a commit while there is one ``disk-full``."""
+    made a file of that name; and have no room for a commit while there is one ``disk-full``. The file
+    ``on-their-way`` tells the epochs of the commits that are sent next, by key."""
 
-    def obey(order: str) -> bool:
+    def obey(order: str, *coming: Commit) -> bool:
         try:
             (place / order).unlink()
         except FileNotFoundError:
             return False
+        (place / "on-their-way").write_bytes(msgspec.json.encode({c.key: c.epoch for c in coming}))
         os.kill(os.getpid(), signal.SIGSTOP)
         return True
 
@@ -139,25 +143,32 @@ def stop_where_told(place: Path) -> None:
     redis_commit = redis_state.RedisState.commit
 
     async def stopping_redis_commit(self: redis_state.RedisState, wanted: Commit) -> None:
-        if obey("stop-before-commit"):
+        if obey("stop-before-commit", wanted):
             threading.Event().wait(0.1)
         await redis_commit(self, wanted)
 
     redis_state.RedisState.commit = stopping_redis_commit  # type: ignore[method-assign, assignment]
     commit, publish = sqlite_state.SqliteState.commit, sqlite_state._publish
-    acquire = sqlite_lock.WriteLock.acquire
-    on_their_way: list[Commit] = []
+    commit_all, acquire = sqlite_state.SqliteState._commit_all, sqlite_lock.WriteLock.acquire
+    on_their_way: dict[str, Commit] = {}
 
-    async def stopping_commit(self: sqlite_state.SqliteState, wanted: Commit) -> None:
-        on_their_way.append(wanted)
+    async def noted_commit(self: sqlite_state.SqliteState, wanted: Commit) -> None:
+        on_their_way[wanted.id] = wanted
         try:
             await commit(self, wanted)
         finally:
-            on_their_way.remove(wanted)
+            on_their_way.pop(wanted.id, None)
+
+    def noted_commit_all(
+        self: sqlite_state.SqliteState, transaction: Transaction, commits: Sequence[sqlite_state.Prepared]
+    ) -> list[HoldfastError | None]:
+        for prepared in commits:  # those that are written, if not answered yet, are not on their way
+            on_their_way.pop(prepared.commit.id, None)
+        return commit_all(self, transaction, commits)
 
     def stopping_acquire(self: sqlite_lock.WriteLock) -> None:
         # Whoever stops while it holds the lock is killed for it; here it does not hold it yet.
-        if on_their_way and obey("stop-before-commit"):
+        if (coming := list(on_their_way.values())) and obey("stop-before-commit", *coming):
             threading.Event().wait(0.1)  # a stop reaches this thread a moment later, and must find it here
         acquire(self)
 
@@ -169,7 +180,8 @@ def stop_where_told(place: Path) -> None:
             hang()  # a stop reaches this thread a moment later, and must find it here
 
     sqlite_lock.WriteLock.acquire = stopping_acquire  # type: ignore[method-assign]
-    sqlite_state.SqliteState.commit = stopping_commit  # type: ignore[method-assign,assignment]
+    sqlite_state.SqliteState.commit = noted_commit  # type: ignore[method-assign,assignment]
+    sqlite_state.SqliteState._commit_all = noted_commit_all  # type: ignore[method-assign]
     sqlite_state._publish = stopping_publish  # type: ignore[assignment]
 
 

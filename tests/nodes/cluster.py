@@ -83,6 +83,13 @@ class Process:
         """Return when the process is stopped."""
         await until(lambda: self.process.status() == psutil.STATUS_STOPPED, f"{self.name} is stopped")
 
+    async def stopped_before_commit(self) -> dict[str, int]:
+        """Have the node stop itself just before it sends commits; returns their epochs by key once it has."""
+        self.order("stop-before-commit")
+        await self.stopped()
+        epochs = json.loads((self.place / "on-their-way").read_text())
+        return {key.removeprefix(f"{STREAM}/"): epoch for key, epoch in epochs.items()}
+
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the node alone."""
         self.child.send_signal(number)
@@ -258,8 +265,17 @@ class Cluster:
         """All dead letters."""
         return await self.queue.dead_letters(1000)
 
-    async def _are(self, names: list[str]) -> bool:
-        return sorted(member.name for member in await self.coordinator.members()) == names
+    async def until_members(self, *names: str) -> None:
+        """Wait until the members are the nodes of these names."""
+
+        async def are() -> bool:
+            return sorted(member.name for member in await self.coordinator.members()) == sorted(names)
+
+        await until(are, f"the members are {names}")
+
+    async def until_reopened(self, epochs: dict[str, int]) -> None:
+        """Wait until every key has results of an opening after the one given for it."""
+        await self.until(lambda: all(self.results[key][-1].epoch > epoch for key, epoch in epochs.items()))
 
     # --- what must be true in the end
 
@@ -286,8 +302,8 @@ class Cluster:
             assert (checkpoint.done, checkpoint.skipped) == (len(expected), count - len(expected))
             assert checkpoint.log is not None
             assert self.queue.fifo or checkpoint.log.seq == count - 1
-        names = sorted(alive)
-        await until(lambda: self._are(names), f"the members are {names}")
+        alive = list(alive)
+        await self.until_members(*alive)
         members = {member.id: member.name for member in await self.coordinator.members()}
         for claim in await self.coordinator.claims():
             assert claim.member in members
