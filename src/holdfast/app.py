@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from holdfast.errors import ConfigError
 from holdfast.streams.handler import Context, StreamHandler
 from holdfast.streams.models import ModelSpec
 from holdfast.streams.spec import StreamSpec, names_of
+from holdfast.tasks.periodic import Orders, Periodic
 from holdfast.tasks.spec import TaskSpec
 
 H = TypeVar("H")
+F = TypeVar("F", bound=Orders)
 
 
 class App:
@@ -27,6 +29,7 @@ class App:
         self.name = name
         self.streams: dict[str, StreamSpec] = {}
         self.tasks: dict[str, TaskSpec] = {}
+        self.periodics: dict[str, Periodic] = {}
         self.models: dict[str, ModelSpec] = {}
 
     def model(self, name: str, load: Callable[[], Any], *, memory_mb: int = 0) -> None:
@@ -156,6 +159,40 @@ class App:
             except TypeError as error:
                 raise ConfigError(f"task {name!r}: {error}; see App.task for the settings") from None
             return target
+
+        return declare
+
+    def periodic(
+        self,
+        name: str,
+        cron: str,
+        *,
+        zone: str = "UTC",
+        missed: Literal["all", "last", "skip"] = "last",
+        window_s: float = 3600.0,
+    ) -> Callable[[F], F]:
+        """Send tasks by the clock: decorates a function of the time that has come, in its zone, which returns
+        the tasks to send (:class:`holdfast.Order`). They are sent once over all nodes; where an order has no
+        trace id, it gets one that follows from name and time.
+
+        Args:
+            name: unique in the app.
+            cron: when, in the five fields of a cron expression.
+            zone: the time zone that it is meant in, such as ``Europe/Berlin``.
+            missed: of times that passed while no node ran, and are no longer ago than ``window_s``: send for
+                ``all``, for the ``last`` one, or ``skip`` them.
+            window_s: for how long after its time it still makes sense to begin.
+
+        Raises ConfigError for a setting that is impossible.
+        """
+
+        def declare(orders: F) -> F:
+            if name in self.periodics:
+                raise ConfigError(f"periodic {name!r} is declared twice in app {self.name!r}")
+            self.periodics[name] = Periodic(
+                name=name, cron=cron, orders=orders, zone=zone, missed=missed, window_s=window_s
+            )
+            return orders
 
         return declare
 

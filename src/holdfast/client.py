@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -59,9 +59,9 @@ class AsyncClient:
         """The outcome of a task once it has ended. Raises TimeoutError, OperationRefused (not known)."""
         return await self._producer.wait(trace_id, timeout_s)
 
-    def briefs(self) -> AsyncIterator[Brief]:
-        """Outcomes as they come; each comes again unless its ``ack()`` is called."""
-        return self._producer.briefs()
+    def briefs(self, *, follow: bool = True) -> AsyncGenerator[Brief]:
+        """Outcomes as they come, or those that wait; each comes again unless its ``ack()`` is called."""
+        return self._producer.briefs(follow=follow)
 
     async def cancel(self, trace_id: str, reason: str = "cancelled by its producer") -> Task | None:
         """Have a task end; None for one not known."""
@@ -111,14 +111,14 @@ class Client:
         """As :meth:`AsyncClient.wait`."""
         return self._run(self._client.wait(trace_id, timeout_s))
 
-    def briefs(self) -> Iterator[Brief]:
+    def briefs(self, *, follow: bool = True) -> Iterator[Brief]:
         """As :meth:`AsyncClient.briefs`."""
-        briefs = self._client.briefs()
+        briefs = self._client.briefs(follow=follow)
         try:
-            while True:
-                yield self._run(anext(briefs))  # type: ignore[arg-type]
+            while (brief := self._run(_next(briefs))) is not None:
+                yield brief
         finally:
-            self._run(briefs.aclose())  # type: ignore[attr-defined]
+            self._run(briefs.aclose())
 
     def cancel(self, trace_id: str, reason: str = "cancelled by its producer") -> Task | None:
         """As :meth:`AsyncClient.cancel`."""
@@ -139,3 +139,7 @@ class Client:
 
 async def _make(app: str, config: Path | None, settings: dict[str, Any]) -> AsyncClient:
     return AsyncClient(app, config=config, **settings)
+
+
+async def _next(briefs: AsyncGenerator[Brief]) -> Brief | None:
+    return await anext(briefs, None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -23,6 +23,7 @@ BRIEF_VISIBILITY_S = 60.0
 """A brief that is not acknowledged comes again after so long."""
 
 ACK_LINGER_S = 0.2
+RECEIVE_WAIT_S = 20.0
 POLL_FIRST_S, POLL_MAX_S = 0.005, 0.5
 
 
@@ -30,7 +31,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """A task to send.
 
     ``body`` is a protobuf message, a text, or what JSON can hold. ``trace_id`` is made up if left out, or
-    follows from ``dedupe``: of the orders of one type with the same, only the first is run. The task may begin
+    follows from ``dedupe``: of the orders of one type with the same, only the first is run. It may begin
     after ``delay_s``. ``group`` is whose limits it counts against, such as a customer.
     """
 
@@ -106,15 +107,19 @@ class Producer:
             await self._clock.sleep(pause_s)
             pause_s = min(POLL_MAX_S, 2 * pause_s)
 
-    async def briefs(self, wait_s: float = 20.0) -> AsyncIterator[Brief]:
-        """The outcomes of all tasks of the app, as they come. What several read is shared among them. An
-        outcome may come twice; those of one trace are the same, but for DUPLICATED ones."""
+    async def briefs(self, *, follow: bool = True) -> AsyncGenerator[Brief]:
+        """The outcomes of all tasks of the app, as they come; or, unless to ``follow``, those that wait. What
+        several read is shared among them. An outcome may come twice; those of one trace are the same, but for
+        DUPLICATED ones."""
         queue = self._queue(brief_queue(self._app))
         holder = f"briefs-{self._clock.new_id()}"
         acking = asyncio.ensure_future(self._acknowledge(queue))
         try:
-            while True:
-                for delivery in await queue.receive(queue.max_batch, wait_s, BRIEF_VISIBILITY_S, holder):
+            wait_s = RECEIVE_WAIT_S if follow else 0.0
+            while (
+                some := await queue.receive(queue.max_batch, wait_s, BRIEF_VISIBILITY_S, holder)
+            ) or follow:
+                for delivery in some:
                     outcome = await self._read(queue, delivery)
                     if outcome is not None:
                         yield Brief(outcome, lambda receipt=delivery.receipt: self._ack(queue, receipt))  # type: ignore[misc]
@@ -133,7 +138,8 @@ class Producer:
         letters = await queue.dead_letters(1, key=task.trace)
         if not letters:
             raise OperationRefused(
-                f"task {task.trace!r} is {task.state.value}, and no dead letter holds it; send it with its body"
+                f"task {task.trace!r} is {task.state.value}, and no dead letter holds it; send it with"
+                " its body"
             )
         await self.redrive(task.type, letters)
 

@@ -1,0 +1,333 @@
+"""``holdfast tasks``, ``holdfast briefs``: what a producer does, from the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from cyclopts import App, Parameter
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+from holdfast.cli import output
+from holdfast.cli.options import DEFAULTS, Json, Options
+from holdfast.core.task import State, Task
+from holdfast.errors import ConfigError, OperationRefused
+from holdfast.tasks.api import shown
+from holdfast.tasks.outcome import Outcome
+from holdfast.tasks.producer import Order, Producer
+from holdfast.wiring import Services, make_producer
+
+app = App(name="tasks", help="Tasks: send them, see how they stand, end them, try them again.")
+
+LOOK_S = 0.5
+PAGE = 500
+UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+Owner = Annotated[str, Parameter(help="Name of the app whose tasks they are.")]
+Trace = Annotated[str, Parameter(help="The task's trace id.")]
+Since = Annotated[str, Parameter(help="Not longer ago: 90s, 15m, 2h or 7d.", show_default=False)]
+
+
+@app.command
+async def send(
+    owner: Owner,
+    task_type: str,
+    body: str = "null",
+    /,
+    *,
+    file: Path | None = None,
+    text: bool = False,
+    trace_id: str = "",
+    dedupe: str = "",
+    group: str = "",
+    priority: int = 0,
+    delay_s: float = 0.0,
+    wait: bool = False,
+    json: Json = False,
+    options: Options = DEFAULTS,
+) -> int:
+    """Send a task; prints its trace id.
+
+    ```
+    holdfast tasks send reports report.publish '{"customer": "acme"}' --group acme
+    holdfast tasks send reports report.publish --file order.json --wait
+    ```
+
+    Args:
+        task_type: One of the types that the app declares.
+        body: What the handler gets, as JSON.
+        file: Read the body from a file instead.
+        text: The body is plain text, no JSON.
+        trace_id: Its id; made up if left out.
+        dedupe: Of the tasks of one type with the same key, only the first is run.
+        group: Whose limits it counts against, such as a customer.
+        priority: The higher the sooner.
+        delay_s: It may begin after so many seconds.
+        wait: Wait for its outcome; the exit code is 1 unless it succeeds.
+        json: Print JSON.
+    """
+    said = await asyncio.to_thread(file.read_text) if file is not None else body
+    try:
+        value = said if text else msgspec.json.decode(said)
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"the body is no JSON: {error}; quote it for the shell, or say --text") from None
+    order = Order(
+        task_type=task_type,
+        body=value,
+        trace_id=trace_id,
+        dedupe=dedupe,
+        group=group,
+        priority=priority,
+        delay_s=delay_s,
+    )
+    async with Services(options.load()) as services:
+        producer = make_producer(services, owner)
+        (trace,) = await producer.send([order])
+        if not wait:
+            if json:
+                output.json_line({"trace_id": trace})
+            else:
+                output.say(trace)
+            return 0
+        outcome = await producer.wait(trace)
+    _print_outcome(outcome, json)
+    return 0 if outcome.ok else 1
+
+
+@app.command
+async def ls(
+    owner: Owner,
+    /,
+    *,
+    state: State | None = None,
+    task_type: Annotated[str, Parameter(name="--type")] = "",
+    since: Since = "",
+    limit: int = 100,
+    json: Json = False,
+    options: Options = DEFAULTS,
+) -> None:
+    """List tasks, and how many of each type stand in each state.
+
+    ```
+    holdfast tasks ls reports
+    holdfast tasks ls reports --state failed --since 2h --json
+    ```
+
+    Args:
+        state: Only those in this state.
+        task_type: Only those of this type.
+        limit: List so many at most.
+        json: Print JSON lines.
+    """
+    async with Services(options.load()) as services:
+        store = services.task_store(owner)
+        found = await store.list(limit, state=state, type=task_type, since=ago(since))
+        counts = await store.counts()
+    if json:
+        for task in found:
+            output.json_line(shown(task))
+        return
+    totals = ", ".join(f"{name} {state.value}: {count}" for (name, state), count in sorted(counts.items()))
+    output.console().print(output.table(f"Tasks of {owner}", COLUMNS, map(_row, found)))
+    output.say(totals or "no tasks are known")
+
+
+@app.command
+async def show(owner: Owner, trace_id: Trace, /, *, json: Json = False, options: Options = DEFAULTS) -> None:
+    """Show one task whole: state, progress, what it returned or why it failed.
+
+    ```
+    holdfast tasks show reports 0d9f5c
+    ```
+
+    Args:
+        json: Print a JSON object.
+    """
+    async with Services(options.load()) as services:
+        task = await _known(make_producer(services, owner), trace_id)
+    if json:
+        output.json_line(shown(task))
+        return
+    for name, value in msgspec.structs.asdict(shown(task)).items():
+        output.say(f"{name}: {output.moment(value) if name.endswith('_at') else value}")
+
+
+@app.command
+async def cancel(
+    owner: Owner,
+    trace_id: Trace,
+    /,
+    *,
+    reason: str = "by an operator",
+    options: Options = DEFAULTS,
+) -> None:
+    """Have a task end: at once if it waits, within seconds if it runs. Its brief says FAILED, and why.
+
+    ```
+    holdfast tasks cancel reports 0d9f5c --reason "ordered twice"
+    ```
+
+    Args:
+        reason: What its producer is told.
+    """
+    async with Services(options.load()) as services:
+        producer = make_producer(services, owner)
+        task = await _known(producer, trace_id)
+        if task.ended:
+            raise OperationRefused(f"task {trace_id!r} is {task.state.value} already")
+        await producer.cancel(trace_id, reason)
+    output.say(f"{trace_id}: told to end")
+
+
+@app.command
+async def retry(owner: Owner, *trace_ids: Trace, options: Options = DEFAULTS) -> None:
+    """Run tasks anew, with all their tries, that failed and lie with the dead letters.
+
+    ```
+    holdfast tasks retry reports 0d9f5c 77ab01
+    ```
+    """
+    async with Services(options.load()) as services:
+        producer = make_producer(services, owner)
+        for trace_id in trace_ids:
+            await producer.retry(await _known(producer, trace_id))
+            output.say(f"{trace_id}: sent again")
+
+
+@app.command
+async def watch(
+    owner: Owner,
+    *trace_ids: Trace,
+    task_type: Annotated[str, Parameter(name="--type")] = "",
+    options: Options = DEFAULTS,
+) -> None:
+    """Show the progress of what runs, until the tasks named have ended, or for ever.
+
+    ```
+    holdfast tasks watch reports
+    holdfast tasks watch reports 0d9f5c
+    ```
+
+    Args:
+        task_type: Only those of this type.
+    """
+    bars = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[note]}"),
+        console=output.console(),
+    )
+    async with Services(options.load()) as services:
+        store = services.task_store(owner)
+        known: dict[str, Any] = {}
+        with Live(bars, console=bars.console, refresh_per_second=4):
+            while True:
+                if trace_ids:
+                    tasks = [task for trace in trace_ids if (task := await store.get(trace)) is not None]
+                else:
+                    tasks = await store.list(PAGE, state=State.RUNNING, type=task_type)
+                _draw(bars, known, tasks)
+                if trace_ids and all(task.ended for task in tasks):
+                    return
+                await asyncio.sleep(LOOK_S)
+
+
+async def briefs(
+    owner: Owner,
+    /,
+    *,
+    follow: Annotated[bool, Parameter(name=["--follow", "-f"])] = False,
+    keep: bool = False,
+    limit: Annotated[int | None, Parameter(name=["--limit", "-n"])] = None,
+    options: Options = DEFAULTS,
+) -> None:
+    """Print outcomes as JSON lines as they come, and acknowledge each: no other reader gets it then.
+
+    ```
+    holdfast briefs reports --follow
+    holdfast briefs reports --keep --limit 10
+    ```
+
+    Args:
+        follow: Wait for more instead of ending.
+        keep: Don't acknowledge: they come again in a minute, here or to another reader.
+        limit: End after so many.
+    """
+    async with Services(options.load()) as services:
+        left = limit
+        async for brief in make_producer(services, owner).briefs(follow=follow):
+            output.json_line(outcome_record(brief.outcome))
+            if not keep:
+                brief.ack()
+            if left is not None:
+                left -= 1
+                if left <= 0:
+                    return
+
+
+COLUMNS = ["trace id", "type", "state", "attempts", "progress", "node", "since", "detail"]
+
+
+def _row(task: Task) -> Sequence[Any]:
+    return [
+        task.trace,
+        task.type,
+        task.state.value,
+        task.attempts,
+        f"{task.progress:.0%}",
+        task.node,
+        output.moment(task.moved_at),
+        task.note or task.detail.partition("\n")[0][:80],
+    ]
+
+
+def _draw(bars: Progress, known: dict[str, Any], tasks: Sequence[Task]) -> None:
+    for task in tasks:
+        if task.trace not in known:
+            known[task.trace] = bars.add_task(f"{task.type} {task.trace}", total=1.0, note="")
+        note = task.note if task.state is State.RUNNING else task.state.value
+        bars.update(known[task.trace], completed=task.progress, note=note)
+    for trace in known.keys() - {task.trace for task in tasks}:
+        bars.remove_task(known.pop(trace))
+
+
+async def _known(producer: Producer, trace_id: str) -> Task:
+    task = await producer.status(trace_id)
+    if task is None:
+        raise OperationRefused(
+            f"no task {trace_id!r} is known, or not any more; `holdfast tasks ls` lists them"
+        )
+    return task
+
+
+def outcome_record(outcome: Outcome) -> dict[str, Any]:
+    """An outcome as a JSON record."""
+    told = msgspec.structs.asdict(outcome)
+    return {name: output.moment(value) if name.endswith("_at") else value for name, value in told.items()}
+
+
+def _print_outcome(outcome: Outcome, json: bool) -> None:
+    if json:
+        output.json_line(outcome_record(outcome))
+        return
+    output.say(f"{outcome.trace_id}: {outcome.state.value} after {outcome.attempts} attempt(s)")
+    for text in (outcome.detail, "" if outcome.value is None else str(outcome.value)):
+        if text:
+            output.say(text)
+
+
+def ago(text: str) -> float:
+    """The wall time that long ago; 0 for nothing. Raises ConfigError."""
+    if not text:
+        return 0.0
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
+    if not found:
+        raise ConfigError(f"--since {text!r} must be a number with s, m, h or d, such as 2h")
+    return time.time() - float(found[1]) * UNITS_S[found[2]]
