@@ -1,0 +1,194 @@
+"""Sending tasks, and hearing of their outcomes."""
+
+import asyncio
+import base64
+import json
+from random import Random
+
+import pytest
+from tests.tasks.plain import plain
+
+from holdfast.adapters.memory.queue import MemoryQueue
+from holdfast.adapters.memory.tasks import MemoryTasks
+from holdfast.core.task import End, Start, State
+from holdfast.errors import InvalidMessage, OperationRefused
+from holdfast.ports.queue import DeadLetter, Outgoing
+from holdfast.tasks.names import brief_queue, task_queue
+from holdfast.tasks.outcome import outcome_of
+from holdfast.tasks.producer import Order, Producer
+from holdfast.tasks.wire import Envelope, decode_task, encode_brief
+from holdfast.testing.simulator.loop import SimClock
+
+VIRTUAL = True
+APP, TYPE = "reports", "report.publish"
+ORDER = Order(task_type=TYPE, body={"rows": 3})
+
+
+class Log:
+    """A log that keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def _say(self, text: str, **fields: object) -> None:
+        self.lines.append(text)
+
+    debug = info = warning = error = _say
+
+
+class Rig:
+    """A producer over services in memory."""
+
+    def __init__(self, clock: SimClock) -> None:
+        self.queues: dict[str, MemoryQueue] = {}
+        self.clock = clock
+        self.store = MemoryTasks(clock)
+        self.log = Log()
+        self.producer = Producer(APP, self.queue, self.store, clock, self.log)
+
+    def queue(self, name: str) -> MemoryQueue:
+        if name not in self.queues:
+            self.queues[name] = MemoryQueue(self.clock)
+        return self.queues[name]
+
+    @property
+    def tasks(self) -> MemoryQueue:
+        return self.queue(task_queue(APP, TYPE))
+
+    async def start(self, trace: str) -> int:
+        (task,) = await self.store.start([Start(trace, TYPE, "m", "n", 3, 30.0)])
+        return task.epoch
+
+    async def end(self, trace: str, state: State = State.SUCCEED) -> None:
+        epoch = await self.start(trace)
+        (task,) = await self.store.end([End(trace, epoch, state, b'"done"')])
+        await self.queue(brief_queue(APP)).send([Outgoing(brief_of(task))])
+
+
+def brief_of(task: object) -> bytes:
+    outcome = outcome_of(APP, task)  # type: ignore[arg-type]
+    return encode_brief(Envelope(app=APP, trace_id=outcome.trace_id, task_type=TYPE), outcome)
+
+
+@pytest.fixture
+async def rig() -> Rig:
+    return Rig(SimClock(Random(0), "test"))
+
+
+async def sent(rig: Rig) -> list[bytes]:
+    return [message.body for message in rig.tasks.messages.values()]
+
+
+async def test_a_task_is_noted_and_lies_in_its_queue(rig: Rig) -> None:
+    (trace,) = await rig.producer.send([ORDER])
+    status = await rig.producer.status(trace)
+    assert status is not None
+    assert (status.state, status.type) == (State.QUEUED, TYPE)
+    (body,) = await sent(rig)
+    message = decode_task(body, Envelope(app=APP, trace_id="", task_type=""))
+    assert (message.envelope.trace_id, json.loads(message.body.data)) == (trace, {"rows": 3})
+    assert plain().TaskMessage.FromString(base64.b64decode(body)).Envelop.TraceID == trace
+
+
+async def test_many_tasks_go_in_few_calls_and_keep_their_order(rig: Rig) -> None:
+    traces = await rig.producer.send([ORDER] * 25)
+    assert len(set(traces)) == 25
+    assert len(await sent(rig)) == 25
+
+
+async def test_a_dedupe_key_stands_for_one_task(rig: Rig) -> None:
+    order = Order(task_type=TYPE, dedupe="acme-2026-11-21")
+    (first,) = await rig.producer.send([order])
+    await rig.end(first)
+    assert await rig.producer.send([order]) == [first]
+    assert len(await sent(rig)) == 1, "it had ended: nothing is sent again"
+
+
+async def test_a_task_whose_sending_was_cut_short_is_sent_again(rig: Rig) -> None:
+    order = Order(task_type=TYPE, trace_id="t")
+    await rig.producer.send([order])
+    rig.tasks.messages.clear()
+    await rig.producer.send([order])
+    assert len(await sent(rig)) == 1
+
+
+@pytest.mark.parametrize(
+    "order, field",
+    [
+        (Order(task_type=TYPE, trace_id="a\nb"), "trace_id"),
+        (Order(task_type=TYPE, trace_id="x" * 600), "trace_id"),
+        (Order(task_type=TYPE, body={1, object()}), "body"),
+        (Order(task_type=TYPE, body=b"\xff"), "body"),
+    ],
+)
+async def test_what_can_not_be_sent_is_refused_before_anything_is(rig: Rig, order: Order, field: str) -> None:
+    with pytest.raises(InvalidMessage, match=field):
+        await rig.producer.send([ORDER, order])
+    assert not rig.store.standing
+
+
+async def test_waiting_ends_with_the_outcome(rig: Rig) -> None:
+    (trace,) = await rig.producer.send([ORDER])
+    waiting = asyncio.ensure_future(rig.producer.wait(trace, 60))
+    await rig.clock.sleep(3)
+    await rig.end(trace)
+    outcome = await waiting
+    assert (outcome.ok, outcome.value, outcome.attempts) == (True, "done", 1)
+
+
+async def test_waiting_has_an_end(rig: Rig) -> None:
+    (trace,) = await rig.producer.send([ORDER])
+    with pytest.raises(TimeoutError, match="queued"):
+        await rig.producer.wait(trace, 1)
+    with pytest.raises(OperationRefused, match="nobody"):
+        await rig.producer.wait("nobody")
+
+
+async def test_an_acknowledged_brief_does_not_come_again(rig: Rig) -> None:
+    for trace in await rig.producer.send([ORDER] * 3):
+        await rig.end(trace)
+    seen = [brief async for brief in rig.producer.briefs(follow=False)]
+    assert [brief.outcome.state for brief in seen] == [State.SUCCEED] * 3
+    await rig.clock.sleep(100)
+    again: list[str] = []
+    briefs = rig.producer.briefs()
+    async for brief in briefs:
+        brief.ack()
+        again.append(brief.outcome.trace_id)
+        if len(again) == 3:
+            break
+    await briefs.aclose()
+    assert sorted(again) == sorted(brief.outcome.trace_id for brief in seen)
+    assert not rig.queue(brief_queue(APP)).messages
+
+
+async def test_what_is_no_brief_is_set_aside_and_stops_nobody(rig: Rig) -> None:
+    queue = rig.queue(brief_queue(APP))
+    await queue.send([Outgoing(b"junk")])
+    (trace,) = await rig.producer.send([ORDER])
+    await rig.end(trace)
+    assert [brief.outcome.trace_id async for brief in rig.producer.briefs(follow=False)] == [trace]
+    assert [letter.body for letter in queue.letters.values()] == [b"junk"]
+
+
+async def test_a_redriven_task_has_all_its_tries_again(rig: Rig) -> None:
+    (trace,) = await rig.producer.send([ORDER])
+    await rig.end(trace, State.FAILED)
+    letter = DeadLetter(id="l", body=b"{}", reason="failed", key=trace)
+    await rig.tasks.bury([letter])
+    standing = await rig.producer.status(trace)
+    assert standing is not None
+    await rig.producer.retry(standing)
+    status = await rig.producer.status(trace)
+    assert status is not None
+    assert (status.state, status.attempts) == (State.QUEUED, 0)
+    assert not rig.tasks.letters
+    with pytest.raises(OperationRefused, match="no dead letter"):
+        await rig.producer.retry(status)
+
+
+async def test_a_waiting_task_is_cancelled_at_once(rig: Rig) -> None:
+    (trace,) = await rig.producer.send([ORDER])
+    task = await rig.producer.cancel(trace, "ordered twice")
+    assert task is not None
+    assert (task.state, task.detail) == (State.FAILED, "cancelled: ordered twice")
