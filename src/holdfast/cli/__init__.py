@@ -12,6 +12,7 @@ import holdfast
 from holdfast.cli import (
     config,
     demo,
+    devices,
     dlq,
     doctor,
     exits,
@@ -24,6 +25,7 @@ from holdfast.cli import (
     results,
     status,
     streams,
+    tasks,
 )
 from holdfast.errors import HoldfastError
 
@@ -51,8 +53,11 @@ app.command(places.move)
 app.command(places.drain)
 app.command(places.why)
 app.command(streams.app)
+app.command(tasks.app)
+app.command(tasks.briefs)
 app.command(dlq.app)
 app.command(queues.app)
+app.command(devices.app)
 app.command(doctor.doctor)
 app.command(config.app)
 app.command(demo.demo)

@@ -7,7 +7,6 @@ ends is told and forgotten: only who still owns the device may say whether it is
 from __future__ import annotations
 
 import asyncio
-import ssl
 import struct
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
@@ -21,9 +20,10 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from holdfast.adapters.mqtt.address import MqttAddress
+from holdfast.adapters.mqtt.tls import tls_context
 from holdfast.adapters.mqtt.wire import Wire
 from holdfast.core.retry import Backoff
-from holdfast.errors import ConfigError, HoldfastError, TooLarge, Unavailable
+from holdfast.errors import HoldfastError, TooLarge, Unavailable
 from holdfast.ports.clock import Clock
 
 CONNECT_TIMEOUT_S = 10.0
@@ -123,7 +123,7 @@ class Link:
         self._still_ours = still_ours
         self._status = status
         self._backoff = backoff
-        self._tls = _tls(address)
+        self._tls = tls_context(address)
         self._window = address.window
         self._sent: dict[int, object] = {}
         self._waiting: deque[tuple[str, bytes, Extras | None, object]] = deque()
@@ -408,15 +408,3 @@ class Link:
         qos: int = self._address.qos
         for first in range(0, len(filters), FILTERS_PER_SUBSCRIBE):
             self._client.subscribe([(topic, qos) for topic in filters[first : first + FILTERS_PER_SUBSCRIBE]])
-
-
-def _tls(address: MqttAddress) -> ssl.SSLContext | None:
-    if not address.tls:
-        return None
-    try:
-        context = ssl.create_default_context(cafile=address.ca or None)
-        if address.cert:
-            context.load_cert_chain(address.cert, address.key)
-    except OSError as error:
-        raise ConfigError(f"{address}: the files of ca, cert and key can't be used: {error}") from None
-    return context
