@@ -6,7 +6,7 @@ the tray is either taken by the process or withdrawn by the node, never both, wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -121,10 +121,12 @@ class Listener(Protocol):
 
 
 class Exit(msgspec.Struct, frozen=True):
-    """Why a process ended, and the stacks that it dumped before, if any."""
+    """Why a process ended, the stacks that it dumped in its life, if any, and which attempts it left untouched
+    in its tray."""
 
     reason: str
     stacks: str = ""
+    untouched: Sequence[int] = ()
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -163,8 +165,8 @@ class TaskSlot(Protocol):
     def terminate(self) -> None:
         """Ask the process's descendants to end, as SIGTERM does."""
 
-    async def kill(self, reason: str) -> None:
-        """Kill the process and its descendants; returns when they are gone."""
+    async def kill(self, reason: str) -> str:
+        """Kill the process and its descendants; returns when they are gone, with what it dumped."""
 
     async def stop(self, grace_s: float) -> None:
         """Let it end once it is done; kill it if that takes longer."""

@@ -4,15 +4,52 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Callable, Mapping
+import math
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from holdfast.core.retry import Backoff
+from holdfast.errors import ConfigError, HoldfastError
 from holdfast.ports.clock import Clock
-from holdfast.ports.task_slots import Attempt, Progress, TaskSlotMaker
+from holdfast.ports.task_slots import Attempt, Progress, Sign, TaskSlot, TaskSlotMaker, Tried
 from holdfast.runtime.service import Tasks
 from holdfast.runtime.stats import Stats
+
+SOFT_S = 0.4
+"""How long a handler may take to end once it is told to, and its terminate hooks."""
+
+TERM_S = 0.15
+"""How long what a handler started may take to end after SIGTERM."""
+
+STOP_S = 1.0
+"""How long an idle slot may take to end."""
+
+QUICK_S = 0.002
+"""Tasks of types that take no longer than this, lately, are lined up in trays."""
+
+LINE_MAX = 16
+"""How many attempts a slot may have in hand, if they are quick."""
+
+STUCK_S = 0.05
+"""What lies behind an attempt that takes longer than this goes elsewhere."""
+
+STIR_S = 0.02
+"""How often, at most, new attempts have the deadlines looked at."""
+
+CPU_LOOKS = 4
+"""How often processor time is looked at within the time that a task may stand still."""
+
+CPU_EVERY_S = 5.0
+CPU_TICK_S = 0.02
+"""Less processor time than this is no advance: an idle process uses some, too."""
+
+WEIGHT = 0.2
+"""Of the newest in the moving average of how long a type of task takes."""
+
+LEVELS = ("debug", "info", "warning", "error")
 
 
 class How(enum.StrEnum):
@@ -54,14 +91,75 @@ class Running:
         begun_at: when its handler began; None while it waits.
         advanced_at: when it last advanced (began, or one of the signs that it declares).
         progress: what it last said of itself.
+        ended: what comes of it.
+        until: when its lease ends.
+        fate: how it ends whatever it does, once that is so, for a ``reason``.
     """
 
-    __slots__ = ("advanced_at", "attempt", "begun_at", "progress")
+    __slots__ = (
+        "advanced_at",
+        "attempt",
+        "begun_at",
+        "ended",
+        "fate",
+        "number",
+        "on_progress",
+        "over",
+        "progress",
+        "reason",
+        "stacks",
+        "until",
+    )
 
-    attempt: Attempt
-    begun_at: float | None
-    advanced_at: float
-    progress: Progress
+    def __init__(
+        self,
+        number: int,
+        attempt: Attempt,
+        now: float,
+        ended: asyncio.Future[Ended],
+        on_progress: Callable[[Running], None] | None,
+    ) -> None:
+        self.number = number
+        self.attempt = attempt
+        self.begun_at: float | None = None
+        self.advanced_at = now
+        self.progress = Progress()
+        self.ended = ended
+        self.on_progress = on_progress
+        self.until = now + attempt.lease_s if attempt.lease_s else math.inf
+        self.fate: How | None = None
+        self.reason = ""
+        self.stacks = ""
+        self.over: asyncio.Event | None = None
+
+    def hangs_at(self) -> float:
+        """When its time is up."""
+        if self.begun_at is None or self.fate is not None:
+            return math.inf
+        at = self.begun_at + self.attempt.timeout_s
+        return min(at, self.advanced_at + self.attempt.stall_s) if self.attempt.stall_s else at
+
+    def why(self, now: float) -> str:
+        """Why its time is up."""
+        attempt = self.attempt
+        if self.begun_at is not None and now >= self.begun_at + attempt.timeout_s:
+            return f"over its time: timeout_s = {attempt.timeout_s:g}"
+        return f"hangs: no {' or '.join(attempt.advances)} for stall_s = {attempt.stall_s:g}"
+
+
+class Seat:
+    """A living slot and the attempts in it, the one at work first."""
+
+    __slots__ = ("cpu_at", "cpu_s", "ending", "idle_since", "leased_until", "line", "slot")
+
+    def __init__(self, slot: TaskSlot, now: float) -> None:
+        self.slot = slot
+        self.line: deque[Running] = deque()
+        self.idle_since = now
+        self.ending = False
+        self.leased_until = math.inf
+        self.cpu_at = now
+        self.cpu_s = 0.0
 
 
 class TaskSlots:
@@ -89,47 +187,418 @@ class TaskSlots:
         spare: int = 1,
         limit: int = 4,
     ) -> None:
-        raise NotImplementedError
+        self._slots = slots
+        self._clock = clock
+        self._tasks = tasks
+        self._stats = stats
+        self._log = log
+        self._idle_s = idle_s
+        self._spare = spare
+        self._limit = limit
+        self._number = 0
+        self._running: dict[str, Running] = {}
+        self._waiting: deque[Running] = deque()
+        self._seats: dict[str, Seat] = {}
+        self._spares: list[TaskSlot] = []
+        self._starting = 0
+        self._took: dict[str, float] = {}
+        self._took_lately = math.inf
+        self._stirred = asyncio.Event()
+        self._vacant = asyncio.Event()
+        self._closed = False
+        self._backoff = Backoff(0.2, 10.0)
 
     async def start(self) -> None:
         """Spawn the first slots. Raises ConfigError if the app can't load."""
+        self._sit(await self._slots.spawn(self))
+        for _ in range(self._spare):
+            self._tasks.spawn(self._prepare_spare())
+        self._tasks.spawn(self._watch())
 
     async def close(self) -> None:
         """End every slot. What still runs is killed and DIED; what waits was never ``begun``. To let handlers
         end in order, ``cancel`` them and await their ends first."""
+        self._closed = True
+        for run in list(self._waiting):
+            self._end(run, Ended(How.CANCELLED, error="its node stops", begun=False))
+        self._waiting.clear()
+        await self._slots.close()
+        for run in list(self._running.values()):
+            begun = run.begun_at is not None
+            self._end(run, Ended(How.DIED if begun else How.CANCELLED, error="its node stops", begun=begun))
 
     @property
     def limit(self) -> int:
         """The most attempts to run at once. May be set at any time: those above a lower one finish."""
-        raise NotImplementedError
+        return self._limit
 
     @limit.setter
-    def limit(self, limit: int) -> None: ...
+    def limit(self, limit: int) -> None:
+        if limit == self._limit:
+            return
+        fell, self._limit = limit < self._limit, limit
+        if fell:
+            for seat in self._seats.values():
+                self._thin(seat)
+        self._place()
+        self._vacant.set()
+        self._stirred.set()
 
     @property
     def room(self) -> int:
         """How many more attempts could begin now, or within milliseconds. More may be run: they wait."""
-        raise NotImplementedError
+        each = LINE_MAX if self._took_lately <= QUICK_S else 1
+        return max(0, self._limit * each - len(self._running))
 
     async def vacancy(self) -> None:
         """Return when there is room."""
+        while not self.room:
+            self._vacant.clear()
+            await self._vacant.wait()
 
     @property
     def running(self) -> Mapping[str, Running]:
         """All attempts in hand, by trace."""
-        raise NotImplementedError
+        return self._running
+
+    @property
+    def slots(self) -> int:
+        """How many slots work or wait for work, spares not counted."""
+        return sum(not seat.ending for seat in self._seats.values())
 
     def run(
         self, attempt: Attempt, on_progress: Callable[[Running], None] | None = None
     ) -> asyncio.Future[Ended]:
         """Run an attempt. The future never fails; cancelling it abandons the attempt, which goes on: use
         ``cancel`` to end it. ``on_progress`` is called whenever the handler says how far it is."""
-        raise NotImplementedError
+        assert attempt.trace not in self._running, "one attempt of a task at a time"
+        ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
+        self._number += 1
+        run = Running(self._number, attempt, self._clock.monotonic(), ended, on_progress)
+        self._running[attempt.trace] = run
+        if self._closed:
+            self._end(run, Ended(How.CANCELLED, error="its node stops", begun=False))
+        else:
+            self._waiting.append(run)
+            self._place()
+        return ended
 
-    def cancel(self, trace: str, reason: str) -> bool:
-        """Tell an attempt to end, softly at first, and surely within a second; False if it isn't in hand.
-        The outcome comes through its future."""
-        raise NotImplementedError
+    def cancel(self, trace: str, reason: str, grace_s: float = SOFT_S) -> bool:
+        """Tell an attempt to end, softly at first, and surely within ``grace_s`` and half a second; False if
+        it isn't in hand. The outcome comes through its future."""
+        run = self._running.get(trace)
+        if run is None:
+            return False
+        if run.fate is not None:
+            return True
+        run.fate, run.reason = How.CANCELLED, reason
+        for seat in self._seats.values():
+            if run in seat.line:
+                self._tasks.spawn(self._bring_to_an_end(seat, run, grace_s))
+                return True
+        self._waiting.remove(run)
+        self._end(run, Ended(How.CANCELLED, error=reason, begun=False))
+        return True
 
     def renew(self, trace: str, lease_s: float) -> None:
         """The attempt may run on, for so long from now. Does nothing for one that isn't in hand."""
+        if (run := self._running.get(trace)) is not None:
+            run.until = self._clock.monotonic() + lease_s
+            self._stirred.set()
+
+    # --- as the listener of its slots
+
+    def told(self, slot: TaskSlot, number: int, tried: Tried) -> None:
+        """As Listener.told."""
+        seat = self._seats[slot.name]
+        run = seat.line.popleft()
+        assert run.number == number
+        now = self._clock.monotonic()
+        if seat.line:
+            seat.line[0].begun_at = seat.line[0].advanced_at = now
+        else:
+            seat.idle_since = now
+            self._stirred.set()
+        self._note_time(run.attempt.type, tried.took_s)
+        if tried.spoiled:
+            self._thin(seat)
+            self._retire(seat)
+        self._end(run, _outcome(run, tried))
+        self._place()
+
+    def advanced(self, slot: TaskSlot, sign: Sign, progress: Progress | None) -> None:
+        """As Listener.advanced."""
+        seat = self._seats.get(slot.name)
+        if seat is None or not seat.line:
+            return
+        run = seat.line[0]
+        if sign in run.attempt.advances:
+            run.advanced_at = self._clock.monotonic()
+        if progress is not None:
+            run.progress = Progress(
+                run.progress.fraction if progress.fraction is None else progress.fraction,
+                progress.note or run.progress.note,
+                run.progress.numbers | progress.numbers,
+            )
+            if run.on_progress is not None:
+                run.on_progress(run)
+
+    def said(self, slot: TaskSlot, level: str, event: str, values: Mapping[str, Any]) -> None:
+        """As Listener.said."""
+        seat = self._seats.get(slot.name)
+        context = {"slot": slot.name}
+        if seat is not None and seat.line:
+            context |= {"trace": seat.line[0].attempt.trace, "task": seat.line[0].attempt.type}
+        own = {f"{name}_" if name in ("event", *context) else name: value for name, value in values.items()}
+        getattr(self._log, level if level in LEVELS else "info")(event, **own, **context)
+
+    # --- placing
+
+    def _place(self) -> None:
+        """Give what waits to slots, in order, and see that there are enough of them."""
+        while self._waiting:
+            run = self._waiting[0]
+            now = self._clock.monotonic()
+            seat = self._seat_for(run, now) or self._new_seat()
+            if seat is None or not seat.slot.offer(run.number, run.attempt):
+                return
+            self._waiting.popleft()
+            seat.line.append(run)
+            if len(seat.line) == 1:
+                run.begun_at = run.advanced_at = now
+            self._stirred.set()
+            if run.until < seat.leased_until:
+                self._lease(seat, run.until, now)
+
+    def _seat_for(self, run: Running, now: float) -> Seat | None:
+        """An idle seat; or, for what is quick, the one whose line is shortest."""
+        busy = 0
+        idle: Seat | None = None
+        best: Seat | None = None
+        for seat in self._seats.values():
+            if seat.line or seat.ending:
+                busy += 1
+                if not seat.ending and (best is None or len(seat.line) < len(best.line)):
+                    best = seat
+            elif idle is None or seat.idle_since > idle.idle_since:
+                idle = seat  # the one that was last at work, so that others become idle for good
+        if busy < self._limit and idle is not None:
+            return idle
+        if best is None or busy > self._limit or len(best.line) >= LINE_MAX or not self._quick(run):
+            return None
+        begun_at = best.line[0].begun_at
+        stuck = begun_at is None or now >= begun_at + STUCK_S
+        return None if stuck or not all(self._quick(other) for other in best.line) else best
+
+    def _new_seat(self) -> Seat | None:
+        """A seat with a spare slot in it, if another one may be. Where there is none, one will come."""
+        wanted = min(self._limit, len(self._running))
+        if self._closed or len(self._seats) + self._starting >= wanted:
+            return None
+        if self._spares:
+            self._tasks.spawn(self._prepare_spare())
+            return self._sit(self._spares.pop(0))
+        self._starting += 1
+        self._tasks.spawn(self._add_seat())
+        return None
+
+    def _quick(self, run: Running) -> bool:
+        return run.fate is None and self._took.get(run.attempt.type, math.inf) <= QUICK_S
+
+    def _thin(self, seat: Seat) -> None:
+        """Have what its slot has not begun wait anew."""
+        if seat.line:
+            self._wait_again(seat, seat.slot.withdraw())
+
+    def _wait_again(self, seat: Seat, numbers: Sequence[int]) -> None:
+        for _ in numbers:
+            run = seat.line.pop()
+            run.begun_at = None
+            if run.fate is How.CANCELLED:
+                self._end(run, Ended(How.CANCELLED, error=run.reason, begun=False))
+            else:
+                run.fate = None
+                self._waiting.appendleft(run)
+        if numbers and not seat.line:
+            seat.idle_since = self._clock.monotonic()
+
+    def _end(self, run: Running, ended: Ended) -> None:
+        del self._running[run.attempt.trace]
+        if not run.ended.done():
+            run.ended.set_result(ended)
+        if run.over is not None:
+            run.over.set()
+        self._vacant.set()
+
+    def _note_time(self, kind: str, took_s: float) -> None:
+        known = self._took.get(kind, took_s)
+        self._took[kind] = known + WEIGHT * (took_s - known)
+        lately = took_s if self._took_lately == math.inf else self._took_lately
+        self._took_lately = lately + WEIGHT * (took_s - lately)
+
+    # --- slots
+
+    def _sit(self, slot: TaskSlot) -> Seat:
+        self._seats[slot.name] = seat = Seat(slot, self._clock.monotonic())
+        self._tasks.spawn(self._await_exit(seat))
+        self._stirred.set()
+        return seat
+
+    async def _add_seat(self) -> None:
+        slot = await self._spawn()
+        self._starting -= 1
+        self._sit(slot)
+        self._place()
+
+    async def _prepare_spare(self) -> None:
+        slot = await self._spawn()
+        self._spares.append(slot)
+        self._place()
+        await slot.exited()
+        if slot in self._spares:
+            self._spares.remove(slot)
+            self._tasks.spawn(self._prepare_spare())
+
+    async def _spawn(self) -> TaskSlot:
+        failures = 0
+        while True:
+            try:
+                return await self._slots.spawn(self)
+            except ConfigError as error:
+                self._log.error("the app does not load in a new slot", error=str(error))
+            except HoldfastError as error:
+                self._log.warning("could not start a slot", error=str(error))
+            failures += 1
+            await self._clock.sleep(self._backoff.delay_s(failures, self._clock.random()))
+
+    def _retire(self, seat: Seat) -> None:
+        seat.ending = True
+        self._tasks.spawn(seat.slot.stop(STOP_S))
+
+    async def _await_exit(self, seat: Seat) -> None:
+        slot = seat.slot
+        gone = await slot.exited()
+        del self._seats[slot.name]
+        if not seat.ending or seat.line:
+            self._stats.slot_deaths += 1
+            self._log.warning("slot died", slot=slot.name, reason=gone.reason)
+        self._wait_again(seat, gone.untouched)
+        now = self._clock.monotonic()
+        lapsed = "; its lease had ended" if seat.leased_until <= now else ""
+        for run in seat.line:
+            took_s = now - run.begun_at if run.begun_at is not None else 0.0
+            self._note_time(run.attempt.type, took_s)
+            error = run.reason or f"its slot {gone.reason}{lapsed}"
+            detail = run.stacks or gone.stacks
+            self._end(run, Ended(run.fate or How.DIED, error=error, detail=detail, took_s=took_s))
+        self._place()
+
+    # --- deadlines
+
+    async def _watch(self) -> None:
+        """Look at each slot when something of it is due."""
+        while True:
+            self._stirred.clear()
+            next_at = self._look()
+            timeout_s = None if next_at == math.inf else max(0.0, next_at - self._clock.monotonic())
+            if await self._clock.wait(self._stirred, timeout_s):
+                # Something began. Its time is hardly shorter than this pause, in which much may begin.
+                await self._clock.sleep(STIR_S)
+
+    def _look(self) -> float:
+        """Do what is due; returns when to look again."""
+        now = self._clock.monotonic()
+        next_at = math.inf
+        for seat in list(self._seats.values()):
+            if not seat.ending:
+                next_at = min(next_at, self._look_at(seat, now) if seat.line else self._rest(seat, now))
+        self._place()
+        return next_at
+
+    def _rest(self, seat: Seat, now: float) -> float:
+        """An idle slot needs no lease, and no life without end."""
+        if seat.leased_until != math.inf:
+            self._lease(seat, math.inf, now)
+        if now >= seat.idle_since + self._idle_s or self.slots > self._limit:
+            self._retire(seat)
+            return math.inf
+        return seat.idle_since + self._idle_s
+
+    def _look_at(self, seat: Seat, now: float) -> float:
+        run = seat.line[0]
+        next_at = math.inf
+        if len(seat.line) > 1:
+            assert run.begun_at is not None
+            if now >= run.begun_at + STUCK_S:
+                self._thin(seat)
+            else:
+                next_at = run.begun_at + STUCK_S
+        if "cpu" in run.attempt.advances:
+            next_at = min(next_at, self._look_at_cpu(seat, run, now))
+        if now >= run.hangs_at():
+            run.fate, run.reason = How.TIMED_OUT, run.why(now)
+            self._tasks.spawn(self._bring_to_an_end(seat, run, SOFT_S))
+        until = min(run.until for run in seat.line)
+        if until < seat.leased_until or seat.leased_until - now < (until - now) * 0.75:
+            self._lease(seat, until, now)
+        return min(next_at, run.hangs_at())
+
+    def _look_at_cpu(self, seat: Seat, run: Running, now: float) -> float:
+        stall_s = run.attempt.stall_s or run.attempt.lease_s or math.inf
+        every_s = min(CPU_EVERY_S, stall_s / CPU_LOOKS)
+        if now >= seat.cpu_at + every_s:
+            seat.cpu_at = now
+            cpu_s = seat.slot.usage().cpu_s
+            if abs(cpu_s - seat.cpu_s) >= CPU_TICK_S:  # less, too: a descendant that had used some is gone
+                seat.cpu_s = cpu_s
+                run.advanced_at = now
+        return seat.cpu_at + every_s
+
+    def _lease(self, seat: Seat, until: float, now: float) -> None:
+        seat.leased_until = until
+        seat.slot.lease(None if until == math.inf else max(0.0, until - now))
+
+    async def _bring_to_an_end(self, seat: Seat, run: Running, grace_s: float) -> None:
+        """Tell it; then tell what it started; then kill all of it."""
+        slot = seat.slot
+        timed_out = run.fate is How.TIMED_OUT
+        run.over = over = asyncio.Event()
+        self._thin(seat)
+        if run not in seat.line:  # it was not begun
+            if timed_out:
+                await slot.kill("it took no attempt from its tray")
+            return self._place()
+        self._place()
+        if timed_out:
+            run.stacks = await slot.dump()
+        slot.cancel(run.number, run.reason)
+        if await self._clock.wait(over, grace_s):
+            return None
+        seat.ending = True
+        run.stacks = run.stacks or await slot.dump()
+        slot.terminate()
+        if not await self._clock.wait(over, TERM_S):
+            await slot.kill(run.reason)
+        else:
+            self._retire(seat)
+        return None
+
+
+def _outcome(run: Running, tried: Tried) -> Ended:
+    """What came of an attempt whose process told."""
+    how, error, detail = How.RETURNED, tried.error, tried.detail
+    if run.fate is How.TIMED_OUT:
+        how, error, detail = How.TIMED_OUT, run.reason, run.stacks or detail
+    elif tried.cancelled:
+        how, error = How.CANCELLED, run.reason or error
+    elif error:
+        how = How.RAISED
+    return Ended(
+        how,
+        result=tried.result if how is How.RETURNED else b"",
+        error=error,
+        detail=detail,
+        permanent=tried.permanent and how is How.RAISED,
+        took_s=tried.took_s,
+        memory_mb=tried.memory_mb,
+    )

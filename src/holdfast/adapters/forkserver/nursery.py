@@ -53,15 +53,15 @@ class Nursery(Generic[P]):
         self._tasks: set[asyncio.Task[object]] = set()
         self._watch: asyncio.Task[None] | None = None
 
-    async def spawn(self, make: Callable[[str, ForkServer, int], P], *more: int) -> P:
-        """A new process. ``make`` is given its name, server and the pipe for its stacks. Descriptors beyond
-        those that every slot has are passed on. Raises ConfigError if the app can't load."""
+    async def spawn(self, make: Callable[[str, ForkServer, int], P]) -> P:
+        """A new process. ``make`` is given its name, server and the pipe for its stacks. Raises ConfigError
+        if the app can't load."""
         if self._closed:
             raise ConfigError("these slots are closed")
         if self._server is None:
             self._server = ForkServer(self._start, self._heard)
         self._count += 1
-        slot = await self._fork(f"{self._prefix}-{self._count}", self._server, make, more)
+        slot = await self._fork(f"{self._prefix}-{self._count}", self._server, make)
         try:
             if not await self._clock.wait(slot.ready, self._spawn_timeout_s):
                 if not slot.pid:
@@ -107,26 +107,27 @@ class Nursery(Generic[P]):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _fork(
-        self, name: str, server: ForkServer, make: Callable[[str, ForkServer, int], P], more: tuple[int, ...]
-    ) -> P:
+    async def _fork(self, name: str, server: ForkServer, make: Callable[[str, ForkServer, int], P]) -> P:
         ours, theirs = socket.socketpair()
         stacks, pen = os.pipe()
-        os.set_blocking(stacks, False)
+        for end in (stacks, pen):
+            os.set_blocking(end, False)  # rather half a dump than a wait
         slot = make(name, server, stacks)
         try:
             ours.setblocking(False)
             await asyncio.get_running_loop().create_unix_connection(lambda: slot, sock=ours)
             if self._server is not server:
                 raise SlotDied(f"slot {name} lost its fork server")
-            server.spawn(name, [theirs.fileno(), pen, *more])
+            server.spawn(name, [theirs.fileno(), pen, *slot.fds])
         except BaseException:
             ours.close()
+            slot.lost()
             os.close(stacks)
             raise
         finally:
             theirs.close()
             os.close(pen)
+            slot.forked()
         self._slots[name] = slot
         return slot
 

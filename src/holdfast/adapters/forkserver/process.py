@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from holdfast.adapters.forkserver import wire
@@ -23,6 +23,7 @@ class SlotProcess(asyncio.Protocol):
     """A child process, from its fork to its end. What it says goes to ``heard``, frame by frame.
 
     Attributes:
+        fds: what it is given beside its socket and the pipe for its stacks.
         memory_mb: what it may use before it is killed, in MiB; 0 for any amount.
         ready: set when it has loaded its app, or is gone.
         refusal: why it could not load it.
@@ -46,6 +47,13 @@ class SlotProcess(asyncio.Protocol):
         self._reason = ""
         self._why = ""
         self._dump = ""
+
+    @property
+    def fds(self) -> Sequence[int]:
+        return ()
+
+    def forked(self) -> None:
+        """It has its descriptors, or will never exist."""
 
     def heard(self, payload: bytes) -> None:
         """It said something."""
@@ -96,8 +104,8 @@ class SlotProcess(asyncio.Protocol):
         await self._clock.wait(self._hung_up, LAST_WORDS_TIMEOUT_S)
         self._transport.abort()
         self._dump += self._read_stacks()
-        os.close(self._stacks)
         self.lost()
+        os.close(self._stacks)
         self._exited.set()
         self.ready.set()
         self._writable.set()

@@ -83,7 +83,9 @@ class TaskChildHost:
 
     def watch(self, probe: Callable[[], object], every_s: float) -> Callable[[], None]:
         over = threading.Event()
-        threading.Thread(target=self._probe, args=[probe, every_s, over], name="holdfast-probe", daemon=True).start()
+        threading.Thread(
+            target=self._probe, args=[probe, every_s, over], name="holdfast-probe", daemon=True
+        ).start()
         return over.set
 
     def interrupt(self) -> None:
