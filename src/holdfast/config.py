@@ -111,6 +111,13 @@ class Config(BaseSettings):
     slots: int = _setting(
         _usable_cores, "Child processes that run handlers.", shown="cores less one, from 1 to 8", ge=1, le=256
     )
+    task_slots: int = _setting(
+        _usable_cores,
+        "Tasks that a node runs at once, each in a child process.",
+        shown="cores less one, from 1 to 8",
+        ge=1,
+        le=1024,
+    )
     spare_slots: int = _setting(1, "Further slots kept warm, to replace one that dies.", ge=0, le=16)
     slot_memory_mb: int = _setting(2048, "Memory of a slot above which it is replaced; 0: no limit.", ge=0)
     model_memory_mb: int = _setting(

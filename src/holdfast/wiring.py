@@ -47,6 +47,10 @@ from holdfast.runtime.node import Host, Node
 from holdfast.streams.codec import QUEUE_NUMBER
 from holdfast.streams.models import ModelSpec
 from holdfast.streams.work import StreamWork
+from holdfast.tasks.api import TaskApi
+from holdfast.tasks.names import brief_queue, task_queue
+from holdfast.tasks.periodic import Scheduler
+from holdfast.tasks.producer import BRIEF_VISIBILITY_S, Producer
 
 if TYPE_CHECKING:
     from holdfast.adapters.aws.setup import SqsSetup
@@ -54,6 +58,7 @@ if TYPE_CHECKING:
     from holdfast.adapters.aws.url import SqsUrl
     from holdfast.adapters.redis.connection import RedisConnection
     from holdfast.adapters.redis.durability import Risk
+    from holdfast.tasks.work import TaskWork
 
 
 class Closing(Protocol):
@@ -334,16 +339,27 @@ def make_node(services: Services, place: str) -> Node:
             return "no membership at present"
         return "draining" if host.draining else ""
 
-    secret = config.peer_secret
-    door = Door(
-        app.streams,
-        services.clock,
-        requests=lambda: streams.requests,
-        member=lambda: host.membership.id,
-        max_body_bytes=config.max_message_bytes,
-        secret=secret.get_secret_value() if secret else None,
-    )
-    routes = [*door.routes(), models.of_node(app.models, lambda: streams)]
+    secret = config.peer_secret.get_secret_value() if config.peer_secret else None
+    routes: list[web.AbstractRouteDef] = []
+    if app.streams:
+        door = Door(
+            app.streams,
+            services.clock,
+            requests=lambda: _only(streams).requests,
+            member=lambda: host.membership.id,
+            max_body_bytes=config.max_message_bytes,
+            secret=secret,
+        )
+        routes += [*door.routes(), models.of_node(app.models, lambda: _only(streams))]
+    if app.tasks:
+        api = TaskApi(
+            app.tasks,
+            make_producer(services, app.name),
+            stop_here=lambda trace, why: _only(tasks).cancel(trace, why),
+            max_body_bytes=config.max_message_bytes,
+            secret=secret,
+        )
+        routes += api.routes()
     host = Host(
         services.coordinator(),
         services.peer(routes=routes, ready=why_not_ready, registry=registry),
@@ -354,11 +370,56 @@ def make_node(services: Services, place: str) -> Node:
         services.meter,
         _machine,
     )
-    queues = {name: services.queue(name) for name in app.streams}
-    streams = StreamWork(host, app.streams, queues, services.state(), services.slots(place))
-    node = Node(host, [streams])
-    registry.register(NodeMetrics(host, streams.load, lambda: gauges(streams, app.models)))
+    streams = _streams(services, app, host, place) if app.streams else None
+    tasks = _tasks(services, app, host, place) if app.tasks else None
+    node = Node(host, [work for work in (streams, tasks) if work is not None])
+    registry.register(NodeMetrics(host, node.load, lambda: gauges(streams, tasks, app.models)))
     return node
+
+
+def _streams(services: Services, app: App, host: Host, place: str) -> StreamWork:
+    queues = {name: services.queue(name) for name in app.streams}
+    return StreamWork(host, app.streams, queues, services.state(), services.slots(place))
+
+
+def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
+    from holdfast.tasks.permits import PermitKeeper  # noqa: PLC0415
+    from holdfast.tasks.work import TaskWork  # noqa: PLC0415
+
+    queues = {name: services.queue(task_queue(app.name, name)) for name in app.tasks}
+    return TaskWork(
+        host,
+        app.name,
+        app.tasks,
+        queues,
+        services.queue(brief_queue(app.name)),
+        services.task_store(app.name),
+        services.task_slots(place),
+        PermitKeeper(
+            services.registry(),
+            app.name,
+            services.clock,
+            host.tasks,
+            host.log,
+            member=lambda: host.membership.id,
+        ),
+        slots_max=services.config.task_slots,
+        scheduler=Scheduler(
+            app.name,
+            app.periodics,
+            services.registry(),
+            make_producer(services, app.name),
+            services.clock,
+            host.log,
+            leads=lambda: host.membership.id == min(host.membership.view, default=""),
+        ),
+    )
+
+
+def _only(work: T | None) -> T:
+    """The work that a route is for, which is only there with it."""
+    assert work is not None
+    return work
 
 
 def check_app(services: Services, app: App) -> None:
@@ -382,9 +443,24 @@ def check_app(services: Services, app: App) -> None:
 
 
 async def look_for_queues(services: Services, app: App) -> list[str]:
-    """Raise ConfigError if a stream's queue isn't there; returns what is missing beside, in words."""
+    """Raise ConfigError if a queue of the app isn't there; returns what is missing beside, in words."""
     setup = services.queue_setup()
-    return [text for name in app.streams if (text := await setup.lacking(name))] if setup else []
+    return [text for name in queues_of(app) if (text := await setup.lacking(name))] if setup else []
+
+
+def queues_of(app: App) -> dict[str, float]:
+    """The names of an app's queues, each with how long it should hide, in seconds, what is received by
+    somebody who doesn't say for how long."""
+    streams = {name: spec.timeout_s + spec.gap_timeout_s for name, spec in app.streams.items()}
+    tasks = {task_queue(app.name, name): spec.visibility_s for name, spec in app.tasks.items()}
+    briefs = {brief_queue(app.name): BRIEF_VISIBILITY_S} if app.tasks else {}
+    return streams | tasks | briefs
+
+
+def make_producer(services: Services, app: str) -> Producer:
+    """What sends the tasks of the app of that name, and hears of their outcomes. Raises ConfigError."""
+    log = structlog.get_logger()
+    return Producer(app, services.queue, services.task_store(app), services.clock, log)
 
 
 def _machine() -> tuple[float, float]:
@@ -421,8 +497,15 @@ def make_gateway(
     )
 
 
-def gauges(streams: StreamWork, models: Mapping[str, ModelSpec]) -> Iterable[tuple[str, str, float]]:
+def gauges(
+    streams: StreamWork | None, tasks: TaskWork | None, models: Mapping[str, ModelSpec]
+) -> Iterable[tuple[str, str, float]]:
     """What a node holds at this moment, beside the limits that say how much it may."""
+    if tasks is not None:
+        yield "tasks_held", "Tasks in hand (limit: max_held).", len(tasks.hand)
+        yield "tasks_running", "Attempts that run (limit: task_slots).", len(tasks.slots.running)
+    if streams is None:
+        return
     owned = list(streams.owners)
     yield (
         "held",
@@ -495,8 +578,11 @@ def load_app(place: str) -> App:
         raise ConfigError(f"app {place!r}: module {module_name!r} has no {name!r}; {hint}")
     if not isinstance(app, App):
         raise ConfigError(f"app {place!r} is {type(app).__name__}, not a holdfast.App; name the App itself")
-    if not app.streams:
-        raise ConfigError(f"app {place!r} declares no stream; decorate a handler with @{name}.stream(…)")
+    if not (app.streams or app.tasks):
+        raise ConfigError(
+            f"app {place!r} declares no stream and no task; decorate a handler with @{name}.stream(…) or"
+            f" @{name}.task(…)"
+        )
     return app
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
@@ -10,10 +12,12 @@ from cyclopts import App, Parameter
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.cli.status import stream_names
+from holdfast.cli.tasks import ago
 from holdfast.errors import ConfigError, OperationRefused
 from holdfast.ports.queue import DeadLetter, Queue
 from holdfast.runtime import operations
-from holdfast.wiring import Services
+from holdfast.tasks.letters import Choice, back_up, chosen
+from holdfast.wiring import Services, make_producer
 
 app = App(name="dlq", help="Dead letters: messages set aside, each with its reason.")
 
@@ -22,6 +26,13 @@ REASON_CHARS = 100
 Id = Annotated[str, Parameter(help="Id of a letter, as `holdfast dlq ls` shows them.")]
 Stream = Annotated[str, Parameter(help="Letters of this stream; without it, of every stream that is known.")]
 Key = Annotated[str | None, Parameter(help="Only letters of this key.")]
+OfApp = Annotated[str, Parameter(name="--app", help="Letters of this app's tasks.")]
+Types = Annotated[
+    tuple[str, ...], Parameter(name="--type", help="With --app, of this type; may be repeated.")
+]
+Trace = Annotated[str, Parameter(help="With --app, of this trace id.")]
+Since = Annotated[str, Parameter(help="With --app, set aside not longer ago: 90s, 15m, 2h or 7d.")]
+Failed = Annotated[str, Parameter(help="With --app, where this regular expression is found in the reason.")]
 All = Annotated[bool, Parameter(name="--all", help="Every letter of --stream (and --key).")]
 
 
@@ -91,23 +102,94 @@ async def redrive(
     stream: str = "",
     key: Key = None,
     all_: All = False,
+    owner: OfApp = "",
+    task_type: Types = (),
+    trace: Trace = "",
+    since: Since = "",
+    error: Failed = "",
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """Send dead letters to their queue again, in order.
+    """Send dead letters to their queue again, in order: those of a stream, or with --app those of tasks, each
+    with all its tries.
 
     ```
     holdfast dlq redrive detect/cam-1:0:000000000000000000000000000000000001500
     holdfast dlq redrive --stream detect --key cam-1 --all
+    holdfast dlq redrive --app reports --type report.publish --since 12h --error "connection refused"
     ```
 
     Args:
         stream: The stream whose letters --all means.
         json: Print a JSON object.
     """
+    if owner:
+        await _redrive_tasks(
+            owner, task_type, Choice(trace=trace, since=ago(since), error=error), json, options
+        )
+        return
     await _each_queue(
         ids, stream, key, all_, json, options, "redriven", lambda queue, some: queue.redrive(some)
     )
+
+
+@app.command
+async def backup(
+    file: Annotated[Path, Parameter(help="File of JSON lines, added to.")],
+    /,
+    *,
+    owner: OfApp,
+    task_type: Types = (),
+    trace: Trace = "",
+    since: Since = "",
+    error: Failed = "",
+    every_s: float | None = None,
+    json: Json = False,
+    options: Options = DEFAULTS,
+) -> None:
+    """Copy dead letters of tasks to a file, those that it doesn't have yet.
+
+    ```
+    holdfast dlq backup letters.jsonl --app reports
+    holdfast dlq backup letters.jsonl --app reports --every-s 3600
+    ```
+
+    Args:
+        every_s: Do it again and again, with this pause.
+        json: Print a JSON object each time.
+    """
+    choice = Choice(trace=trace, since=ago(since), error=error)
+    async with Services(options.load()) as services:
+        while True:
+            types = task_type or await _types(services, owner)
+            count = await back_up(chosen(owner, types, services.queue, choice), file)
+            if json:
+                output.json_line({"copied": count, "file": str(file)})
+            else:
+                output.say(f"{count} copied to {file}")
+            if every_s is None:
+                return
+            await asyncio.sleep(every_s)
+
+
+async def _redrive_tasks(
+    owner: str, types: Sequence[str], choice: Choice, json: bool, options: Options
+) -> None:
+    async with Services(options.load()) as services:
+        producer = make_producer(services, owner)
+        count = 0
+        for task_type in types or await _types(services, owner):
+            found = [letter async for _, letter in chosen(owner, [task_type], services.queue, choice)]
+            count += await producer.redrive(task_type, sorted(found, key=lambda letter: letter.at))
+    if json:
+        output.json_line({"redriven": count})
+    else:
+        output.say(f"{count} redriven")
+
+
+async def _types(services: Services, owner: str) -> list[str]:
+    """The types of which the store knows tasks."""
+    return sorted({task_type for task_type, _ in await services.task_store(owner).counts()})
 
 
 @app.command

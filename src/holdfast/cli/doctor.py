@@ -15,14 +15,13 @@ from holdfast import config as settings
 from holdfast.app import App
 from holdfast.cli import exits, output
 from holdfast.cli.options import DEFAULTS, Json, Options
-from holdfast.cli.queues import visibility_s
 from holdfast.cli.status import stream_names
 from holdfast.config import Config
 from holdfast.errors import ConfigError, HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.log import redact
 from holdfast.older_names import ANY_BUCKET
 from holdfast.protocol.peer import Done, Probe, Reply, Request
-from holdfast.wiring import Services, check_app, load_app
+from holdfast.wiring import Services, check_app, load_app, queues_of
 
 PROBE_TIMEOUT_S = 2.0
 MIB = 1024**2
@@ -151,7 +150,7 @@ def _app(place: str, services: Services) -> tuple[App | None, Finding]:
     except HoldfastError as error:
         fix = "correct it, then run this again"
         return None, Finding("app", "failed", str(error), fix, exits.code(error))
-    return app, Finding("app", "ok", f"{app.name} declares {', '.join(sorted(app.streams))}")
+    return app, Finding("app", "ok", f"{app.name} declares {', '.join(sorted({*app.streams, *app.tasks}))}")
 
 
 async def _services(services: Services, app: App | None) -> list[Finding]:
@@ -165,7 +164,7 @@ async def _services(services: Services, app: App | None) -> list[Finding]:
         return f"answers; {len(await services.coordinator().members())} nodes live"
 
     async def queues() -> str:
-        names = sorted(app.streams) if app else await stream_names(services)
+        names = sorted(queues_of(app)) if app else await stream_names(services)
         depths = [(name, await services.queue(name).depth()) for name in names]
         return (
             "; ".join(f"{name}: {d.ready} ready, {d.dead} dead" for name, d in depths)
@@ -229,8 +228,8 @@ async def _queues(services: Services, app: App | None) -> list[Finding]:
         findings = [Finding("AWS", "ok", await setup.identity())]
     except HoldfastError as error:
         return [Finding("AWS", "failed", str(error), "", exits.code(error))]
-    for name, spec in app.streams.items() if app else ():
-        findings += _told(f"queue of {name}", await setup.check(name, visibility_s=visibility_s(spec)))
+    for name, visibility_s in queues_of(app).items() if app else ():
+        findings += _told(f"queue of {name}", await setup.check(name, visibility_s=visibility_s))
     return findings
 
 

@@ -154,9 +154,11 @@ async def supervise(place: str, config: Config, count: int, options: Options) ->
 
 def share_cores(config: Config, count: int) -> Config:
     """The config of each of ``count`` nodes: together they take the slots that one would, unless told."""
-    if "slots" in config.model_fields_set:
-        return config
-    return config.model_copy(update={"slots": max(1, config.slots // count)})
+    shared = {"slots": config.slots, "task_slots": config.task_slots}
+    each = {
+        name: max(1, value // count) for name, value in shared.items() if name not in config.model_fields_set
+    }
+    return config.model_copy(update=each)
 
 
 def signals() -> tuple[asyncio.Event, asyncio.Event]:

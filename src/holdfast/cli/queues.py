@@ -1,4 +1,4 @@
-"""``holdfast queues``: the queues of an app's streams."""
+"""``holdfast queues``: the queues of an app."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from cyclopts import App, Parameter
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.errors import ConfigError
-from holdfast.streams.spec import StreamSpec
-from holdfast.wiring import Services, check_app, load_app
+from holdfast.wiring import Services, check_app, load_app, queues_of
 
-app = App(name="queues", help="The queues of an app's streams, where the service wants them made.")
+app = App(name="queues", help="The queues of an app, where the service wants them made.")
 
 
 @app.command
@@ -26,8 +25,8 @@ async def create(
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """Make each stream's queue and its dead-letter queue, or set right what isn't as it should be. Doing it
-    again changes nothing.
+    """Make the queues of each stream and type of task, and those for their dead letters, or set right what
+    isn't as it should be. Doing it again changes nothing.
 
     ```
     holdfast queues create myproject.streams:app
@@ -49,10 +48,9 @@ async def create(
             if not json:
                 output.say("nothing to do: this service makes a queue when it is first used")
             return
-        for name, spec in declared.streams.items():
-            hidden_s = visibility_s(spec)
+        for name, visibility_s in queues_of(declared).items():
             for made in await setup.create(
-                name, visibility_s=hidden_s, tags=tags, encrypt=encrypt, kms_key=kms_key
+                name, visibility_s=visibility_s, tags=tags, encrypt=encrypt, kms_key=kms_key
             ):
                 if json:
                     output.json_line(
@@ -67,11 +65,6 @@ async def create(
                 else:
                     changed = f" ({', '.join(made.changed)})" if made.changed else ""
                     output.say(f"{name}: {made.name} {made.action}{changed}")
-
-
-def visibility_s(spec: StreamSpec) -> float:
-    """How long a stream's queue should hide what is received by somebody who doesn't say for how long."""
-    return spec.timeout_s + spec.gap_timeout_s
 
 
 def _tag(text: str) -> tuple[str, str]:

@@ -109,7 +109,7 @@ class Node(Service):
             host.stats,
             host.log,
             name=host.name,
-            load=self._load,
+            load=self.load,
             on_left=self._left,
             on_lost=self._lost,
             on_claim=self._claim_changed,
@@ -151,7 +151,8 @@ class Node(Service):
         """Stop at once, in the way a crash does: nothing is said to anybody."""
         self._host.tasks.cancel()
 
-    def _load(self) -> Load:
+    def load(self) -> Load:
+        """What the node tells of itself."""
         loads = [work.load() for work in self._works]
         cpu, memory = self._host.machine()
         return Load(

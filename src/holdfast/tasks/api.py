@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from importlib.resources import files
 from typing import Any
 from urllib.parse import unquote
@@ -18,7 +18,6 @@ from holdfast.errors import HoldfastError, InvalidMessage
 from holdfast.gateway import problem
 from holdfast.gateway.door import read_body, slow_body
 from holdfast.gateway.problem import Refused
-from holdfast.ports.clock import Clock
 from holdfast.tasks.outcome import value_of
 from holdfast.tasks.producer import Order, Producer
 
@@ -64,17 +63,15 @@ class TaskApi:
 
     def __init__(
         self,
-        types: Callable[[], list[str]],
+        types: Iterable[str],
         producer: Producer,
-        clock: Clock,
         *,
         stop_here: Callable[[str, str], bool],
         max_body_bytes: int,
         secret: str | None = None,
     ) -> None:
-        self._types = types
+        self._types = sorted(types)
         self._producer = producer
-        self._clock = clock
         self._stop_here = stop_here
         self._max_body_bytes = max_body_bytes
         self._authorization = f"Bearer {secret}".encode() if secret else b""
@@ -110,13 +107,13 @@ class TaskApi:
     async def _on_send(self, request: web.Request) -> web.Response:
         asked = await self._read(request)
         known = await self._producer.status(asked.trace_id) if asked.trace_id else None
-        if known is not None and known.state is State.RUNNING and known.until > self._clock.wall():
+        if known is not None and known.state is State.RUNNING:
             raise Refused(409, "running", "It is running", f"task {known.trace!r} runs on node {known.node}")
         if known is not None and not asked.task_type:
             await self._producer.retry(known)
             return _answer({"trace_id": known.trace}, 202)
-        if asked.task_type not in self._types():
-            names = ", ".join(self._types())
+        if asked.task_type not in self._types:
+            names = ", ".join(self._types)
             raise Refused(
                 404,
                 "no-task-type",

@@ -47,8 +47,8 @@ class Periodic(msgspec.Struct, frozen=True, kw_only=True):
             CronSim(self.cron, datetime.now(UTC))
         except CronSimError as error:
             raise ConfigError(
-                f"periodic {self.name!r}: cron {self.cron!r} can't be read: {error}; it has five fields, as in"
-                " '30 2 * * *'"
+                f"periodic {self.name!r}: cron {self.cron!r} can't be read: {error}; it has five fields, as"
+                " in '30 2 * * *'"
             ) from None
         if self.missed not in ("all", "last", "skip"):
             raise ConfigError(f"periodic {self.name!r}: missed is {self.missed!r}; it is all, last or skip")
@@ -81,8 +81,8 @@ _decode = msgspec.json.Decoder(_Fired).decode
 
 
 class Scheduler:
-    """Fires what an app declares. Each node has one, and ``leads`` says which of them is at it. Were it two, the
-    traces of what they send follow from its time, so that nothing runs twice."""
+    """Fires what an app declares. Each node has one, and ``leads`` says which of them is at it. Were it
+    two, the traces of what they send follow from its time, so that nothing runs twice."""
 
     def __init__(
         self,

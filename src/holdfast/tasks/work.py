@@ -26,6 +26,7 @@ from holdfast.runtime.pump import Pump
 from holdfast.tasks.body import Body
 from holdfast.tasks.finisher import Finisher, letter_of
 from holdfast.tasks.hand import InHand, stands_here
+from holdfast.tasks.periodic import Scheduler
 from holdfast.tasks.permits import PermitKeeper
 from holdfast.tasks.slots import Ended, How, Running, TaskSlots
 from holdfast.tasks.spec import TaskSpec
@@ -57,7 +58,8 @@ DRAIN, LAPSED, REISSUE = (
 
 class TaskWork:
     """The tasks of one app on one node. ``queues`` holds a queue for each declared type, ``briefs`` is where
-    outcomes go. At most ``slots_max`` run at once, and no more than ``permits`` grants."""
+    outcomes go. At most ``slots_max`` run at once, and no more than ``permits`` grants. ``scheduler`` sends
+    what the clock sends."""
 
     def __init__(
         self,
@@ -71,6 +73,7 @@ class TaskWork:
         permits: PermitKeeper,
         *,
         slots_max: int,
+        scheduler: Scheduler | None = None,
     ) -> None:
         self._host = host
         self._app = app
@@ -80,6 +83,7 @@ class TaskWork:
         self._store = store
         self._permits = permits
         self._slots_max = slots_max
+        self._scheduler = scheduler
         clock, tasks, stats, log = host.clock, host.tasks, host.stats, host.log
         self.hand: dict[str, InHand] = {}
         self._turns: Turns[InHand] = Turns({name: spec.share for name, spec in specs.items()})
@@ -133,6 +137,8 @@ class TaskWork:
         self._permits.start()
         for work in (self._dispatch(), self._beat(), self._measure()):
             host.tasks.spawn(work)
+        if self._scheduler is not None:
+            host.tasks.spawn(self._scheduler.run())
         for name, queue in self._queues.items():
             self._keepers[name].start()
             pump = Pump(

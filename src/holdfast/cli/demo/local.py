@@ -10,10 +10,9 @@ from typing import Any
 import aiohttp
 
 from holdfast.cli.demo import app
-from holdfast.cli.queues import visibility_s
 from holdfast.errors import ConfigError
 from holdfast.testing.servers import FauxqsServer, RedisServer, ZooKeeperServer
-from holdfast.wiring import Services
+from holdfast.wiring import Services, queues_of
 
 KNOWN = {
     "redis": "coordinator and state store",
@@ -62,8 +61,8 @@ async def started(names: Sequence[str]) -> AsyncIterator[dict[str, Any]]:
 async def make_queues(services: Services) -> None:
     """Make the demo's queue where the service doesn't by itself."""
     if setup := services.queue_setup():
-        for name, spec in app.app.streams.items():
-            await setup.create(name, visibility_s=visibility_s(spec), tags={}, encrypt=False, kms_key="")
+        for name, visibility_s in queues_of(app.app).items():
+            await setup.create(name, visibility_s=visibility_s, tags={}, encrypt=False, kms_key="")
 
 
 def _export(stack: AsyncExitStack, environment: Mapping[str, str]) -> None:
