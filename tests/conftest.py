@@ -16,6 +16,7 @@ from holdfast.testing.servers import (
     FauxqsServer,
     Group,
     MotoServer,
+    PostgresqlServer,
     RedisCluster,
     RedisSentinel,
     RedisServer,
@@ -69,6 +70,11 @@ def kept_fauxqs() -> Iterator[FauxqsServer]:
 
 
 @pytest.fixture(scope="session")
+def kept_postgresql() -> Iterator[PostgresqlServer]:
+    yield from kept(PostgresqlServer())
+
+
+@pytest.fixture(scope="session")
 def kept_zookeeper() -> Iterator[ZooKeeperServer]:
     yield from kept(ZooKeeperServer())
 
@@ -106,6 +112,12 @@ async def moto_server(kept_moto: MotoServer) -> MotoServer:
 async def fauxqs_server(kept_fauxqs: FauxqsServer) -> FauxqsServer:
     await kept_fauxqs.heal()
     return kept_fauxqs
+
+
+@pytest.fixture
+async def postgresql_server(kept_postgresql: PostgresqlServer) -> PostgresqlServer:
+    await kept_postgresql.reset()
+    return kept_postgresql
 
 
 @pytest.fixture

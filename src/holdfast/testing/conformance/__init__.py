@@ -18,6 +18,7 @@ QueueConformance       ``queue``          ``other_queue``: another client of the
 CoordinatorConformance ``coordinator``    ``other_coordinator``
 StateConformance       ``state``          ``other_state``
 ObjectsConformance     ``objects``
+OutboxConformance      ``store``          ``other_store``; ``begin``, which begins a business's transaction
 PeerConformance        ``make_peer``      an async callable that returns a new Peer each time
 RegistryConformance    ``registry``       ``other_registry``
 SinkConformance        ``sink``           ``other_sink``: another connection to the same destination
@@ -42,6 +43,7 @@ PORTS = (
     "coordinator",
     "objects",
     "oracle",
+    "outbox",
     "peer",
     "queue",
     "registry",
@@ -55,6 +57,7 @@ pytest.register_assert_rewrite(*(f"{__name__}.{port}" for port in PORTS))  # bef
 
 from holdfast.testing.conformance.coordinator import CoordinatorConformance  # noqa: E402
 from holdfast.testing.conformance.objects import ObjectsConformance  # noqa: E402
+from holdfast.testing.conformance.outbox import OutboxConformance  # noqa: E402
 from holdfast.testing.conformance.peer import PeerConformance  # noqa: E402
 from holdfast.testing.conformance.queue import QueueConformance  # noqa: E402
 from holdfast.testing.conformance.registry import RegistryConformance  # noqa: E402
@@ -66,6 +69,7 @@ from holdfast.testing.conformance.tasks import TasksConformance  # noqa: E402
 __all__ = [
     "CoordinatorConformance",
     "ObjectsConformance",
+    "OutboxConformance",
     "PeerConformance",
     "QueueConformance",
     "RegistryConformance",

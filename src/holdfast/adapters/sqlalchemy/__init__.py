@@ -1,0 +1,1 @@
+"""The outbox in the business's own database, through SQLAlchemy: SQLite and PostgreSQL."""

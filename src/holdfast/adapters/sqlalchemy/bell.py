@@ -1,0 +1,125 @@
+"""Wakes dispatchers when commands are added: NOTIFY on PostgreSQL, the doorbell beside a SQLite file.
+
+Both take effect with the caller's commit. A signal may be lost, so those who wait also look by themselves
+now and then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from pathlib import Path
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import Connection, event, text
+from sqlalchemy.engine import URL
+
+from holdfast.doorbell import Doorbell
+from holdfast.ports.clock import Clock
+
+CHANNEL = "holdfast_outbox"
+NOTIFY = text(f"SELECT pg_notify('{CHANNEL}', :outbox)")
+AGAIN_S = 1.0
+"""Pause before a lost connection that listens is made anew."""
+
+_doorbells: dict[tuple[int, str], Doorbell] = {}
+_told: WeakKeyDictionary[object, set[str]] = WeakKeyDictionary()
+_mutex = threading.Lock()
+
+
+def doorbell(database: str) -> Doorbell:
+    """This process's doorbell beside a database file."""
+    path = os.path.abspath(database)  # noqa: PTH100 - resolve() would follow links that SQLite doesn't
+    with _mutex:
+        bell = _doorbells.get((os.getpid(), path))
+        if bell is None:
+            name = f"{os.getpid()}-{os.urandom(4).hex()}"
+            bell = _doorbells[os.getpid(), path] = Doorbell(Path(f"{path}.outbox-bells"), name)
+        return bell
+
+
+def ring_at_commit(connection: Connection, outbox: str) -> None:
+    """Wake the outbox's dispatchers when the transaction of ``connection`` commits; once, however often this
+    is called in it."""
+    transaction = connection.get_transaction()
+    with _mutex:
+        told = _told.setdefault(transaction, set())
+        if outbox in told:
+            return
+        told.add(outbox)
+    if connection.dialect.name == "postgresql":
+        connection.execute(NOTIFY, {"outbox": outbox})
+        return
+    database = connection.engine.url.database
+    if not database or database == ":memory:":
+        return
+
+    def ring(_: Connection) -> None:
+        # Just before the commit, and so while this transaction has the write lock: who is woken by this and
+        # begins a transaction gets it after the commit.
+        bell = doorbell(database)
+        with _mutex:
+            bell.ring([outbox])
+
+    event.listen(connection, "commit", ring, once=True)
+
+
+class Listener:
+    """Tells one process of additions to outboxes."""
+
+    def __init__(self, url: URL, clock: Clock) -> None:
+        self._url = url
+        self._clock = clock
+        self._events: dict[str, asyncio.Event] = {}
+        self._contexts = contextlib.ExitStack()
+        self._listening: asyncio.Task[None] | None = None
+        self.closed = False
+
+    async def wait(self, outbox: str, timeout_s: float) -> None:
+        """Wait until ``outbox`` is rung, or was since the last call; ``timeout_s`` at most."""
+        if self.closed:
+            return
+        rung = self._event(outbox)
+        await self._clock.wait(rung, timeout_s)
+        rung.clear()
+
+    def _event(self, outbox: str) -> asyncio.Event:
+        known = self._events.get(outbox)
+        if known is None:
+            if self._url.get_backend_name() == "sqlite":
+                bell = doorbell(self._url.database or "")
+                known = self._contexts.enter_context(bell.listen(outbox))
+            else:
+                known = asyncio.Event()
+                if self._listening is None:
+                    self._listening = asyncio.get_running_loop().create_task(self._listen())
+            known.set()  # what was added before anybody listened
+            self._events[outbox] = known
+        return known
+
+    def close(self) -> None:
+        """Forget who listens, and end all waits."""
+        self.closed = True
+        for rung in self._events.values():
+            rung.set()
+        self._contexts.close()
+        if self._listening is not None:
+            self._listening.cancel()
+
+    async def _listen(self) -> None:
+        import psycopg  # noqa: PLC0415 (an extra)
+
+        _, arguments = self._url.get_dialect()().create_connect_args(self._url)
+        while True:
+            try:
+                async with await psycopg.AsyncConnection.connect(autocommit=True, **arguments) as connection:
+                    await connection.execute(f"LISTEN {CHANNEL}")
+                    for rung in self._events.values():
+                        rung.set()  # what was added while nobody listened
+                    async for notice in connection.notifies():
+                        if notice.payload in self._events:
+                            self._events[notice.payload].set()
+            except (psycopg.Error, OSError):
+                await self._clock.sleep(AGAIN_S)

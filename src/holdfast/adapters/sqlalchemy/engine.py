@@ -1,0 +1,93 @@
+"""The dispatcher's own connections to the business's database, and its errors as ours."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError
+
+from holdfast.errors import ConfigError, HoldfastError, OutcomeUnknown, Unavailable
+
+Durability = Literal["full", "normal"]
+
+READING = {"holdfast_reading": True}
+"""Execution options of a transaction that only reads: on SQLite it takes no write lock."""
+
+SQLITE = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = {sync}", "PRAGMA busy_timeout = {busy_ms:.0f}")
+
+POSTGRESQL = (
+    # Every statement here has its index, whatever the statistics of a table that fills and empties say.
+    "SET enable_seqscan = off",
+    "SET jit = off",
+    # A dispatcher that is stopped inside a transaction must not hold its shards' rows against the next owner.
+    "SET idle_in_transaction_session_timeout = '{busy_ms:.0f}ms'",
+    "SET lock_timeout = '{busy_ms:.0f}ms'",
+    "SET synchronous_commit = {sync}",
+)
+
+
+def parse(url: str) -> URL:
+    """The URL for a driver that is installed. Raises ConfigError for another database."""
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        raise ConfigError(f"the outbox's database must be a URL such as sqlite:///app.db: {error}") from None
+    backend = parsed.get_backend_name()
+    if backend == "postgres":
+        backend = "postgresql"
+    if backend not in ("sqlite", "postgresql"):
+        raise ConfigError(
+            f"the outbox's database is {parsed.render_as_string()}; it is a sqlite:/// or postgresql:// URL"
+        )
+    if backend == "sqlite" and parsed.database in (None, "", ":memory:"):
+        raise ConfigError("the outbox's database must be a file: others couldn't share one in memory")
+    return parsed.set(drivername="sqlite" if backend == "sqlite" else "postgresql+psycopg")
+
+
+def connect(url: URL, durability: Durability, busy_timeout_s: float) -> Engine:
+    """An engine whose transactions on SQLite begin with the write lock. Raises ConfigError where the driver
+    is missing."""
+    if durability not in ("full", "normal"):
+        raise ConfigError(f"durability {durability!r} must be 'full' or 'normal'")
+    try:
+        engine = create_engine(url, pool_pre_ping=url.get_backend_name() == "postgresql")
+    except ImportError:
+        raise ConfigError("PostgreSQL needs psycopg: pip install 'holdfast[postgres]'") from None
+    sqlite = url.get_backend_name() == "sqlite"
+    settings, sync = (SQLITE, {"full": "FULL", "normal": "NORMAL"}) if sqlite else (POSTGRESQL, SYNC)
+    filled = [each.format(sync=sync[durability], busy_ms=busy_timeout_s * 1000) for each in settings]
+
+    def configure(connection: Any, _record: object) -> None:
+        if sqlite:
+            connection.isolation_level = None  # transactions begin where we say
+        else:
+            connection.autocommit = True
+        cursor = connection.cursor()
+        for setting in filled:
+            cursor.execute(setting)
+        cursor.close()
+        if not sqlite:
+            connection.autocommit = False
+
+    def begin(connection: Connection) -> None:
+        reading = connection.get_execution_options().get("holdfast_reading")
+        connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
+
+    event.listen(engine, "connect", configure)
+    if sqlite:
+        event.listen(engine, "begin", begin)
+    return engine
+
+
+SYNC = {"full": "on", "normal": "off"}
+
+
+def named(error: DBAPIError, url: URL, *, committing: bool = False) -> HoldfastError:
+    """An error of the database as one of ours; without parameters, which are the business's."""
+    said = str(error.orig).strip()
+    where = url.render_as_string(hide_password=True)
+    if committing:
+        return OutcomeUnknown(f"{where}: the commit's answer was lost ({said})")
+    return Unavailable(f"{where}: {said}")

@@ -1,0 +1,398 @@
+"""The outbox store in the business's own database. One thread writes, a turn a transaction; another reads."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+import structlog
+from sqlalchemy import Connection, func, insert, inspect, select, text, update
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from holdfast.adapters.sqlalchemy import engine as engines
+from holdfast.adapters.sqlalchemy import tables
+from holdfast.adapters.sqlalchemy.bell import Listener, ring_at_commit
+from holdfast.adapters.sqlalchemy.engine import READING, Durability
+from holdfast.adapters.sqlalchemy.rows import COLUMNS, JOB, PHASES, POSTGRESQL, SQLITE, STATES, SqlRows, entry
+from holdfast.adapters.sqlalchemy.writer import SqlWriter
+from holdfast.core import device_queue as queue
+from holdfast.core import device_turn
+from holdfast.core.device_queue import REASONS, TABLE, Cause, Entry, Phase, State
+from holdfast.core.device_turn import Job, Turn, Turned
+from holdfast.errors import ConfigError, Fenced
+from holdfast.ports.clock import Clock
+from holdfast.ports.outbox import DeviceStatus, NewCommand, OnResult, Opened
+
+T = TypeVar("T")
+
+WAITING_MAX = 1000
+TELL_MAX = 200
+"""Closed commands that a sweep tells again."""
+
+MAKING = 0x686F6C64
+"""The advisory lock under which PostgreSQL's tables are made."""
+
+HELP = "let a user who may make its tables: as SQL in holdfast/adapters/sqlalchemy/migrations, or by Alembic"
+
+log = structlog.get_logger(__name__)
+
+
+class SqlOutbox:
+    """The outbox tables of one database.
+
+    Args:
+        url: ``sqlite:///app.db`` or ``postgresql://user@host/name``.
+        clock: the node's clock.
+        create: make the tables if they are missing.
+        durability: ``full``: every commit is on disk before it counts; ``normal`` leaves that to the
+            operating system (SQLite) or the server (PostgreSQL), and a power failure may take the last
+            moments back.
+        busy_timeout_s: how long to wait for locks of others.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        clock: Clock,
+        *,
+        create: bool = True,
+        durability: Durability = "full",
+        busy_timeout_s: float = 10.0,
+    ) -> None:
+        self._url = engines.parse(url)
+        self._clock = clock
+        self._create = create
+        self._engine = engines.connect(self._url, durability, busy_timeout_s)
+        self._postgresql = self._url.get_backend_name() == "postgresql"
+        self._statements = POSTGRESQL if self._postgresql else SQLITE
+        self._listener = Listener(self._url, clock)
+        self._writer = ThreadPoolExecutor(1, "holdfast-outbox-writer")
+        self._reader = ThreadPoolExecutor(1, "holdfast-outbox-reader")
+
+    # --- the owner of a shard
+
+    async def prepare(self, outbox: str, shards: int) -> None:
+        await self._write(partial(self._prepare, outbox=outbox, shards=shards))
+
+    def _prepare(self, connection: Connection, outbox: str, shards: int) -> None:
+        if self._postgresql:
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MAKING})
+        if not inspect(connection).has_table(tables.command.name):
+            if not self._create:
+                raise ConfigError(f"{self._url.render_as_string()} has no outbox: {HELP}")
+            try:
+                tables.metadata.create_all(connection, checkfirst=False)
+            except DBAPIError as error:
+                raise ConfigError(f"the outbox can't be made ({error.orig}): {HELP}") from error
+        standing = list(self._epochs(connection, outbox))
+        if not standing:
+            rows = [{"outbox": outbox, "shard": shard} for shard in range(shards)]
+            connection.execute(insert(tables.shard), rows)
+        elif len(standing) != shards:
+            raise ConfigError(
+                f"outbox {outbox!r} has {len(standing)} shards; set shards to that, not {shards}"
+            )
+
+    async def epochs(self, outbox: str) -> Mapping[int, int]:
+        return await self._read(partial(self._epochs, outbox=outbox))
+
+    def _epochs(self, connection: Connection, outbox: str) -> Mapping[int, int]:
+        s = tables.shard.c
+        rows = connection.execute(select(s.shard, s.epoch).where(s.outbox == outbox).order_by(s.shard))
+        return {row.shard: row.epoch for row in rows}
+
+    async def open(self, outbox: str, shard: int, expect: int, member: str) -> Opened:
+        def opened(connection: Connection) -> Opened:
+            s, h = tables.shard.c, tables.head.c
+            epoch = max(expect + 1, int(self._clock.wall()))
+            mine = (s.outbox == outbox, s.shard == shard)
+            issue = update(tables.shard).where(*mine, s.epoch == expect).values(epoch=epoch, member=member)
+            if not connection.execute(issue).rowcount:
+                standing = connection.execute(select(s.epoch).where(*mine)).scalar_one_or_none() or 0
+                raise _fenced(outbox, shard, standing)
+            out = select(func.count()).where(h.outbox == outbox, h.shard == shard, text("phase = 'out'"))
+            return Opened(epoch, connection.execute(out).scalar_one())
+
+        return await self._write(opened)
+
+    async def turn(self, turn: Turn, on_result: OnResult | None = None) -> Turned:
+        return await self._write(partial(self._turn, turn=turn, on_result=on_result))
+
+    def _turn(self, connection: Connection, turn: Turn, on_result: OnResult | None) -> Turned:
+        rows = SqlRows(connection, turn.outbox, self._statements)
+        turned = device_turn.take(rows, turn, self._clock.random)
+        if on_result is not None and turned.closed:
+            self._tell(connection, turned.closed, on_result)
+        if turn.sweep:
+            mine = [shard for shard in turn.grants if shard not in turned.lost]
+            self._tell_again(connection, turn.outbox, mine, on_result)
+        return turned
+
+    def _tell(self, connection: Connection, closed: Sequence[Entry], on_result: OnResult) -> set[int]:
+        """Call the business, within the transaction; returns for which commands that failed: these a sweep
+        tells again. Only if something fails are they told one by one."""
+        if not closed or _told(connection, closed, on_result):
+            return set()
+        failed = {each.id for each in closed if len(closed) == 1 or not _told(connection, [each], on_result)}
+        c = tables.command.c
+        again = update(tables.command).where(c.id.in_(failed)).values(untold=func.coalesce(c.untold, 0) + 1)
+        connection.execute(again)
+        return failed
+
+    def _tell_again(
+        self, connection: Connection, outbox: str, shards: Sequence[int], on_result: OnResult | None
+    ) -> None:
+        c = tables.command.c
+        untold = (
+            select(text(COLUMNS))
+            .select_from(tables.command)
+            .where(c.outbox == outbox, c.shard.in_(shards), text("untold IS NOT NULL"))
+            .order_by(c.untold)
+            .limit(TELL_MAX)
+        )
+        closed = [entry(row) for row in connection.execute(untold)]
+        failed = self._tell(connection, closed, on_result) if on_result else set()
+        told = [each.id for each in closed if each.id not in failed]
+        if told:
+            connection.execute(update(tables.command).where(c.id.in_(told)).values(untold=None))
+
+    async def next_due(self, outbox: str, shards: Sequence[int]) -> float | None:
+        def next_due(connection: Connection) -> float | None:
+            h = tables.head.c
+            dues = [
+                connection.execute(
+                    select(func.min(h.due)).where(h.outbox == outbox, h.shard == shard, text(phases))
+                ).scalar_one()
+                for shard in shards
+                for phases in ("phase = 'out'", "phase IN ('waiting', 'held')")
+            ]
+            return min((due for due in dues if due is not None), default=None)
+
+        return await self._read(next_due)
+
+    async def arrived(self, outbox: str, timeout_s: float) -> None:
+        await self._listener.wait(outbox, timeout_s)
+
+    # --- sources
+
+    async def add(self, commands: Sequence[NewCommand]) -> list[int]:
+        return await self._write(lambda connection: SqlWriter(connection).add(commands))
+
+    async def fill(
+        self, outbox: str, shard: int, epoch: int, source: str, cursor: str, commands: Sequence[NewCommand]
+    ) -> None:
+        def fill(connection: Connection) -> None:
+            standing = SqlRows(connection, outbox, self._statements).epochs([shard]).get(shard, 0)
+            if standing != epoch:
+                raise _fenced(outbox, shard, standing)
+            c = tables.cursor.c
+            mine = (c.outbox == outbox, c.source == source)
+            if not connection.execute(update(tables.cursor).where(*mine).values(cursor=cursor)).rowcount:
+                row = {"outbox": outbox, "source": source, "cursor": cursor}
+                connection.execute(insert(tables.cursor), row)
+            SqlWriter(connection).add(commands)
+
+        await self._write(fill)
+
+    async def cursor(self, outbox: str, source: str) -> str | None:
+        c = tables.cursor.c
+        found = select(c.cursor).where(c.outbox == outbox, c.source == source)
+        return await self._read(lambda connection: connection.execute(found).scalar_one_or_none())
+
+    async def waiting(self, outbox: str, limit: int) -> int:
+        c = tables.command.c
+        some = select(c.id).where(c.outbox == outbox, text("state = 'scheduled'")).limit(limit).subquery()
+        counted = select(func.count()).select_from(some)
+        return await self._read(lambda connection: connection.execute(counted).scalar_one())
+
+    # --- operators
+
+    async def commands(
+        self, outbox: str, *, after: int = 0, limit: int = 100, state: State | None = None, device: str = ""
+    ) -> list[Entry]:
+        c = tables.command.c
+        listed = select(text(COLUMNS)).select_from(tables.command).where(c.outbox == outbox, c.id > after)
+        if state is not None:
+            listed = listed.where(c.state == state.value)
+        if device:
+            listed = listed.where(c.device == device)
+        listed = listed.order_by(c.id).limit(limit)
+        return await self._read(lambda connection: [entry(row) for row in connection.execute(listed)])
+
+    async def command(self, command: int) -> Entry | None:
+        found = select(text(COLUMNS)).select_from(tables.command).where(tables.command.c.id == command)
+
+        def one(connection: Connection) -> Entry | None:
+            row = connection.execute(found).one_or_none()
+            return entry(row) if row else None
+
+        return await self._read(one)
+
+    async def retry(self, command: int) -> bool:
+        values = {"spent": 0, "expires_at": None, "closed_at": None, "answer": None, "reason": ""}
+        return await self._write(
+            lambda connection: self._operate(connection, command, Cause.RETRY, values, told=True)
+        )
+
+    async def cancel(self, command: int) -> bool:
+        values = {"closed_at": self._clock.wall(), "reason": REASONS[Cause.CANCEL], "untold": 0}
+        return await self._write(lambda connection: self._operate(connection, command, Cause.CANCEL, values))
+
+    def _operate(
+        self,
+        connection: Connection,
+        command: int,
+        cause: Cause,
+        values: dict[str, Any],
+        *,
+        told: bool = False,
+    ) -> bool:
+        """Change one command where the table of states allows it, and leave word for its dispatcher."""
+        c = tables.command.c
+        moves = {state: after for (state, each), after in TABLE.items() if each is cause}
+        [target] = set(moves.values())
+        change = (
+            update(tables.command)
+            .where(c.id == command, c.state.in_([state.value for state in moves]))
+            .values(state=target.value, **values)
+            .returning(c.outbox, c.shard, c.device, c.lane)
+        )
+        if told:
+            change = change.where(c.untold.is_(None))
+        row = connection.execute(change).one_or_none()
+        if row is None:
+            return False
+        mark = {"outbox": row.outbox, "shard": row.shard, "device": row.device, "lane": row.lane}
+        connection.execute(insert(tables.arrival), mark)
+        ring_at_commit(connection, row.outbox)
+        return True
+
+    async def counts(self, outbox: str) -> Mapping[State, int]:
+        c = tables.command.c
+        counted = select(c.state, func.count()).where(c.outbox == outbox).group_by(c.state)
+        rows = await self._read(lambda connection: connection.execute(counted).all())
+        found = {STATES[state]: count for state, count in rows}
+        return {state: found[state] for state in State if state in found}
+
+    async def devices(
+        self, outbox: str, *, after: str = "", limit: int = 100, device: str = ""
+    ) -> list[DeviceStatus]:
+        return await self._read(
+            partial(self._devices, outbox=outbox, after=after, limit=limit, device=device)
+        )
+
+    def _devices(
+        self, connection: Connection, outbox: str, after: str, limit: int, device: str
+    ) -> list[DeviceStatus]:
+        h, d, c = tables.head.c, tables.device.c, tables.command.c
+        named = [
+            select(t.device).where(
+                t.outbox == outbox, t.device > after, *([t.device == device] if device else [])
+            )
+            for t in (h, d)
+        ]
+        both = named[0].union(named[1]).subquery()
+        names = connection.execute(select(both.c.device).order_by(both.c.device).limit(limit)).scalars().all()
+        phases: dict[str, list[Phase]] = {}
+        for name, phase in connection.execute(
+            select(h.device, h.phase).where(h.outbox == outbox, h.device.in_(names)).order_by(h.lane)
+        ):
+            phases.setdefault(name, []).append(PHASES[phase])
+        seen = {
+            name: (at, away)
+            for name, at, away in connection.execute(
+                select(d.device, d.seen_at, d.away).where(d.outbox == outbox, d.device.in_(names))
+            )
+        }
+        shards = len(self._epochs(connection, outbox))
+        statuses = []
+        for name in names:
+            scheduled = select(c.id).where(c.outbox == outbox, c.device == name, text("state = 'scheduled'"))
+            count = select(func.count()).select_from(scheduled.limit(WAITING_MAX).subquery())
+            out = phases.get(name, []).count(Phase.OUT)
+            waiting = min(WAITING_MAX, connection.execute(count).scalar_one() + out)
+            seen_at, away = seen.get(name, (None, False))
+            shard = queue.shard_of(name, shards)
+            statuses.append(
+                DeviceStatus(outbox, name, shard, tuple(phases.get(name, ())), waiting, seen_at, bool(away))
+            )
+        return statuses
+
+    async def jobs(self, outbox: str, *, after: int = 0, limit: int = 100) -> list[Job]:
+        j = tables.job.c
+        listed = select(text(JOB)).select_from(tables.job).where(j.outbox == outbox, j.id > after)
+        rows = await self._read(lambda c: c.execute(listed.order_by(j.id).limit(limit)).all())
+        return [Job(*row) for row in rows]
+
+    async def expire(self, before: float, limit: int) -> int:
+        drop = text(
+            f"DELETE FROM {tables.command.name} WHERE id IN (SELECT id FROM {tables.command.name}"  # noqa: S608
+            " WHERE closed_at IS NOT NULL AND closed_at < :before AND untold IS NULL"
+            " ORDER BY closed_at LIMIT :limit"
+            f"{' FOR UPDATE SKIP LOCKED' if self._postgresql else ''})"
+        )
+        parameters = {"before": before, "limit": limit}
+        return await self._write(lambda connection: connection.execute(drop, parameters).rowcount)
+
+    async def close(self) -> None:
+        self._listener.close()
+        for thread in (self._writer, self._reader):
+            await asyncio.to_thread(thread.shutdown)
+        await asyncio.to_thread(self._engine.dispose)
+
+    # --- transactions
+
+    async def _write(self, change: Callable[[Connection], T]) -> T:
+        running = asyncio.get_running_loop().run_in_executor(self._writer, self._transact, change)
+        return await asyncio.shield(running)
+
+    def _transact(self, change: Callable[[Connection], T]) -> T:
+        committing = False
+        try:
+            with self._engine.connect() as connection:
+                result = change(self._begun(connection))
+                committing = True
+                connection.commit()
+                return result
+        except DBAPIError as error:
+            raise engines.named(error, self._url, committing=committing) from error
+
+    def _begun(self, connection: Connection) -> Connection:
+        connection.begin()
+        return connection
+
+    async def _read(self, query: Callable[[Connection], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._reader, self._look, query)
+
+    def _look(self, query: Callable[[Connection], T]) -> T:
+        try:
+            with self._engine.connect().execution_options(**READING) as connection:
+                return query(connection)
+        except DBAPIError as error:
+            raise engines.named(error, self._url) from error
+
+
+def _told(connection: Connection, closed: Sequence[Entry], on_result: OnResult) -> bool:
+    """Call the business for commands, all or none of them."""
+    each = closed[0]
+    try:
+        with Session(connection, join_transaction_mode="create_savepoint") as session:
+            for each in closed:
+                on_result(session, each)
+            session.commit()
+    except Exception as error:  # noqa: BLE001 - the business's own: it is told again
+        # Its text and its variables may hold people's data: only what it is, and where.
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        kind, place = type(error).__name__, f"{at.filename}:{at.lineno}"
+        log.warning("on_result failed and will be called again", command=each.id, error=kind, at=place)
+        return False
+    return True
+
+
+def _fenced(outbox: str, shard: int, standing: int) -> Fenced:
+    return Fenced(f"shard {shard} of outbox {outbox!r}: epoch {standing} stands; another owns it", standing)

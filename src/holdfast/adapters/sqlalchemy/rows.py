@@ -1,0 +1,344 @@
+"""The rows of one outbox in a transaction: what a turn reads and writes, a statement for each.
+
+Many rows go through one statement. Lists are given to SQLite as JSON, and to PostgreSQL as arrays; that, and
+the locks that only PostgreSQL needs, is all that differs. Conditions on ``state`` and ``phase`` are written
+out, because partial indexes are used only for what is plain before values are bound.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence, Set
+from typing import Any
+
+from sqlalchemy import Connection, TextClause, text
+
+from holdfast.core.device_queue import Entry, Head, Phase, State
+from holdfast.core.device_turn import Arrival, Job, Pair
+
+COLUMNS = (
+    "id, device, lane, shard, state, body, priority, not_before, expires_at, tries, spent, epoch, dedupe_key,"
+    " supersede_key, trace_id, job, created_at, published_at, closed_at, answer, reason"
+)
+"""Of a command, in the order of the fields of ``Entry``."""
+
+HEAD = "device, lane, shard, phase, command, due"
+JOB = "id, name, total, abort_share, done, failed, aborted, created_at"
+
+
+class Dialect:
+    """How a database is given lists, and what it must lock."""
+
+    def __init__(self, *, postgresql: bool) -> None:
+        self.postgresql = postgresql
+
+    def statement(self, template: str) -> TextClause:
+        """A statement of a template: ``{C}``, ``{H}`` and so on are tables, ``<command>``, ``<head>`` and
+        ``<job>`` their columns, ``[name]`` is a list of numbers or texts, ``<share>`` and ``<update>`` are
+        locks."""
+        sql = template
+        for name, columns in (("command", COLUMNS), ("head", HEAD), ("job", JOB)):
+            sql = sql.replace(f"<{name}>", columns)
+            sql = sql.replace(f"<c.{name}>", ", ".join(f"c.{column}" for column in columns.split(", ")))
+        for short, table in TABLES.items():
+            sql = sql.replace(f"{{{short}}}", f"holdfast_outbox_{table}")
+        for name, kind in (("ids", "bigint"), ("shards", "int"), ("devices", "text")):
+            values = (
+                f"ANY(CAST(:{name} AS {kind}[]))"
+                if self.postgresql
+                else f"(SELECT value FROM json_each(:{name}))"  # noqa: S608
+            )
+            sql = sql.replace(f"IN [{name}]", f"= {values}" if self.postgresql else f"IN {values}")
+        for lock, clause in (("<share>", "FOR SHARE"), ("<update>", "FOR UPDATE OF c")):
+            sql = sql.replace(lock, clause if self.postgresql else "")
+        return text(sql)
+
+    def list(self, values: Collection[int] | Collection[str]) -> Any:
+        """A list, as a parameter."""
+        return list(values) if self.postgresql else json.dumps(list(values))
+
+
+TABLES = {"C": "command", "H": "head", "A": "arrival", "S": "shard", "D": "device", "J": "job"}
+
+PAIRS = {
+    False: "(SELECT json_extract(value, '$[0]') AS device, json_extract(value, '$[1]') AS lane"
+    " FROM json_each(:pairs)) p",
+    True: "unnest(CAST(:devices AS text[]), CAST(:lanes AS int[])) AS p (device, lane)",
+}
+
+FIRST = {
+    False: """
+SELECT <c.command> FROM @pairs JOIN {C} c ON c.id = (
+    SELECT n.id FROM {C} n
+    WHERE n.outbox = :outbox AND n.device = p.device AND n.lane = p.lane AND n.state = 'scheduled'
+    AND n.not_before <= :now ORDER BY n.priority DESC, n.id LIMIT 1)""",
+    True: """
+SELECT <c.command> FROM @pairs CROSS JOIN LATERAL (
+    SELECT * FROM {C} n
+    WHERE n.outbox = :outbox AND n.device = p.device AND n.lane = p.lane AND n.state = 'scheduled'
+    AND n.not_before <= :now ORDER BY n.priority DESC, n.id LIMIT 1 FOR UPDATE) c""",
+}
+
+MARKS = {
+    False: "(SELECT json_extract(value, '$[0]') AS device, json_extract(value, '$[1]') AS key,"
+    " json_extract(value, '$[2]') AS command FROM json_each(:marks)) m",
+    True: "unnest(CAST(:devices AS text[]), CAST(:keys AS text[]), CAST(:ids AS bigint[]))"
+    " AS m (device, key, command)",
+}
+
+SAVE = {
+    False: """
+UPDATE {C} SET state = :state, tries = :tries, spent = :spent, epoch = :epoch, published_at = :published_at,
+    closed_at = :closed_at, answer = :answer, reason = :reason WHERE id = :id""",
+    True: """
+UPDATE {C} SET state = v.state, tries = v.tries, spent = v.spent, epoch = v.epoch,
+    published_at = v.published_at, closed_at = v.closed_at, answer = v.answer, reason = v.reason
+FROM unnest(CAST(:id AS bigint[]), CAST(:state AS text[]), CAST(:tries AS int[]), CAST(:spent AS int[]),
+    CAST(:epoch AS bigint[]), CAST(:published_at AS float8[]), CAST(:closed_at AS float8[]),
+    CAST(:answer AS bytea[]), CAST(:reason AS text[]))
+    AS v (id, state, tries, spent, epoch, published_at, closed_at, answer, reason)
+WHERE {C}.id = v.id""",
+}
+
+SAVED = ("id", "state", "tries", "spent", "epoch", "published_at", "closed_at", "answer", "reason")
+
+CONFLICT = """
+ON CONFLICT (outbox, device, lane) DO UPDATE
+SET phase = excluded.phase, command = excluded.command, due = excluded.due"""
+
+SAVE_HEADS = {
+    False: """
+INSERT INTO {H} (outbox, device, lane, shard, phase, command, due)
+VALUES (:outbox, :device, :lane, :shard, :phase, :command, :due) <conflict>""",
+    True: """
+INSERT INTO {H} (outbox, device, lane, shard, phase, command, due)
+SELECT :outbox, v.* FROM unnest(CAST(:device AS text[]), CAST(:lane AS int[]), CAST(:shard AS int[]),
+    CAST(:phase AS text[]), CAST(:command AS bigint[]), CAST(:due AS float8[])) v <conflict>""",
+}
+
+HEAD_FIELDS = ("device", "lane", "shard", "phase", "command", "due")
+
+
+class Statements:
+    """All statements of a turn, in one dialect."""
+
+    def __init__(self, *, postgresql: bool) -> None:
+        self.dialect = dialect = Dialect(postgresql=postgresql)
+
+        def made(template: str) -> TextClause:
+            return dialect.statement(
+                template.replace("@pairs", PAIRS[postgresql]).replace("@marks", MARKS[postgresql])
+            )
+
+        self.epochs = made(
+            "SELECT shard, epoch FROM {S} WHERE outbox = :outbox AND shard IN [shards] ORDER BY shard <share>"
+        )
+        self.commands = made("SELECT <command> FROM {C} WHERE outbox = :outbox AND id IN [ids]")
+        self.heads = made(
+            "SELECT h.device, h.lane, h.shard, h.phase, h.command, h.due FROM @pairs"
+            " JOIN {H} h ON h.outbox = :outbox AND h.device = p.device AND h.lane = p.lane"
+        )
+        self.held = made(
+            "SELECT <head> FROM {H} WHERE outbox = :outbox AND device IN [devices] AND phase = 'held'"
+        )
+        self.arrivals = made(
+            "SELECT id, device, lane, shard, command, supersede_key FROM {A}"
+            " WHERE outbox = :outbox AND shard IN [shards] LIMIT :limit"
+        )
+        self.drop_arrivals = made("DELETE FROM {A} WHERE id IN [ids]")
+        self.older = made(
+            "SELECT <c.command> FROM @marks JOIN {C} c ON c.outbox = :outbox"
+            " AND c.device = m.device AND c.supersede_key = m.key AND c.state = 'scheduled' AND c.tries = 0"
+            " AND c.id < m.command <update>"
+        )
+        due = (
+            "SELECT <head> FROM {H} WHERE outbox = :outbox AND shard IN [shards] AND due <= :now"
+            " AND phase {} ORDER BY due LIMIT :limit"
+        )
+        self.due_out = made(due.replace("phase {}", "phase = 'out'"))
+        self.due = made(due.replace("phase {}", "phase IN ('waiting', 'held')"))
+        self.first = made(FIRST[postgresql])
+        self.earliest = made(
+            "SELECT p.device, p.lane, (SELECT min(n.not_before) FROM {C} n WHERE n.outbox = :outbox"
+            " AND n.device = p.device AND n.lane = p.lane AND n.state = 'scheduled') FROM @pairs"
+        )
+        self.overdue = made(
+            "SELECT <command> FROM {C} c WHERE outbox = :outbox AND shard IN [shards]"
+            " AND state = 'scheduled' AND expires_at IS NOT NULL AND expires_at <= :now LIMIT :limit <update>"
+        )
+        self.aborted = made("SELECT id FROM {J} WHERE outbox = :outbox AND aborted AND done + failed < total")
+        self.of_jobs = made(
+            "SELECT <command> FROM {C} c WHERE outbox = :outbox AND shard IN [shards] AND job IN [ids]"
+            " AND state = 'scheduled' LIMIT :limit <update>"
+        )
+        self.jobs = made("SELECT <job> FROM {J} WHERE outbox = :outbox AND id IN [ids]")
+        self.save = made(SAVE[postgresql])
+        self.save_heads = made(SAVE_HEADS[postgresql].replace("<conflict>", CONFLICT))
+        self.save_job = made(
+            "UPDATE {J} SET done = done + :more_done, failed = failed + :more_failed,"
+            " aborted = aborted OR failed + :more_failed > abort_share * total WHERE id = :id"
+        )
+        self.save_seen = made(
+            "INSERT INTO {D} (outbox, device, seen_at, away) VALUES (:outbox, :device, :seen_at, :away)"
+            " ON CONFLICT (outbox, device) DO UPDATE SET seen_at = excluded.seen_at, away = excluded.away"
+        )
+
+
+SQLITE = Statements(postgresql=False)
+POSTGRESQL = Statements(postgresql=True)
+
+
+class SqlRows:
+    """The rows of one outbox, in the transaction of ``connection``."""
+
+    def __init__(self, connection: Connection, outbox: str, statements: Statements) -> None:
+        self._connection = connection
+        self._outbox = outbox
+        self._sql = statements
+        self._list = statements.dialect.list
+        self._postgresql = statements.dialect.postgresql
+
+    def _rows(self, statement: TextClause, **parameters: Any) -> Sequence[Sequence[Any]]:
+        return self._connection.execute(statement, {"outbox": self._outbox, **parameters}).fetchall()
+
+    def epochs(self, shards: Collection[int]) -> Mapping[int, int]:
+        return {row[0]: row[1] for row in self._rows(self._sql.epochs, shards=self._list(shards))}
+
+    def commands(self, ids: Collection[int]) -> Mapping[int, Entry]:
+        return {row[0]: entry(row) for row in self._rows(self._sql.commands, ids=self._list(ids))}
+
+    def heads(self, pairs: Collection[Pair]) -> Mapping[Pair, Head]:
+        found = map(head, self._rows(self._sql.heads, **self._pairs(pairs)))
+        return {each.pair: each for each in found}
+
+    def held(self, devices: Collection[str]) -> list[Head]:
+        return [head(row) for row in self._rows(self._sql.held, devices=self._list(devices))]
+
+    def arrivals(self, shards: Collection[int], limit: int) -> list[Arrival]:
+        rows = self._rows(self._sql.arrivals, shards=self._list(shards), limit=limit)
+        if rows:
+            self._connection.execute(self._sql.drop_arrivals, {"ids": self._list([row[0] for row in rows])})
+        return [Arrival(*row) for row in rows]
+
+    def older(self, arrivals: Sequence[Arrival]) -> list[Entry]:
+        newest: dict[tuple[str, str | None], int] = {}
+        for arrival in arrivals:
+            place = arrival.device, arrival.supersede_key
+            newest[place] = max(arrival.command, newest.get(place, 0))
+        marks = [(device, key, command) for (device, key), command in newest.items()]
+        parameters: dict[str, Any] = {"marks": json.dumps(marks)}
+        if self._postgresql:
+            devices, keys, ids = zip(*marks, strict=True)
+            parameters = {"devices": list(devices), "keys": list(keys), "ids": list(ids)}
+        return [entry(row) for row in self._rows(self._sql.older, **parameters)]
+
+    def due(self, shards: Collection[int], now: float, limit: int, *, out: bool) -> list[Head]:
+        statement = self._sql.due_out if out else self._sql.due
+        return [head(row) for row in self._rows(statement, shards=self._list(shards), now=now, limit=limit)]
+
+    def first(self, pairs: Collection[Pair], now: float) -> Mapping[Pair, Entry | float]:
+        ready = map(entry, self._rows(self._sql.first, now=now, **self._pairs(pairs)))
+        found: dict[Pair, Entry | float] = {each.pair: each for each in ready}
+        if rest := [pair for pair in pairs if pair not in found]:
+            for row in self._rows(self._sql.earliest, **self._pairs(rest)):
+                if row[2] is not None:
+                    found[row[0], row[1]] = row[2]
+        return found
+
+    def overdue(self, shards: Collection[int], now: float, limit: int) -> list[Entry]:
+        mine = self._list(shards)
+        found = self._rows(self._sql.overdue, shards=mine, now=now, limit=limit)
+        known = {row[0] for row in found}
+        if aborted := [number for (number,) in self._rows(self._sql.aborted)]:
+            more = self._rows(self._sql.of_jobs, shards=mine, ids=self._list(aborted), limit=limit)
+            found = [*found, *(row for row in more if row[0] not in known)]
+        return [entry(row) for row in found[:limit]]
+
+    def jobs(self, ids: Collection[int]) -> Mapping[int, Job]:
+        return {row[0]: Job(*row) for row in self._rows(self._sql.jobs, ids=self._list(ids))}
+
+    def save(self, entries: Sequence[Entry]) -> None:
+        rows = [
+            (
+                e.id,
+                e.state.value,  # drivers would store its name
+                e.tries,
+                e.spent,
+                e.epoch,
+                e.published_at,
+                e.closed_at,
+                e.answer,
+                e.reason,
+            )
+            for e in entries
+        ]
+        self._write(self._sql.save, rows, SAVED)
+
+    def save_heads(self, heads: Sequence[Head]) -> None:
+        rows = [(h.device, h.lane, h.shard, h.phase.value, h.command, h.due) for h in heads]
+        self._write(self._sql.save_heads, rows, HEAD_FIELDS)
+
+    def _write(self, statement: TextClause, rows: Sequence[Sequence[Any]], names: Sequence[str]) -> None:
+        """Write many rows: as many executions of a statement, or one that gets a column at a time."""
+        if self._postgresql:
+            columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+            self._connection.execute(statement, {"outbox": self._outbox, **columns})
+        else:
+            outbox = {"outbox": self._outbox}
+            self._connection.execute(statement, [outbox | dict(zip(names, row, strict=True)) for row in rows])
+
+    def save_jobs(self, closed: Mapping[int, tuple[int, int]]) -> None:
+        for number, (done, failed) in sorted(closed.items()):  # in order: dispatchers lock them the same way
+            parameters = {"id": number, "more_done": done, "more_failed": failed}
+            self._connection.execute(self._sql.save_job, parameters)
+
+    def save_seen(self, seen: Mapping[str, float], away: Set[str]) -> None:
+        rows = [
+            {"outbox": self._outbox, "device": device, "seen_at": at, "away": device in away}
+            for device, at in sorted(seen.items())
+        ]
+        self._connection.execute(self._sql.save_seen, rows)
+
+    def _pairs(self, pairs: Collection[Pair]) -> dict[str, Any]:
+        if self._postgresql:
+            return {"devices": [pair[0] for pair in pairs], "lanes": [pair[1] for pair in pairs]}
+        return {"pairs": json.dumps(list(pairs))}
+
+
+def entry(row: Sequence[Any]) -> Entry:
+    """A row of ``COLUMNS`` as a record."""
+    (number, device, lane, shard, state, body, priority, not_before, expires_at, tries, spent, epoch, dedupe,
+     supersede, trace_id, job, created_at, published_at, closed_at, answer, reason) = row  # fmt: skip
+    return Entry(
+        id=number,
+        device=device,
+        lane=lane,
+        shard=shard,
+        state=STATES[state],
+        body=body,
+        priority=priority,
+        not_before=not_before,
+        expires_at=expires_at,
+        tries=tries,
+        spent=spent,
+        epoch=epoch,
+        dedupe_key=dedupe,
+        supersede_key=supersede,
+        trace_id=trace_id,
+        job=job,
+        created_at=created_at,
+        published_at=published_at,
+        closed_at=closed_at,
+        answer=answer,
+        reason=reason,
+    )
+
+
+def head(row: Sequence[Any]) -> Head:
+    """A row of ``HEAD`` as a record."""
+    device, lane, shard, phase, command, due = row
+    return Head(device, lane, shard, PHASES[phase], command, due)
+
+
+STATES = {state.value: state for state in State}
+PHASES = {phase.value: phase for phase in Phase}

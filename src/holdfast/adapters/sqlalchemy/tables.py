@@ -1,0 +1,170 @@
+"""The outbox's tables. All names begin with ``holdfast_outbox_``, for they live among the business's own.
+
+``metadata`` may be added to the ``target_metadata`` of Alembic; ``migrations/`` has the same as plain SQL.
+Times are seconds since 1970.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    text,
+)
+
+PREFIX = "holdfast_outbox_"
+
+metadata = MetaData()
+
+_Id = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows by itself in INTEGER columns only
+
+
+def _index(name: str, *columns: object, where: str) -> Index:
+    """A partial index: it holds, and costs, only what is waited for."""
+    return Index(f"{PREFIX}{name}", *columns, sqlite_where=text(where), postgresql_where=text(where))  # type: ignore[arg-type]
+
+
+command = Table(
+    f"{PREFIX}command",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("outbox", String(64), nullable=False),
+    Column("device", String(255), nullable=False),
+    Column("lane", Integer, nullable=False, server_default="0"),
+    Column("shard", Integer, nullable=False),
+    Column("state", String(16), nullable=False, server_default="scheduled"),
+    Column("body", LargeBinary, nullable=False),
+    Column("priority", Integer, nullable=False, server_default="0"),
+    Column("not_before", Double, nullable=False, server_default="0"),
+    Column("expires_at", Double),
+    Column("tries", Integer, nullable=False, server_default="0"),
+    Column("spent", Integer, nullable=False, server_default="0"),
+    Column("epoch", BigInteger, nullable=False, server_default="0"),
+    Column("dedupe_key", String(255)),
+    Column("supersede_key", String(255)),
+    Column("trace_id", String(64), nullable=False, server_default=""),
+    Column("job", BigInteger),
+    Column("created_at", Double, nullable=False, server_default="0"),
+    Column("published_at", Double),
+    Column("closed_at", Double),
+    Column("answer", LargeBinary),
+    Column("reason", Text, nullable=False, server_default=""),
+    Column(
+        "untold", Integer
+    ),  # how often the business couldn't be told that it is closed; NULL: told, or open
+)
+
+_index(
+    "command_next",
+    command.c.outbox,
+    command.c.device,
+    command.c.lane,
+    command.c.priority.desc(),
+    command.c.id,
+    where="state = 'scheduled'",
+)
+_index(
+    "command_supersede",
+    command.c.outbox,
+    command.c.device,
+    command.c.supersede_key,
+    where="state = 'scheduled' AND supersede_key IS NOT NULL",
+)
+_index(
+    "command_expiry",
+    command.c.outbox,
+    command.c.expires_at,
+    where="state = 'scheduled' AND expires_at IS NOT NULL",
+)
+_index("command_job", command.c.job, where="state = 'scheduled' AND job IS NOT NULL")
+_index("command_untold", command.c.outbox, command.c.untold, where="untold IS NOT NULL")
+_index("command_closed", command.c.closed_at, where="closed_at IS NOT NULL")
+Index(
+    f"{PREFIX}command_dedupe",
+    command.c.outbox,
+    command.c.device,
+    command.c.dedupe_key,
+    unique=True,
+    sqlite_where=text("dedupe_key IS NOT NULL"),
+    postgresql_where=text("dedupe_key IS NOT NULL"),
+)
+
+head = Table(
+    f"{PREFIX}head",
+    metadata,
+    Column("outbox", String(64), primary_key=True),
+    Column("device", String(255), primary_key=True),
+    Column("lane", Integer, primary_key=True, autoincrement=False),
+    Column("shard", Integer, nullable=False),
+    Column("phase", String(8), nullable=False),
+    Column("command", BigInteger, nullable=False, server_default="0"),
+    Column("due", Double),
+    sqlite_with_rowid=False,
+)
+
+_index("head_out", head.c.outbox, head.c.shard, head.c.due, where="phase = 'out'")
+_index("head_due", head.c.outbox, head.c.shard, head.c.due, where="phase IN ('waiting', 'held')")
+
+arrival = Table(
+    f"{PREFIX}arrival",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("outbox", String(64), nullable=False),
+    Column("shard", Integer, nullable=False),
+    Column("device", String(255), nullable=False),
+    Column("lane", Integer, nullable=False, server_default="0"),
+    Column("command", BigInteger, nullable=False, server_default="0"),
+    Column("supersede_key", String(255)),
+)
+
+Index(f"{PREFIX}arrival_shard", arrival.c.outbox, arrival.c.shard)
+
+shard = Table(
+    f"{PREFIX}shard",
+    metadata,
+    Column("outbox", String(64), primary_key=True),
+    Column("shard", Integer, primary_key=True, autoincrement=False),
+    Column("epoch", BigInteger, nullable=False, server_default="0"),
+    Column("member", String(64), nullable=False, server_default=""),
+)
+
+device = Table(
+    f"{PREFIX}device",
+    metadata,
+    Column("outbox", String(64), primary_key=True),
+    Column("device", String(255), primary_key=True),
+    Column("seen_at", Double, nullable=False),
+    Column("away", Boolean, nullable=False),
+)
+
+job = Table(
+    f"{PREFIX}job",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("outbox", String(64), nullable=False),
+    Column("name", String(255), nullable=False),
+    Column("total", Integer, nullable=False),
+    Column("abort_share", Double, nullable=False),
+    Column("done", Integer, nullable=False, server_default="0"),
+    Column("failed", Integer, nullable=False, server_default="0"),
+    Column("aborted", Boolean, nullable=False, server_default=text("false")),
+    Column("created_at", Double, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+cursor = Table(
+    f"{PREFIX}cursor",
+    metadata,
+    Column("outbox", String(64), primary_key=True),
+    Column("source", String(64), primary_key=True),
+    Column("cursor", Text, nullable=False),
+)

@@ -1,0 +1,670 @@
+"""What every outbox store must do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+
+from holdfast.core.budget import Groups
+from holdfast.core.device_queue import Correlation, Entry, Patience, Phase, State, shard_of
+from holdfast.core.device_turn import Heard, Sending, Turn, Turned, Unsent
+from holdfast.errors import ConfigError, Fenced
+from holdfast.ports.outbox import NewCommand, OutboxStore, Writer
+
+Begin = Callable[[], AbstractContextManager[Writer]]
+"""Begins a transaction of the business, committed at its end and rolled back if that raises."""
+
+OUTBOX = "doors"
+SHARDS = 2
+NOW = 1_700_000_000.0
+"""The wall time of the first turn: turns bring theirs with them."""
+
+PATIENCE = Patience(retry_s=10.0, retry_max_s=40.0, max_tries=3, probe_s=60.0)
+LATEST_S = 12.5
+"""After so long the first try is over, whatever the jitter."""
+
+PATIENCE_S = 10.0
+
+
+class Dispatcher:
+    """Takes turns at its own time; owns all shards unless told otherwise."""
+
+    def __init__(self, store: OutboxStore, member: str = "member") -> None:
+        self.store = store
+        self.member = member
+        self.now = NOW
+        self.grants: dict[int, int] = {}
+        self.told: list[Entry] = []
+
+    async def open(self, *shards: int) -> None:
+        """Open shards, or all."""
+        standing = await self.store.epochs(OUTBOX)
+        for shard in shards or range(SHARDS):
+            opened = await self.store.open(OUTBOX, shard, standing[shard], self.member)
+            self.grants[shard] = opened.epoch
+
+    async def turn(self, *, tell: bool = True, **brought: Any) -> Turned:
+        """Take a turn."""
+        brought.setdefault("sendable", list(self.grants))
+        turn = Turn(outbox=OUTBOX, grants=self.grants, now=self.now, patience=PATIENCE, **brought)
+        return await self.store.turn(turn, self._hear if tell else None)
+
+    async def send(self, **brought: Any) -> list[Sending]:
+        """What goes out in the next turn."""
+        return (await self.turn(**brought)).sendings
+
+    def _hear(self, db: Any, entry: Entry) -> None:
+        self.told.append(entry)
+
+
+def new(device: str, body: bytes = b"do", **fields: Any) -> NewCommand:
+    """A command to add."""
+    return NewCommand(outbox=OUTBOX, device=device, shard=shard_of(device, SHARDS), body=body, **fields)
+
+
+def answer(sending: Sending, body: bytes = b"done", **fields: Any) -> Heard:
+    """The device's answer to a try."""
+    return Heard(sending.device, sending.correlation, body, **fields)
+
+
+def bodies(sendings: Sequence[Sending]) -> list[bytes]:
+    """What was sent, in order of devices."""
+    return [sending.body for sending in sorted(sendings, key=lambda sending: (sending.device, sending.body))]
+
+
+@pytest.mark.asyncio
+class OutboxConformance:
+    """Every promise of the outbox store. Fixtures: ``store``, new and empty; ``begin``, which begins
+    transactions of the business in the store's database."""
+
+    @pytest.fixture
+    def store(self) -> OutboxStore:
+        """Override: make a fresh adapter."""
+        raise NotImplementedError("define the fixture store")
+
+    @pytest.fixture
+    def begin(self, store: OutboxStore) -> Begin:
+        """Override: begin a transaction of the business."""
+        raise NotImplementedError("define the fixture begin")
+
+    @pytest.fixture
+    def other_store(self, store: OutboxStore) -> OutboxStore:
+        """Override where several clients may share a store: another one of the same store."""
+        return store
+
+    @pytest.fixture
+    async def dispatcher(self, store: OutboxStore) -> Dispatcher:
+        """Owns all shards."""
+        await store.prepare(OUTBOX, SHARDS)
+        dispatcher = Dispatcher(store)
+        await dispatcher.open()
+        return dispatcher
+
+    # --- adding
+
+    async def test_what_is_added_goes_out_and_closes_with_its_answer(
+        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        with begin() as db:
+            [number] = db.add([new("d1", b"\x00body", trace_id="t-1", created_at=NOW)])
+        turned = await dispatcher.turn()
+        [sending] = turned.sendings
+        assert (sending.device, sending.body, sending.trace_id) == ("d1", b"\x00body", "t-1")
+        assert sending.correlation == Correlation(dispatcher.grants[sending.shard], number, 1)
+        assert 10.0 <= sending.due - NOW <= LATEST_S
+        entry = await self._command(store, number)
+        assert (entry.state, entry.tries, entry.spent, entry.published_at) == (State.PUBLISHED, 1, 1, NOW)
+        dispatcher.now += 1
+        turned = await dispatcher.turn(heard=[answer(sending, b"\xffok")])
+        assert (turned.sendings, turned.strays, turned.freed) == ([], [], 1)
+        entry = await self._command(store, number)
+        assert (entry.state, entry.answer, entry.closed_at) == (State.ACKNOWLEDGED, b"\xffok", NOW + 1)
+        assert turned.closed == dispatcher.told == [entry]
+        assert await store.counts(OUTBOX) == {State.ACKNOWLEDGED: 1}
+        assert await store.next_due(OUTBOX, range(SHARDS)) is None
+
+    async def test_a_rolled_back_transaction_adds_nothing(
+        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        transaction = begin()
+        transaction.__enter__().add([new("d1")])
+        failed = ZeroDivisionError()
+        assert not transaction.__exit__(ZeroDivisionError, failed, None)
+        assert await dispatcher.send() == []
+        assert await store.commands(OUTBOX) == []
+
+    async def test_what_isn_t_committed_isn_t_sent(self, dispatcher: Dispatcher, begin: Begin) -> None:
+        with begin() as db:
+            db.add([new("d1", b"1"), new("d2", b"2")])
+        assert bodies(await dispatcher.send()) == [b"1", b"2"]
+
+    async def test_adding_wakes_who_waits(
+        self, dispatcher: Dispatcher, store: OutboxStore, other_store: OutboxStore, begin: Begin
+    ) -> None:
+        await store.arrived(OUTBOX, 0.01)  # whatever came before anybody listened
+        waiting = asyncio.ensure_future(store.arrived(OUTBOX, 3600))
+        await asyncio.sleep(0)
+        with begin() as db:
+            db.add([new("d1")])
+        await asyncio.wait_for(waiting, PATIENCE_S)
+        waiting = asyncio.ensure_future(store.arrived(OUTBOX, 3600))
+        await asyncio.sleep(0)
+        await other_store.add([new("d2")])
+        await asyncio.wait_for(waiting, PATIENCE_S)
+
+    async def test_outboxes_are_apart(self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin) -> None:
+        await store.prepare("gates", SHARDS)
+        other = NewCommand(outbox="gates", device="d1", shard=shard_of("d1", SHARDS), body=b"other")
+        with begin() as db:
+            db.add([other])
+            db.add([new("d1", b"ours")])
+        assert bodies(await dispatcher.send()) == [b"ours"]
+        assert [entry.body for entry in await store.commands("gates")] == [b"other"]
+
+    async def test_a_dedupe_key_is_added_once_a_device(
+        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        with begin() as db:
+            first, other = db.add([new("d1", b"1", dedupe_key="k"), new("d2", b"2", dedupe_key="k")])
+        with begin() as db:
+            again, fresh = db.add([new("d1", b"3", dedupe_key="k"), new("d1", b"4")])
+        assert again == first
+        assert len({first, other, fresh}) == 3
+        assert [entry.body for entry in await store.commands(OUTBOX)] == [b"1", b"2", b"4"]
+
+    # --- one at a time, in order
+
+    async def test_a_device_gets_one_at_a_time_in_order(self, dispatcher: Dispatcher, begin: Begin) -> None:
+        with begin() as db:
+            db.add([new("d1", b"%d" % n) for n in range(5)])
+        sent: list[bytes] = []
+        sendings = await dispatcher.send()
+        while sendings:
+            [sending] = sendings
+            sent.append(sending.body)
+            assert await dispatcher.send() == []
+            sendings = await dispatcher.send(heard=[answer(sending)])
+        assert sent == [b"%d" % n for n in range(5)]
+
+    async def test_the_higher_priority_goes_first_and_nothing_is_recalled(
+        self, dispatcher: Dispatcher, begin: Begin
+    ) -> None:
+        with begin() as db:
+            db.add([new("d1", b"first")])
+        [sending] = await dispatcher.send()
+        with begin() as db:
+            db.add([new("d1", b"low"), new("d1", b"high", priority=5), new("d1", b"high too", priority=5)])
+        assert await dispatcher.send() == []
+        sent = []
+        for _ in range(3):
+            [sending] = await dispatcher.send(heard=[answer(sending)])
+            sent.append(sending.body)
+        assert sent == [b"high", b"high too", b"low"]
+
+    async def test_lanes_of_a_device_go_side_by_side(self, dispatcher: Dispatcher, begin: Begin) -> None:
+        with begin() as db:
+            db.add([new("d1", b"%d" % n, lane=n % 2) for n in range(4)])
+        sendings = await dispatcher.send()
+        assert bodies(sendings) == [b"0", b"1"]
+        assert bodies(await dispatcher.send(heard=[answer(sendings[0])])) in ([b"2"], [b"3"])
+
+    async def test_a_time_to_come_is_waited_for_and_holds_up_nothing(
+        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        with begin() as db:
+            db.add([new("d1", b"later", not_before=NOW + 100), new("d1", b"now")])
+        [sending] = await dispatcher.send()
+        assert sending.body == b"now"
+        assert await dispatcher.send(heard=[answer(sending)]) == []
+        assert await store.next_due(OUTBOX, range(SHARDS)) == NOW + 100
+        dispatcher.now += 100
+        assert bodies(await dispatcher.send()) == [b"later"]
+
+    async def test_a_newer_command_replaces_unsent_ones_of_its_key(
+        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        with begin() as db:
+            db.add([new("d1", b"sent", supersede_key="p1")])
+        [sending] = await dispatcher.send()
+        with begin() as db:
+            db.add([new("d1", b"old", supersede_key="p1"), new("d1", b"other", supersede_key="p2")])
+            db.add([new("d2", b"another device", supersede_key="p1")])
+        with begin() as db:
+            db.add([new("d1", b"newest", supersede_key="p1")])
+        dispatcher.told.clear()
+        assert bodies(await dispatcher.send()) == [b"another device"]
+        assert [(entry.body, entry.state) for entry in dispatcher.told] == [(b"old", State.SUPERSEDED)]
+        sent = []
+        for _ in range(2):
+            [sending] = await dispatcher.send(heard=[answer(sending)])
+            sent.append(sending.body)
+        assert sent == [b"other", b"newest"]
+
+    # --- answers
+
+    async def test_only_the_try_that_is_out_can_be_answered(
+        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        with begin() as db:
+            [number] = db.add([new("d1")])
+            db.add([new("d2")])
+        first = next(s for s in await dispatcher.send() if s.device == "d1")
+        dispatcher.now = first.due
+        second = next(s for s in await dispatcher.send() if s.device == "d1")
+        assert second.correlation.tries == 2
+        epoch, command, tries = second.correlation.epoch, second.correlation.command, 2
+        strays = [
+            answer(first),
+            Heard("d2", second.correlation),
+            Heard("d1", Correlation(epoch, command, tries + 1)),
+            Heard("d1", Correlation(epoch - 1, command, tries)),
+            Heard("d1", Correlation(epoch, command + 1000, tries)),
+        ]
+        turned = await dispatcher.turn(heard=strays)
+        assert (turned.strays, turned.closed) == (strays, [])
+        assert (await self._command(store, number)).state is State.PUBLISHED
+        turned = await dispatcher.turn(heard=[answer(second), answer(second)])
+        assert (len(turned.closed), turned.strays) == (1, [answer(second)])
+        turned = await dispatcher.turn(heard=[answer(second)])
+        assert (turned.closed, turned.strays) == ([], [answer(second)])
+        assert len(dispatcher.told) == 1
+
+    async def test_a_refusal_closes_and_the_next_goes(
+        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        with begin() as db:
+            [number, _] = db.add([new("d1", b"1"), new("d1", b"2")])
+        [sending] = await dispatcher.send()
+        assert bodies(await dispatcher.send(heard=[answer(sending, b"no", ok=False)])) == [b"2"]
+        entry = await self._command(store, number)
+        assert (entry.state, entry.answer, entry.reason) == (State.FAILED, b"no", "the device refused")
+
+    # --- tries, expiry, absence
+
+    async def test_without_an_answer_it_is_sent_again_later_and_later_and_then_fails(
+        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        with begin() as db:
+            [number, _] = db.add([new("d1", b"1"), new("d1", b"2")])
+        [sending] = await dispatcher.send()
+        for tries, least_s in ((2, 20.0), (3, 32.0)):
+            dispatcher.now = sending.due - 0.1
+            assert await dispatcher.send() == []
+            dispatcher.now = sending.due
+            turned = await dispatcher.turn()
+            [sending] = turned.sendings
+            assert turned.repeats == 1
+            assert (sending.correlation.tries, sending.body) == (tries, b"1")
+            assert sending.due - dispatcher.now >= least_s
+        dispatcher.now = sending.due
+        turned = await dispatcher.turn()
+        assert (bodies(turned.sendings), turned.freed, turned.repeats) == ([b"2"], 1, 0)
+        entry = await self._command(store, number)
+        assert (entry.state, entry.reason) == (State.FAILED, "no answer in all tries")
+        assert dispatcher.told == [entry]
+
+    async def test_what_has_expired_is_not_sent(
+        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        with begin() as db:
+            numbers = db.add([new("d1", b"%d" % n, expires_at=NOW + 5) for n in range(30)])
+            db.add([new("d1", b"lasting")])
+        [sending] = await dispatcher.send()
+        dispatcher.now += 5
+        assert (await dispatcher.turn()).closed == [], "the device may be at it"
+        sendings = await dispatcher.send(heard=[answer(sending)])
+        while not sendings:
+            sendings = await dispatcher.send()
+        assert bodies(sendings) == [b"lasting"]
+        states = [(await self._command(store, number)).state for number in numbers]
+        assert states == [State.ACKNOWLEDGED, *[State.EXPIRED] * 29]
+        assert len(dispatcher.told) == 30
+
+    async def test_a_sweep_finds_what_expires_in_the_queue(
+        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        with begin() as db:
+            _, number = db.add([new("d1"), new("d1", b"short", expires_at=NOW + 5)])
+        await dispatcher.turn()
+        dispatcher.now += 5
+        await dispatcher.turn(sweep=True)
+        assert (await self._command(store, number)).state is State.EXPIRED
+        assert [entry.body for entry in dispatcher.told] == [b"short"]
+
+    async def test_nothing_goes_to_a_device_that_is_away_but_probes_which_use_up_no_tries(
+        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        with begin() as db:
+            [number] = db.add([new("d1")])
+        away = {"d1"}
+        assert await dispatcher.send(away=away) == []
+        for tries in range(1, 5):
+            dispatcher.now += PATIENCE.probe_s
+            [probe] = await dispatcher.send(away=away)
+            assert probe.correlation.tries == tries
+            dispatcher.now = probe.due
+            turned = await dispatcher.turn(away=away)
+            assert (turned.sendings, turned.freed) == ([], 1)
+        assert (await self._command(store, number)).spent == 0
+        assert [status.phases for status in await store.devices(OUTBOX)] == [(Phase.HELD,)]
+        [sending] = await dispatcher.send(back=["d1"])
+        assert sending.correlation.tries == 5
+        turned = await dispatcher.turn(heard=[answer(sending)])
+        assert (len(turned.closed), turned.freed) == (1, 1)
+
+    async def test_a_late_answer_of_a_held_command_closes_it(
+        self, dispatcher: Dispatcher, begin: Begin
+    ) -> None:
+        with begin() as db:
+            db.add([new("d1", b"1"), new("d1", b"2")])
+        [sending] = await dispatcher.send()
+        dispatcher.now = sending.due
+        assert (await dispatcher.turn(away={"d1"})).freed == 1
+        turned = await dispatcher.turn(heard=[answer(sending)], back=["d1"])
+        assert (len(turned.closed), turned.freed, bodies(turned.sendings)) == (1, 0, [b"2"])
+
+    async def test_what_the_broker_didn_t_take_uses_up_no_try(
+        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        with begin() as db:
+            [number] = db.add([new("d1")])
+        [sending] = await dispatcher.send()
+        for tries in range(2, 6):
+            await dispatcher.turn(unsent=[Unsent(sending.correlation)], pause_s=1.0)
+            assert await dispatcher.send() == []
+            dispatcher.now += 1.0
+            [sending] = await dispatcher.send()
+            assert sending.correlation.tries == tries
+        entry = await self._command(store, number)
+        assert (entry.tries, entry.spent) == (5, 1)
+        await dispatcher.turn(unsent=[Unsent(sending.correlation, certain=False)])
+        dispatcher.now += 1.0
+        assert await dispatcher.send() == [], "it may have reached the device"
+        dispatcher.now = sending.due
+        assert len(await dispatcher.send()) == 1
+
+    # --- limits
+
+    async def test_no_more_go_than_there_is_room_for(self, dispatcher: Dispatcher, begin: Begin) -> None:
+        with begin() as db:
+            db.add([new(f"d{n:02d}", b"%02d %d" % (n, m)) for m in range(2) for n in range(20)])
+        first = await dispatcher.send(room=5)
+        assert len(first) == 5
+        assert await dispatcher.send(room=0) == []
+        rest = await dispatcher.send(room=100)
+        assert len({sending.device for sending in first + rest}) == 20
+        freed = await dispatcher.turn(room=0, heard=[answer(sending) for sending in first])
+        assert len(freed.sendings) == 5
+        assert freed.freed == 5
+
+    async def test_the_longest_due_go_first(self, dispatcher: Dispatcher, begin: Begin) -> None:
+        with begin() as db:
+            db.add([new("d1", b"1"), new("d1", b"3")])
+        [sending] = await dispatcher.send()
+        with begin() as db:
+            db.add([new("d2", b"2")])
+        assert await dispatcher.send(room=0) == []
+        dispatcher.now += 1
+        assert bodies(await dispatcher.send(room=0, heard=[answer(sending)])) == [b"2"]
+
+    async def test_a_rate_is_kept_for_repeats_too(self, dispatcher: Dispatcher, begin: Begin) -> None:
+        with begin() as db:
+            db.add([new(f"d{n}") for n in range(6)])
+        assert len(await dispatcher.send()) == 6
+        dispatcher.now += LATEST_S
+        turned = await dispatcher.turn(rate=4)
+        assert (len(turned.sendings), turned.more) == (4, True)
+        assert len(await dispatcher.send(rate=4)) == 2
+
+    async def test_a_group_keeps_to_its_rate(self, dispatcher: Dispatcher, begin: Begin) -> None:
+        with begin() as db:
+            db.add([new(f"slow-{n}") for n in range(5)] + [new(f"fast-{n}") for n in range(5)])
+        groups = Groups(lambda device: device.split("-")[0], {"slow": 1.0})
+        sent = [sending.device.split("-")[0] for sending in await dispatcher.send(groups=groups)]
+        assert sorted(sent) == ["fast"] * 5 + ["slow"]
+        count = len(sent)
+        for _ in range(6):
+            dispatcher.now += 1.0
+            count += len(await dispatcher.send(groups=groups))
+        assert count == 10
+
+    async def test_a_shard_that_can_t_send_still_hears(self, dispatcher: Dispatcher, begin: Begin) -> None:
+        with begin() as db:
+            db.add([new("d1", b"1"), new("d1", b"2")])
+        [sending] = await dispatcher.send()
+        turned = await dispatcher.turn(sendable=[], heard=[answer(sending)])
+        assert (len(turned.closed), turned.sendings) == (1, [])
+        assert bodies(await dispatcher.send()) == [b"2"]
+
+    # --- owners
+
+    async def test_every_opening_takes_a_higher_epoch_and_refuses_the_one_before(
+        self, dispatcher: Dispatcher, store: OutboxStore, other_store: OutboxStore, begin: Begin
+    ) -> None:
+        before = dict(dispatcher.grants)
+        with pytest.raises(Fenced) as refusal:
+            await store.open(OUTBOX, 0, before[0] - 1, "member")
+        assert refusal.value.epoch == before[0]
+        other = Dispatcher(other_store, "other")
+        await other.open(0)
+        assert other.grants[0] > before[0]
+        assert (await store.epochs(OUTBOX)) == {0: other.grants[0], 1: before[1]}
+        with begin() as db:
+            db.add([new(f"d{n}", b"%d" % n) for n in range(8)])
+        turned = await dispatcher.turn()
+        assert turned.lost == [0]
+        assert {sending.shard for sending in turned.sendings} == {1}
+        taken = await other.send()
+        assert {sending.shard for sending in taken} == {0}
+        assert len(turned.sendings) + len(taken) == 8
+
+    async def test_a_zombie_changes_no_row(
+        self, dispatcher: Dispatcher, store: OutboxStore, other_store: OutboxStore, begin: Begin
+    ) -> None:
+        with begin() as db:
+            [number, _] = db.add([new("d1", b"1"), new("d1", b"2")])
+        [sending] = await dispatcher.send()
+        other = Dispatcher(other_store, "other")
+        await other.open()
+        before = await store.commands(OUTBOX)
+        dispatcher.now = sending.due
+        brought = [answer(sending)], [Unsent(sending.correlation)]
+        turned = await dispatcher.turn(heard=brought[0], unsent=brought[1], sweep=True, seen={"d1": NOW})
+        assert (turned.lost, turned.closed, turned.sendings) == ([*range(SHARDS)], [], [])
+        assert await store.commands(OUTBOX) == before
+        assert await store.next_due(OUTBOX, range(SHARDS)) == sending.due
+        turned = await other.turn(heard=[answer(sending)])
+        assert [entry.id for entry in turned.closed] == [number], "the answer still fits its one try"
+        assert bodies(turned.sendings) == [b"2"]
+
+    async def test_an_opening_tells_how_many_are_waited_for(
+        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        with begin() as db:
+            db.add([new(f"d{n}") for n in range(7)])
+        await dispatcher.turn(room=5)
+        out = 0
+        for shard, epoch in (await store.epochs(OUTBOX)).items():
+            out += (await store.open(OUTBOX, shard, epoch, "other")).out
+        assert out == 5
+
+    async def test_another_number_of_shards_is_refused(
+        self, dispatcher: Dispatcher, store: OutboxStore
+    ) -> None:
+        await store.prepare(OUTBOX, SHARDS)
+        with pytest.raises(ConfigError, match="shards"):
+            await store.prepare(OUTBOX, SHARDS + 1)
+        assert await store.epochs(OUTBOX) == dispatcher.grants
+
+    # --- results
+
+    async def test_results_are_told_in_the_transaction_that_closes(
+        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        with begin() as db:
+            db.add([new(f"d{n}", b"%d" % n) for n in range(3)])
+        sendings = await dispatcher.send()
+        failing = True
+
+        def on_result(db: Any, entry: Entry) -> None:
+            dispatcher.told.append(entry)
+            if failing and entry.body == b"1":
+                raise RuntimeError("the business failed")
+
+        turn = Turn(
+            outbox=OUTBOX,
+            grants=dispatcher.grants,
+            sendable=[],
+            now=NOW,
+            heard=[answer(sending) for sending in sendings],
+        )
+        turned = await store.turn(turn, on_result)
+        assert len(turned.closed) == 3, "a failing business holds up no device"
+        dispatcher.told.clear()
+        sweep = Turn(outbox=OUTBOX, grants=dispatcher.grants, sendable=[], now=NOW, sweep=True)
+        assert await store.expire(NOW + 1e6, 100) == 2, "what isn't told is kept"
+        await store.turn(sweep, on_result)
+        assert {entry.body for entry in dispatcher.told} == {b"1"}
+        failing = False
+        dispatcher.told.clear()
+        await store.turn(sweep, on_result)
+        await store.turn(sweep, on_result)
+        assert [entry.body for entry in dispatcher.told] == [b"1"]
+        assert await store.expire(NOW + 1e6, 100) == 1
+
+    # --- jobs
+
+    async def test_a_job_counts_and_stops_when_too_many_fail(
+        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        with begin() as db:
+            job = db.add_job(OUTBOX, "firmware", 10, 0.2, NOW)
+            db.add([new(f"d{n}", job=job, not_before=NOW + n // 4) for n in range(10)])
+        first = await dispatcher.send()
+        assert len(first) == 4
+        answers = [answer(first[0])] + [answer(sending, ok=False) for sending in first[1:]]
+        await dispatcher.turn(heard=answers)
+        [known] = await store.jobs(OUTBOX)
+        assert (known.id, known.name, known.total, known.created_at) == (job, "firmware", 10, NOW)
+        assert (known.done, known.failed, known.aborted, known.over) == (1, 3, True, False)
+        dispatcher.now += 1
+        assert await dispatcher.send() == []
+        await dispatcher.turn(sweep=True)
+        [known] = await store.jobs(OUTBOX)
+        assert (known.done, known.failed, known.over) == (1, 9, True)
+        assert await store.counts(OUTBOX) == {State.ACKNOWLEDGED: 1, State.FAILED: 9}
+
+    # --- sources
+
+    async def test_a_page_and_its_cursor_come_together(
+        self, dispatcher: Dispatcher, store: OutboxStore, other_store: OutboxStore
+    ) -> None:
+        shard, epoch = 0, dispatcher.grants[0]
+        assert await store.cursor(OUTBOX, "api") is None
+        await store.fill(OUTBOX, shard, epoch, "api", "p1", [new("d1", b"1", dedupe_key="1")])
+        page = [new("d1", b"1", dedupe_key="1"), new("d1", b"2")]
+        await store.fill(OUTBOX, shard, epoch, "api", "p2", page)
+        assert await store.cursor(OUTBOX, "api") == "p2"
+        assert await store.waiting(OUTBOX, 10) == 2
+        assert await store.waiting(OUTBOX, 1) == 1
+        await Dispatcher(other_store, "other").open(shard)
+        with pytest.raises(Fenced):
+            await store.fill(OUTBOX, shard, epoch, "api", "p3", [new("d1", b"3")])
+        assert await store.cursor(OUTBOX, "api") == "p2"
+        assert await store.waiting(OUTBOX, 10) == 2
+
+    # --- operators
+
+    async def test_a_failed_command_can_be_retried(
+        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        with begin() as db:
+            [number] = db.add([new("d1", expires_at=NOW + 60)])
+        [sending] = await dispatcher.send()
+        assert not await store.retry(number)
+        await dispatcher.turn(heard=[answer(sending, ok=False)])
+        assert await store.retry(number)
+        [again] = await dispatcher.send()
+        assert again.correlation.tries == 2
+        await dispatcher.turn(heard=[answer(again)])
+        assert (await self._command(store, number)).state is State.ACKNOWLEDGED
+        assert not await store.retry(number)
+        assert not await store.retry(number + 1000)
+
+    async def test_only_what_isn_t_out_can_be_cancelled(
+        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        with begin() as db:
+            out, waiting, last = db.add([new("d1", b"%d" % n) for n in range(3)])
+        [sending] = await dispatcher.send()
+        assert not await store.cancel(out)
+        assert await store.cancel(waiting)
+        entry = await self._command(store, waiting)
+        assert (entry.state, entry.reason) == (State.FAILED, "cancelled")
+        await dispatcher.turn(sweep=True)
+        assert [told.id for told in dispatcher.told] == [waiting]
+        [sending] = await dispatcher.send(heard=[answer(sending)])
+        assert sending.correlation.command == last
+
+    async def test_commands_are_listed(
+        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        with begin() as db:
+            numbers = db.add([new(f"d{n % 2}", b"%d" % n) for n in range(6)])
+        await dispatcher.turn()
+        assert [entry.id for entry in await store.commands(OUTBOX)] == numbers
+        assert [entry.id for entry in await store.commands(OUTBOX, after=numbers[1], limit=2)] == numbers[2:4]
+        assert [entry.id for entry in await store.commands(OUTBOX, state=State.PUBLISHED)] == numbers[:2]
+        assert [entry.id for entry in await store.commands(OUTBOX, device="d1")] == numbers[1::2]
+        assert await store.command(numbers[-1] + 1000) is None
+        assert await store.counts(OUTBOX) == {State.SCHEDULED: 4, State.PUBLISHED: 2}
+
+    async def test_devices_are_listed(self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin) -> None:
+        with begin() as db:
+            db.add([new(f"d{n}") for n in (1, 1, 2, 3)])
+        await dispatcher.turn(seen={"d2": NOW - 5, "d4": NOW - 500}, away={"d4"})
+        statuses = await store.devices(OUTBOX)
+        told = [(s.device, s.phases, s.waiting, s.seen_at, s.away) for s in statuses]
+        assert told == [
+            ("d1", (Phase.OUT,), 2, None, False),
+            ("d2", (Phase.OUT,), 1, NOW - 5, False),
+            ("d3", (Phase.OUT,), 1, None, False),
+            ("d4", (), 0, NOW - 500, True),
+        ]
+        assert all(status.shard == shard_of(status.device, SHARDS) for status in statuses)
+        assert await store.devices(OUTBOX, after="d1", limit=2) == statuses[1:3]
+        assert await store.devices(OUTBOX, device="d3") == statuses[2:3]
+        await dispatcher.turn(seen={"d4": NOW})
+        [status] = await store.devices(OUTBOX, device="d4")
+        assert (status.seen_at, status.away) == (NOW, False)
+
+    async def test_closed_commands_are_dropped_by_age(
+        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        with begin() as db:
+            db.add([new(f"d{n}") for n in range(5)])
+        sendings = await dispatcher.send()
+        await dispatcher.turn(heard=[answer(sending) for sending in sendings[:3]])
+        dispatcher.now += 2
+        await dispatcher.turn(heard=[answer(sendings[3])])
+        assert await store.expire(NOW, 10) == 0
+        assert await store.expire(NOW + 1, 2) == 2
+        assert await store.expire(NOW + 1, 2) == 1
+        assert await store.expire(NOW + 1, 2) == 0
+        assert await store.counts(OUTBOX) == {State.PUBLISHED: 1, State.ACKNOWLEDGED: 1}
+
+    async def test_closing_ends_a_wait(self, dispatcher: Dispatcher, store: OutboxStore) -> None:
+        await store.arrived(OUTBOX, 0.01)
+        waiting = asyncio.ensure_future(store.arrived(OUTBOX, 3600))
+        await asyncio.sleep(0)
+        await store.close()
+        await asyncio.wait_for(waiting, PATIENCE_S)
+
+    async def _command(self, store: OutboxStore, number: int) -> Entry:
+        entry = await store.command(number)
+        assert entry is not None
+        return entry
