@@ -9,6 +9,7 @@ A program that is missing raises ``ConfigError``, which names what installs it.
 
 from holdfast.testing.servers.aws import FauxqsServer, MotoServer
 from holdfast.testing.servers.mosquitto import MosquittoServer
+from holdfast.testing.servers.postgresql import PostgresqlServer
 from holdfast.testing.servers.redis import RedisCluster, RedisSentinel, RedisServer
 from holdfast.testing.servers.server import Group, Server
 from holdfast.testing.servers.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
@@ -18,6 +19,7 @@ __all__ = [
     "Group",
     "MosquittoServer",
     "MotoServer",
+    "PostgresqlServer",
     "RedisCluster",
     "RedisSentinel",
     "RedisServer",
