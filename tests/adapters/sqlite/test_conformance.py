@@ -5,9 +5,17 @@ import pytest
 from holdfast.adapters.sqlite.coordinator import SqliteCoordinator
 from holdfast.adapters.sqlite.database import Database
 from holdfast.adapters.sqlite.queue import SqliteQueue
+from holdfast.adapters.sqlite.registry import SqliteRegistry
 from holdfast.adapters.sqlite.state import SqliteState
+from holdfast.adapters.sqlite.tasks import SqliteTasks
 from holdfast.ports.clock import Clock
-from holdfast.testing.conformance import CoordinatorConformance, QueueConformance, StateConformance
+from holdfast.testing.conformance import (
+    CoordinatorConformance,
+    QueueConformance,
+    RegistryConformance,
+    StateConformance,
+    TasksConformance,
+)
 
 
 class TestSqliteQueue(QueueConformance):
@@ -40,3 +48,23 @@ class TestSqliteState(StateConformance):
     @pytest.fixture
     def other_state(self, state: SqliteState, database: Database, clock: Clock) -> SqliteState:
         return SqliteState(database, clock)
+
+
+class TestSqliteTasks(TasksConformance):
+    @pytest.fixture
+    def tasks(self, database: Database, clock: Clock) -> SqliteTasks:
+        return SqliteTasks(database, "app", clock)
+
+    @pytest.fixture
+    def other_tasks(self, tasks: SqliteTasks, database: Database, clock: Clock) -> SqliteTasks:
+        return SqliteTasks(database, "app", clock)
+
+
+class TestSqliteRegistry(RegistryConformance):
+    @pytest.fixture
+    def registry(self, database: Database, clock: Clock) -> SqliteRegistry:
+        return SqliteRegistry(database, clock, max_bytes=10_000)
+
+    @pytest.fixture
+    def other_registry(self, registry: SqliteRegistry, database: Database, clock: Clock) -> SqliteRegistry:
+        return SqliteRegistry(database, clock)
