@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +22,28 @@ not_an_app = "text"
 SLEEPER = [sys.executable, "-c", "import signal\nwhile True: signal.pause()"]
 
 
+def say_nothing() -> None:
+    pass
+
+
+announce: Callable[[], object] = say_nothing
+"""Tells that a deed is under way. Deeds that end their process or never end call it themselves, so that
+whoever hears of it finds them at it."""
+
+
 def spin() -> None:
+    announce()
     while True:
         pass
 
 
 def wait_for_ever() -> None:
+    announce()
     threading.Event().wait()
 
 
 def hang_in_c_with_the_lock_held() -> None:
+    announce()
     while True:
         ctypes.PyDLL(None).pause()
 
@@ -40,15 +54,13 @@ def ignore_what_can_be_ignored() -> None:
     spin()
 
 
-def wait_with_a_grandchild() -> None:
-    wait_for_ever()
-
-
 def crash() -> None:
+    announce()
     ctypes.string_at(0)
 
 
 def leave() -> None:
+    announce()
     os._exit(3)
 
 
@@ -63,7 +75,7 @@ def interrupt() -> None:
 def allocate_without_end() -> None:
     hoard = []
     while True:
-        hoard.append(bytearray(1 << 20))
+        hoard.append(bytes(1 << 24))  # allocated, and not touched page by page: that may take seconds
 
 
 def share_without_end() -> None:
@@ -87,7 +99,7 @@ class Metered(MemoryObjects):
 
 @app.stream("rogue")
 class Rogue(StreamHandler[dict[str, Any]]):
-    """Does what it is told: calls the function ``do``, after it wrote its process ids to ``tell``."""
+    """Does what it is told: calls the function ``do``, which writes its process ids to ``tell``."""
 
     def open(self, context: Context, state: bytes | None) -> None:
         self.state = state or b""
@@ -99,8 +111,9 @@ class Rogue(StreamHandler[dict[str, Any]]):
         if message.get("grandchild"):
             self.grandchild = subprocess.Popen(SLEEPER)
             pids.append(self.grandchild.pid)
-        if "tell" in message:
-            Path(message["tell"]).write_text(" ".join(map(str, pids)))
+        global announce  # noqa: PLW0603 (the deeds are functions of this module)
+        text = " ".join(map(str, pids))
+        announce = partial(Path(message["tell"]).write_text, text) if "tell" in message else say_nothing
         if "do" in message:
             globals()[message["do"]]()
         if "progress_until" in message:

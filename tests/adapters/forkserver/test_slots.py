@@ -100,14 +100,17 @@ def target(link: Path) -> str:
 
 
 @pytest.mark.parametrize("deed", ["spin", "wait_for_ever", "hang_in_c_with_the_lock_held"])
-async def test_a_hung_handler_is_dumped_and_killed(make: Make, fifo: Path, deed: str) -> None:
+async def test_a_hung_handler_is_dumped_and_killed(
+    make: Make, fifo: Path, monkeypatch: pytest.MonkeyPatch, deed: str
+) -> None:
+    monkeypatch.setattr("holdfast.adapters.forkserver.process.DUMP_TIMEOUT_S", PATIENCE_S)
     slot = await opened(make())
     call = run(slot, do=deed, tell=str(fifo), grandchild=True)
     pids = await told(fifo)
     await let_go(pids, fifo)
     started_at = time.monotonic()
     dump = await slot.kill("no progress for 30 s")
-    assert time.monotonic() - started_at < 1.0
+    assert time.monotonic() - started_at < PATIENCE_S, "it ends with its dump, which nobody waits out"
     assert f"in {deed}" in dump
     assert "rogue_app.py" in dump
     with pytest.raises(SlotDied, match="slot-1 was killed: no progress for 30 s") as death:

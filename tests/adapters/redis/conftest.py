@@ -1,6 +1,7 @@
 """What the tests on Redis share."""
 
-from collections.abc import AsyncIterator, Callable
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
@@ -12,6 +13,19 @@ from holdfast.ports.meter import Meter
 
 Connect = Callable[..., RedisConnection]
 Coordinate = Callable[..., RedisCoordinator]
+
+
+@contextlib.contextmanager
+def impatient(connection: RedisConnection, timeout_s: float = 0.1) -> Iterator[None]:
+    """Have a connection that was used already wait no longer than this for answers, for a while: before and
+    after, a busy machine may take its time."""
+    lanes = list(connection._lanes.values())
+    patience_s = [lane._timeout_s for lane in lanes]
+    for lane in lanes:
+        lane._timeout_s = timeout_s
+    yield
+    for lane, lane_s in zip(lanes, patience_s, strict=True):
+        lane._timeout_s = lane_s
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.adapters.redis.conftest import Connect
+from tests.adapters.redis.conftest import Connect, impatient
 
 from holdfast.adapters.redis.connection import RedisConnection, Script
 from holdfast.errors import ConfigError, HoldfastError, OperationRefused, OutcomeUnknown, Unavailable
@@ -79,10 +79,10 @@ async def test_nobody_there_means_nothing_was_sent(redis_server: RedisServer, co
 async def test_a_server_that_stands_still_leaves_the_outcome_unknown(
     redis_server: RedisServer, connect: Connect
 ) -> None:
-    connection = connect(redis_server.url, 0.2)
+    connection = connect(redis_server.url)
     assert await connection.script(ADD, ["k"], 1) == 1
     redis_server.pause()
-    with pytest.raises(OutcomeUnknown):
+    with impatient(connection), pytest.raises(OutcomeUnknown):
         await connection.script(ADD, ["k"], 1)
     redis_server.resume()
     [(_, _)] = await connect(redis_server.url).everywhere("PING")
@@ -241,8 +241,8 @@ async def test_silence_is_looked_into(
     redis_server: RedisServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.adapters.redis.subscription.QUIET_S", 0.05)
-    connection = connect(redis_server.url, 0.2)
-    subscription = await connection.subscribe("k", "channel")
+    subscription = await connect(redis_server.url).subscribe("k", "channel")
+    subscription._timeout_s = 0.1
     hearing = asyncio.create_task(subscription.next())
     redis_server.pause()
     with pytest.raises(Unavailable):

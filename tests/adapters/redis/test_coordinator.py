@@ -176,10 +176,10 @@ async def test_a_lapse_wakes_who_watches(redis_server: RedisServer, coordinate: 
     begun_at = asyncio.get_running_loop().time()
     changes: list[Change] = []
     while len(changes) < 3:
-        number, new = await watching.watch(number, PATIENCE_S)
+        number, new = await watching.watch(number, 6 * PATIENCE_S)
         changes += new
     assert [(change.kind, change.member) for change in changes] == [("joined", B), ("joined", A), ("left", A)]
-    assert asyncio.get_running_loop().time() - begun_at < 1.0
+    assert asyncio.get_running_loop().time() - begun_at < PATIENCE_S
 
 
 async def test_a_lapse_is_told_once(redis_server: RedisServer, coordinate: Coordinate) -> None:

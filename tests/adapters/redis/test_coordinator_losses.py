@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import pytest
-from tests.adapters.redis.conftest import Coordinate
+from tests.adapters.redis.conftest import Coordinate, impatient
 
 from holdfast.adapters.redis.coordinator import RedisCoordinator
 from holdfast.errors import MembershipLost, OutcomeUnknown, Unavailable
@@ -139,29 +139,30 @@ async def test_who_watches_a_server_that_is_gone_is_told(
 async def test_a_server_that_stood_still_past_the_time_to_live_has_let_memberships_lapse(
     redis_server: RedisServer, coordinate: Coordinate
 ) -> None:
-    coordinator = coordinate(redis_server.url, 0.1)
-    await coordinator.join(A, 0.5)
+    coordinator = coordinate(redis_server.url)
+    await coordinator.join(A, LONG_S)
     await coordinator.claim("s/k", A.id)
-    redis_server.pause()
+    await coordinator.renew(A, 0.5)
     lapsed_at = asyncio.get_running_loop().time() + 0.5
-    while asyncio.get_running_loop().time() < lapsed_at:
-        with pytest.raises((OutcomeUnknown, Unavailable)):
-            await coordinator.lookup("s/k")
+    redis_server.pause()
+    with impatient(coordinator._connection):
+        while asyncio.get_running_loop().time() < lapsed_at:
+            with pytest.raises((OutcomeUnknown, Unavailable)):
+                await coordinator.lookup("s/k")
     redis_server.resume()
-    patient = coordinate(redis_server.url)
     with pytest.raises(MembershipLost):
-        await patient.renew(A, LONG_S)
-    assert await patient.lookup("s/k") is None
+        await coordinator.renew(A, LONG_S)
+    assert await coordinator.lookup("s/k") is None
 
 
 async def test_an_answer_lost_after_its_effect_may_be_asked_for_again(
     redis_server: RedisServer, coordinate: Coordinate
 ) -> None:
-    hasty, patient = coordinate(redis_server.url, 0.1), coordinate(redis_server.url)
+    hasty, patient = coordinate(redis_server.url), coordinate(redis_server.url)
     await patient.join(A, LONG_S)
     await hasty.lookup("s/k")
     redis_server.pause()
-    with pytest.raises(OutcomeUnknown):
+    with impatient(hasty._connection), pytest.raises(OutcomeUnknown):
         await hasty.claim("s/k", A.id)
     redis_server.resume()
     standing = await patient.lookup("s/k")

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from holdfast.adapters.system.clock import SystemClock
+from holdfast.adapters.zookeeper import requests, session
 from holdfast.adapters.zookeeper.address import ZooKeeperAddress, parse
 from holdfast.adapters.zookeeper.coordinator import ZooKeeperCoordinator
 from holdfast.ports.clock import Clock
@@ -12,6 +13,15 @@ from holdfast.ports.meter import Meter
 from holdfast.testing.servers.zookeeper import ZooKeeperServer
 
 Connect = Callable[..., ZooKeeperCoordinator]
+PATIENCE_S = 30.0
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine is no failure: what should be answered may take its time."""
+    monkeypatch.setattr(session, "CONNECT_S", PATIENCE_S)
+    monkeypatch.setattr(session, "CALL_S", PATIENCE_S)
+    monkeypatch.setattr(requests, "ANSWER_S", PATIENCE_S)
 
 
 @pytest.fixture

@@ -50,8 +50,8 @@ class ZooKeeperServer(Server):
             f"tickTime={TICK_MS}",
             f"minSessionTimeout={SESSION_MIN_MS}",
             f"maxSessionTimeout={SESSION_MAX_MS}",
-            "initLimit=50",
-            "syncLimit=25",
+            "initLimit=150",  # on a busy machine a server that lives may be silent for seconds
+            "syncLimit=100",
             f"dataDir={self.data}",
             f"clientPortAddress={HOST}",
             f"clientPort={self.port}",
