@@ -10,7 +10,7 @@ class UnreadableSource(HoldfastError):
 
 
 class UnwritableColumn(HoldfastError):
-    """A column's type or one of its values can't be written as ordered; ``column`` is its name in the source."""
+    """A column's type, or one of its values, can't be written as ordered. ``column``: its name there."""
 
     def __init__(self, text: str, column: str) -> None:
         super().__init__(text)

@@ -52,7 +52,7 @@ class _Part(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_
     """Base of all parts of an order."""
 
 
-class Column(_Part):
+class Column(_Part, frozen=True):
     """A column of the report.
 
     ``source``: its name in the source; ``title``: its header, the same if not given.
@@ -69,7 +69,7 @@ class Column(_Part):
     width: Annotated[float, Meta(gt=0, le=255)] | None = None
 
 
-class Condition(_Part):
+class Condition(_Part, frozen=True):
     """Rows that remain. ``value`` is read as the column's type; a list for ``in`` and ``not in``, absent for
     ``is null`` and ``is not null``. A null fulfils no other condition."""
 
@@ -78,21 +78,23 @@ class Condition(_Part):
     value: Value | list[Value] = None
 
 
-class Sort(_Part):
+class Sort(_Part, frozen=True):
     """Nulls come last in both directions; equal rows keep their order."""
 
     column: Text
     descending: bool = False
 
 
-class Table(_Part):
+class Table(_Part, frozen=True):
     """What is read: a CSV file's rows, or one sheet of a workbook.
 
     ``sources``: URLs of files (``file``, ``s3``, ``http``, ``https``, or a path), read one after the other. One
     that ends with ``/`` is a dataset: all data files below it, by name, with ``key=value`` folders as columns.
     One that ends with ``*`` is a prefix: all files whose names begin so.
     ``columns``: in the order written; none: all of them.
-    ``types``: of CSV columns, which are text otherwise, such as ``{"n": "int64", "p": "decimal(12,2)"}``.
+    ``types``: of columns of CSV and JSON lines, such as ``{"n": "int64", "p": "decimal(12,2)"}``. Without, a
+    column of CSV is text, and one of JSON lines what its first values are.
+    ``delimiter``: of CSV sources.
     ``drift``: what to do if the files' columns differ. ``merge`` takes the wider type and null for a column
     that a file lacks.
     ``credentials``: name of the secret that opens the sources; none: those of the environment.
@@ -105,11 +107,12 @@ class Table(_Part):
     filter: tuple[Condition, ...] = ()
     sort: tuple[Sort, ...] = ()
     types: dict[str, str] = {}
+    delimiter: Byte = ","
     drift: Literal["refuse", "merge"] = "refuse"
     credentials: str | None = None
 
 
-class Csv(_Part, tag_field="type", tag="csv"):
+class Csv(_Part, frozen=True, tag_field="type", tag="csv"):
     """CSV. Patterns are strftime's, and ``%.f`` writes a fraction of the second where there is one.
 
     ``unfit``: what becomes of characters that the encoding lacks, of NUL, and of bytes that are no text.
@@ -140,7 +143,7 @@ class Csv(_Part, tag_field="type", tag="csv"):
     compression_level: Annotated[int, Meta(ge=1, le=9)] = 1
 
 
-class Xlsx(_Part, tag_field="type", tag="xlsx"):
+class Xlsx(_Part, frozen=True, tag_field="type", tag="xlsx"):
     """An Excel workbook.
 
     ``rows_per_sheet``: with the header. ``overflow``: what becomes of more rows: further ``sheets`` or further
@@ -167,9 +170,12 @@ class Xlsx(_Part, tag_field="type", tag="xlsx"):
     compression_level: Annotated[int, Meta(ge=1, le=9)] = 1
 
 
-class Delivery(_Part):
-    """Where the files go: ``destination`` is the URL of the customer's root; ``credentials`` the *name* of the
-    secret that opens it. ``companions``: small files beside each one, such as ``.ok`` once it is complete."""
+class Delivery(_Part, frozen=True):
+    """Where the files go.
+
+    ``destination``: the URL of the customer's root; ``credentials``: the *name* of the secret that opens it.
+    ``companions``: small files beside each one, such as ``.ok`` once it is complete.
+    """
 
     destination: Text
     credentials: str | None = None
@@ -177,11 +183,11 @@ class Delivery(_Part):
     options: dict[str, str | int | bool] = {}
 
 
-class ReportOrder(_Part):
+class ReportOrder(_Part, frozen=True):
     """One report to publish.
 
     ``customer``, ``report``: for names, limits and the audit.
-    ``name``: the template of the remote name, relative to the destination (:mod:`holdfast.apps.reports.names`).
+    ``name``: the template of the remote name, relative to the destination; see :mod:`.names`.
     ``date``: the day the report is for; if absent, the day it was ordered, in ``time_zone``.
     ``time_zone``: the customer's: of the date in the name and of every timestamp that has a zone.
     ``empty``: what is delivered if there are no rows: a file with a header only, or nothing.

@@ -1,0 +1,275 @@
+"""CSV: which text each kind of value gets, and its bytes."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import polars as pl
+import pyarrow as pa
+
+from holdfast.apps.reports.faults import UnwritableColumn
+from holdfast.apps.reports.formats.formulas import guarded, looks_like_formula
+from holdfast.apps.reports.formats.kinds import Framer, Kind, any_of
+from holdfast.apps.reports.formats.texts import (
+    decimal_text,
+    encoded_binary,
+    float_text,
+    out_of_calendar,
+    spaced_thousands,
+    strftime_fault,
+    zoned,
+)
+from holdfast.apps.reports.order import Column, Csv
+from holdfast.errors import InvalidMessage
+
+_CODECS = {"utf-8-bom": "utf-8", "utf-16": "utf-16-le", "shift_jis": "cp932"}
+_MARKS = {"utf-8-bom": codecs.BOM_UTF8, "utf-16": codecs.BOM_UTF16_LE}
+_HOLDS_ALL = frozenset({"utf-8", "utf-8-bom", "utf-16", "gb18030"})
+_STYLES = {"minimal": "necessary", "all": "always", "strings": "non_numeric", "never": "never"}
+_NUL = "\0"
+
+
+class Lines(NamedTuple):
+    """Formatted rows. ``replaced`` counts what the encoding lacked, NULs, and values that were no text."""
+
+    data: bytes
+    rows: int
+    replaced: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """How one column is written: ``text`` as it is, unless one of the ``cases`` is met in a batch."""
+
+    text: pl.Expr
+    cases: Sequence[_Case] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """Something rare: what is looked for, and what is then done (to the text, or by raising)."""
+
+    met: pl.Expr
+    then: Callable[[pl.Expr], pl.Expr]
+    counts: bool = False
+
+
+class CsvFormat:
+    """Formats the rows of one table. Thread-safe.
+
+    Args:
+        zone: that timestamps with a zone are written in.
+        field: names the table in errors of the order.
+
+    Raises UnwritableColumn and InvalidMessage for what can be known before a row is read.
+    """
+
+    def __init__(
+        self, options: Csv, columns: Sequence[Column], schema: pa.Schema, zone: str, field: str
+    ) -> None:
+        self._options = options
+        self._zone = zone
+        self._columns = columns
+        self._codec = _CODECS.get(options.encoding, options.encoding)
+        self._filler = "\ufffd" if options.encoding in _HOLDS_ALL else "?"
+        self._special = "[" + re.escape(options.delimiter + options.quote) + r"\r\n]"
+        self._framer = Framer(schema, options.unfit)
+        self._cells = [
+            self._cell(at, column, kind, type_, f"{field}.columns[{at}]")
+            for at, (column, kind, type_) in enumerate(
+                zip(columns, self._framer.kinds, schema.types, strict=True)
+            )
+        ]
+        self.header()  # raises now what it would raise later
+
+    def header(self) -> Lines:
+        """The byte order mark and the header, as far as ordered."""
+        mark = _MARKS.get(self._options.encoding, b"")
+        if not self._options.header:
+            return Lines(mark, 0, 0)
+        titles = [
+            column.source if column.title is None else column.title for column in self._columns
+        ]
+        frame = pl.DataFrame([pl.Series(str(at), [title]) for at, title in enumerate(titles)])
+        cells = [self._text(pl.col(str(at)), titles[at]) for at in range(len(titles))]
+        line = self._write(frame, cells)
+        return Lines(mark + line.data, 0, line.replaced)
+
+    def lines(self, batch: pa.RecordBatch) -> Lines:
+        """The rows of a batch. Raises UnwritableColumn that names the column."""
+        frame, bad = self._framer.frame(batch)
+        lines = self._write(frame, self._cells)
+        return Lines(lines.data, batch.num_rows, lines.replaced + bad)
+
+    # --- cells
+
+    def _cell(self, at: int, column: Column, kind: Kind, type_: pa.DataType, field: str) -> _Cell:
+        options, value = self._options, pl.col(str(at))
+        match kind:
+            case Kind.TEXT | Kind.NESTED | Kind.UUID:
+                return self._text(value, column.source, guard=kind is Kind.TEXT)
+            case Kind.BINARY:
+                return self._text(encoded_binary(value, options.binary), column.source)
+            case Kind.NULL:
+                return _Cell(pl.lit(None, pl.String))
+            case Kind.DURATION:
+                return _Cell(value.dt.to_string("iso"))
+            case Kind.BOOLEAN:
+                if (options.true_text, options.false_text) == ("true", "false"):
+                    return _Cell(value)
+                named = pl.when(value).then(pl.lit(options.true_text)).otherwise(pl.lit(options.false_text))
+                return _Cell(pl.when(value.is_not_null()).then(named))
+            case Kind.INTEGER:
+                return _Cell(self._grouped(value))
+            case Kind.DECIMAL:
+                if column.decimals is not None:
+                    value = decimal_text(value, column.decimals)
+                return _Cell(self._grouped(value))
+            case Kind.FLOAT:
+                return self._float(value, column)
+        return self._calendar(value, column, kind, type_, field)
+
+    def _text(self, text: pl.Expr, name: str, *, guard: bool = True) -> _Cell:
+        options = self._options
+        cases: list[_Case] = []
+        if guard and options.formulas == "guard":
+            cases.append(_Case(looks_like_formula(text), guarded))
+        cases.append(_Case(text.str.contains(_NUL, literal=True), lambda t: self._without_nul(t, name), True))
+        if options.quoting == "never":
+            cases.append(_Case(text.str.contains(self._special), lambda _: self._unquoted(name)))
+        return _Cell(text, cases)
+
+    def _without_nul(self, text: pl.Expr, name: str) -> pl.Expr:
+        if self._options.unfit == "error":
+            raise UnwritableColumn(f"column {name!r} holds a NUL; mend it, or set format.unfit", name)
+        filler = self._filler if self._options.unfit == "replace" else ""
+        return text.str.replace_all(_NUL, filler, literal=True)
+
+    def _unquoted(self, name: str) -> pl.Expr:
+        raise UnwritableColumn(
+            f"column {name!r} holds a delimiter, quote or line end; let format.quoting be 'minimal'", name
+        )
+
+    def _grouped(self, number: pl.Expr) -> pl.Expr:
+        options = self._options
+        if not options.thousands_separator:
+            return number
+        return spaced_thousands(number, options.thousands_separator, options.decimal_separator)
+
+    def _float(self, value: pl.Expr, column: Column) -> _Cell:
+        options = self._options
+        number = value if column.decimals is None else float_text(value, column.decimals)
+        if column.decimals is not None and options.decimal_separator != "." and not options.thousands_separator:
+            number = number.str.replace(".", options.decimal_separator, literal=True)
+        number = self._grouped(number)
+        named = (
+            pl.when(value.is_nan())
+            .then(pl.lit(options.nan_text))
+            .when(value.is_infinite() & (value > 0))
+            .then(pl.lit(options.infinity_text))
+            .when(value.is_infinite())
+            .then(pl.lit(f"-{options.infinity_text}"))
+        )
+        return _Cell(number, [_Case(~value.is_finite(), lambda _: named.otherwise(self._plain(number)))])
+
+    def _plain(self, number: pl.Expr) -> pl.Expr:
+        """A number as text, which Polars would have written with the separator that it was told."""
+        text = number.cast(pl.String)
+        return text.str.replace(".", self._options.decimal_separator, literal=True)
+
+    def _calendar(self, value: pl.Expr, column: Column, kind: Kind, type_: pa.DataType, field: str) -> _Cell:
+        options = self._options
+        patterns = {
+            Kind.DATE: ("date_pattern", options.date_pattern),
+            Kind.TIME: ("time_pattern", options.time_pattern),
+            Kind.TIMESTAMP: ("timestamp_pattern", options.timestamp_pattern),
+            Kind.ZONED: ("zoned_pattern", options.zoned_pattern),
+        }
+        setting, pattern = patterns[kind]
+        where = f"format.{setting}"
+        if column.pattern is not None:
+            where, pattern = f"{field}.pattern", column.pattern
+        if fault := strftime_fault(kind, pattern):
+            raise InvalidMessage(f"{where}: {fault}", where)
+        if kind is Kind.ZONED:
+            value = zoned(value, self._zone)
+        cases = []
+        if kind is not Kind.TIME:
+            cases = [_Case(out_of_calendar(pl.col(value.meta.root_names()[0]), type_), lambda _: self._never(column))]
+        return _Cell(value.dt.strftime(pattern), cases)
+
+    def _never(self, column: Column) -> pl.Expr:
+        name = column.source
+        raise UnwritableColumn(f"column {name!r} holds a time before the year 1 or after 9999", name)
+
+    # --- bytes
+
+    def _write(self, frame: pl.DataFrame, cells: Sequence[_Cell]) -> Lines:
+        cases = [(at, case) for at, cell in enumerate(cells) for case in cell.cases]
+        met = any_of(frame, [case.met for _, case in cases])
+        texts = [cell.text for cell in cells]
+        replaced = 0
+        for (at, case), found in zip(cases, met, strict=True):
+            if found:
+                texts[at] = case.then(texts[at])
+                replaced += frame.select(case.met.sum()).item() if case.counts else 0
+        rows = frame.select([text.alias(str(at)) for at, text in enumerate(texts)])
+        options = self._options
+        sheet = _Pieces()
+        rows.write_csv(
+            sheet,  # type: ignore[arg-type]
+            include_header=False,
+            separator=options.delimiter,
+            line_terminator=options.line_end,
+            quote_char=options.quote,
+            quote_style=_STYLES[options.quoting],  # type: ignore[arg-type]
+            null_value=options.null_text,
+            decimal_comma=options.decimal_separator == ",",
+            batch_size=max(1, rows.height),
+        )
+        data, lost = self._encode(b"".join(sheet.pieces), rows)
+        return Lines(data, rows.height, replaced + lost)
+
+    def _encode(self, data: bytes, rows: pl.DataFrame) -> tuple[bytes, int]:
+        if self._codec == "utf-8":
+            return data, 0
+        text = data.decode()
+        try:
+            return text.encode(self._codec), 0
+        except UnicodeEncodeError as error:
+            if self._options.unfit == "error":
+                raise self._lacks(text[error.start], rows) from error
+        fewer = text.encode(self._codec, "ignore")
+        filled = text.encode(self._codec, "replace")
+        lost = len(filled) - len(fewer)
+        return (filled if self._options.unfit == "replace" else fewer), lost
+
+    def _lacks(self, character: str, rows: pl.DataFrame) -> UnwritableColumn:
+        tests = [
+            pl.col(name).str.contains(character, literal=True)
+            if kind == pl.String
+            else pl.lit(False)  # noqa: FBT003
+            for name, kind in rows.schema.items()
+        ]
+        found = any_of(rows, tests)
+        name = self._columns[found.index(True)].source if True in found else ""
+        encoding = self._options.encoding
+        return UnwritableColumn(
+            f"column {name!r} holds {character!r}, which {encoding} lacks; order utf-8, or set format.unfit",
+            name,
+        )
+
+
+class _Pieces:
+    """Takes what Polars writes as it comes: its way to a Python buffer copies every byte twice."""
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+
+    def write(self, data: bytes) -> int:
+        self.pieces.append(data)
+        return len(data)

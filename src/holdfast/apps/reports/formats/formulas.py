@@ -1,0 +1,26 @@
+"""Text that a spreadsheet would compute.
+
+A cell of a CSV file that begins with one of a few characters is a formula to Excel, LibreOffice and others,
+and a formula can call programs and send data away. Leading white space doesn't prevent it, and what strips
+control characters lays bare what follows them.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+PATTERN = r"^[\s\x{feff}\x{200b}\x00']*[=+\-@\t\r\n\x00\x{ff1d}\x{ff0b}\x{ff0d}\x{ff20}]"
+"""What is guarded against, full-width forms included. Apostrophes too: one more is harmless, and one less, when
+some program strips the first, is not."""
+
+APOSTROPHE = "'"
+
+
+def looks_like_formula(text: pl.Expr) -> pl.Expr:
+    """Whether a spreadsheet might compute the text."""
+    return text.str.contains(PATTERN)
+
+
+def guarded(text: pl.Expr) -> pl.Expr:
+    """The text, with an apostrophe before it if it looks like a formula."""
+    return pl.when(looks_like_formula(text)).then(pl.concat_str(pl.lit(APOSTROPHE), text)).otherwise(text)

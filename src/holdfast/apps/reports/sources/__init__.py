@@ -1,0 +1,1 @@
+"""Reading: from URLs to batches of rows."""

@@ -1,0 +1,85 @@
+"""Types of columns: which are the same, and by which name an order knows them."""
+
+from __future__ import annotations
+
+import re
+
+import pyarrow as pa
+
+from holdfast.errors import InvalidMessage
+
+_NAMED: dict[str, pa.DataType] = {
+    "string": pa.string(),
+    "bool": pa.bool_(),
+    "int8": pa.int8(),
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "uint8": pa.uint8(),
+    "uint16": pa.uint16(),
+    "uint32": pa.uint32(),
+    "uint64": pa.uint64(),
+    "float32": pa.float32(),
+    "float64": pa.float64(),
+    "date": pa.date32(),
+    "time": pa.time64("us"),
+    "timestamp": pa.timestamp("us"),
+    "timestamp(utc)": pa.timestamp("us", "UTC"),
+}
+_DECIMAL = re.compile(r"decimal\((\d{1,2}), ?(\d{1,2})\)")
+_PRECISION_MAX = 38
+
+
+def type_named(name: str, field: str) -> pa.DataType:
+    """The type of a name in an order. Raises InvalidMessage that names ``field``."""
+    if found := _NAMED.get(name):
+        return found
+    if (decimal := _DECIMAL.fullmatch(name)) and 0 < int(decimal[1]) <= _PRECISION_MAX:
+        return pa.decimal128(int(decimal[1]), min(int(decimal[2]), int(decimal[1])))
+    known = ", ".join(_NAMED)
+    raise InvalidMessage(f"{field}: {name!r} is no type; there are {known} and decimal(p,s)", field)
+
+
+def plain(kind: pa.DataType) -> pa.DataType:
+    """The type whose values are the same, whatever way they are stored."""
+    t = pa.types
+    if t.is_dictionary(kind) or t.is_run_end_encoded(kind):
+        return plain(kind.value_type)
+    if isinstance(kind, pa.BaseExtensionType) and kind.extension_name == "arrow.json":
+        return pa.string()
+    if isinstance(kind, pa.BaseExtensionType) and kind.extension_name == "arrow.bool8":
+        return pa.bool_()
+    if t.is_large_string(kind) or t.is_string_view(kind):
+        return pa.string()
+    if t.is_large_binary(kind) or t.is_binary_view(kind) or t.is_fixed_size_binary(kind):
+        return pa.binary()
+    if t.is_float16(kind):
+        return pa.float32()
+    if t.is_date64(kind):
+        return pa.date32()
+    if t.is_decimal(kind):
+        return _plain_decimal(kind)
+    return kind
+
+
+def _plain_decimal(kind: pa.DataType) -> pa.DataType:
+    """A decimal of 128 bits with a scale from 0 on; text if it doesn't go into that."""
+    precision = kind.precision - min(0, kind.scale)
+    if precision > _PRECISION_MAX:
+        return pa.string()
+    return pa.decimal128(precision, max(0, kind.scale))
+
+
+def cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The array as a plain type, every value unchanged. Raises ArrowInvalid if one would be."""
+    if array.type == kind:
+        return array
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    if pa.types.is_run_end_encoded(array.type):
+        array = pa.compute.run_end_decode(array)
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if pa.types.is_fixed_size_binary(array.type) and kind == pa.binary():
+        return array.cast(kind)
+    return array if array.type == kind else array.cast(kind)
