@@ -50,11 +50,23 @@ class Fault(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
-class Scenario(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that a seed decides in advance."""
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """What a seed decides in advance of every world."""
 
     seed: int
     nodes: int
+    weather: Weather
+    drift: float
+    faults: tuple[Fault, ...]
+
+    def random(self, name: str) -> Random:
+        """The seed's own stream of random numbers for ``name``."""
+        return Random(f"{self.seed}:{name}")  # noqa: S311 - to be repeated, not to be secret
+
+
+class Scenario(Setting, frozen=True, kw_only=True):
+    """Everything that a seed decides in advance of a world of streams."""
+
     kind: SeqKind
     first: int | Literal["first", "lowest"]
     inbox_limit: int
@@ -69,14 +81,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     linger_s: float
     clients: float
     """The share of messages that clients bring themselves."""
-    weather: Weather
-    drift: float
     messages: tuple[Planned, ...]
-    faults: tuple[Fault, ...]
-
-    def random(self, name: str) -> Random:
-        """The seed's own stream of random numbers for ``name``."""
-        return Random(f"{self.seed}:{name}")  # noqa: S311 - to be repeated, not to be secret
 
 
 def make(seed: int) -> Scenario:

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
-from holdfast.adapters.memory.coordinator import MemoryCoordinator
-from holdfast.adapters.memory.peer import MemoryNetwork, MemoryPeer
 from holdfast.adapters.memory.queue import MemoryQueue, Stored
 from holdfast.adapters.memory.slots import MemorySlot, MemorySlots
 from holdfast.adapters.memory.state import MemoryState
@@ -18,29 +14,23 @@ from holdfast.core.ledger import Commit
 from holdfast.core.message import Place
 from holdfast.core.retry import Backoff
 from holdfast.errors import Fenced, HoldfastError, SetAside
-from holdfast.ports.coordinator import Claim
-from holdfast.ports.peer import Handler
 from holdfast.ports.queue import Outgoing
 from holdfast.ports.slots import Ran, Slot, Work
-from holdfast.protocol.peer import Poke, Reply, Request
-from holdfast.runtime.limits import Limits
-from holdfast.runtime.node import Host, Node
+from holdfast.protocol.peer import Poke
+from holdfast.runtime.node import Work as RunningWork
 from holdfast.streams.spec import StreamSpec
 from holdfast.streams.work import StreamWork
 from holdfast.streams.worker import Worker
-from holdfast.testing.simulator.faults import Faulty, Line, Weather
+from holdfast.testing.simulator.faults import Faulty, Line
 from holdfast.testing.simulator.handler import Chain, Number
-from holdfast.testing.simulator.loop import SimClock
 from holdfast.testing.simulator.scenario import (
     GAP_TIMEOUT_S,
     STREAM,
-    TROUBLE_S,
-    TTL_S,
-    VISIBILITY_S,
     Fault,
     Planned,
     Scenario,
 )
+from holdfast.testing.simulator.stage import Dying, SimNode, Stage
 
 HEAL_LIMIT_S = 600.0
 GAP_HEAL_LIMIT_S = 5000.0
@@ -51,92 +41,6 @@ TROUBLE_MARGIN_S = 1.0
 ASK_S = 4.0
 """How long a client waits for one answer."""
 FOREVER_S = 1e9
-
-LIMITS = Limits(
-    ttl_s=TTL_S,
-    renew_s=1.5,
-    visibility_s=VISIBILITY_S,
-    receive_wait_s=5.0,
-    custody_check_s=VISIBILITY_S / 4,
-    slots=2,
-    spare_slots=1,
-    peer_timeout_s=1.0,
-    move_timeout_s=5.0,
-    balance_s=7.0,
-    rest_s=3.0,
-    drain_timeout_s=10.0,
-)
-
-
-class Quiet:
-    """A log that nobody reads, or that is printed with the virtual time."""
-
-    def __init__(self, name: str, verbose: bool) -> None:
-        self._name = name
-        self._verbose = verbose
-
-    def _say(self, text: str, **fields: Any) -> None:
-        if self._verbose:
-            now = asyncio.get_running_loop().time()
-            shown = " ".join(f"{name}={value}" for name, value in fields.items())
-            sys.stdout.write(f"{now:9.3f} {self._name}: {text} {shown}\n")
-
-    debug = info = warning = error = _say
-
-
-class CheckedCoordinator(MemoryCoordinator):
-    """Notes every stale release or transfer that changed a newer claim."""
-
-    def __init__(self, clock: SimClock, log: list[Any]) -> None:
-        super().__init__(clock, log=log)
-        self.violations: list[str] = []
-
-    async def transfer(self, claim: Claim, to: str) -> Claim:
-        standing = self._standing(claim.key)
-        moved = await super().transfer(claim, to)
-        if standing != claim:
-            self.violations.append(f"a stale transfer of {claim} changed {standing}")
-        return moved
-
-    async def release(self, claim: Claim) -> bool:
-        standing = self._standing(claim.key)
-        released = await super().release(claim)
-        if released and standing not in (None, claim):
-            self.violations.append(f"a stale release of {claim} freed {standing}")
-        return released
-
-
-class SimPeer:
-    """A node's peers: calls go over its line, and a node that stands still does not answer."""
-
-    def __init__(self, peer: MemoryPeer, line: Line) -> None:
-        self._peer = peer
-        self._line = line
-
-    async def serve(self, handler: Handler) -> str:
-        async def gated(request: Request) -> Reply:
-            await self._line.gate.enter()
-            await self._line.uncut("peers")
-            reply = await handler(request)
-            await self._line.gate.enter()
-            return reply
-
-        return await self._peer.serve(gated)
-
-    async def call(self, address: str, request: Request, timeout_s: float) -> Reply:
-        if address == self._peer.address:
-            return await self._peer.call(address, request, timeout_s)
-        answer: Reply = await self._line.carry(
-            "peers", "call", lambda: self._peer.call(address, request, timeout_s)
-        )
-        return answer
-
-    async def gone(self, address: str, member: str) -> None:
-        await self._peer.gone(address, member)
-        await self._line.gate.enter()
-
-    async def close(self) -> None:
-        await self._peer.close()
 
 
 class SimSlot:
@@ -201,184 +105,74 @@ class SimSlots:
         await self.slots.close()
 
 
-class SimNode:
-    """One life of one node."""
-
-    def __init__(self, world: World, index: int, life: int) -> None:
-        scenario = world.scenario
-        self.world = world
-        self.index = index
-        self.name = f"n{index}.{life}"
-        random = scenario.random(f"node:{self.name}")
-        rate = 1.0 + scenario.drift * random.uniform(-1, 1)
-        offset_s = random.uniform(0, 1000)
-        self.clock = SimClock(random, self.name, rate=rate, offset_s=offset_s)
-        slot_clock = SimClock(random, self.name + "s", rate=rate, offset_s=offset_s)
-        weather = scenario.weather if not world.healed else Weather()
-        self.line = Line(
-            self.clock.gate,
-            scenario.random(f"line:{self.name}"),
-            weather,
-            world.counts,
-            lambda: world.trouble(self),
-        )
-        self.peer = MemoryPeer(world.network, f"sim://{self.name}")
-        self.slots = MemorySlots(
-            lambda host: Worker(world.specs, None, host),
-            slot_clock,
-            before=self._before,
-            spawn_s=0.02,
-            prefix=self.name,
-        )
-        self._slot_clock = slot_clock
-        self.host = Host(
-            Faulty(world.coordinator, "coordinator", self.line),
-            SimPeer(self.peer, self.line),
-            self.clock,
-            LIMITS,
-            Quiet(self.name, world.verbose),
-            self.name,
-        )
-        self.work = StreamWork(
-            self.host,
-            world.specs,
-            {STREAM: Faulty(world.queue, "queue", self.line)},
-            Faulty(world.state, "state", self.line),
-            SimSlots(self.slots, self.line),
-        )
-        self.node = Node(self.host, [self.work])
-        self.host.crashed.add_done_callback(self._failed)
-        self._starting = asyncio.ensure_future(self.node.start())
-        self._starting.add_done_callback(self._started)
-        self.stopped = False
-
-    def _failed(self, future: asyncio.Future[BaseException]) -> None:
-        if not future.cancelled() and not self.clock.gate.dead:
-            self.world.failures.append((self.name, future.result()))
-
-    def _started(self, task: asyncio.Future[None]) -> None:
-        if not task.cancelled() and not self.clock.gate.dead and (error := task.exception()) is not None:
-            self.world.failures.append((self.name, error))
-
-    async def _before(self, slot: MemorySlot, stream: str, key: str, work: Work) -> None:
-        """What this message does to its process."""
-        planned = self.world.plan_by_body[work.body]
-        if planned.kills and self.world.deaths[planned] != planned.kills and not self.clock.gate.dead:
-            self.world.deaths[planned] += 1
-            self.world.counts["poison"] += 1
-            self.crash()
-            self.world.restart_later(self.index, 0.3)
-        if self.clock.gate.dead:
-            await asyncio.Event().wait()
-        if planned.hangs and work.attempt == 1:
-            self.world.counts["hang"] += 1
-            await asyncio.Event().wait()
-        await self._slot_clock.sleep(planned.seconds)
-
-    def crash(self) -> None:
-        """The process is gone: ports first, then tasks, so that no ``finally`` has an effect."""
-        self.world.trouble(self, FOREVER_S)
-        self.clock.gate.kill()
-        self.world.network.cut(self.peer.address)
-        self._starting.cancel()
-        self.node.abandon()
-        self.slots.die()
-
-    async def stop(self) -> None:
-        """End gracefully."""
-        self.world.trouble(self, FOREVER_S)
-        self.stopped = True
-        await self.node.stop()
-
-
-class World:
-    """Services, nodes, and the messages sent."""
+class World(Stage):
+    """Streams on the stage."""
 
     def __init__(self, scenario: Scenario, verbose: bool = False) -> None:
+        super().__init__(scenario, verbose)
         self.scenario = scenario
-        self.verbose = verbose
-        self.healed = False
-        self.counts: Counter[str] = Counter()
         self.deaths: Counter[Planned] = Counter()
-        self.failures: list[tuple[str, BaseException]] = []
-        self.log: list[Any] = []
-        self.clock = SimClock(scenario.random("world"), "world")
         self.queue = MemoryQueue(
             self.clock,
             frees_on_evict=scenario.frees_on_evict,
             hold_max_s=scenario.hold_max_s,
             fifo=scenario.fifo,
             log=self.log,
-            choose=self._choose_keys if scenario.fifo else self._choose,
+            choose=self._choose_keys if scenario.fifo else self.choose,
         )
         self.queue.max_receives, self.queue.linger_s = scenario.receives, scenario.linger_s
-        self.coordinator = CheckedCoordinator(self.clock, self.log)
         self.state = MemoryState(self.clock, history=self.log)
-        self.network = MemoryNetwork(self.clock)
         self.specs = {STREAM: spec_of(scenario)}
         self.plan_by_body = {body_of(m): m for m in scenario.messages}
-        self.nodes: dict[int, SimNode] = {}
-        self.lives: Counter[int] = Counter()
-        self.calls_made = 0
-        self.seconds_after_healing = 0.0
-        self._random = scenario.random("choose")
-        self._background: dict[asyncio.Task[Any], None] = {}
-        self._duplicate_until = 0.0
-        self.doubled: dict[str, None] = {}
-        self.troubles: list[tuple[str, float, float]] = []
+        self.works: dict[SimNode, StreamWork] = {}
+        self.slots: dict[SimNode, MemorySlots] = {}
         self.asking: dict[Planned, None] = {}
         self.answers: dict[Planned, bytes | None] = {}
         self._clients = scenario.random("clients")
 
-    def trouble(self, node: SimNode, for_s: float = 0.0) -> None:
-        """Note that something is done to a node, so that it answers for nothing meanwhile."""
-        now = asyncio.get_running_loop().time()
-        self.troubles.append((node.name, now - TROUBLE_MARGIN_S, now + for_s + TROUBLE_MARGIN_S))
+    def make_works(self, node: SimNode) -> tuple[Sequence[RunningWork], Sequence[Dying]]:
+        async def before(slot: MemorySlot, stream: str, key: str, work: Work) -> None:
+            await self._before(node, work)
 
-    def was_troubled(self, node: str, begin: float, end: float) -> bool:
-        """True if anything was done to the node in that while."""
-        return any(name == node and start <= end and begin <= stop for name, start, stop in self.troubles)
+        slots = self.slots[node] = MemorySlots(
+            lambda host: Worker(self.specs, None, host),
+            node.slot_clock,
+            before=before,
+            spawn_s=0.02,
+            prefix=node.name,
+        )
+        work = self.works[node] = StreamWork(
+            node.host,
+            self.specs,
+            {STREAM: Faulty(self.queue, "queue", node.line)},
+            Faulty(self.state, "state", node.line),
+            SimSlots(slots, node.line),
+        )
+        return [work], [slots]
 
-    def _choose(self, visible: list[Stored]) -> list[Stored]:
-        """Any order; now and then something in flight is delivered again."""
-        chosen = list(visible)
-        if len(chosen) > 1 and self._random.random() < 0.5:
-            self._random.shuffle(chosen)
-        if self.clock.monotonic() < self._duplicate_until:
-            again = [m for m in self.queue.messages.values() if m.receipt and m not in chosen]
-            if again and self._random.random() < 0.3:
-                self.counts["duplicate delivery"] += 1
-                twice = self._random.choice(again)
-                self.doubled[f"{twice.number}.{twice.receives + 1}"] = None
-                chosen.append(twice)
-        return chosen
+    async def _before(self, node: SimNode, work: Work) -> None:
+        """What this message does to its process."""
+        planned = self.plan_by_body[work.body]
+        if planned.kills and self.deaths[planned] != planned.kills and not node.clock.gate.dead:
+            self.deaths[planned] += 1
+            self.counts["poison"] += 1
+            node.crash()
+            self.restart_later(node.index, 0.3)
+        if node.clock.gate.dead:
+            await asyncio.Event().wait()
+        if planned.hangs and work.attempt == 1:
+            self.counts["hang"] += 1
+            await asyncio.Event().wait()
+        await node.slot_clock.sleep(planned.seconds)
+
+    def in_flight(self) -> Sequence[Stored]:
+        return [message for message in self.queue.messages.values() if message.receipt]
 
     def _choose_keys(self, visible: list[Stored]) -> list[Stored]:
         """Any order of keys, and each key's own."""
         keys = sorted({message.key for message in visible})
         self._random.shuffle(keys)
         return [message for key in keys for message in visible if message.key == key]
-
-    def spawn(self, work: Any) -> None:
-        """Run something in the background of the world."""
-        task = asyncio.ensure_future(work)
-        self._background[task] = None
-        task.add_done_callback(self._background.pop)
-
-    def start_node(self, index: int) -> None:
-        """Begin a new life of a node."""
-        self.lives[index] += 1
-        self.nodes[index] = SimNode(self, index, self.lives[index])
-
-    def restart_later(self, index: int, after_s: float) -> None:
-        """Begin a new life later."""
-
-        async def restart() -> None:
-            await asyncio.sleep(after_s)
-            if self.nodes[index].clock.gate.dead or self.nodes[index].stopped:
-                self.start_node(index)
-
-        self.spawn(restart())
 
     async def produce(self) -> None:
         """Send the planned messages."""
@@ -400,7 +194,7 @@ class World:
             place = Place(message.run, 0, f"client {message.seq}")
         while message in self.asking:
             node = self.nodes[self._clients.choice(sorted(self.nodes))]
-            process = node.work.requests.process(STREAM, key, place, body_of(message), {}, ASK_S)
+            process = self.works[node].requests.process(STREAM, key, place, body_of(message), {}, ASK_S)
             asked = asyncio.ensure_future(process)
             await asyncio.wait({asked}, timeout=2 * ASK_S)
             if not asked.done():
@@ -420,52 +214,20 @@ class World:
                 self.counts["asked again"] += 1
             await asyncio.sleep(self._clients.uniform(0.05, 1.0))
 
-    async def strike(self, fault: Fault) -> None:
-        """Let one fault happen."""
-        await asyncio.sleep(fault.at_s)
-        node = self.nodes[fault.node]
-        self.counts[fault.kind] += 1
-        if fault.kind == "forget":
-            self.coordinator.forget()
-        elif fault.kind == "duplicate":
-            self._duplicate_until = self.clock.monotonic() + fault.for_s
-        elif fault.kind == "operator":
+    async def strike_else(self, fault: Fault, node: SimNode) -> None:
+        if fault.kind == "operator":
             await self._pause_a_key(fault)
-        elif node.clock.gate.dead or node.stopped:
-            return
-        elif fault.kind == "crash":
-            node.crash()
-            self.restart_later(fault.node, fault.for_s)
-        elif fault.kind == "pause":
-            node.clock.gate.close()
-            self.trouble(node, fault.for_s)
-            await asyncio.sleep(fault.for_s)
-            node.clock.gate.open()
-        elif fault.kind in ("cut", "isolate"):
-            services = (fault.detail,) if fault.kind == "cut" else ("coordinator", "state", "queue", "peers")
-            for service in services:
-                node.line.cut[service] = None
-            self.trouble(node, fault.for_s)
-            if "queue" in services:  # whatever it owns, for whomever, can't be kept alive
-                for other in self.nodes.values():
-                    self.trouble(other, fault.for_s)
-            await asyncio.sleep(fault.for_s)
-            for service in services:
-                node.line.cut.pop(service, None)
         elif fault.kind == "slot":
-            for slot in node.slots.slots[:1]:
+            for slot in self.slots[node].slots[:1]:
                 slot.die("was killed by the scenario")
         elif fault.kind == "move":
             await self._move(node)
-        else:
-            await node.stop()
-            self.restart_later(fault.node, fault.for_s)
 
     async def _move(self, node: SimNode) -> None:
         others = [other for other in self.nodes.values() if other is not node and not other.clock.gate.dead]
-        for entry in node.work.owners:
+        for entry in self.works[node].owners:
             if others:
-                await node.work.move(entry.key, others[0].host.membership.id)
+                await self.works[node].move(entry.key, others[0].host.membership.id)
 
     async def _pause_a_key(self, fault: Fault) -> None:
         """An operator pauses a stream and resumes it later, at the store, whoever owns it."""
@@ -503,36 +265,7 @@ class World:
             if not node.clock.gate.dead and node.host.membership.id:
                 self.spawn(node.node._handle(Poke(node.host.membership.id, STREAM, key)))
 
-    async def live(self) -> str:
-        """The whole story; returns what did not come to an end, or nothing."""
-        for index in range(self.scenario.nodes):
-            self.start_node(index)
-        self.spawn(self.produce())
-        for fault in self.scenario.faults:
-            self.spawn(self.strike(fault))
-        await asyncio.sleep(TROUBLE_S)
-        self._heal()
-        healed_at = asyncio.get_running_loop().time()
-        late = await self._finish()
-        self.seconds_after_healing = asyncio.get_running_loop().time() - healed_at
-        calls = sum(node.line.calls for node in self.nodes.values())
-        self.calls_made = calls
-        for node in list(self.nodes.values()):
-            if not node.clock.gate.dead:
-                await node.stop()
-        return late
-
-    def _heal(self) -> None:
-        self.healed = True
-        for index, node in list(self.nodes.items()):
-            node.line.weather = Weather()
-            node.line.cut.clear()
-            node.line.calls = 0
-            node.clock.gate.open()
-            if node.clock.gate.dead or node.stopped:
-                self.start_node(index)
-
-    async def _finish(self) -> str:
+    async def finish(self) -> str:
         loop = asyncio.get_running_loop()
         waits = self.scenario.first == "lowest" or any(m.run for m in self.scenario.messages)
         limit_s = GAP_HEAL_LIMIT_S if waits else HEAL_LIMIT_S
