@@ -34,8 +34,9 @@ class Upload(Protocol):
     grain: int
 
     async def skip(self, size: int) -> None:
-        """Count on the first ``size`` bytes that the service holds, and go on after them. Before the first
-        ``write``; at most ``held``, and a multiple of ``grain``."""
+        """Count on the first ``size`` bytes that the service holds, and go on after them: once, first of all,
+        on every upload that was resumed. At least 1, at most ``held``, and a multiple of ``grain``; where
+        that can't be, abort it and open another."""
 
     async def write(self, data: Data) -> None:
         """Send the next bytes; returns when more may come, which may be before they are sent. What is given

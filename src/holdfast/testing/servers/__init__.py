@@ -8,6 +8,7 @@ A program that is missing raises ``ConfigError``, which names what installs it.
 """
 
 from holdfast.testing.servers.aws import FauxqsServer, MotoServer
+from holdfast.testing.servers.ftp import FtpFaults, FtpServer, VsftpdServer
 from holdfast.testing.servers.mosquitto import MosquittoServer
 from holdfast.testing.servers.postgresql import PostgresqlServer
 from holdfast.testing.servers.redis import RedisCluster, RedisSentinel, RedisServer
@@ -16,6 +17,8 @@ from holdfast.testing.servers.zookeeper import ZooKeeperEnsemble, ZooKeeperServe
 
 __all__ = [
     "FauxqsServer",
+    "FtpFaults",
+    "FtpServer",
     "Group",
     "MosquittoServer",
     "MotoServer",
@@ -24,6 +27,7 @@ __all__ = [
     "RedisSentinel",
     "RedisServer",
     "Server",
+    "VsftpdServer",
     "ZooKeeperEnsemble",
     "ZooKeeperServer",
 ]

@@ -1,0 +1,1 @@
+"""Destinations that speak FTP, plain or over TLS."""

@@ -1,0 +1,177 @@
+"""FTP servers: pyftpdlib, plain or over TLS, in health or with faults; and vsftpd, as one more voice."""
+
+from __future__ import annotations
+
+import getpass
+import shutil
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import msgspec
+
+from holdfast.errors import ConfigError
+from holdfast.testing.servers import certificate, programs
+from holdfast.testing.servers.loopback import HOST, free_port
+from holdfast.testing.servers.server import Server, exchange
+
+Tls = Literal["", "explicit", "implicit"]
+
+
+class FtpFaults(msgspec.Struct, frozen=True):
+    """What is wrong with a server. ``full_after`` bytes of a file its disk is full (-1: never); it lies about
+    sizes by ``lies_by`` bytes; ``read_only``: nobody may write; ``keeps``: it doesn't rename over a file that
+    is there; ``bare``: it knows neither sizes nor restarts."""
+
+    full_after: int = -1
+    lies_by: int = 0
+    read_only: bool = False
+    keeps: bool = False
+    bare: bool = False
+
+
+class FtpSettings(msgspec.Struct, frozen=True):
+    """What its process is told."""
+
+    port: int
+    data: str
+    user: str
+    password: str
+    tls: Tls
+    checksums: bool
+    faults: FtpFaults
+
+
+class _FtpServer(Server):
+    """What both have."""
+
+    @property
+    def ca(self) -> Path:
+        """The certificate to trust, where it speaks TLS."""
+        return self.folder / "certificate.pem"
+
+    @property
+    def files(self) -> Path:
+        """The folder that its user writes to."""
+        return self.data
+
+    def clear(self) -> None:
+        """Delete all files."""
+        for path in self.files.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+class FtpServer(_FtpServer):
+    """pyftpdlib, with one user, whose files are in ``files``.
+
+    Args:
+        tls: over TLS, begun by the client (explicit) or at once (implicit), with a certificate of its own
+            making (``ca``), and data connections only over TLS.
+        checksums: it tells the SHA-256 of a file (XSHA256).
+        faults: what is wrong with it.
+    """
+
+    name: ClassVar[str] = "pyftpdlib"
+    user = "ann"
+    password = "se:cret/1"  # noqa: S105 (for a server that lives as long as a test)
+
+    def __init__(self, tls: Tls = "", *, checksums: bool = False, faults: FtpFaults | None = None) -> None:
+        super().__init__()
+        self._tls = tls
+        self._checksums = checksums
+        self._faults = faults or FtpFaults()
+
+    @property
+    def url(self) -> str:
+        scheme = {"": "ftp", "explicit": "ftpes", "implicit": "ftps"}[self._tls]
+        return f"{scheme}://{self.address}{f'?ca={self.ca}' if self._tls else ''}"
+
+    def command(self) -> Sequence[str | Path]:
+        if find_spec("pyftpdlib") is None:
+            raise ConfigError("pyftpdlib is missing: pip install pyftpdlib pyopenssl (make dev does)")
+        if self._tls and not self.ca.exists():
+            certificate.make(self.folder)
+        settings = FtpSettings(
+            self.port, str(self.data), self.user, self.password, self._tls, self._checksums, self._faults
+        )
+        file = self.folder / "settings.json"
+        file.write_bytes(msgspec.json.encode(settings))
+        return [sys.executable, "-P", "-m", "holdfast.testing.servers.ftp_server", file]
+
+    async def answers(self) -> bool:
+        if self._tls == "implicit":  # it says nothing before it is spoken to in TLS
+            return b"\x15" in await exchange(self.port, b"\r\n\r\n")
+        return (await exchange(self.port, b"QUIT\r\n")).startswith(b"220")
+
+
+class VsftpdServer(_FtpServer):
+    """vsftpd, for anonymous users, whose files are in ``files``.
+
+    ``tls``: over explicit TLS only; data connections must take up the session of their control connection.
+    """
+
+    name: ClassVar[str] = "vsftpd"
+    user = "anonymous"
+    password = "-"  # noqa: S105 (none)
+
+    def __init__(self, *, tls: bool = False) -> None:
+        super().__init__()
+        self._tls = tls
+        self._passive_port = free_port()
+
+    @property
+    def url(self) -> str:
+        return f"ftpes://{self.address}/files?ca={self.ca}" if self._tls else f"ftp://{self.address}/files"
+
+    @property
+    def files(self) -> Path:
+        return self.data / "files"
+
+    def command(self) -> Sequence[str | Path]:
+        self.files.mkdir(exist_ok=True)
+        self.data.chmod(0o555)  # it serves no root that may be written to
+        settings = {
+            "listen": "YES",
+            "listen_address": HOST,
+            "listen_port": str(self.port),
+            "background": "NO",
+            "run_as_launching_user": "YES",
+            "ftp_username": getpass.getuser(),
+            "nopriv_user": getpass.getuser(),
+            "anonymous_enable": "YES",
+            "no_anon_password": "YES",
+            "anon_root": str(self.data),
+            "anon_upload_enable": "YES",
+            "anon_mkdir_write_enable": "YES",
+            "anon_other_write_enable": "YES",
+            "anon_umask": "022",
+            "write_enable": "YES",
+            "local_enable": "NO",
+            "chown_uploads": "NO",
+            "lock_upload_files": "NO",  # else one who goes on with a file waits for whoever writes still
+            "seccomp_sandbox": "NO",
+            "one_process_model": "NO" if self._tls else "YES",
+            "secure_chroot_dir": str(self.folder),
+            "xferlog_enable": "NO",
+        }
+        if self._tls:
+            if not self.ca.exists():
+                certificate.make(self.folder)
+            settings |= {
+                "ssl_enable": "YES",
+                "allow_anon_ssl": "YES",
+                "force_anon_data_ssl": "YES",
+                "force_anon_logins_ssl": "YES",
+                "require_ssl_reuse": "YES",
+                "rsa_cert_file": str(self.ca),
+                "rsa_private_key_file": str(self.folder / "key.pem"),
+                "ssl_ciphers": "HIGH",
+            }
+        file = self.folder / "vsftpd.conf"
+        file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        return [programs.find("vsftpd"), file]
+
+    async def answers(self) -> bool:
+        return (await exchange(self.port, b"QUIT\r\n")).startswith(b"220")

@@ -1,0 +1,102 @@
+"""What runs in the process of an FtpServer: pyftpdlib and its faults. Needs pyftpdlib and PyOpenSSL."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import sys
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+from pyftpdlib.authorizers import DummyAuthorizer
+from pyftpdlib.filesystems import AbstractedFS
+from pyftpdlib.handlers import FTPHandler, TLS_FTPHandler
+from pyftpdlib.servers import FTPServer
+
+from holdfast.testing.servers.ftp import FtpSettings
+from holdfast.testing.servers.loopback import HOST
+
+WRITER, READER = "elradfmwMT", "elr"
+
+
+def main() -> None:
+    """Serve for ever, as a file says."""
+    folder = Path(sys.argv[1]).parent
+    settings = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=FtpSettings)
+    faults = settings.faults
+    authorizer = DummyAuthorizer()
+    authorizer.add_user(
+        settings.user, settings.password, settings.data, perm=READER if faults.read_only else WRITER
+    )
+    kind: Any = TLS_FTPHandler if settings.tls else FTPHandler
+    commands = dict(kind.proto_cmds)
+    if settings.checksums:
+        commands["XSHA256"] = {"perm": "l", "auth": True, "arg": True, "help": "Syntax: XSHA256 <SP> file"}
+    for command in ("SIZE", "REST", "MLST") if faults.bare else ():
+        del commands[command]
+
+    class Files(AbstractedFS):  # type: ignore[misc]
+        def open(self, filename: str, mode: str) -> Any:
+            file = super().open(filename, mode)
+            return _Full(file, faults.full_after) if faults.full_after >= 0 else file
+
+        def getsize(self, path: str) -> int:
+            return int(super().getsize(path)) + faults.lies_by
+
+        def rename(self, src: str, dst: str) -> None:
+            if faults.keeps and Path(dst).exists():
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+            super().rename(src, dst)
+
+    class Handler(kind):  # type: ignore[misc]
+        proto_cmds = commands
+        certfile = str(folder / "certificate.pem")
+        keyfile = str(folder / "key.pem")
+        tls_control_required = bool(settings.tls)
+        tls_data_required = bool(settings.tls)
+        auth_failed_timeout = 0
+
+        def handle(self) -> None:
+            if settings.tls == "implicit":
+                self.secure_connection(self.ssl_context)
+            else:
+                super().handle()
+
+        def handle_ssl_established(self) -> None:
+            if settings.tls == "implicit":
+                super().handle()
+
+        def ftp_XSHA256(self, path: str) -> None:  # noqa: N802 (named by the command)
+            self.respond(f"250 {hashlib.sha256(Path(path).read_bytes()).hexdigest()}")
+
+        def ftp_FEAT(self, line: str) -> None:  # noqa: N802
+            if settings.checksums:
+                self._extra_feats.append("XSHA256")
+            super().ftp_FEAT(line)
+
+    Handler.authorizer = authorizer
+    Handler.abstracted_fs = Files
+    FTPServer((HOST, settings.port), Handler).serve_forever()
+
+
+class _Full:
+    """A file on a disk that is full after so many bytes."""
+
+    def __init__(self, file: IO[bytes], room: int) -> None:
+        self._file = file
+        self._room = room
+
+    def write(self, data: bytes) -> int:
+        self._room -= len(data)
+        if self._room < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return self._file.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""Destinations on FTP servers."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import pytest
+
+from holdfast.adapters.ftp.sink import FtpSink
+from holdfast.adapters.ftp.url import FtpUrl
+from holdfast.testing.conformance import SinkConformance
+from holdfast.testing.servers import FtpServer, VsftpdServer
+
+SERVERS: dict[str, Callable[[], FtpServer | VsftpdServer]] = {
+    "plain": FtpServer,
+    "checksums": lambda: FtpServer(checksums=True),
+    "explicit": lambda: FtpServer("explicit"),
+    "implicit": lambda: FtpServer("implicit"),
+    "vsftpd": VsftpdServer,
+    "vsftpd-tls": lambda: VsftpdServer(tls=True),
+}
+
+
+def connect(server: FtpServer | VsftpdServer, **options: str) -> FtpSink:
+    more = "&".join(f"{name}={value}" for name, value in options.items())
+    url = server.url + ("&" if "?" in server.url else "?") + more if more else server.url
+    return FtpSink(FtpUrl.parse(url), server.user, server.password)
+
+
+@pytest.fixture(scope="module", params=["plain", "checksums", "explicit", "implicit", "vsftpd", "vsftpd-tls"])
+def server(request: pytest.FixtureRequest) -> Iterator[FtpServer | VsftpdServer]:
+    made = SERVERS[request.param]()
+    asyncio.run(made.start())
+    yield made
+    asyncio.run(made.stop())
+
+
+class TestFtpSink(SinkConformance):
+    @pytest.fixture
+    async def sink(self, server: FtpServer) -> AsyncIterator[FtpSink]:
+        server.clear()
+        sink = connect(server)
+        yield sink
+        await sink.close()
+
+    @pytest.fixture
+    async def other_sink(self, server: FtpServer) -> AsyncIterator[FtpSink]:
+        sink = connect(server)
+        yield sink
+        await sink.close()
+
+
+class TestActiveFtpSink(TestFtpSink):
+    @pytest.fixture
+    async def sink(self, server: FtpServer) -> AsyncIterator[FtpSink]:
+        server.clear()
+        sink = connect(server, mode="active")
+        yield sink
+        await sink.close()
