@@ -18,11 +18,14 @@ from prometheus_client import REGISTRY, CollectorRegistry, ProcessCollector
 
 from holdfast.adapters.file.objects import FileObjects
 from holdfast.adapters.forkserver.slots import ForkserverSlots
+from holdfast.adapters.forkserver.task_slots import ForkserverTaskSlots
 from holdfast.adapters.http.peer import HttpPeer
 from holdfast.adapters.sqlite.coordinator import SqliteCoordinator
 from holdfast.adapters.sqlite.database import Database
 from holdfast.adapters.sqlite.queue import SqliteQueue
+from holdfast.adapters.sqlite.registry import SqliteRegistry
 from holdfast.adapters.sqlite.state import SqliteState
+from holdfast.adapters.sqlite.tasks import SqliteTasks
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.app import App
 from holdfast.config import FORWARD_OVERHEAD_BYTES, Config, check
@@ -39,8 +42,11 @@ from holdfast.ports.meter import Meter
 from holdfast.ports.objects import Objects
 from holdfast.ports.peer import Peer
 from holdfast.ports.queue import Queue
+from holdfast.ports.registry import Registry
 from holdfast.ports.slots import Slots
 from holdfast.ports.state import StateStore
+from holdfast.ports.task_slots import TaskSlotMaker
+from holdfast.ports.tasks import TaskStore
 from holdfast.runtime.limits import FORWARD_BYTES_MAX, Limits
 from holdfast.runtime.metrics import NodeMetrics
 from holdfast.runtime.node import Host, Node
@@ -94,6 +100,8 @@ class Services:
         self._coordinator: Coordinator | None = None
         self._state: StateStore | None = None
         self._objects: Objects | None = None
+        self._task_stores: dict[str, TaskStore] = {}
+        self._registry: Registry | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -167,6 +175,28 @@ class Services:
             self._state = self._kept(_by_scheme("state_url", self.config.state_url, openers, examples))
         return self._state
 
+    def task_store(self, app: str) -> TaskStore:
+        """How the tasks of the app of that name stand."""
+        if app not in self._task_stores:
+            openers: dict[str, Callable[[str], TaskStore]] = {
+                "sqlite": lambda url: SqliteTasks(self._database("tasks_url", url), app, self.clock),
+            }
+            self._task_stores[app] = self._kept(
+                _by_scheme("tasks_url", self.config.tasks_url, openers, (SQLITE, "redis://localhost"))
+            )
+        return self._task_stores[app]
+
+    def registry(self) -> Registry:
+        """The documents that nodes, producers and operators share."""
+        if self._registry is None:
+            openers: dict[str, Callable[[str], Registry]] = {
+                "sqlite": lambda url: SqliteRegistry(self._database("registry_url", url), self.clock),
+            }
+            self._registry = self._kept(
+                _by_scheme("registry_url", self.config.registry_url, openers, (SQLITE, "redis://localhost"))
+            )
+        return self._registry
+
     async def state_risks(self) -> list[Risk]:
         """What the settings of the state store's servers put at risk. Raises Unavailable."""
         store = self.state()
@@ -218,6 +248,15 @@ class Services:
                 model_memory_mb=self.config.model_memory_mb,
                 prefix=self.config.node_name,
                 meter=self.meter,
+            )
+        )
+
+    def task_slots(self, app: str) -> TaskSlotMaker:
+        """Makes slots for the tasks of the app at ``module:name``."""
+        config = self.config
+        return self._kept(
+            ForkserverTaskSlots(
+                app, self.clock, memory_mb=config.slot_memory_mb, prefix=f"{config.node_name}-task"
             )
         )
 
