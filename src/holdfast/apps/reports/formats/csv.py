@@ -91,9 +91,7 @@ class CsvFormat:
         mark = _MARKS.get(self._options.encoding, b"")
         if not self._options.header:
             return Lines(mark, 0, 0)
-        titles = [
-            column.source if column.title is None else column.title for column in self._columns
-        ]
+        titles = [column.source if column.title is None else column.title for column in self._columns]
         frame = pl.DataFrame([pl.Series(str(at), [title]) for at, title in enumerate(titles)])
         cells = [self._text(pl.col(str(at)), titles[at]) for at in range(len(titles))]
         line = self._write(frame, cells)
@@ -163,7 +161,11 @@ class CsvFormat:
     def _float(self, value: pl.Expr, column: Column) -> _Cell:
         options = self._options
         number = value if column.decimals is None else float_text(value, column.decimals)
-        if column.decimals is not None and options.decimal_separator != "." and not options.thousands_separator:
+        if (
+            column.decimals is not None
+            and options.decimal_separator != "."
+            and not options.thousands_separator
+        ):
             number = number.str.replace(".", options.decimal_separator, literal=True)
         number = self._grouped(number)
         named = (
@@ -199,7 +201,11 @@ class CsvFormat:
             value = zoned(value, self._zone)
         cases = []
         if kind is not Kind.TIME:
-            cases = [_Case(out_of_calendar(pl.col(value.meta.root_names()[0]), type_), lambda _: self._never(column))]
+            cases = [
+                _Case(
+                    out_of_calendar(pl.col(value.meta.root_names()[0]), type_), lambda _: self._never(column)
+                )
+            ]
         return _Cell(value.dt.strftime(pattern), cases)
 
     def _never(self, column: Column) -> pl.Expr:
@@ -219,7 +225,7 @@ class CsvFormat:
                 replaced += frame.select(case.met.sum()).item() if case.counts else 0
         rows = frame.select([text.alias(str(at)) for at, text in enumerate(texts)])
         options = self._options
-        sheet = _Pieces()
+        sheet = Pieces()
         rows.write_csv(
             sheet,  # type: ignore[arg-type]
             include_header=False,
@@ -250,9 +256,7 @@ class CsvFormat:
 
     def _lacks(self, character: str, rows: pl.DataFrame) -> UnwritableColumn:
         tests = [
-            pl.col(name).str.contains(character, literal=True)
-            if kind == pl.String
-            else pl.lit(False)  # noqa: FBT003
+            pl.col(name).str.contains(character, literal=True) if kind == pl.String else pl.lit(False)  # noqa: FBT003
             for name, kind in rows.schema.items()
         ]
         found = any_of(rows, tests)
@@ -264,12 +268,13 @@ class CsvFormat:
         )
 
 
-class _Pieces:
-    """Takes what Polars writes as it comes: its way to a Python buffer copies every byte twice."""
+class Pieces:
+    """Takes what Polars writes, as it comes: its way to a Python buffer copies every byte twice."""
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
 
     def write(self, data: bytes) -> int:
+        """Take some."""
         self.pieces.append(data)
         return len(data)

@@ -128,7 +128,9 @@ class Framer:
 
 def _uuids(array: pa.Array) -> pa.Array:
     storage = array.storage.to_pylist()
-    return pa.array([None if value is None else str(uuid.UUID(bytes=value)) for value in storage], pa.string())
+    return pa.array(
+        [None if value is None else str(uuid.UUID(bytes=value)) for value in storage], pa.string()
+    )
 
 
 class _Json:

@@ -92,7 +92,11 @@ def _file_system(url: str, secret: Mapping[str, str]) -> tuple[pafs.FileSystem, 
             return pafs.LocalFileSystem(), unquote(parts.path), "file://"
         case "":
             path = f"{Path(url.rstrip('*/')).absolute()}" if not url.startswith("/") else url
-            return pafs.LocalFileSystem(), path + (url[-1] if url[-1] in "*/" and path[-1] != url[-1] else ""), ""
+            return (
+                pafs.LocalFileSystem(),
+                path + (url[-1] if url[-1] in "*/" and path[-1] != url[-1] else ""),
+                "",
+            )
     raise InvalidMessage(f"sources: {url!r} is no URL of file, s3, http or https", "sources")
 
 

@@ -128,14 +128,20 @@ class TableReader:
         if not table.columns:
             return list(types)
         chosen = [column.source for column in table.columns]
-        return [*chosen, *(condition.column for condition in table.filter), *(key.column for key in table.sort)]
+        return [
+            *chosen,
+            *(condition.column for condition in table.filter),
+            *(key.column for key in table.sort),
+        ]
 
     def _same(self, first: _File, other: _File, wanted: list[str]) -> None:
         advice = f"mend the files, or set {self._field}.drift to 'merge'"
         for name in wanted:
             mine, its = first.schema.get(name), other.schema.get(name)
             if mine is not None and its is None:
-                raise UnreadableSource(f"{other.place.url} lacks column {name!r} of {first.place.url}; {advice}")
+                raise UnreadableSource(
+                    f"{other.place.url} lacks column {name!r} of {first.place.url}; {advice}"
+                )
             if mine != its:
                 raise UnreadableSource(
                     f"column {name!r} is {its} in {other.place.url} but {mine} in {first.place.url}; {advice}"
@@ -152,7 +158,9 @@ class TableReader:
             try:
                 merged = pa.unify_schemas([merged, schema], promote_options="permissive")
             except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-                raise UnreadableSource(f"{file.place.url} doesn't fit the files before it: {error}") from error
+                raise UnreadableSource(
+                    f"{file.place.url} doesn't fit the files before it: {error}"
+                ) from error
         return {column.name: plain(column.type) for column in merged}
 
     # --- reading
@@ -166,9 +174,13 @@ class TableReader:
                 return
         filtered = [name for name, _ in self._conditions]
         inside = [
-            name for name in dict.fromkeys([*needed, *filtered]) if name in own and name not in place.partition
+            name
+            for name in dict.fromkeys([*needed, *filtered])
+            if name in own and name not in place.partition
         ]
-        pushed = both([keep for name, keep in self._conditions if name in inside and own[name] == self._types[name]])
+        pushed = both(
+            [keep for name, keep in self._conditions if name in inside and own[name] == self._types[name]]
+        )
         keep = both([keep for _, keep in self._conditions])
         with readable(place.url):
             # A report may be made of the folders' columns alone; some column must tell how many rows there are.
@@ -192,7 +204,9 @@ class TableReader:
         try:
             return cast(batch.column(name), kind)
         except pa.ArrowInvalid as error:
-            raise UnreadableSource(f"column {name!r} of {file.place.url} isn't all {kind}: {error}") from error
+            raise UnreadableSource(
+                f"column {name!r} of {file.place.url} isn't all {kind}: {error}"
+            ) from error
 
     def _sorted(self, pieces: Iterator[Piece]) -> Iterator[Piece]:
         held: list[pa.RecordBatch] = []
@@ -202,12 +216,15 @@ class TableReader:
             size += batch.nbytes
             spent += bytes_read
             if size > SORT_BYTES_MAX:
-                self._refuse("sort", f"the rows take more than {SORT_BYTES_MAX:,} bytes; sort them in the query")
+                self._refuse(
+                    "sort", f"the rows take more than {SORT_BYTES_MAX:,} bytes; sort them in the query"
+                )
         if not held:
             return
         rows = pa.Table.from_batches(held)
         keys = [
-            (key.column, "descending" if key.descending else "ascending", "at_end") for key in self._table.sort
+            (key.column, "descending" if key.descending else "ascending", "at_end")
+            for key in self._table.sort
         ]
         rows = rows.take(pc.sort_indices(rows, keys)).combine_chunks()
         for batch in rows.to_batches(rows_a_batch(rows.num_rows, rows.nbytes)):
