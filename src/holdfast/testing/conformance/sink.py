@@ -94,13 +94,13 @@ class SinkConformance:
         await put(sink, NAME, b"x")
         assert await sink.stat(temporary(NAME, "0")) is None
 
-    @pytest.mark.parametrize("size", [0, 1, 10])
-    async def test_small_files(self, sink: Sink, size: int) -> None:
-        await put(sink, NAME, b"x" * size)
-        found = await sink.stat(NAME)
-        assert found is not None
-        assert found.size == size
-        assert await held(sink, NAME) == b"x" * size
+    async def test_small_files(self, sink: Sink) -> None:
+        for size in (0, 1, 10):
+            await put(sink, NAME, b"x" * size, attempt=str(size))
+            found = await sink.stat(NAME)
+            assert found is not None
+            assert found.size == size
+            assert await held(sink, NAME) == b"x" * size
 
     async def test_a_file_of_no_writes_is_empty(self, sink: Sink) -> None:
         upload = await sink.open(NAME, NEW)
@@ -115,19 +115,19 @@ class SinkConformance:
         await upload.commit(sha256(body))
         assert await held(sink, NAME) == body
 
-    @pytest.mark.parametrize("name", ODD_NAMES, ids=ascii)
-    async def test_names_may_be_odd(self, sink: Sink, name: str) -> None:
-        await put(sink, name, name.encode())
-        assert await held(sink, name) == name.encode()
+    async def test_names_may_be_odd(self, sink: Sink) -> None:
+        for name in ODD_NAMES:
+            await put(sink, name, name.encode())
+            assert await held(sink, name) == name.encode()
 
-    @pytest.mark.parametrize("name", BAD_NAMES, ids=ascii)
-    async def test_names_that_climb_or_command_are_refused(self, sink: Sink, name: str) -> None:
-        with pytest.raises(InvalidMessage):
-            await sink.open(name, NEW)
-        with pytest.raises(InvalidMessage):
-            await sink.stat(name)
-        with pytest.raises(InvalidMessage):
-            await held(sink, name)
+    async def test_names_that_climb_or_command_are_refused(self, sink: Sink) -> None:
+        for name in BAD_NAMES:
+            with pytest.raises(InvalidMessage):
+                await sink.open(name, NEW)
+            with pytest.raises(InvalidMessage):
+                await sink.stat(name)
+            with pytest.raises(InvalidMessage):
+                await held(sink, name)
         await put(sink, NAME, b"x")  # and the connection works still
 
     async def test_what_is_missing_is_not_there(self, sink: Sink) -> None:
@@ -243,9 +243,9 @@ class SinkConformance:
             await first.commit(sha256(body))
         except (Damaged, Unavailable):
             await first.abort()
-            assert await held(other_sink, NAME) is None
+            assert await held(sink, NAME) is None
         else:  # where a service names what it completes, the first still may
-            assert await held(other_sink, NAME) == body
+            assert await held(sink, NAME) == body
         try:
             await second.write(body[2 * self.grain :])
             await second.commit(sha256(body))

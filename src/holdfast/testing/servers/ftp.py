@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import getpass
 import shutil
+import ssl
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -15,7 +17,7 @@ import msgspec
 from holdfast.errors import ConfigError
 from holdfast.testing.servers import certificate, programs
 from holdfast.testing.servers.loopback import HOST, free_port
-from holdfast.testing.servers.server import Server, exchange
+from holdfast.testing.servers.server import ASK_TIMEOUT_S, Server, exchange
 
 Tls = Literal["", "explicit", "implicit"]
 
@@ -101,8 +103,8 @@ class FtpServer(_FtpServer):
         return [sys.executable, "-P", "-m", "holdfast.testing.servers.ftp_server", file]
 
     async def answers(self) -> bool:
-        if self._tls == "implicit":  # it says nothing before it is spoken to in TLS
-            return b"\x15" in await exchange(self.port, b"\r\n\r\n")
+        if self._tls == "implicit":
+            return await _greets_in_tls(self.port, self.ca)
         return (await exchange(self.port, b"QUIT\r\n")).startswith(b"220")
 
 
@@ -175,3 +177,16 @@ class VsftpdServer(_FtpServer):
 
     async def answers(self) -> bool:
         return (await exchange(self.port, b"QUIT\r\n")).startswith(b"220")
+
+
+async def _greets_in_tls(port: int, ca: Path) -> bool:
+    try:
+        async with asyncio.timeout(ASK_TIMEOUT_S):
+            context = ssl.create_default_context(cafile=ca)
+            reader, writer = await asyncio.open_connection(HOST, port, ssl=context)
+            try:
+                return (await reader.readline()).startswith(b"220")
+            finally:
+                writer.close()
+    except (OSError, TimeoutError):
+        return False
