@@ -1,14 +1,14 @@
 """The remote names of a report's files.
 
 A template is text with fields: ``{customer}``, ``{report}``, ``{date}`` (``{date:%d.%m.%Y}`` as you like),
-``{part}`` (1, 2, … of files that were split; ``{part:03}``) and ``{{`` for a brace. ``/`` makes folders. A name
-can't leave the customer's root: neither the template nor what is filled in may go up, or hold characters that
-mean something to a server.
+``{part}`` (1, 2, … of files that were split; ``{part:03}``) and ``{{`` for a brace. ``/`` makes folders.
+A name can't leave the customer's root: neither the template nor what is filled in may go up, or hold
+characters that mean something to a server.
 """
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import re
 import string
 import unicodedata
@@ -26,10 +26,10 @@ NAME_BYTES_MAX = 1024
 _FIELDS = frozenset({"customer", "report", "date", "part"})
 _DATE_SPEC = re.compile(r"(?:%[aAbBdjmyYGVuwUW%-]|[^%{}/\\])*")
 _PART_SPEC = re.compile(r"0?[1-9]?d?")
-_SOME_DAY = datetime.date(2024, 2, 29)
+_SOME_DAY = dt.date(2024, 2, 29)
 
 
-def remote_name(order: ReportOrder, ordered_at: datetime.datetime, part: int = 1) -> str:
+def remote_name(order: ReportOrder, ordered_at: dt.datetime, part: int = 1) -> str:
     """The name of file ``part`` (from 1).
 
     ``ordered_at`` (with a zone) gives the date if the order names none. A template without ``{part}`` gets
@@ -89,7 +89,7 @@ def template_fault(order: ReportOrder) -> str:
     return fault and f"{name[:80]!r} {fault}"
 
 
-def _fill(order: ReportOrder, day: datetime.date, part: int) -> str:
+def _fill(order: ReportOrder, day: dt.date, part: int) -> str:
     template = order.name
     if part > 1 and not any(field == "part" for _, field, _, _ in string.Formatter().parse(template)):
         path = PurePosixPath(template)

@@ -1,12 +1,12 @@
 """What a customer ordered: the typed body of a report's task, as JSON.
 
-All fields have defaults but ``customer``, ``report``, ``tables`` and ``name``. Unknown fields are refused: a
-misspelt option would go unnoticed until a customer complains. :func:`decode` also checks what types can't say.
+All fields have defaults but ``customer``, ``report``, ``tables`` and ``name``. Unknown ones are refused, for a
+misspelt option would go unnoticed until a customer complains. :func:`decode` checks what types can't say, too.
 """
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import re
 from collections.abc import Iterator
 from typing import Annotated, Literal
@@ -88,9 +88,9 @@ class Sort(_Part, frozen=True):
 class Table(_Part, frozen=True):
     """What is read: a CSV file's rows, or one sheet of a workbook.
 
-    ``sources``: URLs of files (``file``, ``s3``, ``http``, ``https``, or a path), read one after the other. One
-    that ends with ``/`` is a dataset: all data files below it, by name, with ``key=value`` folders as columns.
-    One that ends with ``*`` is a prefix: all files whose names begin so.
+    ``sources``: URLs of files (``file``, ``s3``, ``http``, ``https``, or a path), read one after the other.
+    One that ends with ``/`` is a dataset: all data files below it, by name, with ``key=value`` folders as
+    columns of text. One that ends with ``*`` is a prefix: all files whose names begin so.
     ``columns``: in the order written; none: all of them.
     ``types``: of columns of CSV and JSON lines, such as ``{"n": "int64", "p": "decimal(12,2)"}``. Without, a
     column of CSV is text, and one of JSON lines what its first values are.
@@ -146,7 +146,7 @@ class Csv(_Part, frozen=True, tag_field="type", tag="csv"):
 class Xlsx(_Part, frozen=True, tag_field="type", tag="xlsx"):
     """An Excel workbook.
 
-    ``rows_per_sheet``: with the header. ``overflow``: what becomes of more rows: further ``sheets`` or further
+    ``rows_per_sheet``: with the header. ``overflow``: what becomes of more rows: further ``sheets`` or
     ``files``, each with the header again, or ``refuse``.
     ``long_text``: of more than 32,767 characters; ``long_numbers``: of more than 15 digits, which Excel would
     round. ``unfit``: what becomes of characters that XML lacks, and of bytes that are no text.
@@ -198,7 +198,7 @@ class ReportOrder(_Part, frozen=True):
     tables: Annotated[tuple[Table, ...], Meta(min_length=1, max_length=255)]
     name: Text
     format: Csv | Xlsx = msgspec.field(default_factory=Csv)
-    date: datetime.date | None = None
+    date: dt.date | None = None
     time_zone: str = "UTC"
     empty: Literal["header", "nothing"] = "header"
     delivery: Delivery | None = None

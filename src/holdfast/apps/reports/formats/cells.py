@@ -6,7 +6,7 @@ character to escape, a number Excel can't hold) is looked for in a batch first, 
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,14 +29,12 @@ _ESCAPED = r"[&<>\r]|_x[0-9A-Fa-f]{4}_"
 _ESCAPE_LIKE = r"_(x[0-9A-Fa-f]{4}_)"
 _TEXT = ' t="inlineStr"><is><t xml:space="preserve">'
 _TEXT_END = "</t></is></c>"
-_DAY_0 = (datetime.date(1970, 1, 1) - datetime.date(1899, 12, 30)).days
+_DAY_0 = (dt.date(1970, 1, 1) - dt.date(1899, 12, 30)).days
 """The number of 1970-01-01 in Excel, whose days count from 1899-12-30 from March 1900 on."""
 
-_FIRST_DAY = (datetime.date(1900, 3, 1) - datetime.date(1970, 1, 1)).days
-_LAST_DAY = (datetime.date(9999, 12, 31) - datetime.date(1970, 1, 1)).days
+_FIRST_DAY = (dt.date(1900, 3, 1) - dt.date(1970, 1, 1)).days
+_LAST_DAY = (dt.date(9999, 12, 31) - dt.date(1970, 1, 1)).days
 _DAY = {"ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
-
-Parts = Sequence["str | pl.Expr"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +58,7 @@ class Cell:
     end: str
     cases: Sequence[Case] = ()
 
-    def parts(self, row: pl.Expr, value: pl.Expr) -> Parts:
+    def parts(self, row: pl.Expr, value: pl.Expr) -> list[str | pl.Expr]:
         """The cell's text, in parts."""
         return [f'<c r="{self.letters}', row, f'"{self.start}', value, self.end]
 

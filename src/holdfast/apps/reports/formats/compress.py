@@ -1,4 +1,4 @@
-"""Compression of a stream on several cores: in blocks of one size, so that the same bytes give the same bytes."""
+"""Compression of a stream on several cores, in blocks of one size: the same bytes give the same bytes."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import codecs
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import IO, Literal, NamedTuple, cast
 
 import polars as pl
 import pyarrow as pa
@@ -29,7 +29,12 @@ from holdfast.errors import InvalidMessage
 _CODECS = {"utf-8-bom": "utf-8", "utf-16": "utf-16-le", "shift_jis": "cp932"}
 _MARKS = {"utf-8-bom": codecs.BOM_UTF8, "utf-16": codecs.BOM_UTF16_LE}
 _HOLDS_ALL = frozenset({"utf-8", "utf-8-bom", "utf-16", "gb18030"})
-_STYLES = {"minimal": "necessary", "all": "always", "strings": "non_numeric", "never": "never"}
+_STYLES: dict[str, Literal["necessary", "always", "non_numeric", "never"]] = {
+    "minimal": "necessary",
+    "all": "always",
+    "strings": "non_numeric",
+    "never": "never",
+}
 _NUL = "\0"
 
 
@@ -225,19 +230,19 @@ class CsvFormat:
                 replaced += frame.select(case.met.sum()).item() if case.counts else 0
         rows = frame.select([text.alias(str(at)) for at, text in enumerate(texts)])
         options = self._options
-        sheet = Pieces()
+        pieces = Pieces()
         rows.write_csv(
-            sheet,  # type: ignore[arg-type]
+            cast("IO[bytes]", pieces),
             include_header=False,
             separator=options.delimiter,
             line_terminator=options.line_end,
             quote_char=options.quote,
-            quote_style=_STYLES[options.quoting],  # type: ignore[arg-type]
+            quote_style=_STYLES[options.quoting],
             null_value=options.null_text,
             decimal_comma=options.decimal_separator == ",",
             batch_size=max(1, rows.height),
         )
-        data, lost = self._encode(b"".join(sheet.pieces), rows)
+        data, lost = self._encode(b"".join(pieces.pieces), rows)
         return Lines(data, rows.height, replaced + lost)
 
     def _encode(self, data: bytes, rows: pl.DataFrame) -> tuple[bytes, int]:
@@ -256,7 +261,7 @@ class CsvFormat:
 
     def _lacks(self, character: str, rows: pl.DataFrame) -> UnwritableColumn:
         tests = [
-            pl.col(name).str.contains(character, literal=True) if kind == pl.String else pl.lit(False)  # noqa: FBT003
+            pl.col(name).str.contains(character, literal=True) if kind == pl.String else pl.lit(False)
             for name, kind in rows.schema.items()
         ]
         found = any_of(rows, tests)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import polars as pl
 
 PATTERN = r"^[\s\x{feff}\x{200b}\x00']*[=+\-@\t\r\n\x00\x{ff1d}\x{ff0b}\x{ff0d}\x{ff20}]"
-"""What is guarded against, full-width forms included. Apostrophes too: one more is harmless, and one less, when
-some program strips the first, is not."""
+"""What is guarded against, full-width forms included. Apostrophes may stand before it: one more is harmless,
+and one less, when some program strips the first, is not."""
 
 APOSTROPHE = "'"
 

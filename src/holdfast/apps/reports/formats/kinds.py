@@ -96,13 +96,15 @@ class Framer:
         replaced = 0
         for at, (column, kind, array) in enumerate(zip(self._schema, self.kinds, batch.columns, strict=True)):
             if kind is Kind.NESTED:
-                array = self._json[at].text(array)
+                arrays.append(self._json[at].text(array))
             elif kind is Kind.UUID:
-                array = _uuids(array)
+                arrays.append(_uuids(array))
             elif kind is Kind.TEXT:
-                array, bad = self._valid(column.name, array)
+                valid, bad = self._valid(column.name, array)
+                arrays.append(valid)
                 replaced += bad
-            arrays.append(array)
+            else:
+                arrays.append(array)
         names = [str(at) for at in range(len(arrays))]
         frame = pl.from_arrow(pa.record_batch(arrays, names))
         assert isinstance(frame, pl.DataFrame)

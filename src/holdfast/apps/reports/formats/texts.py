@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 
 import polars as pl
 import polars.exceptions
@@ -11,8 +11,8 @@ import pyarrow as pa
 from holdfast.apps.reports.formats.kinds import Kind
 
 _DECIMAL_DIGITS = 38
-_FIRST, _LAST = datetime.date(1, 1, 1), datetime.date(9999, 12, 31)
-_EPOCH = datetime.date(1970, 1, 1)
+_FIRST, _LAST = dt.date(1, 1, 1), dt.date(9999, 12, 31)
+_EPOCH = dt.date(1970, 1, 1)
 _UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _DAY_S = 86_400
 _MARGIN_S = _DAY_S
@@ -20,7 +20,7 @@ _MARGIN_S = _DAY_S
 
 _SAMPLES: dict[Kind, pl.Series] = {
     Kind.DATE: pl.Series([_EPOCH], dtype=pl.Date),
-    Kind.TIME: pl.Series([datetime.time(0)], dtype=pl.Time),
+    Kind.TIME: pl.Series([dt.time(0)], dtype=pl.Time),
     Kind.TIMESTAMP: pl.Series([0], dtype=pl.Int64).cast(pl.Datetime("us")),
     Kind.ZONED: pl.Series([0], dtype=pl.Int64).cast(pl.Datetime("us", "UTC")),
 }

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from html import escape
+from typing import IO, cast
 
 import polars as pl
 import pyarrow as pa
@@ -30,7 +31,11 @@ _XML = '<?xml version="1.0" encoding="UTF-8" standalone="yes"?>\n'
 _MAIN = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
 _PACKAGE = "http://schemas.openxmlformats.org/package/2006"
 _OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+_RELATIONS = "application/vnd.openxmlformats-package.relationships+xml"
 _TYPE = "application/vnd.openxmlformats-officedocument.spreadsheetml"
+
+ROWS_AT_ONCE = 4096
+"""Rows formatted by one call: their XML is several times what they are in memory."""
 
 SAMPLE_ROWS = 200
 """Rows that a column's width is taken from."""
@@ -125,7 +130,7 @@ class SheetFormat:
         xml = frame.select(pl.concat_str(_merged(parts)))
         pieces = Pieces()
         xml.write_csv(
-            pieces,  # type: ignore[arg-type]
+            cast("IO[bytes]", pieces),
             include_header=False,
             quote_style="never",
             line_terminator="\n",
@@ -287,7 +292,7 @@ class Workbook:
         yield from self._part(
             "[Content_Types].xml",
             f'<Types xmlns="{_PACKAGE}/content-types">'
-            '<Default Extension="rels" ContentType="application/vnd.openxmlformats-package.relationships+xml"/>'
+            f'<Default Extension="rels" ContentType="{_RELATIONS}"/>'
             '<Default Extension="xml" ContentType="application/xml"/>'
             f'<Override PartName="/xl/workbook.xml" ContentType="{_TYPE}.sheet.main+xml"/>'
             f'<Override PartName="/xl/styles.xml" ContentType="{_TYPE}.styles+xml"/>{parts}</Types>',
@@ -307,12 +312,14 @@ def too_many(name: str, options: Xlsx) -> TooManyRows:
 
 def _numbered(batches: Iterator[pa.RecordBatch], row: int) -> Iterator[tuple[pa.RecordBatch, int]]:
     for batch in batches:
-        yield batch, row
-        row += batch.num_rows
+        for start in range(0, batch.num_rows, ROWS_AT_ONCE):
+            part = batch.slice(start, ROWS_AT_ONCE)
+            yield part, row
+            row += part.num_rows
 
 
-def _format(format_: SheetFormat, numbered: tuple[pa.RecordBatch, int]) -> Lines:
-    return format_.rows(*numbered)
+def _format(shape: SheetFormat, numbered: tuple[pa.RecordBatch, int]) -> Lines:
+    return shape.rows(*numbered)
 
 
 def _another(name: str, number: int, taken: set[str]) -> tuple[str, int]:

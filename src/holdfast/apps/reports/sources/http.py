@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import io
-from collections.abc import Mapping
 from urllib.parse import urljoin, urlsplit
 
 from holdfast.apps.reports.faults import UnreadableSource
@@ -56,7 +55,7 @@ class HttpFile(io.RawIOBase):
         left = max(0, self.size - self._position)
         size = left if size is None or size < 0 else min(size, left)
         start = self._position - self._held_at
-        if not (0 <= start and start + size <= len(self._held)):
+        if not (start >= 0 and start + size <= len(self._held)):
             self._held = self._fetch(self._position, max(size, READ_AHEAD_BYTES)) if size else b""
             self._held_at, start = self._position, 0
         self._position += size
@@ -131,7 +130,7 @@ class HttpFile(io.RawIOBase):
             raise http.client.IncompleteRead(body, size - len(body))
         return body
 
-    def _check(self, headers: Mapping[str, str]) -> None:
+    def _check(self, headers: http.client.HTTPMessage) -> None:
         total = headers.get("Content-Range", "").rpartition("/")[2]
         if not total.isdecimal():
             raise OSError("the server doesn't tell the file's size")

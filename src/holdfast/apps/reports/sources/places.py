@@ -22,8 +22,8 @@ Secrets = Callable[[str], Mapping[str, str]]
 ``endpoint_url``; for HTTP: ``authorization``, the header's value. All are optional."""
 
 _PASSING = re.compile(
-    r"AWS Error (NETWORK_CONNECTION|SLOW_DOWN|REQUEST_TIMEOUT|SERVICE_UNAVAILABLE|INTERNAL_FAILURE|THROTTLING)"
-    r"|curlCode|[Tt]imeout|HTTP status 5\d\d"
+    r"AWS Error (NETWORK_CONNECTION|SLOW_DOWN|REQUEST_TIMEOUT|SERVICE_UNAVAILABLE|INTERNAL_FAILURE)"
+    r"|AWS Error THROTTLING|curlCode|[Tt]imeout|HTTP status 5\d\d"
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -95,10 +95,10 @@ class TableReader:
         told = "".join(f"{file.place.url}\0{file.place.version}\0" for file in files)
         self.version = hashlib.sha256(told.encode()).hexdigest()
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Generator[Piece, None, None]:
         """The rows; columns are named ``0``, ``1``, … in the report's order.
 
-        Raises UnreadableSource, Unavailable, and TooManyRows-like InvalidMessage for a sort that is too large.
+        Raises UnreadableSource, Unavailable, and InvalidMessage for rows that are too many to sort.
         """
         needed = dict.fromkeys([*self.schema.names, *(key.column for key in self._table.sort)])
         pieces = (piece for file in self._files for piece in self._read(file, list(needed)))
@@ -183,7 +183,7 @@ class TableReader:
         )
         keep = both([keep for _, keep in self._conditions])
         with readable(place.url):
-            # A report may be made of the folders' columns alone; some column must tell how many rows there are.
+            # A report may be of the folders' columns alone; one column must tell how many rows there are.
             columns = inside or [name for name in own if name not in place.partition][:1]
             for batch, spent in file.files.read(place, columns, pushed):
                 names = dict.fromkeys([*needed, *filtered])
