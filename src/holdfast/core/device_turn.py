@@ -15,23 +15,24 @@ from typing import Protocol
 import msgspec
 
 from holdfast.core import device_queue as queue
-from holdfast.core.budget import Groups
 from holdfast.core.device_queue import Cause, Correlation, Entry, Head, Patience, Phase, State, Verdict
-
-Pair = tuple[str, int]
-"""A device and a lane."""
+from holdfast.core.group_rate import GroupRate, Pair
 
 ROUNDS_MAX = 16
 """How many commands of one device a turn closes unsent, one after another; the next turn goes on."""
 
 
+DOUBLINGS_MAX = 16
+
+
 class Heard(msgspec.Struct, frozen=True):
-    """An answer, as it came."""
+    """An answer, as it came; or, with a ``reason``, why no try can ever reach the device."""
 
     device: str
     correlation: Correlation
     body: bytes = b""
     ok: bool = True
+    reason: str = ""
 
 
 class Unsent(msgspec.Struct, frozen=True):
@@ -96,7 +97,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
         away: the devices that are known to be away.
         back: those that have just come back.
         seen: when devices last gave a sign of life, as far as it is to be stored.
-        pause_s: when to try again what the broker didn't take.
+        pause_s: when to try again what the broker didn't take; then after twice as long, and so on.
         sweep: look for what has expired in the queues, too.
         groups: rates of groups of devices.
     """
@@ -116,7 +117,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     seen: Mapping[str, float] = {}
     pause_s: float = 1.0
     sweep: bool = False
-    groups: Groups | None = None
+    groups: GroupRate | None = None
 
 
 class Sending(msgspec.Struct, frozen=True):
@@ -247,7 +248,9 @@ class _Turn:
             if entry is None or not queue.fits(entry, heard.device, heard.correlation):
                 self._done.strays.append(heard)
                 continue
-            self._close(entry, Cause.ANSWER if heard.ok else Cause.REFUSE, answer=heard.body)
+            self._close(
+                entry, Cause.ANSWER if heard.ok else Cause.REFUSE, answer=heard.body, reason=heard.reason
+            )
             self._free(Head(entry.device, entry.lane, entry.shard), was_out=entry.pair not in not_out)
         for unsent in turn.unsent:
             entry = self._current(found, unsent.correlation)
@@ -255,7 +258,8 @@ class _Turn:
                 continue
             self._changed[entry.id] = msgspec.structs.replace(entry, spent=max(0, entry.spent - 1))
             if unsent.certain:
-                due = self._now + turn.pause_s
+                refusals = min(entry.tries - entry.spent, DOUBLINGS_MAX)
+                due = self._now + min(turn.pause_s * 2.0**refusals, turn.patience.retry_max_s)
                 self._put(Head(entry.device, entry.lane, entry.shard, Phase.OUT, entry.id, due))
 
     def _free(self, head: Head, *, was_out: bool) -> None:
@@ -383,7 +387,7 @@ class _Turn:
                 self._put(msgspec.structs.replace(head, phase=Phase.HELD, command=out, due=due))
             case Verdict.SEND | Verdict.PROBE:
                 counts = verdict is Verdict.SEND
-                wait_until = turn.groups.wait_until(entry.device, now) if turn.groups else 0.0
+                wait_until = turn.groups.wait_until(head.pair, now) if turn.groups else 0.0
                 if wait_until:
                     self._put(msgspec.structs.replace(head, due=wait_until))
                 else:

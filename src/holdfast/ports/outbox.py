@@ -6,7 +6,7 @@ turns (:mod:`holdfast.core.device_turn`): one transaction for answers, results, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
@@ -34,13 +34,6 @@ class NewCommand(msgspec.Struct, frozen=True, kw_only=True):
     trace_id: str = ""
     job: int | None = None
     created_at: float = 0.0
-
-
-class Opened(msgspec.Struct, frozen=True):
-    """A shard as its new owner finds it: the epoch to name, and how many devices are waited for."""
-
-    epoch: int
-    out: int
 
 
 class DeviceStatus(msgspec.Struct, frozen=True):
@@ -80,8 +73,11 @@ class OutboxStore(Protocol):
     async def epochs(self, outbox: str) -> Mapping[int, int]:
         """The standing epoch of every shard."""
 
-    async def open(self, outbox: str, shard: int, expect: int, member: str) -> Opened:
-        """Issue a higher epoch if ``expect`` stands. Raises Fenced if another does."""
+    async def open(self, outbox: str, shard: int, expect: int, member: str) -> int:
+        """Issue a higher epoch if ``expect`` stands, and return it. Raises Fenced if another does."""
+
+    async def out(self, outbox: str, shards: Collection[int]) -> int:
+        """How many devices of these shards are waited for."""
 
     async def turn(self, turn: Turn, on_result: OnResult | None = None) -> Turned:
         """Take a turn. ``on_result`` is called once for each command that closes, in the same transaction;
@@ -134,7 +130,7 @@ class OutboxStore(Protocol):
     async def jobs(self, outbox: str, *, after: int = 0, limit: int = 100) -> list[Job]:
         """Jobs with an id above ``after``, in order."""
 
-    async def expire(self, before: float, limit: int) -> int:
+    async def expire(self, outbox: str, before: float, limit: int) -> int:
         """Drop up to ``limit`` commands that closed before this wall time and whose result is told; returns
         how many. Call again until it is 0."""
 

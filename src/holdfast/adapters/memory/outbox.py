@@ -13,10 +13,11 @@ from holdfast.adapters.memory.bell import Bell
 from holdfast.core import device_queue as queue
 from holdfast.core import device_turn
 from holdfast.core.device_queue import CLOSED, TABLE, Cause, Entry, Head, Phase, State
-from holdfast.core.device_turn import Arrival, Job, Pair, Turn, Turned
+from holdfast.core.device_turn import Arrival, Job, Turn, Turned
+from holdfast.core.group_rate import Pair
 from holdfast.errors import ConfigError, Fenced
 from holdfast.ports.clock import Clock
-from holdfast.ports.outbox import DeviceStatus, NewCommand, OnResult, Opened
+from holdfast.ports.outbox import DeviceStatus, NewCommand, OnResult
 
 WAITING_MAX = 1000
 
@@ -113,13 +114,16 @@ class MemoryOutbox:
     async def epochs(self, outbox: str) -> Mapping[int, int]:
         return {shard: epoch for (name, shard), epoch in self.tables.shards.items() if name == outbox}
 
-    async def open(self, outbox: str, shard: int, expect: int, member: str) -> Opened:
+    async def open(self, outbox: str, shard: int, expect: int, member: str) -> int:
         standing = self.tables.shards[outbox, shard]
         if standing != expect:
             raise Fenced(f"shard {shard} of outbox {outbox!r}: epoch {standing} stands", standing)
         epoch = self.tables.shards[outbox, shard] = max(standing + 1, int(self._clock.wall()))
-        heads = [h for (name, _), h in self.tables.heads.items() if name == outbox and h.shard == shard]
-        return Opened(epoch, sum(head.phase is Phase.OUT for head in heads))
+        return epoch
+
+    async def out(self, outbox: str, shards: Collection[int]) -> int:
+        heads = [h for (name, _), h in self.tables.heads.items() if name == outbox and h.shard in shards]
+        return sum(head.phase is Phase.OUT for head in heads)
 
     async def turn(self, turn: Turn, on_result: OnResult | None = None) -> Turned:
         with self.transaction() as transaction:
@@ -258,11 +262,14 @@ class MemoryOutbox:
         found = [job for name, job in self.tables.jobs.values() if name == outbox and job.id > after]
         return found[:limit]
 
-    async def expire(self, before: float, limit: int) -> int:
+    async def expire(self, outbox: str, before: float, limit: int) -> int:
         old = [
             number
-            for number, (_, entry) in self.tables.commands.items()
-            if entry.closed_at is not None and entry.closed_at < before and number not in self.tables.untold
+            for number, (name, entry) in self.tables.commands.items()
+            if name == outbox
+            and entry.closed_at is not None
+            and entry.closed_at < before
+            and number not in self.tables.untold
         ]
         for number in old[:limit]:
             del self.tables.commands[number]

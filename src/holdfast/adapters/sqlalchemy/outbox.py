@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
@@ -26,7 +26,7 @@ from holdfast.core.device_queue import REASONS, TABLE, Cause, Entry, Phase, Stat
 from holdfast.core.device_turn import Job, Turn, Turned
 from holdfast.errors import ConfigError, Fenced
 from holdfast.ports.clock import Clock
-from holdfast.ports.outbox import DeviceStatus, NewCommand, OnResult, Opened
+from holdfast.ports.outbox import DeviceStatus, NewCommand, OnResult
 
 T = TypeVar("T")
 
@@ -106,19 +106,23 @@ class SqlOutbox:
         rows = connection.execute(select(s.shard, s.epoch).where(s.outbox == outbox).order_by(s.shard))
         return {row.shard: row.epoch for row in rows}
 
-    async def open(self, outbox: str, shard: int, expect: int, member: str) -> Opened:
-        def opened(connection: Connection) -> Opened:
-            s, h = tables.shard.c, tables.head.c
+    async def open(self, outbox: str, shard: int, expect: int, member: str) -> int:
+        def opened(connection: Connection) -> int:
+            s = tables.shard.c
             epoch = max(expect + 1, int(self._clock.wall()))
             mine = (s.outbox == outbox, s.shard == shard)
             issue = update(tables.shard).where(*mine, s.epoch == expect).values(epoch=epoch, member=member)
             if not connection.execute(issue).rowcount:
                 standing = connection.execute(select(s.epoch).where(*mine)).scalar_one_or_none() or 0
                 raise _fenced(outbox, shard, standing)
-            out = select(func.count()).where(h.outbox == outbox, h.shard == shard, text("phase = 'out'"))
-            return Opened(epoch, connection.execute(out).scalar_one())
+            return epoch
 
         return await self._write(opened)
+
+    async def out(self, outbox: str, shards: Collection[int]) -> int:
+        h = tables.head.c
+        out = select(func.count()).where(h.outbox == outbox, h.shard.in_(shards), text("phase = 'out'"))
+        return await self._read(lambda connection: connection.execute(out).scalar_one())
 
     async def turn(self, turn: Turn, on_result: OnResult | None = None) -> Turned:
         return await self._write(partial(self._turn, turn=turn, on_result=on_result))
@@ -329,14 +333,14 @@ class SqlOutbox:
         rows = await self._read(lambda c: c.execute(listed.order_by(j.id).limit(limit)).all())
         return [Job(*row) for row in rows]
 
-    async def expire(self, before: float, limit: int) -> int:
+    async def expire(self, outbox: str, before: float, limit: int) -> int:
         drop = text(
             f"DELETE FROM {tables.command.name} WHERE id IN (SELECT id FROM {tables.command.name}"  # noqa: S608
-            " WHERE closed_at IS NOT NULL AND closed_at < :before AND untold IS NULL"
+            " WHERE outbox = :outbox AND closed_at IS NOT NULL AND closed_at < :before AND untold IS NULL"
             " ORDER BY closed_at LIMIT :limit"
             f"{' FOR UPDATE SKIP LOCKED' if self._postgresql else ''})"
         )
-        parameters = {"before": before, "limit": limit}
+        parameters = {"outbox": outbox, "before": before, "limit": limit}
         return await self._write(lambda connection: connection.execute(drop, parameters).rowcount)
 
     async def close(self) -> None:

@@ -14,7 +14,8 @@ from typing import Any
 from sqlalchemy import Connection, TextClause, text
 
 from holdfast.core.device_queue import Entry, Head, Phase, State
-from holdfast.core.device_turn import Arrival, Job, Pair
+from holdfast.core.device_turn import Arrival, Job
+from holdfast.core.group_rate import Pair
 
 COLUMNS = (
     "id, device, lane, shard, state, body, priority, not_before, expires_at, tries, spent, epoch, dedupe_key,"

@@ -87,7 +87,7 @@ _index(
 )
 _index("command_job", command.c.job, where="state = 'scheduled' AND job IS NOT NULL")
 _index("command_untold", command.c.outbox, command.c.untold, where="untold IS NOT NULL")
-_index("command_closed", command.c.closed_at, where="closed_at IS NOT NULL")
+_index("command_closed", command.c.outbox, command.c.closed_at, where="closed_at IS NOT NULL")
 Index(
     f"{PREFIX}command_dedupe",
     command.c.outbox,

@@ -1,0 +1,357 @@
+"""The dispatcher of one outbox on one node: turn after turn, as fast as things happen and no faster.
+
+While one turn is written, answers gather for the next; so the busier it is, the more is closed and sent with
+one commit. There are no rounds: a device that is silent holds up nobody, for each turn takes what is due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from holdfast.core.device_queue import Correlation, shard_of
+from holdfast.core.device_turn import Heard, Sending, Turn, Turned, Unsent
+from holdfast.core.group_rate import GroupRate
+from holdfast.core.once import Once
+from holdfast.core.presence import Presence
+from holdfast.core.rate import Limiter, Rate
+from holdfast.core.retry import Backoff
+from holdfast.core.steady import SteadyTime
+from holdfast.devices.outbox import Outbox
+from holdfast.errors import HoldfastError, InvalidMessage, OutcomeUnknown, TooLarge, Unavailable
+from holdfast.ports.clock import Clock
+from holdfast.ports.device import (
+    Accepted,
+    Answer,
+    Command,
+    Connected,
+    Devices,
+    Disconnected,
+    Event,
+    Lost,
+    Refused,
+    Seen,
+)
+from holdfast.ports.outbox import OutboxStore
+from holdfast.runtime.service import Tasks
+
+Connect = Callable[[str, Callable[[], Awaitable[bool]]], Devices]
+"""Makes the devices of a shard: given its identity at the broker, and what tells whether it is still ours."""
+
+LOOK_S = 2.0
+"""How long signals alone are trusted; then a turn looks for itself."""
+
+SWEEP_S = 5.0
+"""How often the queues are looked through for what expires in them."""
+
+RETURN_S = 1.0
+"""After the broker was away, a shard begins to send again at some moment within this time."""
+
+TURN_MAX = 1_000
+"""Rows of each kind that one turn takes, so that no transaction lasts long."""
+
+BURST_S = 0.05
+"""With a limited rate, what may go at once is what this time allows."""
+
+
+class Counts(msgspec.Struct):
+    """What a dispatcher has done since it began. ``strays`` are answers that fitted no command."""
+
+    turns: int = 0
+    sent: int = 0
+    repeated: int = 0
+    closed: int = 0
+    strays: int = 0
+
+
+class Shard:
+    """A shard in this node's hands."""
+
+    def __init__(self, number: int, epoch: int, devices: Devices) -> None:
+        self.number = number
+        self.epoch = epoch
+        self.devices = devices
+        self.connected = False
+        self.was_connected = False
+        self.sends_from = 0.0
+        self.reading: asyncio.Task[Any] | None = None
+
+
+class Dispatcher:
+    """Serves the shards that it is given. ``alive`` says whether this node may still act; ``on_lost`` is told
+    shards that turned out to be another's."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        store: OutboxStore,
+        connect: Connect,
+        clock: Clock,
+        tasks: Tasks,
+        log: Any,
+        *,
+        alive: Callable[[], bool],
+        on_lost: Callable[[int], None],
+    ) -> None:
+        spec = outbox.spec
+        self._outbox = outbox
+        self._spec = spec
+        self._store = store
+        self._connect = connect
+        self._clock = clock
+        self._tasks = tasks
+        self._log = log
+        self._alive = alive
+        self._on_lost = on_lost
+        self._time = SteadyTime(clock.wall(), clock.monotonic())
+        self._presence = Presence(spec.presence)
+        self._groups = GroupRate(spec.group, spec.group_rates) if spec.group else None
+        limit = Rate(spec.rate, max(1.0, spec.rate * BURST_S)) if spec.rate else None
+        self._at_once = int(limit.burst) if limit else TURN_MAX
+        self._limiter = Limiter(limit)
+        self._sends_from = 0.0
+        self._once = Once()
+        self._backoff = Backoff(0.1, 5.0)
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._heard: list[Heard] = []
+        self._unsent: list[Unsent] = []
+        self._back: dict[str, None] = {}
+        self._sweeps_at = 0.0
+        self._recount = False
+        self.on_first_shard: Callable[[int], None] = lambda _: None
+        self.in_flight = 0
+        self.counts = Counts()
+        self.shards: dict[int, Shard] = {}
+
+    # --- which shards
+
+    async def own(self, number: int, epoch: int) -> None:
+        """Begin to serve a shard that was opened with ``epoch``."""
+
+        async def still_ours() -> bool:
+            return (await self._store.epochs(self._spec.name)).get(number) == epoch
+
+        devices = self._connect(self._spec.identity(number), still_ours)
+        shard = self.shards[number] = Shard(number, epoch, devices)
+        self._recount = True
+        if number == 0:
+            self.on_first_shard(epoch)
+        await devices.start()
+        shard.reading = self._tasks.spawn(self._read(shard))
+
+    async def disown(self, number: int) -> None:
+        """Send nothing more to the devices of a shard; returns once no turn names it any more."""
+        shard = self.shards.pop(number, None)
+        if shard is None:
+            return
+        self._recount = True
+        await self._idle.wait()
+        if shard.reading is not None:
+            shard.reading.cancel()
+        await shard.devices.close()
+
+    # --- turns
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        self._tasks.spawn(self._listen())
+        failures = 0
+        while True:
+            await self._clock.wait(self._wake, await self._pause_s())
+            self._wake.clear()
+            if not self.shards or not self._alive():
+                continue
+            self._idle.clear()
+            try:
+                await self._turn()
+                failures = 0
+            except (Unavailable, OutcomeUnknown) as error:
+                failures += 1
+                self._recount = True
+                self._log.warning(
+                    "the outbox's database doesn't answer", outbox=self._spec.name, error=str(error)
+                )
+                await self._clock.sleep(self._backoff.delay_s(failures, self._clock.random()))
+                self._wake.set()
+            finally:
+                self._idle.set()
+
+    async def _pause_s(self) -> float:
+        """How long to wait for the next thing to happen, unless there is something already."""
+        if self._wake.is_set() or not self.shards or not self._alive():
+            return LOOK_S
+        now, monotonic = self._now(), self._clock.monotonic()
+        returns = [shard.sends_from - monotonic for shard in self.shards.values() if shard.connected]
+        waits_s = [LOOK_S, *(wait_s for wait_s in returns if wait_s > 0)]
+        if self.in_flight < self._spec.in_flight_max:  # else what is due has to wait for answers
+            try:
+                due = await self._store.next_due(self._spec.name, self._sendable(monotonic))
+            except Unavailable:
+                due = None  # the next turn finds out
+            if due is not None:
+                waits_s.append(max(due - now, self._sends_from - monotonic, 0.0))
+        return min(waits_s)
+
+    async def _turn(self) -> None:
+        spec, monotonic, now = self._spec, self._clock.monotonic(), self._now()
+        if self._recount:
+            self._recount = False
+            self.in_flight = await self._store.out(spec.name, [*self.shards])
+        sweep = monotonic >= self._sweeps_at
+        if sweep:
+            self._sweeps_at = monotonic + SWEEP_S
+            self._presence.settle(monotonic)
+        heard, self._heard = self._heard, []
+        unsent, self._unsent = self._unsent, []
+        back, self._back = self._back, {}
+        turn = Turn(
+            outbox=spec.name,
+            grants={shard.number: shard.epoch for shard in self.shards.values()},
+            sendable=self._sendable(monotonic),
+            now=now,
+            patience=spec.patience,
+            heard=heard,
+            unsent=unsent,
+            room=max(0, spec.in_flight_max - self.in_flight),
+            rate=self._at_once if monotonic >= self._sends_from else 0,
+            limit=TURN_MAX,
+            away=self._presence.away,
+            back=list(back),
+            seen=self._seen(now, monotonic) if sweep else {},
+            sweep=sweep,
+            groups=self._groups,
+        )
+        try:
+            turned = await self._store.turn(turn, self._outbox.results)
+        except HoldfastError:
+            # Answers may be told again: those that were taken will fit nothing any more.
+            self._heard = heard + self._heard
+            self._back = back | self._back
+            raise
+        self._took(turned)
+        self._send(turned, now)
+
+    def _took(self, turned: Turned) -> None:
+        counts = self.counts
+        counts.turns += 1
+        counts.sent += len(turned.sendings)
+        counts.repeated += turned.repeats
+        counts.closed += len(turned.closed)
+        counts.strays += len(turned.strays)
+        self.in_flight = max(0, self.in_flight + len(turned.sendings) - turned.repeats - turned.freed)
+        for stray in turned.strays:
+            self._odd(stray.device, str(stray.correlation), "it fits no command that is out")
+        for number in turned.lost:
+            self._on_lost(number)
+        if turned.more:
+            self._wake.set()
+
+    def _send(self, turned: Turned, now: float) -> None:
+        if turned.sendings and self._spec.rate:
+            monotonic = self._clock.monotonic()
+            self._sends_from = monotonic + self._limiter.spend("", len(turned.sendings), monotonic)
+        for sending in turned.sendings:
+            self._send_one(sending, now)
+
+    def _send_one(self, sending: Sending, now: float) -> None:
+        correlation, shard = sending.correlation, self.shards.get(sending.shard)
+        self._presence.expect(sending.device, self._clock.monotonic())
+        if correlation.tries > 1:
+            self._presence.silent(sending.device)
+        command = Command(sending.device, str(correlation), sending.body, max(1.0, sending.due - now))
+        try:
+            if shard is None:
+                raise Unavailable("the shard is gone")
+            shard.devices.publish(command)
+        except Unavailable:
+            self._unsent.append(Unsent(correlation))
+            self._wake.set()
+        except (TooLarge, InvalidMessage) as error:
+            self._heard.append(Heard(sending.device, correlation, ok=False, reason=str(error)))
+            self._wake.set()
+
+    # --- what is heard
+
+    async def _listen(self) -> None:
+        """Wake at additions."""
+        while True:
+            try:
+                await self._store.arrived(self._spec.name, LOOK_S)
+            except HoldfastError as error:
+                self._log.warning("can't listen for commands", outbox=self._spec.name, error=str(error))
+                await self._clock.sleep(LOOK_S)
+            self._wake.set()
+
+    async def _read(self, shard: Shard) -> None:
+        """Take what a shard's devices say."""
+        while events := await shard.devices.events():
+            for event in events:
+                self._take(shard, event)
+            self._wake.set()
+
+    def _take(self, shard: Shard, event: Event) -> None:
+        match event:
+            case Answer():
+                self._answer(shard, event)
+            case Seen():
+                self._sign(event.device)
+            case Accepted(nobody=True):
+                self._presence.nobody(event.device)
+                self._unsent.append(Unsent(Correlation.parse(event.id)))
+            case Refused():
+                self._odd(event.device, event.reason, "the broker took no command for it")
+                self._unsent.append(Unsent(Correlation.parse(event.id)))
+            case Lost():
+                self._unsent.append(Unsent(Correlation.parse(event.id), certain=False))
+            case Connected():
+                shard.connected = True
+                if shard.was_connected:
+                    shard.sends_from = self._clock.monotonic() + RETURN_S * self._clock.random()
+                shard.was_connected = True
+            case Disconnected():
+                shard.connected = False
+                self._log.warning(
+                    "disconnected from the broker",
+                    outbox=self._spec.name,
+                    shard=shard.number,
+                    why=event.reason,
+                )
+                if event.taken:
+                    self._on_lost(shard.number)
+
+    def _answer(self, shard: Shard, answer: Answer) -> None:
+        if shard_of(answer.device, self._spec.shards) != shard.number:
+            return  # its own shard hears it too
+        self._sign(answer.device)
+        try:
+            correlation = Correlation.parse(answer.id)
+        except InvalidMessage as error:
+            self._odd(answer.device, answer.id, str(error))
+            return
+        self._heard.append(Heard(answer.device, correlation, answer.payload, answer.ok))
+
+    def _sign(self, device: str) -> None:
+        """A sign of life. What an earlier dispatcher held for the device goes, too."""
+        is_new = self._presence.last_seen(device) is None
+        if self._presence.seen(device, self._clock.monotonic()) or is_new:
+            self._back[device] = None
+
+    def _odd(self, device: str, what: str, why: str) -> None:
+        if self._once.first((device, what, why)):
+            self._log.warning("an odd answer", outbox=self._spec.name, device=device, id=what[:60], why=why)
+
+    # --- times
+
+    def _seen(self, now: float, monotonic: float) -> dict[str, float]:
+        return {device: now - (monotonic - at) for device, at in self._presence.news().items()}
+
+    def _sendable(self, monotonic: float) -> list[int]:
+        return [s.number for s in self.shards.values() if s.connected and s.sends_from <= monotonic]
+
+    def _now(self) -> float:
+        return self._time.now(self._clock.wall(), self._clock.monotonic())

@@ -1,0 +1,247 @@
+"""An outbox: where a back office adds commands for devices, in the transaction of its own change."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+from zlib import crc32
+
+import msgspec
+import structlog
+
+from holdfast.core.device_queue import Entry, shard_of
+from holdfast.core.topics import check_device
+from holdfast.devices.spec import NextPage, OutboxSpec, Source
+from holdfast.errors import ConfigError, InvalidMessage, TooLarge
+from holdfast.ports.outbox import NewCommand, OnResult, Writer
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+    from sqlalchemy.orm import Session
+
+T = TypeVar("T")
+
+KEY_MAX = 255
+TRACE_MAX = 64
+
+
+class Outbox:
+    """The commands of one kind of device.
+
+    Args:
+        name: the outbox's; its rows in the database carry it.
+        settings: of :class:`holdfast.devices.spec.OutboxSpec`:
+
+            - ``topics``: where devices listen and answer.
+            - ``dialect``: how a command's id travels in payloads (default: ``messageId`` in JSON).
+            - ``patience``: retry intervals, ``max_tries``, and how often absent devices are tried.
+            - ``presence``: when a device counts as away.
+            - ``shards``: into how many parts the devices are divided, each owned by one node. It stands once
+              the outbox is in use.
+            - ``lanes``: commands in flight a device (1). Beyond one, those with the same ``supersede_key``
+              stay in order, and others may pass each other.
+            - ``expires_in_s``: after which a command isn't sent any more, unless it says so itself.
+            - ``max_body``: largest command, in bytes.
+            - ``in_flight_max``: devices of which answers are awaited at once, a node.
+            - ``rate``: commands a second, a node.
+            - ``group``, ``group_rates``: a function that tells a device's group, and commands a second by
+              group.
+            - ``keep_s``: how long closed commands are kept.
+    """
+
+    def __init__(self, name: str, **settings: Any) -> None:
+        try:
+            self.spec = OutboxSpec(name=name, **settings)
+        except TypeError as error:
+            raise ConfigError(f"outbox {name!r}: {error}; see Outbox for the settings") from None
+        self.results: OnResult | None = None
+        self.sources: list[Source] = []
+        self.wall: Callable[[], float] = time.time
+        self._next_lane = itertools.count()
+
+    # --- adding
+
+    @overload
+    def add(
+        self, db: AsyncSession | AsyncConnection, *, device: str, command: Any, **options: Any
+    ) -> Awaitable[int]: ...
+
+    @overload
+    def add(self, db: Session | Connection | Writer, *, device: str, command: Any, **options: Any) -> int: ...
+
+    def add(self, db: Any, *, device: str, command: Any, **options: Any) -> Any:
+        """Add a command for a device, within the transaction of ``db``: it goes out if that commits.
+
+        Args:
+            db: a SQLAlchemy session or connection; with an asynchronous one, await the result.
+            device: the device's id.
+            command: bytes or text, or anything that msgspec can write as JSON.
+            dedupe_key: with one that the device already has, nothing is added.
+            supersede_key: it replaces the device's commands with this key that were never sent.
+            priority: higher ones go first.
+            delay_s: not to be sent before.
+            expires_in_s: not to be sent after; None for never.
+            trace_id: what to call it in logs; by default the ``trace_id`` that structlog has bound.
+            job: of ``add_job``.
+
+        Returns the command's id, or that of the standing one with its ``dedupe_key``. Raises InvalidMessage
+        for a device that can't be addressed or a command that can't be written, TooLarge over ``max_body``.
+        """
+        new = self._new(device=device, command=command, **options)
+        return _write(db, lambda writer: writer.add([new])[0])
+
+    def add_many(self, db: Any, commands: Iterable[Mapping[str, Any]]) -> Any:
+        """Add many commands at once, each the arguments of ``add`` but ``db``; returns their ids, or with an
+        asynchronous ``db`` an awaitable of them."""
+        new = [self._new(**command) for command in commands]
+        return _write(db, lambda writer: writer.add(new))
+
+    def add_job(
+        self,
+        db: Any,
+        name: str,
+        devices: Sequence[str],
+        command: Any,
+        *,
+        rate: float | None = None,
+        abort_share: float = 1.0,
+        **options: Any,
+    ) -> Any:
+        """Give one command to many devices, and count how far it is.
+
+        Args:
+            name: for people.
+            rate: devices a second that get it, in the order given; None for all at once.
+            abort_share: stop, and let the rest fail, once more than this share (0 to 1) of the devices has
+                failed or expired.
+            options: of ``add``, for each.
+
+        Returns the job's id, or with an asynchronous ``db`` an awaitable of it.
+        """
+        if rate is not None and not rate > 0:
+            raise ConfigError(f"rate is {rate}; make it devices a second, above 0, or leave it out")
+        if not 0 <= abort_share <= 1:
+            raise ConfigError(f"abort_share is {abort_share}; make it a share from 0 to 1")
+        made = [
+            self._new(device=device, command=command, **_later(options, n / rate if rate else 0.0))
+            for n, device in enumerate(devices)
+        ]
+
+        def write(writer: Writer) -> int:
+            job = writer.add_job(self.spec.name, name, len(made), abort_share, self.wall())
+            writer.add([msgspec.structs.replace(each, job=job) for each in made])
+            return job
+
+        return _write(db, write)
+
+    def _new(
+        self,
+        *,
+        device: str,
+        command: Any,
+        dedupe_key: str | None = None,
+        supersede_key: str | None = None,
+        priority: int = 0,
+        delay_s: float = 0.0,
+        expires_in_s: float | None = -1.0,
+        trace_id: str | None = None,
+        job: int | None = None,
+    ) -> NewCommand:
+        spec, now = self.spec, self.wall()
+        check_device(device)
+        body = _body(command)
+        if len(body) > spec.max_body:
+            raise TooLarge(
+                f"a command of {len(body)} bytes is over max_body of outbox {spec.name!r}, {spec.max_body}"
+            )
+        for setting, key in (("dedupe_key", dedupe_key), ("supersede_key", supersede_key)):
+            if key is not None and not 0 < len(key) <= KEY_MAX:
+                raise InvalidMessage(f"{setting} has {len(key)} characters; give it 1 to {KEY_MAX}", setting)
+        if trace_id is None:
+            trace_id = str(structlog.contextvars.get_contextvars().get("trace_id", ""))
+        lasts_s = spec.expires_in_s if expires_in_s == -1.0 else expires_in_s
+        return NewCommand(
+            outbox=spec.name,
+            device=device,
+            shard=shard_of(device, spec.shards),
+            lane=self._lane(supersede_key),
+            body=body,
+            priority=priority,
+            not_before=now + delay_s if delay_s > 0 else 0.0,
+            expires_at=None if lasts_s is None else now + max(delay_s, 0.0) + lasts_s,
+            dedupe_key=dedupe_key,
+            supersede_key=supersede_key,
+            trace_id=trace_id[:TRACE_MAX],
+            job=job,
+            created_at=now,
+        )
+
+    def _lane(self, supersede_key: str | None) -> int:
+        if self.spec.lanes == 1:
+            return 0
+        number = next(self._next_lane) if supersede_key is None else crc32(supersede_key.encode())
+        return number % self.spec.lanes
+
+    # --- what a node runs
+
+    def new(self, commands: Iterable[Mapping[str, Any]]) -> list[NewCommand]:
+        """Commands as a store takes them, each from the arguments of ``add`` but ``db``."""
+        return [self._new(**command) for command in commands]
+
+    def on_result(self, function: Callable[[Any, Entry], None]) -> Callable[[Any, Entry], None]:
+        """Decorate a function that is told how each command ended: ``function(session, command)``.
+
+        It runs on the node, in the transaction that closes the command, so what it writes with the session
+        happens exactly once a command. It must not commit, and should be quick: other commands are closed in
+        the same transaction. If it fails, the command closes without it, and it is called again later.
+
+        Raises ConfigError if there is one already."""
+        if self.results is not None:
+            raise ConfigError(f"outbox {self.spec.name!r} has an on_result function already")
+        self.results = function
+        return function
+
+    def source(
+        self, name: str, *, low: int = 1_000, high: int = 10_000, pause_s: float = 10.0
+    ) -> Callable[[NextPage], NextPage]:
+        """Decorate an asynchronous function that fetches pages of commands: ``await next_page(cursor)`` gives
+        a :class:`holdfast.devices.spec.Page`. Called on one node whenever fewer than ``low`` commands wait,
+        until ``high`` do; a page and its cursor are stored together, so none is missed or taken twice."""
+        if not 0 < low <= high:
+            raise ConfigError(f"source {name!r}: low is {low} and high {high}; make it 0 < low <= high")
+
+        def declare(next_page: NextPage) -> NextPage:
+            self.sources.append(Source(name, next_page, low, high, pause_s))
+            return next_page
+
+        return declare
+
+
+def _body(command: Any) -> bytes:
+    if isinstance(command, bytes):
+        return command
+    if isinstance(command, str):
+        return command.encode()
+    try:
+        return msgspec.json.encode(command)
+    except (TypeError, ValueError) as error:
+        raise InvalidMessage(f"the command can't be written as JSON: {error}", "command") from None
+
+
+def _later(options: Mapping[str, Any], delay_s: float) -> dict[str, Any]:
+    return {**options, "delay_s": options.get("delay_s", 0.0) + delay_s}
+
+
+def _write(db: Any, write: Callable[[Writer], T]) -> Any:
+    """Have ``write`` write with ``db``, at once or, with an asynchronous one, when awaited."""
+    if isinstance(db, Writer):
+        return write(db)
+    # The one adapter that is not named by a URL: the caller brings its connection.
+    from holdfast.adapters.sqlalchemy.writer import SqlWriter  # noqa: PLC0415 (an extra)
+
+    if hasattr(db, "run_sync"):
+        return db.run_sync(lambda sync_db: write(SqlWriter(sync_db)))
+    return write(SqlWriter(db))

@@ -1,0 +1,131 @@
+"""Which shards of an outbox a node serves: claimed at the coordinator, opened at the store, shared evenly."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from holdfast.devices.dispatcher import Dispatcher
+from holdfast.devices.spec import OutboxSpec
+from holdfast.errors import ClaimLost, Fenced, HoldfastError, MembershipLost
+from holdfast.ports.coordinator import Claim, Member
+from holdfast.ports.outbox import OutboxStore
+from holdfast.runtime.node import Host
+
+LOOK_S = 1.0
+"""How often to look for shards that are free, or that others should have."""
+
+
+class Shards:
+    """Keeps this node's share of the shards of one outbox, while its membership lives."""
+
+    def __init__(self, host: Host, spec: OutboxSpec, store: OutboxStore) -> None:
+        self._host = host
+        self._spec = spec
+        self._store = store
+        self._claims: dict[int, Claim] = {}
+        self._look = asyncio.Event()
+        self._gone: dict[int, None] = {}
+        self.dispatcher: Dispatcher
+
+    async def run(self) -> None:
+        """Claim and release, as members come and go, until cancelled."""
+        while True:
+            try:
+                await self._settle()
+            except HoldfastError as error:
+                self._host.log.warning("can't see to shards", outbox=self._spec.name, error=str(error))
+            self._look.clear()
+            await self._host.clock.wait(self._look, LOOK_S * (0.75 + 0.5 * self._host.clock.random()))
+
+    def look(self) -> None:
+        """Something changed."""
+        self._look.set()
+
+    def lost(self, number: int) -> None:
+        """A shard has turned out to be another's."""
+        self._gone[number] = None
+        self._look.set()
+
+    def vanished(self) -> None:
+        """The membership is over, and with it all claims."""
+        self._gone |= dict.fromkeys(self._claims)
+        self._look.set()
+
+    def claim_changed(self, claim: Claim) -> None:
+        """Somebody's claim on something changed."""
+        label, _, number = claim.key.rpartition("/")
+        if label != self._spec.label or not number.isdigit():
+            return
+        held = self._claims.get(int(number))
+        if held is not None and claim.version > held.version:
+            self._gone[int(number)] = None
+        self._look.set()
+
+    async def release_all(self) -> None:
+        """Serve no shard any more, and let others have them."""
+        for number in list(self._claims):
+            await self._release(number)
+
+    async def _settle(self) -> None:
+        gone, self._gone = self._gone, {}
+        for number in gone:
+            await self._release(number)
+        membership = self._host.membership
+        if not membership.alive or self._host.draining:
+            return
+        share = self._share(membership.view.values())
+        for number in sorted(self._claims)[share:]:
+            await self._release(number)
+        if len(self._claims) < share:
+            await self._claim_some(share)
+
+    def _share(self, members: Any) -> int:
+        """How many shards this node should have: the members that serve the outbox divide them evenly, and
+        those with the lowest ids take what is over."""
+        serving = sorted(m.id for m in members if self._serves(m) or m.id == self._host.membership.id)
+        each, over = divmod(self._spec.shards, len(serving))
+        return each + (serving.index(self._host.membership.id) < over)
+
+    def _serves(self, member: Member) -> bool:
+        return self._spec.label in member.load.serves and not member.load.draining
+
+    async def _claim_some(self, share: int) -> None:
+        me = self._host.membership.id
+        epochs = await self._store.epochs(self._spec.name)
+        # Each node begins elsewhere, so that they seldom want the same one.
+        start = int(self._host.clock.random() * self._spec.shards)
+        for step in range(self._spec.shards):
+            number = (start + step) % self._spec.shards
+            if len(self._claims) >= share:
+                return
+            if number in self._claims:
+                continue
+            try:
+                claim = await self._host.coordinator.claim(self._spec.key(number), me)
+                if claim.member == me and self._host.membership.alive:
+                    await self._open(claim, number, epochs.get(number, 0))
+            except (Fenced, MembershipLost):
+                self._look.set()
+
+    async def _open(self, claim: Claim, number: int, expect: int) -> None:
+        self._claims[number] = claim
+        try:
+            epoch = await self._store.open(self._spec.name, number, expect, claim.member)
+        except HoldfastError:
+            await self._release(number)
+            raise
+        await self.dispatcher.own(number, epoch)
+        self._host.log.info("serves a shard of devices", outbox=self._spec.name, shard=number, epoch=epoch)
+
+    async def _release(self, number: int) -> None:
+        await self.dispatcher.disown(number)
+        claim = self._claims.pop(number, None)
+        if claim is None:
+            return
+        try:
+            await self._host.coordinator.release(claim)
+        except (ClaimLost, MembershipLost):
+            return
+        except HoldfastError as error:
+            self._host.log.warning("can't release a shard", outbox=self._spec.name, error=str(error))

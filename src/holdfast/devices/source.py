@@ -1,0 +1,42 @@
+"""Fetches work from an API, a page at a time, as the devices get through it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.core.retry import Backoff
+from holdfast.devices.outbox import Outbox
+from holdfast.devices.spec import Source
+from holdfast.errors import Fenced
+from holdfast.ports.clock import Clock
+from holdfast.ports.outbox import OutboxStore
+
+LOOK_S = 1.0
+"""How often to look whether few enough commands wait."""
+
+
+async def fill(
+    outbox: Outbox, source: Source, store: OutboxStore, clock: Clock, log: Any, epoch: int
+) -> None:
+    """Keep between ``low`` and ``high`` commands waiting, while ``epoch`` of shard 0 stands: only its owner
+    fetches. A page that fails is fetched again, from the cursor that is stored."""
+    name, backoff, failures = outbox.spec.name, Backoff(1.0, 60.0), 0
+    while True:
+        try:
+            if await store.waiting(name, source.low) < source.low:
+                more = True
+                while more and await store.waiting(name, source.high) < source.high:
+                    page = await source.next_page(await store.cursor(name, source.name))
+                    await store.fill(name, 0, epoch, source.name, page.cursor, outbox.new(page.commands))
+                    more = page.more
+                await clock.sleep(LOOK_S if more else source.pause_s)
+            else:
+                await clock.sleep(LOOK_S)
+            failures = 0
+        except Fenced:
+            return
+        except Exception as error:  # noqa: BLE001 - the API is the user's, and may fail in any way
+            failures += 1
+            fields = {"outbox": name, "source": source.name, "error": type(error).__name__}
+            log.warning("a source failed", **fields)
+            await clock.sleep(backoff.delay_s(failures, clock.random()))

@@ -1,0 +1,110 @@
+"""What an outbox is declared as: its devices, how patient it is with them, and what it may load on them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.core.device_queue import Patience
+from holdfast.core.dialect import Dialect
+from holdfast.core.presence import PresenceRules
+from holdfast.core.topics import Topics
+from holdfast.errors import ConfigError
+
+NAME_MAX = 32
+
+
+class Page(msgspec.Struct, frozen=True):
+    """A page of work from an API. ``commands`` are the arguments of ``Outbox.add`` but ``db``, each with a
+    ``dedupe_key`` where the API may give the same again. ``more``: ask for the next page at once."""
+
+    commands: Sequence[Mapping[str, Any]]
+    cursor: str
+    more: bool = True
+
+
+NextPage = Callable[[str | None], Awaitable[Page]]
+"""Given the cursor of the last page, or None at the beginning."""
+
+
+class Source(msgspec.Struct, frozen=True):
+    """Where commands are fetched from: whenever fewer than ``low`` wait, until there are ``high``; an empty
+    API is asked again after ``pause_s``."""
+
+    name: str
+    next_page: NextPage
+    low: int
+    high: int
+    pause_s: float
+
+
+class OutboxSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A declared outbox. Made by :class:`holdfast.devices.outbox.Outbox`; see there for each setting."""
+
+    name: str
+    topics: Topics = Topics()
+    dialect: Dialect | None = None
+    patience: Patience = Patience()
+    presence: PresenceRules = PresenceRules()
+    shards: int = 1
+    lanes: int = 1
+    expires_in_s: float | None = 7 * 86_400.0
+    max_body: int = 131_072
+    in_flight_max: int = 10_000
+    rate: float | None = None
+    group: Callable[[str], str] | None = None
+    group_rates: Mapping[str, float] = {}
+    keep_s: float = 7 * 86_400.0
+
+    def __post_init__(self) -> None:
+        if not (self.name.replace("-", "_").isidentifier() and len(self.name) <= NAME_MAX):
+            raise ConfigError(
+                f"outbox name {self.name!r:.60} must be letters, digits, '_' and '-', at most {NAME_MAX},"
+                " and begin with a letter"
+            )
+        patience = self.patience
+        least = {
+            "shards": (self.shards, 1),
+            "lanes": (self.lanes, 1),
+            "max_body": (self.max_body, 1),
+            "in_flight_max": (self.in_flight_max, 1),
+            "max_tries": (patience.max_tries, 1),
+        }
+        for setting, (value, smallest) in least.items():
+            if value < smallest:
+                raise ConfigError(f"outbox {self.name!r}: {setting} must be at least {smallest}, not {value}")
+        above = {
+            "expires_in_s": self.expires_in_s,
+            "rate": self.rate,
+            "keep_s": self.keep_s,
+            "retry_s": patience.retry_s,
+            "probe_s": patience.probe_s,
+            **{f"group_rates[{group!r}]": rate for group, rate in self.group_rates.items()},
+        }
+        for setting, given in above.items():
+            if given is not None and not given > 0:
+                raise ConfigError(f"outbox {self.name!r}: {setting} must be above 0, not {given}")
+        if patience.retry_max_s < patience.retry_s:
+            raise ConfigError(
+                f"outbox {self.name!r}: retry_max_s is {patience.retry_max_s}; make it retry_s"
+                f" ({patience.retry_s}) or more"
+            )
+        if self.group_rates and self.group is None:
+            raise ConfigError(
+                f"outbox {self.name!r}: group_rates needs group=, a function that tells a device's group"
+            )
+
+    @property
+    def label(self) -> str:
+        """What coordinators and nodes call it."""
+        return f"outbox:{self.name}"
+
+    def key(self, shard: int) -> str:
+        """What a shard is claimed as."""
+        return f"{self.label}/{shard}"
+
+    def identity(self, shard: int) -> str:
+        """A shard's client id at the broker: one owner cuts off the one before."""
+        return f"holdfast-{self.name}-{shard}"

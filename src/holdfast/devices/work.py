@@ -1,0 +1,98 @@
+"""Devices as work of a node: its share of an outbox's shards, served by one dispatcher."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from holdfast.devices.dispatcher import Connect, Dispatcher
+from holdfast.devices.outbox import Outbox
+from holdfast.devices.shards import Shards
+from holdfast.devices.source import fill
+from holdfast.errors import HoldfastError
+from holdfast.ports.coordinator import Claim, Load
+from holdfast.ports.outbox import OutboxStore
+from holdfast.protocol.peer import Reply, Request
+from holdfast.runtime.node import Host
+
+EXPIRE_BATCH = 500
+EXPIRE_PAUSE_S = 0.05
+"""Between batches of a clean-up, so that it never keeps the dispatcher from the database for long."""
+
+ROOM = 1_000_000
+"""Of streams: devices take none of it."""
+
+
+class DeviceWork:
+    """The devices of one outbox on one node. ``connect`` makes the devices of a shard."""
+
+    def __init__(self, host: Host, outbox: Outbox, store: OutboxStore, connect: Connect) -> None:
+        self._host = host
+        self._outbox = outbox
+        self._store = store
+        self._filling: list[asyncio.Task[Any]] = []
+        self.shards = Shards(host, outbox.spec, store)
+        self.dispatcher = self.shards.dispatcher = Dispatcher(
+            outbox,
+            store,
+            connect,
+            host.clock,
+            host.tasks,
+            host.log,
+            alive=lambda: host.membership.alive,
+            on_lost=self.shards.lost,
+        )
+        self.dispatcher.on_first_shard = self._fill
+
+    async def prepare(self) -> None:
+        await self._store.prepare(self._outbox.spec.name, self._outbox.spec.shards)
+
+    def begin(self, address: str) -> None:
+        self._host.tasks.spawn(self.dispatcher.run())
+        self._host.tasks.spawn(self.shards.run())
+
+    def _fill(self, epoch: int) -> None:
+        """This node owns shard 0 now, and so fetches what sources have."""
+        for task in self._filling:
+            task.cancel()
+        host = self._host
+        fills = [
+            host.tasks.spawn(fill(self._outbox, source, self._store, host.clock, host.log, epoch))
+            for source in self._outbox.sources
+        ]
+        self._filling = [task for task in fills if task is not None]
+
+    async def drain(self) -> None:
+        for task in self._filling:
+            task.cancel()
+        await self.shards.release_all()
+
+    async def close(self) -> None:
+        await self._store.close()
+
+    async def handle(self, request: Request) -> Reply | None:
+        return None
+
+    def load(self) -> Load:
+        return Load(room=ROOM, draining=self._host.draining, serves=(self._outbox.spec.label,))
+
+    def left(self, member: str) -> None:
+        self.shards.look()
+
+    def vanished(self) -> None:
+        self.shards.vanished()
+
+    def claim_changed(self, claim: Claim) -> None:
+        self.shards.claim_changed(claim)
+
+    def missed(self) -> None:
+        self.shards.look()
+
+    async def maintain(self) -> None:
+        """Drop commands that closed long enough ago, a few at a time."""
+        before = self._host.clock.wall() - self._outbox.spec.keep_s
+        try:
+            while await self._store.expire(self._outbox.spec.name, before, EXPIRE_BATCH):
+                await self._host.clock.sleep(EXPIRE_PAUSE_S)
+        except HoldfastError as error:
+            self._host.log.warning("could not clean up", outbox=self._outbox.spec.name, error=str(error))
