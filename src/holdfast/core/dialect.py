@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from typing import Protocol
 
 import msgspec
 
 from holdfast.errors import InvalidMessage
+
+_ID = re.compile(r"[!-~]{1,128}")
+
+
+def check_id(id: str) -> str:  # noqa: A002 (the word of the port)
+    """``id`` itself. Raises InvalidMessage if it can't be a command's: 1 to 128 characters of printable ASCII
+    without blanks."""
+    if not _ID.fullmatch(id):
+        raise InvalidMessage(f"a command's id has 1 to 128 printable ASCII characters, not {id!r:.200}", "id")
+    return id
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -20,7 +31,7 @@ class Reading(msgspec.Struct, frozen=True):
 class Dialect(Protocol):
     """Writes ids into commands and reads them from answers."""
 
-    def write(self, payload: bytes, id: str) -> bytes:  # noqa: A002 (the word of the port)
+    def write(self, payload: bytes, id: str) -> bytes:  # noqa: A002
         """``payload`` with ``id`` in it. Raises InvalidMessage for a payload that has no place for one."""
 
     def read(self, payload: bytes) -> Reading:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from holdfast.adapters.memory.terminal import Conduct, Saying, Terminal
-from holdfast.core.dialect import JsonDialect
+from holdfast.core.dialect import JsonDialect, check_id
 from holdfast.core.topics import check_device
 from holdfast.errors import InvalidMessage, TooLarge, Unavailable
 from holdfast.ports.clock import Clock
@@ -179,8 +179,7 @@ class MemoryDevices(Devices):
 
     def publish(self, command: Command) -> None:
         check_device(command.device)
-        if not (command.id.isascii() and command.id.isprintable() and 0 < len(command.id) <= 128):
-            raise InvalidMessage(f"a command's id is printable ASCII, not {command.id!r:.200}", "id")
+        check_id(command.id)
         if not self._up:
             raise Unavailable("not connected to the broker")
         payload = DIALECT.write(command.payload, command.id)

@@ -11,7 +11,7 @@ import structlog
 
 from holdfast.adapters.mqtt.address import MqttAddress
 from holdfast.adapters.mqtt.link import NOBODY, REFUSED, Extras, Link
-from holdfast.core.dialect import Dialect, JsonDialect
+from holdfast.core.dialect import Dialect, JsonDialect, Reading, check_id
 from holdfast.core.once import Once
 from holdfast.core.topics import Topics
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge, Unavailable
@@ -31,7 +31,6 @@ from holdfast.ports.device import (
 EVENTS_MAX = 50_000
 """Events that wait to be fetched; then nothing more is read from the broker."""
 IDENTITY = re.compile(r"[A-Za-z0-9_.\-]{1,100}")
-COMMAND_ID = re.compile(r"[!-~]{1,128}")
 PACKET_SPARE = 512
 """Of a broker's largest packet, what a command's topic and properties may need."""
 
@@ -67,7 +66,8 @@ class MqttDevices:
                 f"the identity {identity!r:.100} must be 1 to 100 letters, digits, '_', '.' or '-'"
             )
         self.max_payload = address.max_payload
-        self.correlates = self.tells_nobody = address.version == "5"
+        self.correlates = address.version == "5"
+        self.tells_nobody = self.correlates and address.qos == 1
         self._address = address
         self._identity = identity
         self._topics = topics
@@ -110,10 +110,7 @@ class MqttDevices:
 
     def publish(self, command: Command) -> None:
         topic = self._topics.command_to(command.device)
-        if not COMMAND_ID.fullmatch(command.id):
-            raise InvalidMessage(
-                f"a command's id is printable ASCII, but this one is {command.id!r:.200}", "id"
-            )
+        check_id(command.id)
         if not self._up:
             reason = self._told.reason if isinstance(self._told, Disconnected) else "connecting"
             raise Unavailable(f"not connected to {self._address}: {reason}")
@@ -202,23 +199,26 @@ class MqttDevices:
                 self._tell(Seen(device))
             return
         try:
-            reading = self._dialect.read(payload)
+            reading = self._read(payload, correlation)
+            check_id(reading.id)
         except InvalidMessage as error:
-            if correlation is None:
-                self._odd(device, str(error))
-                return
-            reading = None
-        answered = reading.id if reading is not None else ""
-        if correlation is not None:
-            answered = correlation.decode("ascii", "replace")
-        if not COMMAND_ID.fullmatch(answered):
-            self._odd(device, "it names no command")
-            return
-        self._tell(Answer(device, answered, payload, ok=reading is None or reading.ok))
+            self._odd(device, str(error))
+        else:
+            self._tell(Answer(device, reading.id, payload, reading.ok))
+
+    def _read(self, payload: bytes, correlation: bytes | None) -> Reading:
+        """What is beside the payload goes before what is in it, which then may be anything."""
+        if correlation is None:
+            return self._dialect.read(payload)
+        beside = correlation.decode("ascii", "replace")
+        try:
+            return Reading(beside, self._dialect.read(payload).ok)
+        except InvalidMessage:
+            return Reading(beside)
 
     def _odd(self, device: str, reason: str) -> None:
         """An answer that can't be understood is still a sign of life."""
-        if self._once.first((device, reason)):
+        if self._once.first(device):
             log.warning("odd_answer", device=device, reason=reason)
         if device not in self._seen:
             self._seen.add(device)

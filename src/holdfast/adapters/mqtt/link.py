@@ -125,6 +125,9 @@ class Link:
         self._backoff = backoff
         self._tls = tls_context(address)
         self._window = address.window
+        self._welcome = False
+        self._asked: set[int | None] = set()
+        """Subscriptions that the broker hasn't answered yet."""
         self._sent: dict[int, object] = {}
         self._waiting: deque[tuple[str, bytes, Extras | None, object]] = deque()
         self._filters: dict[str, None] = {}
@@ -152,7 +155,7 @@ class Link:
         """Subscribe, now and in every later connection."""
         new = [topic for topic in filters if topic not in self._filters]
         self._filters.update(dict.fromkeys(new))
-        if self.connected:
+        if self._welcome:
             self._subscribe(new)
 
     def publish(self, topic: str, payload: bytes, extras: Extras | None, token: object) -> None:
@@ -186,7 +189,7 @@ class Link:
                 if await self._connect():
                     await self._until_down()
                     await self._clock.wait(self._wire.closed, CONNECT_TIMEOUT_S)
-                    self._settle()
+                    self._account()
                     failures = 0 if self._clock.monotonic() - since > STABLE_S else failures
             self._owner.down(self._reason, taken=self._taken)
             if self._taken:
@@ -253,7 +256,7 @@ class Link:
         self._client.disconnect()
         self._client.loop_write()
 
-    def _settle(self) -> None:
+    def _account(self) -> None:
         """Tell what became of all that is under way, and forget it."""
         self._client.drop_out_messages()
         sent, waiting = list(self._sent.values()), [token for *_, token in self._waiting]
@@ -313,13 +316,20 @@ class Link:
         self.shares = self._address.version == "5" and (
             getattr(properties, "SharedSubscriptionAvailable", 1) == 1
         )
-        self.connected = True
+        self._welcome = True
+        self._asked.clear()
         self._subscribe(list(self._filters))
         if self._status:
             client.publish(self._status, b"online", min(self._address.qos, 1), retain=True)
         self._wire.hold(held=self._held)
-        self._changed.set()
-        self._owner.up()
+        self._settle()
+
+    def _settle(self) -> None:
+        """Commands may go once all is subscribed, so that no answer is missed."""
+        if not (self._asked or self.connected):
+            self.connected = True
+            self._changed.set()
+            self._owner.up()
 
     def _on_disconnect(
         self, client: Client, userdata: object, flags: DisconnectFlags, code: ReasonCode, properties: object
@@ -329,7 +339,7 @@ class Link:
             self._reason = f"{self._address} ended the connection: {code}"
         elif not self._reason:
             self._reason = f"the connection to {self._address} is gone"
-        self.connected = False
+        self.connected = self._welcome = False
         self._changed.set()
 
     def _on_publish(
@@ -351,6 +361,8 @@ class Link:
                 count=len(refused),
                 hint="let this user read the topics of answers and heartbeats",
             )
+        self._asked.discard(mid)
+        self._settle()
 
     def _on_message(self, client: Client, userdata: object, message: MQTTMessage) -> None:
         try:
@@ -407,4 +419,5 @@ class Link:
     def _subscribe(self, filters: list[str]) -> None:
         qos: int = self._address.qos
         for first in range(0, len(filters), FILTERS_PER_SUBSCRIBE):
-            self._client.subscribe([(topic, qos) for topic in filters[first : first + FILTERS_PER_SUBSCRIBE]])
+            part = filters[first : first + FILTERS_PER_SUBSCRIBE]
+            self._asked.add(self._client.subscribe([(topic, qos) for topic in part])[1])

@@ -17,6 +17,7 @@ suite                  fixture            and, where two processes may share the
 QueueConformance       ``queue``          ``other_queue``: another client of the same queue
 CoordinatorConformance ``coordinator``    ``other_coordinator``
 StateConformance       ``state``          ``other_state``
+DeviceConformance      ``bench``          a ``DeviceBench``: the other side, where devices are
 ObjectsConformance     ``objects``
 OutboxConformance      ``store``          ``other_store``; ``begin``, which begins a business's transaction
 PeerConformance        ``make_peer``      an async callable that returns a new Peer each time
@@ -41,6 +42,7 @@ import pytest
 
 PORTS = (
     "coordinator",
+    "device",
     "objects",
     "oracle",
     "outbox",
@@ -56,6 +58,7 @@ PORTS = (
 pytest.register_assert_rewrite(*(f"{__name__}.{port}" for port in PORTS))  # before they are imported
 
 from holdfast.testing.conformance.coordinator import CoordinatorConformance  # noqa: E402
+from holdfast.testing.conformance.device import DeviceConformance  # noqa: E402
 from holdfast.testing.conformance.objects import ObjectsConformance  # noqa: E402
 from holdfast.testing.conformance.outbox import OutboxConformance  # noqa: E402
 from holdfast.testing.conformance.peer import PeerConformance  # noqa: E402
@@ -68,6 +71,7 @@ from holdfast.testing.conformance.tasks import TasksConformance  # noqa: E402
 
 __all__ = [
     "CoordinatorConformance",
+    "DeviceConformance",
     "ObjectsConformance",
     "OutboxConformance",
     "PeerConformance",

@@ -1,0 +1,43 @@
+"""What goes over the wire."""
+
+import asyncio
+import socket
+
+import pytest
+import uvloop
+from hypothesis import given
+from hypothesis import strategies as st
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+from holdfast.adapters.mqtt.link import Extras
+from holdfast.adapters.mqtt.wire import Wire
+from holdfast.testing.servers import MosquittoServer
+
+
+@given(st.binary(max_size=128), st.text("aB/é", max_size=300), st.floats(0, 1e12))
+def test_properties_are_as_the_library_reads_them(correlation: bytes, topic: str, expires_s: float) -> None:
+    packed = Extras(correlation=correlation, response_topic=topic.encode(), expires_s=expires_s).pack()
+    read = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
+    _, size = read.unpack(packed + b"payload")  # type: ignore[no-untyped-call]
+    assert size == len(packed)
+    assert vars(read)["CorrelationData"] == correlation
+    assert vars(read)["ResponseTopic"] == topic
+    assert hasattr(read, "MessageExpiryInterval") == (expires_s > 0)
+
+
+@pytest.mark.parametrize(
+    "factory", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"]
+)
+def test_small_packets_do_not_wait(kept_mosquitto: MosquittoServer, factory: type) -> None:
+    async def connect() -> int:
+        wire = Wire(lambda: None, lambda: None)
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.create_connection(lambda: wire, "127.0.0.1", kept_mosquitto.port)
+        nodelay = transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        wire.close()
+        await wire.closed.wait()
+        return int(nodelay)
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        assert runner.run(connect())
