@@ -1,0 +1,316 @@
+"""A node's share of its app's global maximum of concurrent tasks, kept in the registry."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from holdfast.core import permits as rules
+from holdfast.core.lease import Lease
+from holdfast.core.permits import DRIFT, Permits, Share, Witness
+from holdfast.core.retry import Backoff
+from holdfast.errors import HoldfastError, InvalidMessage, OutcomeUnknown, Unavailable
+from holdfast.ports.clock import Clock
+from holdfast.ports.registry import Document, Registry
+from holdfast.runtime.service import Tasks
+
+UNLIMITED = 2**31
+"""What is granted where nothing limits."""
+
+LEASE_S = 30.0
+"""How long a grant counts after its last renewal: what a node had that died is free so much later."""
+
+RENEWALS = 3
+"""In a lease."""
+
+LOOK_S = 0.25
+"""How often, at most, a node looks at the limits, and at what the others want."""
+
+WATCH_S = 20.0
+"""How long one call waits for a change of the limits."""
+
+CONFLICTS_MAX = 20
+"""How often a write is made again upon what somebody else wrote."""
+
+_decode = msgspec.json.Decoder(Permits)
+
+
+class _Sent(NamedTuple):
+    """A write whose answer isn't known yet."""
+
+    beat: int
+    sent_at: float
+    granted: int
+
+
+class PermitKeeper:
+    """How many tasks of an app may run on this node.
+
+    While there is no global maximum nothing is written, and the limits are only watched. Else the node's
+    grant is renewed while it wants or runs anything; a grant that can't be renewed stands until its lease is
+    over. New limits are in force on a node once it has seen them, a moment later.
+
+    Args:
+        member: what names this node's grant; asked once, at the start. It must never be another's.
+        holds: how many tasks run here now.
+        on_change: told of every change of ``granted``. Where that gets less, nothing may begin above it from
+            the return on: only then do others learn that they may have the rest.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        app: str,
+        clock: Clock,
+        tasks: Tasks,
+        log: Any,
+        *,
+        member: Callable[[], str],
+        holds: Callable[[], int],
+        on_change: Callable[[], None] = lambda: None,
+        lease_s: float = LEASE_S,
+        look_s: float = LOOK_S,
+    ) -> None:
+        self._registry = registry
+        self._name = document_name(app)
+        self._clock = clock
+        self._tasks = tasks
+        self._log = log
+        self._new_member = member
+        self._holds = holds
+        self._on_change = on_change
+        self._lease_s = lease_s
+        self._look_s = look_s
+        self._backoff = Backoff(look_s, lease_s / RENEWALS)
+        self._lease = Lease(lease_s, -math.inf, DRIFT)
+        self._witness = Witness()
+        self._woken = asyncio.Event()
+        self._member = ""
+        self._wants = 0
+        self._known = False
+        self._left = False
+        self._version = 0
+        self._permits = Permits()
+        self._granted = 0
+        self._told = 0
+        self._beat = 0
+        self._sent: _Sent | None = None
+
+    @property
+    def granted(self) -> int:
+        """How many tasks may run here at once. More may still run after it has become less."""
+        if not self._known or self._left:
+            return 0
+        if not self._permits.maximum:
+            return self._permits.per_node or UNLIMITED
+        return self._granted if self._lease.holds(self._clock.monotonic()) else 0
+
+    @property
+    def limits(self) -> Permits:
+        """The app's limits and who has what of them, as they were seen last."""
+        return self._permits
+
+    def start(self) -> None:
+        """Watch the limits, and ask for what is wanted."""
+        self._member = self._new_member()
+        self._tasks.spawn(self._keep())
+        self._tasks.spawn(self._watch())
+
+    def want(self, number: int) -> None:
+        """So many tasks could run here at once, those included that do."""
+        self._wants = number
+        if self._permits.maximum:
+            self._woken.set()
+
+    async def leave(self) -> None:
+        """Give everything back at once: nothing runs here any more."""
+        self._left = True
+        try:
+            await change(
+                self._registry, self._name, self._clock, lambda permits: rules.leave(permits, self._member)
+            )
+        except HoldfastError as error:
+            self._log.warning("could not give permits back; they lapse by themselves", error=str(error))
+
+    # --- the loops
+
+    async def _keep(self) -> None:
+        """Have what is wanted, renewed in time."""
+        failures = 0
+        while not self._left:
+            self._woken.clear()
+            try:
+                await self._renew()
+                failures = 0
+                pause_s = self._pause_s()
+            except HoldfastError as error:
+                failures += 1
+                self._log.warning("could not renew permits", error=str(error))
+                pause_s = self._backoff.delay_s(failures, self._clock.random())
+            self._tell()
+            await self._clock.sleep(pause_s)
+            if not failures:
+                await self._clock.wait(self._woken, self._rest_s())
+            self._tell()
+
+    async def _watch(self) -> None:
+        """See what others write."""
+        failures = 0
+        while not self._left:
+            try:
+                version = self._version
+                self._see(await self._registry.changed(self._name, version, WATCH_S if self._known else 0.0))
+                failures = 0
+                pause_s = self._pause_s()
+                if self._version != version:
+                    self._woken.set()
+            except HoldfastError as error:
+                failures += 1
+                self._log.warning("could not read limits", error=str(error))
+                pause_s = self._backoff.delay_s(failures, self._clock.random())
+            self._tell()
+            await self._clock.sleep(pause_s)
+
+    def _pause_s(self) -> float:
+        return self._look_s * (0.5 + self._clock.random())
+
+    def _rest_s(self) -> float | None:
+        """Until something must be done: a renewal, or notice that there was none."""
+        if not self._permits.maximum or self._member not in self._permits.grants:
+            return None
+        now = self._clock.monotonic()
+        due = [at for at in (self._renewal_at(), self._lease.deadline) if at > now]
+        return min(due) - now if due else self._lease_s / RENEWALS
+
+    def _renewal_at(self) -> float:
+        return self._lease.sent_at + self._lease_s / RENEWALS
+
+    # --- one look
+
+    async def _renew(self) -> None:
+        """Write what this node's grant should be, unless it is so already, or near enough."""
+        if not self._known:
+            self._see(await self._registry.get(self._name))
+        for _ in range(CONFLICTS_MAX):
+            if self._left or not self._permits.maximum:
+                return
+            share = rules.share(
+                self._permits,
+                self._member,
+                self._asked(),
+                self._holds(),
+                lapsed=self._witness.lapsed(self._clock.monotonic()),
+                beat=self._beat + 1,
+                lease_s=self._lease_s,
+            )
+            if not self._is_worth_it(share):
+                self._granted = share.granted
+                return
+            if await self._write(share):
+                return
+            await self._clock.sleep(self._pause_s() / 4)
+        raise Unavailable(f"{self._name}: {CONFLICTS_MAX} others wrote first")
+
+    def _asked(self) -> int:
+        """What to ask for: between renewals what is had is kept, unless others want it."""
+        own = self._permits.grants.get(self._member)
+        if own is None or self._is_due() or rules.others_starve(self._permits, self._member):
+            return self._wants
+        return max(self._wants, own.count)
+
+    def _is_due(self) -> bool:
+        return self._clock.monotonic() >= self._renewal_at()
+
+    def _is_worth_it(self, share: Share) -> bool:
+        own, new = self._permits.grants.get(self._member), share.permits.grants.get(self._member)
+        if self._sent is not None:
+            return True  # only another write tells what became of that one
+        if own is None or new is None:
+            return own is not new
+        return self._is_due() or new.count != own.count or new.wants > max(own.wants, new.count)
+
+    async def _write(self, share: Share) -> bool:
+        """Replace the document seen last; False if another stands, which is then the one seen last."""
+        if share.granted < self._granted:
+            self._granted = share.granted
+            self._tell()
+        self._beat += 1
+        sent = self._sent = _Sent(self._beat, self._clock.monotonic(), share.granted)
+        try:
+            written = await self._registry.put(self._name, msgspec.json.encode(share.permits), self._version)
+        except OutcomeUnknown:
+            written = None
+        except HoldfastError:
+            if self._sent is sent:
+                self._sent = None  # nothing happened
+            raise
+        else:
+            if written is None and self._sent is sent:
+                self._sent = None
+        self._see(written or await self._registry.get(self._name))
+        return written is not None or self._lease.sent_at == sent.sent_at
+
+    def _see(self, document: Document | None) -> None:
+        """Take a document for the one that stands, unless a newer one is known."""
+        version = document.version if document else 0
+        if self._known and (version == self._version or 0 < version < self._version):
+            return
+        permits = read(document)
+        self._known, self._version, self._permits = True, version, permits
+        self._witness.see(permits, self._clock.monotonic())
+        sent, self._sent = self._sent, None  # if it isn't in this version, it comes too late for any
+        own = permits.grants.get(self._member)
+        if sent is not None and own is not None and own.beat == sent.beat:
+            self._granted = sent.granted
+            self._lease = self._lease.renewed(sent.sent_at)
+
+    def _tell(self) -> None:
+        granted = self.granted
+        if granted != self._told:
+            self._told = granted
+            self._on_change()
+
+
+def document_name(app: str) -> str:
+    """Where an app's limits are in the registry."""
+    return f"limits/{app}"
+
+
+def read(document: Document | None) -> Permits:
+    """The limits in a document; without one there are none. Raises InvalidMessage if it holds something
+    else."""
+    if document is None:
+        return Permits()
+    try:
+        return _decode.decode(document.body)
+    except msgspec.DecodeError as error:
+        raise InvalidMessage(
+            f"the document {document.name} in the registry holds no limits ({error}); `holdfast limits set`"
+            " writes them anew"
+        ) from error
+
+
+async def change(registry: Registry, name: str, clock: Clock, how: Callable[[Permits], Permits]) -> Permits:
+    """Change the limits in the document ``name``, upon whatever others write meanwhile; returns them. ``how``
+    may be called, and take effect, more than once. Raises what the registry does."""
+    for _ in range(CONFLICTS_MAX):
+        document = await registry.get(name)
+        try:
+            before = read(document)
+        except InvalidMessage:
+            before = Permits()
+        after = how(before)
+        if after == before:
+            return before
+        try:
+            version = document.version if document else 0
+            if await registry.put(name, msgspec.json.encode(after), version) is not None:
+                return after
+        except OutcomeUnknown:
+            pass  # looked at anew: it may be done
+        await clock.sleep(LOOK_S * clock.random())
+    raise Unavailable(f"{name}: {CONFLICTS_MAX} others wrote first")

@@ -1,0 +1,345 @@
+"""A node's share of the maximum, in virtual time and in any weather."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.adapters.memory.registry import MemoryRegistry
+from holdfast.core import permits as rules
+from holdfast.core.permits import Permits
+from holdfast.errors import OutcomeUnknown, Unavailable
+from holdfast.ports.registry import Document
+from holdfast.runtime.service import Tasks
+from holdfast.tasks.permits import LEASE_S, UNLIMITED, PermitKeeper, change, document_name
+from holdfast.testing.simulator.faults import Faulty, Line, Weather
+from holdfast.testing.simulator.loop import SimClock, run
+
+PATIENCE_S = 300.0
+FAIR = Weather()
+
+
+class Town:
+    """A registry, and what stands in it of one app."""
+
+    def __init__(self, seed: int = 0, maximum: int = 0, per_node: int = 0) -> None:
+        self.random = Random(seed)
+        self.clock = SimClock(Random(seed), "world")
+        self.registry = MemoryRegistry(self.clock)
+        self.nodes: list[Node] = []
+        self.limits = maximum, per_node
+
+    async def set(self, maximum: int | None = None, per_node: int | None = None) -> None:
+        await change(
+            self.registry,
+            document_name("app"),
+            self.clock,
+            lambda permits: rules.limit(permits, maximum, per_node),
+        )
+
+    async def permits(self) -> Permits:
+        document = await self.registry.get(document_name("app"))
+        return msgspec.json.decode(document.body, type=Permits) if document else Permits()
+
+    async def node(self, weather: Weather = FAIR, rate: float = 1.0) -> "Node":
+        if not self.nodes and any(self.limits):
+            await self.set(*self.limits)
+        node = Node(self, len(self.nodes), weather, rate)
+        self.nodes.append(node)
+        node.keeper.start()
+        return node
+
+    @property
+    def running(self) -> int:
+        return sum(node.running for node in self.nodes)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while not condition():
+                await self.clock.sleep(0.05)
+
+
+class Quiet:
+    """A log that nobody reads."""
+
+    def warning(self, event: str, **fields: Any) -> None:
+        pass
+
+
+class Node:
+    """A keeper behind a line of its own, and as many tasks as are running."""
+
+    def __init__(self, town: Town, number: int, weather: Weather, rate: float) -> None:
+        self.clock = SimClock(Random(number), f"n{number}", rate=rate, offset_s=number * 1e5)
+        self.line = Line(self.clock.gate, Random(number), weather, Counter(), lambda: None)
+        self.crashes: list[BaseException] = []
+        self.tasks = Tasks(self.crashes.append)
+        self.running = 0
+        self.told: list[int] = []
+        self.keeper = PermitKeeper(
+            Faulty(town.registry, "registry", self.line),
+            "app",
+            self.clock,
+            self.tasks,
+            Quiet(),
+            member=lambda: f"member-{number}",
+            holds=lambda: self.running,
+            on_change=lambda: self.told.append(self.keeper.granted),
+        )
+
+    @property
+    def granted(self) -> int:
+        return self.keeper.granted
+
+    async def crash(self) -> None:
+        """End at once, with all that runs here."""
+        self.running = 0
+        await self.tasks.close()
+
+
+def in_town(story: Callable[[Town], Coroutine[Any, Any, None]], **settings: int) -> None:
+    """Play a story in virtual time."""
+
+    async def play() -> None:
+        town = Town(**settings)
+        await story(town)
+        for node in town.nodes:
+            await node.tasks.close()
+            assert node.crashes == []
+
+    run(play())
+
+
+def test_without_a_limit_nothing_is_written() -> None:
+    async def story(town: Town) -> None:
+        node = await town.node()
+        assert node.granted == 0
+        node.keeper.want(5)
+        await town.until(lambda: node.granted > 0)
+        assert node.granted == UNLIMITED
+        await town.clock.sleep(100)
+        assert await town.registry.list("") == []
+        assert node.line.calls < 20
+        await town.set(per_node=3)
+        await town.until(lambda: node.granted == 3)
+        assert node.told == [UNLIMITED, 3]
+
+    in_town(story)
+
+
+def test_one_node_gets_what_it_wants_and_gives_it_back() -> None:
+    async def story(town: Town) -> None:
+        node = await town.node()
+        node.keeper.want(4)
+        await town.until(lambda: node.granted == 4)
+        node.keeper.want(40)
+        await town.until(lambda: node.granted == 10)
+        node.keeper.want(0)
+        await town.until(lambda: node.granted == 0)
+        assert (await town.permits()).grants == {}
+        node.keeper.want(2)
+        await town.until(lambda: node.granted == 2)
+        await node.keeper.leave()
+        assert node.granted == 0
+        assert (await town.permits()).grants == {}
+
+    in_town(story, maximum=10)
+
+
+def test_a_grant_stands_for_hours_at_few_writes() -> None:
+    async def story(town: Town) -> None:
+        node = await town.node()
+        node.keeper.want(4)
+        await town.until(lambda: node.granted == 4)
+        calls = node.line.calls
+        for _ in range(36):
+            await town.clock.sleep(100)
+            assert node.granted == 4
+        assert node.line.calls - calls < 3 * 3600 / 10
+        assert node.told == [4]
+
+    in_town(story, maximum=10)
+
+
+def test_nodes_share_and_who_has_too_much_shrinks_as_its_tasks_end() -> None:
+    async def story(town: Town) -> None:
+        first, second = await town.node(), await town.node()
+        first.keeper.want(50)
+        await town.until(lambda: first.granted == 10)
+        first.running = 10
+        second.keeper.want(50)
+        await town.until(lambda: first.granted == 5)
+        assert second.granted == 0
+        first.running = 7
+        first.keeper.want(50)
+        await town.until(lambda: second.granted == 3)
+        first.running = 5
+        first.keeper.want(50)
+        await town.until(lambda: second.granted == 5)
+        await first.keeper.leave()
+        await town.until(lambda: second.granted == 10)
+
+    in_town(story, maximum=10)
+
+
+def test_what_a_dead_node_had_is_free_after_its_lease() -> None:
+    async def story(town: Town) -> None:
+        first, second = await town.node(), await town.node()
+        first.keeper.want(50)
+        await town.until(lambda: first.granted == 10)
+        await first.crash()
+        crashed_at = town.clock.monotonic()
+        second.keeper.want(50)
+        await town.until(lambda: second.granted == 10)
+        assert LEASE_S / 2 < town.clock.monotonic() - crashed_at < 2 * LEASE_S
+
+    in_town(story, maximum=10)
+
+
+def test_cut_off_a_node_keeps_its_grant_until_the_lease_is_over() -> None:
+    async def story(town: Town) -> None:
+        node, other = await town.node(), await town.node()
+        node.keeper.want(50)
+        await town.until(lambda: node.granted == 10)
+        node.line.cut["registry"] = None
+        cut_at = town.clock.monotonic()
+        other.keeper.want(50)
+        await town.until(lambda: node.granted == 0)
+        assert town.clock.monotonic() - cut_at > LEASE_S / 2
+        await town.until(lambda: other.granted > 0)
+        await town.until(lambda: node.told[-1] == 0)
+        node.line.cut.clear()
+        await town.until(lambda: node.granted == other.granted == 5)
+
+    in_town(story, maximum=10)
+
+
+def test_limits_may_change_while_tasks_run() -> None:
+    async def story(town: Town) -> None:
+        nodes = [await town.node() for _ in range(3)]
+        for node in nodes:
+            node.keeper.want(50)
+        await town.until(lambda: sorted(node.granted for node in nodes) == [4, 4, 4])
+        await town.set(maximum=6)
+        await town.until(lambda: all(node.granted == 2 for node in nodes))
+        await town.set(maximum=60, per_node=8)
+        await town.until(lambda: all(node.granted == 8 for node in nodes))
+        await town.set(maximum=0)
+        await town.until(lambda: all(node.granted == 8 for node in nodes))
+        await town.set(per_node=0)
+        await town.until(lambda: all(node.granted == UNLIMITED for node in nodes))
+
+    in_town(story, maximum=12)
+
+
+def test_with_one_permit_all_get_their_turn() -> None:
+    async def story(town: Town) -> None:
+        nodes = [await town.node() for _ in range(3)]
+        served: Counter[int] = Counter()
+        for node in nodes:
+            node.keeper.want(5)
+        for _ in range(9):
+            await town.until(lambda: any(node.granted for node in nodes))
+            [turn] = [i for i, node in enumerate(nodes) if node.granted]
+            served[turn] += 1
+            nodes[turn].running = 1
+            await town.until(lambda turn=turn: nodes[turn].granted == 0)  # type: ignore[misc]
+            nodes[turn].running = 0
+            nodes[turn].keeper.want(5)
+        assert min(served[i] for i in range(3)) >= 2
+
+    in_town(story, maximum=1)
+
+
+def test_limits_that_nobody_understands_leave_all_as_it_was() -> None:
+    async def story(town: Town) -> None:
+        node = await town.node()
+        await town.until(lambda: node.granted == UNLIMITED)
+        await town.registry.put(document_name("app"), b"junk", 0)
+        await town.clock.sleep(5)
+        assert node.granted == UNLIMITED
+        await town.set(maximum=3)
+        node.keeper.want(9)
+        await town.until(lambda: node.granted == 3)
+
+    in_town(story)
+
+
+class Forgetful(MemoryRegistry):
+    """Loses the answers of writes, some of which it has done."""
+
+    fates: list[str]
+
+    async def put(self, name: str, body: bytes, expect: int) -> Document | None:
+        fate = self.fates.pop(0) if self.fates else "fine"
+        if fate == "refused":
+            raise Unavailable("busy")
+        done = None if fate == "late" else await super().put(name, body, expect)
+        if fate != "fine":
+            raise OutcomeUnknown("no answer")
+        return done
+
+
+@pytest.mark.parametrize("fates", [["done"], ["late"], ["late", "done"], ["refused", "late"]])
+def test_lost_answers(fates: list[str]) -> None:
+    async def story(town: Town) -> None:
+        town.registry = Forgetful(town.clock)
+        town.registry.fates = []
+        await town.set(maximum=10)
+        town.registry.fates = list(fates)
+        node = await town.node()
+        node.keeper.want(6)
+        await town.until(lambda: node.granted == 6)
+        assert not town.registry.fates
+        assert (await town.permits()).grants["member-0"].count == 6
+        town.registry.fates = list(fates)
+        await node.keeper.leave()
+
+    in_town(story)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_never_above_the_maximum_in_bad_weather(seed: int) -> None:
+    """Nodes with drifting clocks begin tasks whenever they may; some crash, some are cut off for long."""
+
+    async def story(town: Town) -> None:
+        random = town.random
+        weather = Weather(0.05, lost=0.05, answer_lost=0.05, late=0.05, late_s=20.0)
+        for _ in range(4):
+            await town.node(weather, rate=random.choice([0.996, 1.0, 1.004]))
+        most, began = 0, Counter[int]()
+        for step in range(3000):
+            await town.clock.sleep(random.uniform(0.0, 0.5))
+            index = random.randrange(4)
+            node = town.nodes[index]
+            if node.granted == 0 and not node.keeper._lease.holds(node.clock.monotonic()):
+                node.running = 0  # what is cut off for so long has lost its deliveries too
+            for other in town.nodes:
+                if not other.keeper._lease.holds(other.clock.monotonic()):
+                    other.running = 0
+            deed = random.random()
+            if deed < 0.4:
+                node.running = max(0, node.running - random.randrange(3))
+            elif node.running < node.granted:
+                node.running += random.randrange(1, node.granted - node.running + 1)
+                began[index] += 1
+                assert town.running <= 10, f"at step {step}"
+            most = max(most, town.running)
+            node.keeper.want(node.running + random.choice([0, 0, 1, 5, 20]))
+            if random.random() < 0.003:
+                node.line.cut["registry"] = None
+            elif random.random() < 0.02:
+                node.line.cut.clear()
+            if random.random() < 0.002:
+                await node.crash()
+                again = Node(town, len(town.nodes) + step, weather, 1.0)
+                town.nodes[index] = again
+                again.keeper.start()
+        assert most >= 9
+        assert len(began) == 4
+
+    in_town(story, seed=seed, maximum=10)
