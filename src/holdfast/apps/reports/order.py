@@ -1,7 +1,8 @@
 """What a customer ordered: the typed body of a report's task, as JSON.
 
-All fields have defaults but ``customer``, ``report``, ``tables`` and ``name``. Unknown ones are refused, for a
-misspelt option would go unnoticed until a customer complains. :func:`decode` checks what types can't say, too.
+All fields have defaults but ``customer``, ``report``, ``tables`` and ``name``. Unknown ones are refused: a
+misspelt option would go unnoticed until a customer complains. :func:`decode` checks too what types can't
+say.
 """
 
 from __future__ import annotations
@@ -262,6 +263,10 @@ def _csv_faults(options: Csv) -> Iterator[tuple[str, str]]:
         yield "format.quote", "must differ from the delimiter, and can't be the end of a line, or NUL"
     if options.thousands_separator and options.thousands_separator == options.decimal_separator:
         yield "format.thousands_separator", "must differ from the decimal separator"
+    if options.quoting == "never" and options.delimiter == options.decimal_separator:
+        yield "format.decimal_separator", "is the delimiter too, and nothing is quoted"
+    if options.quoting == "never" and options.delimiter == options.thousands_separator:
+        yield "format.thousands_separator", "is the delimiter too, and nothing is quoted"
     texts = ("null_text", "true_text", "false_text", "nan_text", "infinity_text")
     for name in texts:
         if set(getattr(options, name)) & {options.delimiter, options.quote, "\r", "\n", "\0"}:

@@ -66,6 +66,7 @@ class ReportFile:
         self.rows = 0
         self.bytes = 0
         self.replaced = 0
+        self.ended = False
 
 
 class Report:
@@ -152,6 +153,8 @@ class Report:
             file = ReportFile(number, remote_name(self.order, self._ordered_at, number))
             file.chunks = self._counted(file, self._chunks(file, sources, workers))
             yield file
+            if not file.ended:
+                raise RuntimeError(f"the chunks of {file.name} weren't read to their end")
             if all(rows.peek() is None for rows in sources):
                 return
             number += 1
@@ -250,6 +253,7 @@ class Report:
                 self._bytes_out += len(chunk)
                 yield chunk
                 self._on_progress(self.progress)
+        file.ended = True
 
 
 def _compressed(options: Csv, name: str, chunks: Iterator[bytes], workers: Workers) -> Iterator[bytes]:

@@ -81,6 +81,8 @@ class CsvFormat:
         self._columns = columns
         self._codec = _CODECS.get(options.encoding, options.encoding)
         self._filler = "\ufffd" if options.encoding in _HOLDS_ALL else "?"
+        # Polars writes decimal commas itself, but quotes all numbers, and nulls, if the comma is the delimiter.
+        self._writes_point = not (options.decimal_separator == options.delimiter == ",")
         self._special = "[" + re.escape(options.delimiter + options.quote) + r"\r\n]"
         self._framer = Framer(schema, options.unfit)
         self._cells = [
@@ -127,7 +129,7 @@ class CsvFormat:
                 named = pl.when(value).then(pl.lit(options.true_text)).otherwise(pl.lit(options.false_text))
                 return _Cell(pl.when(value.is_not_null()).then(named))
             case Kind.INTEGER:
-                return _Cell(self._grouped(value))
+                return _Cell(self._grouped(value) if options.thousands_separator else value)
             case Kind.DECIMAL:
                 if column.decimals is not None:
                     value = decimal_text(value, column.decimals)
@@ -160,7 +162,7 @@ class CsvFormat:
     def _grouped(self, number: pl.Expr) -> pl.Expr:
         options = self._options
         if not options.thousands_separator:
-            return number
+            return number if self._writes_point else self._plain(number)
         return spaced_thousands(number, options.thousands_separator, options.decimal_separator)
 
     def _float(self, value: pl.Expr, column: Column) -> _Cell:
@@ -239,7 +241,7 @@ class CsvFormat:
             quote_char=options.quote,
             quote_style=_STYLES[options.quoting],
             null_value=options.null_text,
-            decimal_comma=options.decimal_separator == ",",
+            decimal_comma=options.decimal_separator == "," and self._writes_point,
             batch_size=max(1, rows.height),
         )
         data, lost = self._encode(b"".join(pieces.pieces), rows)

@@ -1,0 +1,111 @@
+"""Orders: what they say, and which are refused by which field."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from holdfast.apps.reports.order import Csv, ReportOrder, Xlsx, decode, encode
+from holdfast.errors import InvalidMessage
+
+MINIMAL: dict[str, Any] = {
+    "customer": "acme",
+    "report": "sales",
+    "tables": [{"sources": ["/data/sales.parquet"]}],
+    "name": "{report}.csv",
+}
+
+
+def order(**changes: Any) -> ReportOrder:
+    return decode(json.dumps(MINIMAL | changes).encode())
+
+
+def test_a_minimal_order_has_the_stated_defaults() -> None:
+    decoded = order()
+    assert decoded.format == Csv()
+    assert decoded.time_zone == "UTC"
+    assert decoded.empty == "header"
+
+
+def test_an_order_survives_the_wire() -> None:
+    full = order(
+        format={"type": "xlsx", "overflow": "files", "rows_per_sheet": 1000},
+        tables=[
+            {
+                "sources": ["s3://bucket/a/", "https://host/b.parquet"],
+                "columns": [{"source": "a", "title": "A", "decimals": 2}],
+                "filter": [{"column": "a", "op": "in", "value": [1, 2]}],
+                "sort": [{"column": "a", "descending": True}],
+                "types": {"a": "decimal(10,2)"},
+                "credentials": "lake",
+            }
+        ],
+        date="2024-03-01",
+        delivery={"destination": "sftp://host/in", "credentials": "acme", "companions": ["ok"]},
+    )
+    assert isinstance(full.format, Xlsx)
+    assert decode(encode(full)) == full
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"tables": []}, "tables"),
+        ({"tables": [{"sources": []}]}, "tables[0].sources"),
+        ({"tables": [{"sources": ["x"], "colums": []}]}, "tables[0]"),
+        ({"tables": [{"sources": ["a\0b"]}]}, "tables[0].sources[0]"),
+        ({"tables": [{"sources": ["x"]}] * 2}, "tables"),
+        ({"tables": [{"sources": ["x"]}] * 2, "format": {"type": "xlsx"}}, "tables[1].name"),
+        ({"tables": [{"sources": ["x"], "name": "a/b"}], "format": {"type": "xlsx"}}, "tables[0].name"),
+        ({"tables": [{"sources": ["x"], "name": "x" * 32}], "format": {"type": "xlsx"}}, "tables[0].name"),
+        (
+            {"tables": [{"sources": ["x"], "filter": [{"column": "a", "op": "=", "value": None}]}]},
+            "tables[0].filter[0].value",
+        ),
+        (
+            {"tables": [{"sources": ["x"], "filter": [{"column": "a", "op": "in", "value": 3}]}]},
+            "tables[0].filter[0].value",
+        ),
+        (
+            {"tables": [{"sources": ["x"], "filter": [{"column": "a", "op": "is null", "value": 3}]}]},
+            "tables[0].filter[0].value",
+        ),
+        (
+            {"tables": [{"sources": ["x"], "filter": [{"column": "a", "op": "like"}]}]},
+            "tables[0].filter[0].op",
+        ),
+        ({"format": {"type": "csv", "delimiter": "ab"}}, "format.delimiter"),
+        ({"format": {"type": "csv", "delimiter": "\n"}}, "format.delimiter"),
+        ({"format": {"type": "csv", "quote": ","}}, "format.quote"),
+        ({"format": {"type": "csv", "encoding": "ebcdic"}}, "format.encoding"),
+        ({"format": {"type": "csv", "null_text": "a,b"}}, "format.null_text"),
+        (
+            {"format": {"type": "csv", "decimal_separator": ",", "thousands_separator": ","}},
+            "format.thousands_separator",
+        ),
+        (
+            {"format": {"type": "csv", "quoting": "never", "decimal_separator": ","}},
+            "format.decimal_separator",
+        ),
+        ({"format": {"type": "xlsx", "rows_per_sheet": 1_048_577}}, "format.rows_per_sheet"),
+        ({"format": {"type": "pdf"}}, "format.type"),
+        ({"time_zone": "Mars/Phobos"}, "time_zone"),
+        ({"time_zone": "../etc/passwd"}, "time_zone"),
+        ({"date": "yesterday"}, "date"),
+        ({"name": "../{report}"}, "name"),
+        ({"delivery": {}}, "delivery"),
+    ],
+)
+def test_what_is_wrong_is_named_by_its_field(changes: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidMessage) as refused:
+        order(**changes)
+    assert refused.value.field == field
+    assert str(refused.value).startswith(f"{field}:")
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b'{"customer": "\xed\xa0\x80"}', b"null"])
+def test_what_is_no_order_is_refused(body: bytes) -> None:
+    with pytest.raises(InvalidMessage):
+        decode(body)
