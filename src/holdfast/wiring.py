@@ -426,7 +426,7 @@ def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
     from holdfast.tasks.work import TaskWork  # noqa: PLC0415
 
     queues = {name: services.queue(task_queue(app.name, name)) for name in app.tasks}
-    return TaskWork(
+    work = TaskWork(
         host,
         app.name,
         app.tasks,
@@ -441,6 +441,8 @@ def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
             host.tasks,
             host.log,
             member=lambda: host.membership.id,
+            holds=lambda: work.slots.busy,
+            on_change=lambda: work.permits_changed(),  # noqa: PLW0108 - it is not there yet
         ),
         slots_max=services.config.task_slots,
         scheduler=Scheduler(
@@ -453,6 +455,7 @@ def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
             leads=lambda: host.membership.id == min(host.membership.view, default=""),
         ),
     )
+    return work
 
 
 def _only(work: T | None) -> T:

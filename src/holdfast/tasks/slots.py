@@ -262,6 +262,11 @@ class TaskSlots:
         return self._running
 
     @property
+    def busy(self) -> int:
+        """How many attempts run, or begin, right now: one in each slot that has work."""
+        return sum(bool(seat.line) for seat in self._seats.values())
+
+    @property
     def slots(self) -> int:
         """How many slots work or wait for work, spares not counted."""
         return sum(not seat.ending for seat in self._seats.values())

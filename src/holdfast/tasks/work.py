@@ -232,7 +232,7 @@ class TaskWork:
         if self._stopping:
             return batch
         now = self._host.clock.monotonic()
-        self.slots.limit = min(self._slots_max, self._permits.granted)
+        self._heed_permits()
         self._permits.want(len(self.slots.running) + self._turns.ready)
         room = min(self.slots.room, STARTS_MAX)
         while len(batch) < room and (item := self._turns.take(now)) is not None:
@@ -242,6 +242,14 @@ class TaskWork:
             else:
                 batch.append(item)
         return batch
+
+    def permits_changed(self) -> None:
+        """Heed at once what is granted: others may already have the rest."""
+        self._heed_permits()
+        self._wake.set()
+
+    def _heed_permits(self) -> None:
+        self.slots.limit = min(self._slots_max, self._permits.granted)
 
     async def _start(self, batch: Sequence[InHand], instead_of: str = "") -> None:
         """Have the store say of each whether it may begin."""
