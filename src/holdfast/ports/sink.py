@@ -23,8 +23,8 @@ class Upload(Protocol):
     """One file on its way. Nobody who reads the destination sees it before ``commit``.
 
     Attributes:
-        token: by which another process finds what the service holds of it (``resume``, ``discard``). To be
-            recorded before anything is written.
+        token: by which another process finds what the service holds of it (``resume``, ``discard``); empty
+            while it holds nothing. To be recorded, when it is opened and whenever it has changed.
         held: bytes that the service held when the upload was resumed; 0 for a new one.
         grain: ``skip`` takes multiples of this.
     """

@@ -18,7 +18,7 @@ import os
 import re
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Protocol
 
@@ -129,6 +129,15 @@ class Place:
     proxy: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Credentials that were given, not found."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    session_token: str = field(default="", repr=False)
+
+
 class Cause(enum.Enum):
     """Why a try failed."""
 
@@ -163,6 +172,7 @@ class AwsClient:
         endpoint: where to call unless ``AWS_ENDPOINT_URL_<SERVICE>``, ``AWS_ENDPOINT_URL`` or the profile
             say; by default the service's own.
         profile: the profile in the AWS config files; by default that of ``AWS_PROFILE``.
+        keys: the credentials, in place of those that are found.
     """
 
     def __init__(
@@ -174,6 +184,7 @@ class AwsClient:
         region: str | None = None,
         endpoint: str | None = None,
         profile: str | None = None,
+        keys: Keys | None = None,
     ) -> None:
         self.service = service
         self._clock = clock
@@ -181,6 +192,7 @@ class AwsClient:
         self._region = region
         self._endpoint = endpoint
         self._profile = profile
+        self._keys = keys
         self._credentials = Credentials(clock, self._new_session)
         self._signers: dict[str, Signer | S3Signer] = {}
         self._skew_s = 0.0
@@ -359,6 +371,9 @@ class AwsClient:
         session = Session(profile=self._profile)
         if region := self._region or os.environ.get("AWS_REGION"):  # which botocore doesn't read
             session.set_config_variable("region", region)
+        if self._keys is not None:
+            keys = self._keys
+            session.set_credentials(keys.access_key, keys.secret_key, keys.session_token or None)
         return session
 
     def _find_place(self) -> Place:

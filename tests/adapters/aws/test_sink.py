@@ -1,0 +1,142 @@
+"""Destinations in buckets."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import uuid4
+
+import boto3
+import pytest
+from tests.adapters.aws.conftest import REGION
+
+from holdfast.adapters.aws.sink import MIB, PART_BYTES_MIN, S3Sink, S3SinkUrl
+from holdfast.adapters.system.clock import SystemClock
+from holdfast.errors import ConfigError, Unavailable
+from holdfast.ports.sink import Sink, Upload
+from holdfast.testing.conformance import SinkConformance
+from holdfast.testing.conformance.sink import held, part, put
+from holdfast.testing.faults import Fault, Rule, S3Faults
+from holdfast.testing.servers import MotoServer
+
+
+@pytest.fixture(params=["moto", "fauxqs"])
+def endpoint(request: pytest.FixtureRequest) -> str:
+    made: str = request.getfixturevalue(f"{request.param}_server").endpoint
+    return made
+
+
+@pytest.fixture
+def bucket(endpoint: str) -> str:
+    return made_bucket(endpoint)
+
+
+def made_bucket(endpoint: str) -> str:
+    """A new bucket's name."""
+    name = f"reports-{uuid4().hex}"
+    s3 = boto3.client("s3", endpoint_url=endpoint, region_name=REGION)
+    s3.create_bucket(Bucket=name, CreateBucketConfiguration={"LocationConstraint": REGION})
+    s3.close()
+    return name
+
+
+def connect(endpoint: str, bucket: str, options: str = "") -> S3Sink:
+    url = S3SinkUrl.parse(f"s3://{bucket}/customer/a?region={REGION}{options}")
+    return S3Sink(url, SystemClock(), endpoint=endpoint, part_bytes=PART_BYTES_MIN)
+
+
+@pytest.fixture
+async def sink(endpoint: str, bucket: str) -> AsyncIterator[S3Sink]:
+    sink = connect(endpoint, bucket)
+    yield sink
+    await sink.close()
+
+
+class TestS3Sink(SinkConformance):
+    grain = 5 * MIB
+
+    @pytest.fixture
+    def sink(self, sink: S3Sink) -> S3Sink:
+        return sink
+
+    @pytest.fixture
+    async def other_sink(self, endpoint: str, bucket: str) -> AsyncIterator[S3Sink]:
+        sink = connect(endpoint, bucket)
+        yield sink
+        await sink.close()
+
+    async def test_what_was_left_is_gone_on_with(self, sink: Sink, other_sink: Sink) -> None:
+        if await lists_no_parts(sink):
+            pytest.skip("fauxqs lists no parts")
+        await super().test_what_was_left_is_gone_on_with(sink, other_sink)
+
+
+async def lists_no_parts(sink: Sink) -> bool:
+    upload = await sink.open("probe", "")
+    await upload.write(bytes(PART_BYTES_MIN))
+    await upload.leave()
+    return await sink.resume("probe", "", upload.token) is None
+
+
+def uploads(endpoint: str, bucket: str) -> int:
+    """Uploads that are neither complete nor aborted."""
+    s3 = boto3.client("s3", endpoint_url=endpoint, region_name=REGION)
+    try:
+        return len(s3.list_multipart_uploads(Bucket=bucket).get("Uploads", []))
+    finally:
+        s3.close()
+
+
+async def test_a_file_is_kept_as_the_url_says(moto_server: MotoServer) -> None:
+    bucket = made_bucket(moto_server.endpoint)
+    sink = connect(moto_server.endpoint, bucket, "&encryption=aws:kms&kms_key=alias/reports")
+    for size in (10, PART_BYTES_MIN + 1):
+        await put(sink, "a.csv", bytes(size), attempt=str(size))
+        kept = head(moto_server.endpoint, bucket, "customer/a/a.csv")
+        assert kept["ServerSideEncryption"] == "aws:kms"
+        assert kept["SSEKMSKeyId"] == "alias/reports"
+    await sink.close()
+
+
+async def test_an_upload_that_fails_is_aborted(moto_server: MotoServer) -> None:
+    bucket = made_bucket(moto_server.endpoint)
+    async with S3Faults(moto_server.endpoint, seed=1) as faults:
+        sink = connect(faults.endpoint, bucket)
+        faults.plan.add(Rule(fault=Fault.ERROR, operation="UploadPart", status=500))
+        upload = await sink.open("a.csv", "")
+        with pytest.raises(Unavailable):
+            await write_until_it_fails(upload)
+        await upload.abort()
+        assert await sink.stat("a.csv") is None
+        assert uploads(moto_server.endpoint, bucket) == 0
+        await sink.close()
+
+
+async def test_a_lost_answer_to_the_last_call_is_found_out(moto_server: MotoServer) -> None:
+    bucket = made_bucket(moto_server.endpoint)
+    async with S3Faults(moto_server.endpoint, seed=1) as faults:
+        sink = connect(faults.endpoint, bucket)
+        faults.plan.add(Rule(fault=Fault.LOSE_REPLY, operation="CompleteMultipartUpload", times=1))
+        await put(sink, "a.csv", part(1, 2 * PART_BYTES_MIN))
+        assert await held(sink, "a.csv") == part(1, 2 * PART_BYTES_MIN)
+        assert faults.calls["CompleteMultipartUpload"] == 2
+        await sink.close()
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://", "s3://b?x=1", "ftp://b", "s3://b/../a", "s3://b?encryption", "s3://b?acl=a%0d%0ab"]
+)
+def test_bad_urls_are_named(url: str) -> None:
+    with pytest.raises(ConfigError, match="destination is no bucket's URL"):
+        S3SinkUrl.parse(url)
+
+
+async def write_until_it_fails(upload: Upload) -> None:
+    while True:
+        await upload.write(bytes(PART_BYTES_MIN))
+
+
+def head(endpoint: str, bucket: str, key: str) -> Any:
+    s3 = boto3.client("s3", endpoint_url=endpoint, region_name=REGION)
+    try:
+        return s3.head_object(Bucket=bucket, Key=key)
+    finally:
+        s3.close()
