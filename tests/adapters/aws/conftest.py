@@ -8,12 +8,16 @@ from uuid import uuid4
 
 import pytest
 
+from holdfast.adapters.aws import letters
 from holdfast.adapters.aws.client import AwsClient
 from holdfast.adapters.aws.sqs import QueueUrl, Sqs
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.ports.clock import Clock
 
 REGION = "eu-west-1"
+
+GLANCE_S = 0.0
+"""How long to wait for what is there: unlike SQS itself, the servers look everywhere at once."""
 
 
 class QuickClock(SystemClock):
@@ -37,6 +41,12 @@ def account(monkeypatch: pytest.MonkeyPatch, tmp_path: pytest.TempPathFactory) -
     monkeypatch.setenv("AWS_CONFIG_FILE", f"{tmp_path}/config")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", f"{tmp_path}/credentials")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+@pytest.fixture(autouse=True)
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look at all dead letters ends with the last."""
+    monkeypatch.setattr(letters, "SCAN_WAIT_S", GLANCE_S)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """The queue on SQS keeps the promises of its port, on two servers that speak SQS, standard and FIFO."""
 
 import pytest
+from tests.adapters.aws.conftest import GLANCE_S
 
 from holdfast.adapters.aws.queue import SqsQueue
 from holdfast.adapters.aws.sqs import Sqs
@@ -11,14 +12,16 @@ from holdfast.testing.conformance import QueueConformance
 
 class SqsConformance(QueueConformance):
     tick_s = 1.0  # visibility is counted in whole seconds
+    glance_s = GLANCE_S
+    lease_s = 2.0
 
     @pytest.fixture
     def queue(self, sqs: Sqs, queue_name: str, clock: Clock) -> SqsQueue:
-        return SqsQueue(sqs, queue_name, clock, poll_max_s=2.0)
+        return SqsQueue(sqs, queue_name, clock, poll_max_s=1.0)
 
     @pytest.fixture
     def other_queue(self, queue: SqsQueue, sqs: Sqs, queue_name: str, clock: Clock) -> SqsQueue:
-        return SqsQueue(sqs, queue_name, clock, poll_max_s=2.0)
+        return SqsQueue(sqs, queue_name, clock, poll_max_s=1.0)
 
 
 @pytest.mark.parametrize("server", ["fauxqs"], indirect=True)

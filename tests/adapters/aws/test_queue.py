@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import RawTestServer
-from tests.adapters.aws.conftest import REGION, QuickClock
+from tests.adapters.aws.conftest import GLANCE_S, REGION, QuickClock
 
 from holdfast.adapters.aws import channel
 from holdfast.adapters.aws.channel import dead_letter_name
@@ -29,7 +29,7 @@ BOTH = pytest.mark.parametrize("queue_name", ["standard", "fifo"], indirect=True
 
 @pytest.fixture
 def queue(sqs: Sqs, queue_name: str, clock: Clock) -> SqsQueue:
-    return SqsQueue(sqs, queue_name, clock, poll_max_s=2.0)
+    return SqsQueue(sqs, queue_name, clock, poll_max_s=1.0)
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ async def test_the_order_of_a_key_survives_failures(queue: SqsQueue) -> None:
     first = await receive(queue, 2)
     assert set(bodies(first)) == {b"0", b"other"}
     receipts = {d.body: d.receipt for d in first}
-    assert await queue.receive(10, 1.0, LONG_S, "node") == []
+    assert await queue.receive(10, GLANCE_S, LONG_S, "node") == []
     await queue.give_back([receipts[b"0"]], 0)
     [again] = await receive(queue, 1, visibility_s=1.0)
     assert (again.body, again.receives) == (b"0", 2)
@@ -119,7 +119,7 @@ async def test_any_key_is_a_group(queue: SqsQueue) -> None:
     keys = ["käse ☃", "x" * 512, "a b", "plain"]
     await queue.send([Outgoing(key.encode(), key=key) for key in keys for _ in range(2)])
     assert set(bodies(await receive(queue, len(keys)))) == {key.encode() for key in keys}
-    assert await queue.receive(10, 1.0, LONG_S, "node") == []
+    assert await queue.receive(10, GLANCE_S, LONG_S, "node") == []
 
 
 @FIFO
@@ -355,7 +355,7 @@ async def test_letters_that_the_queue_itself_moved(
     [sent] = await queue.send([Outgoing(b"kills", {"a": "b"}, key=key)])
     [delivery] = await receive(queue)
     await queue.give_back([delivery.receipt], 0)
-    assert await queue.receive(1, 1.0, LONG_S, "node") == []  # by which it is moved
+    assert await queue.receive(1, GLANCE_S, LONG_S, "node") == []  # by which it is moved
     [letter] = await queue.dead_letters(10)
     assert letter.id == f"sqs/{sent}"
     assert (letter.body, letter.attributes) == (b"kills", {"a": "b"})

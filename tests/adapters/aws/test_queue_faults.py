@@ -22,10 +22,10 @@ from holdfast.testing.faults import Fault, Rule, SqsFaults
 
 T = TypeVar("T")
 
-MESSAGES = 200
-EACH = 10
+MESSAGES = 120
+EACH = 5
 CONSUMERS = 4
-VISIBILITY_S = 2.0
+VISIBILITY_S = 1.0
 
 ACTS = ("delete", "extend", "back", "forget")
 WEIGHTS = (5, 4, 2, 1)
