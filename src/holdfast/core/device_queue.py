@@ -147,6 +147,10 @@ class Correlation(msgspec.Struct, frozen=True):
         return cls(epoch, command, tries)
 
 
+LATE_SHARE = 0.1
+JITTER = 0.15
+
+
 class Patience(msgspec.Struct, frozen=True):
     """How long and how often an outbox asks a device.
 
@@ -163,9 +167,18 @@ class Patience(msgspec.Struct, frozen=True):
     probe_s: float = 60.0
 
     def interval_s(self, spent: int, random: float) -> float:
-        """How long the ``spent``-th try is waited for: ``retry_s`` at least, with some jitter above."""
-        backoff = Backoff(self.retry_s * 1.25, max(self.retry_max_s, self.retry_s * 1.25), floor=0.8)
+        """How long the ``spent``-th try is waited for: more than ``retry_s`` by what it may be sent late, and
+        by some jitter."""
+        first_s = self.retry_s * (1.0 + LATE_SHARE + JITTER)
+        backoff = Backoff(
+            first_s, max(self.retry_max_s, first_s), (1.0 + LATE_SHARE) * self.retry_s / first_s
+        )
         return backoff.delay_s(max(spent, 1), random)
+
+    @property
+    def late_s(self) -> float:
+        """A try that couldn't be sent so long after it was marked as published isn't sent any more."""
+        return LATE_SHARE * self.retry_s
 
 
 class Verdict(enum.Enum):

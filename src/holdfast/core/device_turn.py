@@ -98,6 +98,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
         back: those that have just come back.
         seen: when devices last gave a sign of life, as far as it is to be stored.
         pause_s: when to try again what the broker didn't take; then after twice as long, and so on.
+        shift_s: by how much the wall clock was set since the last turn: what is due is shifted along.
         sweep: look for what has expired in the queues, too.
         groups: rates of groups of devices.
     """
@@ -116,6 +117,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     back: Sequence[str] = ()
     seen: Mapping[str, float] = {}
     pause_s: float = 1.0
+    shift_s: float = 0.0
     sweep: bool = False
     groups: GroupRate | None = None
 
@@ -167,6 +169,10 @@ class Rows(Protocol):
 
     def held(self, devices: Collection[str]) -> list[Head]:
         """The heads of devices in phase HELD."""
+
+    def shift(self, shards: Collection[int], by_s: float) -> None:
+        """Shift when heads are due: of those that wait for an answer or a device; and, if by less than 0, of
+        the others too, or they would wait for a time that has been."""
 
     def arrivals(self, shards: Collection[int], limit: int) -> list[Arrival]:
         """The oldest, which are removed."""
@@ -224,6 +230,8 @@ class _Turn:
         standing = rows.epochs(turn.grants.keys())
         self._mine = {s: e for s, e in turn.grants.items() if standing.get(s) == e}
         done.lost = [shard for shard in turn.grants if shard not in self._mine]
+        if turn.shift_s:
+            rows.shift(self._mine, turn.shift_s)
         self._hear()
         arrived = self._welcome()
         if turn.sweep:

@@ -19,7 +19,6 @@ from holdfast.core.once import Once
 from holdfast.core.presence import Presence
 from holdfast.core.rate import Limiter, Rate
 from holdfast.core.retry import Backoff
-from holdfast.core.steady import SteadyTime
 from holdfast.devices.outbox import Outbox
 from holdfast.errors import HoldfastError, InvalidMessage, OutcomeUnknown, TooLarge, Unavailable
 from holdfast.ports.clock import Clock
@@ -52,6 +51,9 @@ RETURN_S = 1.0
 
 TURN_MAX = 1_000
 """Rows of each kind that one turn takes, so that no transaction lasts long."""
+
+JUMP_S = 0.5
+"""What the wall clock may come to differ by unnoticed."""
 
 BURST_S = 0.05
 """With a limited rate, what may go at once is what this time allows."""
@@ -106,7 +108,8 @@ class Dispatcher:
         self._log = log
         self._alive = alive
         self._on_lost = on_lost
-        self._time = SteadyTime(clock.wall(), clock.monotonic())
+        self._offset_s = clock.wall() - clock.monotonic()
+        self._shift_s = 0.0
         self._presence = Presence(spec.presence)
         self._groups = GroupRate(spec.group, spec.group_rates) if spec.group else None
         limit = Rate(spec.rate, max(1.0, spec.rate * BURST_S)) if spec.rate else None
@@ -134,7 +137,10 @@ class Dispatcher:
         """Begin to serve a shard that was opened with ``epoch``."""
 
         async def still_ours() -> bool:
-            return (await self._store.epochs(self._spec.name)).get(number) == epoch
+            try:
+                return (await self._store.epochs(self._spec.name)).get(number) == epoch
+            except OutcomeUnknown as error:
+                raise Unavailable(str(error)) from error
 
         devices = self._connect(self._spec.identity(number), still_ours)
         shard = self.shards[number] = Shard(number, epoch, devices)
@@ -185,20 +191,21 @@ class Dispatcher:
         """How long to wait for the next thing to happen, unless there is something already."""
         if self._wake.is_set() or not self.shards or not self._alive():
             return LOOK_S
-        now, monotonic = self._now(), self._clock.monotonic()
+        now, monotonic = self._clock.wall(), self._clock.monotonic()
         returns = [shard.sends_from - monotonic for shard in self.shards.values() if shard.connected]
         waits_s = [LOOK_S, *(wait_s for wait_s in returns if wait_s > 0)]
         if self.in_flight < self._spec.in_flight_max:  # else what is due has to wait for answers
             try:
                 due = await self._store.next_due(self._spec.name, self._sendable(monotonic))
-            except Unavailable:
+            except (Unavailable, OutcomeUnknown):
                 due = None  # the next turn finds out
             if due is not None:
                 waits_s.append(max(due - now, self._sends_from - monotonic, 0.0))
         return min(waits_s)
 
     async def _turn(self) -> None:
-        spec, monotonic, now = self._spec, self._clock.monotonic(), self._now()
+        spec, monotonic, now = self._spec, self._clock.monotonic(), self._clock.wall()
+        self._notice_jump(now, monotonic)
         if self._recount:
             self._recount = False
             self.in_flight = await self._store.out(spec.name, [*self.shards])
@@ -223,6 +230,7 @@ class Dispatcher:
             away=self._presence.away,
             back=list(back),
             seen=self._seen(now, monotonic) if sweep else {},
+            shift_s=self._shift_s,
             sweep=sweep,
             groups=self._groups,
         )
@@ -233,8 +241,9 @@ class Dispatcher:
             self._heard = heard + self._heard
             self._back = back | self._back
             raise
+        self._shift_s = 0.0
         self._took(turned)
-        self._send(turned, now)
+        self._send(turned, monotonic)
 
     def _took(self, turned: Turned) -> None:
         counts = self.counts
@@ -251,22 +260,23 @@ class Dispatcher:
         if turned.more:
             self._wake.set()
 
-    def _send(self, turned: Turned, now: float) -> None:
+    def _send(self, turned: Turned, began_at: float) -> None:
+        """Send what a turn has marked; what is late by now would come too soon before it is sent again."""
         if turned.sendings and self._spec.rate:
             monotonic = self._clock.monotonic()
             self._sends_from = monotonic + self._limiter.spend("", len(turned.sendings), monotonic)
         for sending in turned.sendings:
-            self._send_one(sending, now)
+            self._send_one(sending, began_at)
 
-    def _send_one(self, sending: Sending, now: float) -> None:
+    def _send_one(self, sending: Sending, began_at: float) -> None:
         correlation, shard = sending.correlation, self.shards.get(sending.shard)
         self._presence.expect(sending.device, self._clock.monotonic())
         if correlation.tries > 1:
             self._presence.silent(sending.device)
-        command = Command(sending.device, str(correlation), sending.body, max(1.0, sending.due - now))
+        command = Command(sending.device, str(correlation), sending.body, self._spec.patience.retry_s)
         try:
-            if shard is None:
-                raise Unavailable("the shard is gone")
+            if shard is None or self._clock.monotonic() - began_at > self._spec.patience.late_s:
+                raise Unavailable("it is too late")
             shard.devices.publish(command)
         except Unavailable:
             self._unsent.append(Unsent(correlation))
@@ -353,5 +363,10 @@ class Dispatcher:
     def _sendable(self, monotonic: float) -> list[int]:
         return [s.number for s in self.shards.values() if s.connected and s.sends_from <= monotonic]
 
-    def _now(self) -> float:
-        return self._time.now(self._clock.wall(), self._clock.monotonic())
+    def _notice_jump(self, now: float, monotonic: float) -> None:
+        """The wall clock was set: times that are stored have to follow."""
+        jump_s = now - monotonic - self._offset_s
+        self._offset_s += jump_s
+        if abs(jump_s) > JUMP_S:
+            self._shift_s += jump_s
+            self._log.warning("the clock was set", outbox=self._spec.name, by_s=round(jump_s, 1))

@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.devices.dispatcher import Dispatcher
 from holdfast.devices.spec import OutboxSpec
-from holdfast.errors import ClaimLost, Fenced, HoldfastError, MembershipLost
+from holdfast.errors import HoldfastError
 from holdfast.ports.coordinator import Claim, Member
 from holdfast.ports.outbox import OutboxStore
 from holdfast.runtime.node import Host
@@ -26,6 +26,8 @@ class Shards:
         self._claims: dict[int, Claim] = {}
         self._look = asyncio.Event()
         self._gone: dict[int, None] = {}
+        self._unsure: dict[int, None] = {}
+        """Shards that this node doesn't serve, and may have a claim on all the same."""
         self.dispatcher: Dispatcher
 
     async def run(self) -> None:
@@ -65,12 +67,17 @@ class Shards:
     async def release_all(self) -> None:
         """Serve no shard any more, and let others have them."""
         for number in list(self._claims):
-            await self._release(number)
+            try:
+                await self._release(number)
+            except HoldfastError as error:  # it is free once the membership has ended
+                self._host.log.warning("can't release a shard", outbox=self._spec.name, error=str(error))
 
     async def _settle(self) -> None:
         gone, self._gone = self._gone, {}
         for number in gone:
             await self._release(number)
+        for number in list(self._unsure):
+            await self._make_sure(number)
         membership = self._host.membership
         if not membership.alive or self._host.draining:
             return
@@ -83,9 +90,10 @@ class Shards:
     def _share(self, members: Any) -> int:
         """How many shards this node should have: the members that serve the outbox divide them evenly, and
         those with the lowest ids take what is over."""
-        serving = sorted(m.id for m in members if self._serves(m) or m.id == self._host.membership.id)
+        me = self._host.membership.id
+        serving = sorted({me, *(member.id for member in members if self._serves(member))})
         each, over = divmod(self._spec.shards, len(serving))
-        return each + (serving.index(self._host.membership.id) < over)
+        return each + (serving.index(me) < over)
 
     def _serves(self, member: Member) -> bool:
         return self._spec.label in member.load.serves and not member.load.draining
@@ -101,31 +109,27 @@ class Shards:
                 return
             if number in self._claims:
                 continue
-            try:
-                claim = await self._host.coordinator.claim(self._spec.key(number), me)
-                if claim.member == me and self._host.membership.alive:
-                    await self._open(claim, number, epochs.get(number, 0))
-            except (Fenced, MembershipLost):
-                self._look.set()
+            self._unsure[number] = None
+            claim = await self._host.coordinator.claim(self._spec.key(number), me)
+            if claim.member == me and self._host.membership.alive:
+                await self._open(claim, number, epochs.get(number, 0))
+            self._unsure.pop(number, None)
 
     async def _open(self, claim: Claim, number: int, expect: int) -> None:
+        epoch = await self._store.open(self._spec.name, number, expect, claim.member)
         self._claims[number] = claim
-        try:
-            epoch = await self._store.open(self._spec.name, number, expect, claim.member)
-        except HoldfastError:
-            await self._release(number)
-            raise
         await self.dispatcher.own(number, epoch)
         self._host.log.info("serves a shard of devices", outbox=self._spec.name, shard=number, epoch=epoch)
 
     async def _release(self, number: int) -> None:
         await self.dispatcher.disown(number)
-        claim = self._claims.pop(number, None)
-        if claim is None:
-            return
-        try:
+        if self._claims.pop(number, None) is not None:
+            self._unsure[number] = None
+            await self._make_sure(number)
+
+    async def _make_sure(self, number: int) -> None:
+        """Have no claim on a shard that isn't served."""
+        claim = await self._host.coordinator.lookup(self._spec.key(number))
+        if claim is not None and claim.member == self._host.membership.id:
             await self._host.coordinator.release(claim)
-        except (ClaimLost, MembershipLost):
-            return
-        except HoldfastError as error:
-            self._host.log.warning("can't release a shard", outbox=self._spec.name, error=str(error))
+        self._unsure.pop(number, None)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from holdfast.core.retry import Backoff
 from holdfast.devices.dispatcher import Connect, Dispatcher
 from holdfast.devices.outbox import Outbox
 from holdfast.devices.shards import Shards
 from holdfast.devices.source import fill
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.ports.coordinator import Claim, Load
 from holdfast.ports.outbox import OutboxStore
 from holdfast.protocol.peer import Reply, Request
 from holdfast.runtime.node import Host
 
+BACKOFF = Backoff(0.1, 5.0)
 EXPIRE_BATCH = 500
 EXPIRE_PAUSE_S = 0.05
 """Between batches of a clean-up, so that it never keeps the dispatcher from the database for long."""
@@ -45,7 +47,15 @@ class DeviceWork:
         self.dispatcher.on_first_shard = self._fill
 
     async def prepare(self) -> None:
-        await self._store.prepare(self._outbox.spec.name, self._outbox.spec.shards)
+        failures = 0
+        while True:
+            try:
+                await self._store.prepare(self._outbox.spec.name, self._outbox.spec.shards)
+                return
+            except (Unavailable, OutcomeUnknown) as error:
+                failures += 1
+                self._host.log.warning("the outbox's database doesn't answer yet", error=str(error))
+                await self._host.clock.sleep(BACKOFF.delay_s(failures, self._host.clock.random()))
 
     def begin(self, address: str) -> None:
         self._host.tasks.spawn(self.dispatcher.run())

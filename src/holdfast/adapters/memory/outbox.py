@@ -304,6 +304,13 @@ class MemoryRows:
     def held(self, devices: Collection[str]) -> list[Head]:
         return [h for h in self._heads() if h.phase is Phase.HELD and h.device in devices]
 
+    def shift(self, shards: Collection[int], by_s: float) -> None:
+        phases = (Phase.OUT, Phase.HELD) if by_s > 0 else tuple(Phase)
+        for head in self._heads():
+            if head.due is not None and head.shard in shards and head.phase in phases:
+                shifted = msgspec.structs.replace(head, due=head.due + by_s)
+                self._tables.heads[self._outbox, head.pair] = shifted
+
     def arrivals(self, shards: Collection[int], limit: int) -> list[Arrival]:
         found = [
             a for name, a in self._tables.arrivals.values() if name == self._outbox and a.shard in shards

@@ -142,6 +142,9 @@ class Statements:
         self.held = made(
             "SELECT <head> FROM {H} WHERE outbox = :outbox AND device IN [devices] AND phase = 'held'"
         )
+        shift = "UPDATE {H} SET due = due + :by_s WHERE outbox = :outbox AND shard IN [shards] AND "
+        self.shift_back = made(shift + "phase <> 'idle'")
+        self.shift_on = made(shift + "phase IN ('out', 'held')")
         self.arrivals = made(
             "SELECT id, device, lane, shard, command, supersede_key FROM {A}"
             " WHERE outbox = :outbox AND shard IN [shards] LIMIT :limit"
@@ -214,6 +217,11 @@ class SqlRows:
 
     def held(self, devices: Collection[str]) -> list[Head]:
         return [head(row) for row in self._rows(self._sql.held, devices=self._list(devices))]
+
+    def shift(self, shards: Collection[int], by_s: float) -> None:
+        statement = self._sql.shift_on if by_s > 0 else self._sql.shift_back
+        parameters = {"outbox": self._outbox, "shards": self._list(shards), "by_s": by_s}
+        self._connection.execute(statement, parameters)
 
     def arrivals(self, shards: Collection[int], limit: int) -> list[Arrival]:
         rows = self._rows(self._sql.arrivals, shards=self._list(shards), limit=limit)

@@ -1,0 +1,387 @@
+"""A simulated world of devices: a business that adds commands, an outbox, a broker, terminals, and trouble.
+
+What must hold: no device has two commands unanswered within a retry interval; each does its commands in
+order; every command ends, and its result is applied exactly once; nothing that was committed is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import msgspec
+
+from holdfast.adapters.memory.device import MemoryBroker, MemoryDevices, MemoryFleet
+from holdfast.adapters.memory.outbox import MemoryOutbox
+from holdfast.adapters.memory.queue import Stored
+from holdfast.adapters.memory.terminal import Conduct
+from holdfast.core.device_queue import CLOSED, Correlation, Entry, Patience, Phase, State
+from holdfast.core.presence import PresenceRules
+from holdfast.devices.outbox import Outbox
+from holdfast.devices.work import DeviceWork
+from holdfast.ports.device import Command, Devices, Event
+from holdfast.runtime.node import Work
+from holdfast.testing.simulator.faults import Faulty, Weather
+from holdfast.testing.simulator.loop import Deadlock, SimClock, run
+from holdfast.testing.simulator.scenario import TROUBLE_S, Fault, Setting
+from holdfast.testing.simulator.stage import Dying, SimNode, Stage
+
+OUTBOX = "doors"
+PATIENCE = Patience(retry_s=2.0, retry_max_s=8.0, max_tries=4, probe_s=3.0)
+HEAL_LIMIT_S = 900.0
+ROUNDING_S = 1e-6
+DELIVERY_S = 0.2
+"""How much sooner than it was sent after the one before a command may arrive."""
+
+KINDS = (
+    "crash", "crash", "pause", "pause", "cut", "cut", "isolate", "forget", "stop",
+    "broker", "broker", "broker cut",
+)  # fmt: skip
+
+
+class Planned(msgspec.Struct, frozen=True):
+    """What the business does at ``at_s``: add a command, in a transaction that may fail."""
+
+    at_s: float
+    device: str
+    number: int
+    supersede: bool
+    expires: bool
+    rolls_back: bool
+
+
+class Scenario(Setting, frozen=True, kw_only=True):
+    """Everything that a seed decides in advance."""
+
+    shards: int
+    conduct: Conduct
+    in_flight_max: int
+    planned: tuple[Planned, ...]
+    heartbeats: bool
+    callback_fails: float
+
+
+def make(seed: int) -> Scenario:
+    """The scenario of a seed."""
+    random = Random(f"{seed}:devices")  # noqa: S311 - to be repeated, not to be secret
+    calm = random.random() < 0.2
+    nodes = random.choice((1, 2, 3))
+    trouble = random.choice((0.0, 0.02, 0.1))
+    odd = random.choice((0.0, 0.05, 0.2))
+    heartbeats = random.random() < 0.5
+    conduct = Conduct(
+        latency_s=random.choice((0.01, 0.2, 1.0)),
+        spread=random.choice((0.0, 0.5)),
+        loss=random.random() * odd,
+        answer_loss=random.random() * odd,
+        duplicate=random.random() * odd,
+        late=random.random() * odd,
+        late_s=random.choice((3.0, 6.0)),
+        garbage=random.random() * odd,
+        foreign=random.random() * odd,
+        silent=random.choice((0.0, 0.3)),
+        crash=random.random() * odd,
+        crash_s=5.0,
+        heartbeat_s=1.0 if heartbeats else 0.0,
+    )
+    kinds: tuple[str, ...] = ("jump", "broker cut") if random.random() < 0.1 else KINDS
+    faults = [
+        Fault(
+            at_s=random.random() * TROUBLE_S * 0.7,
+            kind=random.choice(kinds),  # type: ignore[arg-type]  # more kinds than other worlds have
+            node=random.randrange(nodes),
+            for_s=random.choice((0.3, 2.0, 7.0, 12.0)),
+            detail=random.choice(("coordinator", "state", "peers")),
+        )
+        for _ in range(0 if calm else random.randint(1, 8))
+    ]
+    devices = [f"d{n}" for n in range(random.randint(1, 8))]
+    planned = [
+        Planned(
+            at_s=random.random() * random.choice((1.0, 25.0)),
+            device=random.choice(devices),
+            number=number,
+            supersede=random.random() < 0.3,
+            expires=random.random() < 0.1,
+            rolls_back=random.random() < 0.1,
+        )
+        for number in range(random.randint(5, 60))
+    ]
+    return Scenario(
+        seed=seed,
+        nodes=nodes,
+        weather=Weather(
+            delay_s=random.choice((0.002, 0.01, 0.05)),
+            lost=random.random() * trouble,
+            answer_lost=random.random() * trouble,
+            late=random.random() * trouble,
+        ),
+        drift=random.choice((0.0, 0.0, 0.004)),
+        faults=tuple(sorted(faults, key=lambda fault: (fault.at_s, fault.kind, fault.node))),
+        shards=random.choice((1, 2, 4)),
+        conduct=conduct,
+        in_flight_max=random.choice((1, 3, 100)),
+        planned=tuple(sorted(planned, key=lambda each: (each.at_s, each.number))),
+        heartbeats=heartbeats,
+        callback_fails=random.choice((0.0, 0.0, 0.3)),
+    )
+
+
+class Arrived(msgspec.Struct, frozen=True):
+    """A command reached its device."""
+
+    at: float
+    device: str
+    correlation: Correlation
+    number: int
+
+
+class DeviceWorld(Stage):
+    """Devices on the stage."""
+
+    def __init__(self, scenario: Scenario, verbose: bool = False) -> None:
+        super().__init__(scenario, verbose)
+        self.scenario = scenario
+        self.store = MemoryOutbox(self.clock)
+        self.broker = MemoryBroker(self.clock, delay_s=0.005)
+        devices = sorted({planned.device for planned in scenario.planned})
+        self.fleet = MemoryFleet(self.broker, devices, scenario.conduct, f"{scenario.seed}", self._work)
+        self.committed: dict[int, Planned] = {}
+        self.arrived: list[Arrived] = []
+        self.applied: Counter[int] = Counter()
+        self.works: dict[SimNode, DeviceWork] = {}
+        self.jump_s = 0.0
+        self.broker.lose = self._reached
+        self._business = scenario.random("business")
+        self.outbox = Outbox(
+            OUTBOX,
+            shards=scenario.shards,
+            patience=PATIENCE,
+            in_flight_max=scenario.in_flight_max,
+            presence=PresenceRules(heartbeats=scenario.heartbeats, offline_after_s=4.0, silent_tries=3),
+            expires_in_s=None,
+        )
+        self.outbox.wall = self.wall
+        self.outbox.on_result(self._on_result)
+
+    def make_works(self, node: SimNode) -> tuple[Sequence[Work], Sequence[Dying]]:
+        connections = Connections(self, node)
+        node.host.clock = HostClock(self, node.clock)
+        work = DeviceWork(node.host, self.outbox, Faulty(self.store, "state", node.line), connections.open)
+        self.works[node] = work
+        return [work], [connections]
+
+    def wall(self) -> float:
+        """What the clocks of all hosts say."""
+        return self.clock.wall() + self.jump_s
+
+    def in_flight(self) -> Sequence[Stored]:
+        return []
+
+    # --- the business
+
+    async def produce(self) -> None:
+        await self.store.prepare(OUTBOX, self.scenario.shards)
+        self.fleet.start()
+        for planned in self.scenario.planned:
+            await asyncio.sleep(max(0.0, planned.at_s - asyncio.get_running_loop().time()))
+            self._add(planned)
+
+    def _add(self, planned: Planned) -> None:
+        """One change of the business, and its command, both or none."""
+        try:
+            with self.store.transaction() as db:
+                command = self.outbox.add(
+                    db,
+                    device=planned.device,
+                    command={"number": planned.number},
+                    supersede_key="person" if planned.supersede else None,
+                    expires_in_s=5.0 if planned.expires else None,
+                )
+                if planned.rolls_back:
+                    raise ZeroDivisionError
+        except ZeroDivisionError:
+            return
+        self.committed[command] = planned
+
+    def _on_result(self, db: Any, entry: Entry) -> None:
+        """What the business notes lives and dies with the transaction."""
+        db.values[f"result {entry.id}"] = db.values.get(f"result {entry.id}", 0) + 1
+        if self._business.random() < self.scenario.callback_fails:
+            self.counts["callback failed"] += 1
+            raise RuntimeError("the business failed")
+
+    def _work(self, command: str, payload: bytes) -> bytes:
+        return msgspec.json.encode({"messageId": command})
+
+    def _reached(self, command: Command) -> bool:
+        """The broker gives a command to its device."""
+        number = msgspec.json.decode(command.payload)["number"]
+        correlation = Correlation.parse(command.id)
+        self.arrived.append(Arrived(self.clock.monotonic(), command.device, correlation, number))
+        self.log.append(("arrived", self.clock.monotonic(), command.device, str(correlation)))
+        return False
+
+    # --- what goes wrong
+
+    async def strike_else(self, fault: Fault, node: SimNode) -> None:
+        kind: str = fault.kind
+        if kind == "broker":
+            self.broker.stop()
+            await asyncio.sleep(fault.for_s)
+            self.broker.resume()
+        elif kind == "broker cut":
+            for shard in range(self.scenario.shards):
+                self.broker.cut(self.outbox.spec.identity(shard))
+        elif kind == "jump":
+            self.jump_s += self._random.choice((-3600.0, -5.0, 5.0, 3600.0))
+
+    async def finish(self) -> str:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + HEAL_LIMIT_S
+        left: list[Entry] = []
+        while loop.time() < deadline:
+            left = [
+                entry for entry in await self.store.commands(OUTBOX, limit=10_000) if not self._is_over(entry)
+            ]
+            if not left and not self.store.tables.untold:
+                return ""
+            await asyncio.sleep(0.5)
+        return f"{len(left)} commands without an end: {left[:3]}; untold {self.store.tables.untold}"
+
+    def _is_over(self, entry: Entry) -> bool:
+        """Closed, or for a device that is away for good, which is tried now and then for ever."""
+        if entry.state in CLOSED:
+            return True
+        head = self.store.tables.heads.get((OUTBOX, entry.pair))
+        silent = self.fleet.terminals[entry.device]._silent
+        return silent and not self.scenario.heartbeats and head is not None and self._gave_up(head.phase)
+
+    def _gave_up(self, phase: Phase) -> bool:
+        return phase in (Phase.HELD, Phase.OUT) and asyncio.get_running_loop().time() > 3 * TROUBLE_S
+
+
+class HostClock:
+    """A node's clock, whose wall time is that of all hosts."""
+
+    def __init__(self, world: DeviceWorld, clock: SimClock) -> None:
+        self._clock = clock
+        self.monotonic, self.random, self.new_id = clock.monotonic, clock.random, clock.new_id
+        self.sleep, self.wait = clock.sleep, clock.wait
+        self.wall = world.wall
+
+
+class SimDevices(MemoryDevices):
+    """A node's connection: it stands still with its node."""
+
+    def __init__(self, world: DeviceWorld, node: SimNode, identity: str, still_ours: Any) -> None:
+        super().__init__(world.broker, identity, still_ours=still_ours)
+        self._world = world
+        self._node = node
+
+    def publish(self, command: Command) -> None:
+        super().publish(command)
+        self._world.counts["published"] += 1
+
+    async def events(self) -> list[Event]:
+        events = await super().events()
+        await self._node.clock.gate.enter()
+        return events
+
+
+class Connections:
+    """All that a node has at the broker; they end with its process."""
+
+    def __init__(self, world: DeviceWorld, node: SimNode) -> None:
+        self._world = world
+        self._node = node
+        self._opened: list[SimDevices] = []
+
+    def open(self, identity: str, still_ours: Any) -> Devices:
+        """For one shard."""
+        devices = SimDevices(self._world, self._node, identity, still_ours)
+        self._opened.append(devices)
+        return devices
+
+    def die(self) -> None:
+        """The process is gone."""
+        for devices in self._opened:
+            self._world.broker.disconnect(devices)
+            devices.cut_off("its process is gone", taken=True)
+
+
+def check(world: DeviceWorld, unfinished: str) -> list[str]:
+    """Everything that does not hold."""
+    wrong = [f"{name}: {error!r}" for name, error in world.failures]
+    wrong += world.coordinator.violations
+    if unfinished:
+        wrong.append(unfinished)
+    entries = {entry.id: entry for name, entry in world.store.tables.commands.values()}
+    wrong += [f"command {number} is lost" for number in world.committed if number not in entries]
+    wrong += [f"command {number} comes from nowhere" for number in entries if number not in world.committed]
+    for number, entry in entries.items():
+        times = world.store.tables.values.get(f"result {number}", 0)
+        if times != (entry.state in CLOSED):
+            wrong.append(f"the result of {entry} was applied {times} times")
+        if entry.spent > PATIENCE.max_tries:
+            wrong.append(f"{entry} has used up {entry.spent} tries")
+    wrong += _check_order(world, entries)
+    return wrong
+
+
+def _check_order(world: DeviceWorld, entries: dict[int, Entry]) -> list[str]:
+    wrong = []
+    by_device: dict[str, list[Arrived]] = {}
+    for arrived in world.arrived:
+        by_device.setdefault(arrived.device, []).append(arrived)
+    for device, arrivals in by_device.items():
+        newest = 0
+        for arrived in arrivals:
+            number = arrived.correlation.command
+            if number < newest:
+                wrong.append(f"{device}: command {number} arrived after {newest}")
+            newest = max(newest, number)
+            if number not in world.committed:
+                wrong.append(f"{device}: command {number} was never committed")
+            if entries[number].state is State.SUPERSEDED:
+                wrong.append(f"{device}: command {number} was sent although it was superseded")
+        for before, after in pairwise(arrivals):
+            too_soon = after.at - before.at < PATIENCE.retry_s - DELIVERY_S
+            if too_soon and not _ended(entries[before.correlation.command], before, after):
+                wrong.append(f"{device}: {after} came too soon after {before}, which was not answered")
+    return wrong
+
+
+def _ended(entry: Entry, before: Arrived, after: Arrived) -> bool:
+    """Whether the try was over: it was the last one of a command that was closed by an answer."""
+    answered = entry.answer is not None and entry.tries == before.correlation.tries
+    return answered and after.correlation.command != entry.id
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What came of one seed."""
+
+    seed: int
+    wrong: list[str]
+    counts: dict[str, int]
+    trace: str
+
+
+def simulate(seed: int, verbose: bool = False) -> Outcome:
+    """Live through one seed and check it."""
+
+    async def live() -> Outcome:
+        world = DeviceWorld(make(seed), verbose)
+        try:
+            unfinished = await world.live()
+        except Deadlock as error:
+            unfinished = str(error)
+        trace = hashlib.blake2b(repr(world.log).encode(), digest_size=8).hexdigest()
+        return Outcome(seed, check(world, unfinished), dict(world.counts), trace)
+
+    return run(live())
