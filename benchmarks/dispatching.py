@@ -1,0 +1,91 @@
+"""An outbox at work, for benchmarks: its table, its dispatcher in this process, devices and broker in others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+import structlog
+
+from holdfast.adapters.mqtt.address import parse
+from holdfast.adapters.mqtt.device import MqttDevices
+from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
+from holdfast.adapters.system.clock import SystemClock
+from holdfast.devices.dispatcher import Dispatcher
+from holdfast.devices.outbox import Outbox
+from holdfast.runtime.service import Tasks
+
+COMMAND = {"operator": "EditPerson", "info": {"personId": "951", "name": "A. Person"}}
+DURABILITY = "SQLite; every turn is on disk before anything of it is sent"
+ADD_MAX = 5_000
+TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True)
+class Dispatching:
+    """What is running, and how to look at it."""
+
+    outbox: Outbox
+    store: SqlOutbox
+    dispatcher: Dispatcher
+    clock: SystemClock
+
+    async def rate(self, seconds: float) -> float:
+        """Commands closed a second, from now on."""
+        begun_at, before = self.clock.monotonic(), self.dispatcher.counts.closed
+        await asyncio.sleep(seconds)
+        return (self.dispatcher.counts.closed - before) / (self.clock.monotonic() - begun_at)
+
+    async def closed(self, count: int) -> None:
+        """Return once so many commands have been closed."""
+        async with asyncio.timeout(TIMEOUT_S):
+            while self.dispatcher.counts.closed < count:
+                await asyncio.sleep(0.02)
+
+
+async def fill(store: SqlOutbox, outbox: Outbox, devices: Sequence[str], each: int) -> None:
+    """Let ``each`` commands wait for every device; those of one device lie far apart in the table."""
+    body = msgspec.json.encode(COMMAND)
+    for _ in range(each):
+        for first in range(0, len(devices), ADD_MAX):
+            part = devices[first : first + ADD_MAX]
+            await store.add(outbox.new({"device": device, "command": body} for device in part))
+
+
+@contextlib.asynccontextmanager
+async def dispatching(
+    store_url: str, broker_url: str, outbox: Outbox, devices: Sequence[str], each: int
+) -> AsyncIterator[Dispatching]:
+    """A dispatcher that owns all shards, with ``each`` commands waiting for every device."""
+    clock = SystemClock()
+    store = SqlOutbox(store_url, clock)
+    name, shards = outbox.spec.name, outbox.spec.shards
+    await store.prepare(name, shards)
+    await fill(store, outbox, devices, each)
+    address = replace(parse(broker_url), hears="own" if shards > 1 else "all")
+    tasks = Tasks(lambda error: structlog.get_logger().error("crashed", error=repr(error)))
+    dispatcher = Dispatcher(
+        outbox,
+        store,
+        lambda identity, still_ours: MqttDevices(
+            address, identity, clock, topics=outbox.spec.topics, still_ours=still_ours
+        ),
+        clock,
+        tasks,
+        structlog.get_logger(),
+        alive=lambda: True,
+        on_lost=lambda number: structlog.get_logger().error("lost", shard=number),
+    )
+    try:
+        for number in range(shards):
+            await dispatcher.own(number, await store.open(name, number, 0, "benchmark"))
+        tasks.spawn(dispatcher.run())
+        yield Dispatching(outbox, store, dispatcher, clock)
+    finally:
+        for number in range(shards):
+            await dispatcher.disown(number)
+        await tasks.close()
+        await store.close()
