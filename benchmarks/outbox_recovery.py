@@ -1,8 +1,8 @@
 """The broker is killed and comes back while all devices are busy.
 
 10,000 devices, one command in flight each. The broker, which keeps nothing, is killed in the middle and
-started again. Measured is the time from then until answers come as fast as before; and that in the end every command
-was answered, and no device ever had two at a time.
+started again. Measured is the time from then until answers come as fast as before; and that in the end every
+command was answered, and no device ever had two at a time.
 
 Run as ``python -m benchmarks.outbox_recovery``.
 """
