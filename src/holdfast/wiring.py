@@ -56,7 +56,9 @@ from holdfast.streams.work import StreamWork
 from holdfast.tasks.api import TaskApi
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.periodic import Scheduler
+from holdfast.tasks.permits import PermitKeeper
 from holdfast.tasks.producer import BRIEF_VISIBILITY_S, Producer
+from holdfast.tasks.work import TaskWork
 
 if TYPE_CHECKING:
     from holdfast.adapters.aws.setup import SqsSetup
@@ -64,7 +66,6 @@ if TYPE_CHECKING:
     from holdfast.adapters.aws.url import SqsUrl
     from holdfast.adapters.redis.connection import RedisConnection
     from holdfast.adapters.redis.durability import Risk
-    from holdfast.tasks.work import TaskWork
 
 
 class Closing(Protocol):
@@ -422,9 +423,6 @@ def _streams(services: Services, app: App, host: Host, place: str) -> StreamWork
 
 
 def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
-    from holdfast.tasks.permits import PermitKeeper  # noqa: PLC0415
-    from holdfast.tasks.work import TaskWork  # noqa: PLC0415
-
     queues = {name: services.queue(task_queue(app.name, name)) for name in app.tasks}
     work = TaskWork(
         host,

@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import socket
+import struct
 import tempfile
 from collections import deque
 from collections.abc import Sequence
@@ -31,6 +32,9 @@ BODY_BYTES_MAX = 1 << 16
 _decode = msgspec.msgpack.Decoder(wire.TaskAnswer).decode
 _decode_offer = msgspec.msgpack.Decoder(wire.Offer).decode
 _encode = msgspec.msgpack.Encoder().encode
+
+
+FD_ROOM = socket.CMSG_SPACE(struct.calcsize("i"))
 
 
 class Tray:
@@ -69,9 +73,10 @@ class Tray:
         numbers = []
         with contextlib.suppress(BlockingIOError):
             while True:
-                data, fds, _, _ = socket.recv_fds(self._far, TRAY_BYTES, 1, socket.MSG_DONTWAIT)
-                for fd in fds:
-                    os.close(fd)
+                # Not recv_fds: in Python 3.11 that passes no flags on.
+                data, ancillary, _, _ = self._far.recvmsg(TRAY_BYTES, FD_ROOM, socket.MSG_DONTWAIT)
+                for _, _, fd in ancillary:
+                    os.close(struct.unpack("i", fd[:4])[0])
                 if not data:
                     break
                 numbers.append(_decode_offer(data).number)
