@@ -1,4 +1,4 @@
-"""An outbox at work, for benchmarks: its table, its dispatcher in this process, devices and broker in others."""
+"""An outbox at work, for benchmarks: its dispatcher in this process, devices and their broker elsewhere."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from holdfast.adapters.system.clock import SystemClock
 from holdfast.devices.dispatcher import Dispatcher
 from holdfast.devices.outbox import Outbox
 from holdfast.runtime.service import Tasks
+from holdfast.testing.servers.server import until
 
 COMMAND = {"operator": "EditPerson", "info": {"personId": "951", "name": "A. Person"}}
 DURABILITY = "SQLite; every turn is on disk before anything of it is sent"
@@ -41,9 +42,11 @@ class Dispatching:
 
     async def closed(self, count: int) -> None:
         """Return once so many commands have been closed."""
-        async with asyncio.timeout(TIMEOUT_S):
-            while self.dispatcher.counts.closed < count:
-                await asyncio.sleep(0.02)
+
+        async def done() -> bool:
+            return self.dispatcher.counts.closed >= count
+
+        await until(done, f"{count:,} commands are closed", TIMEOUT_S)
 
 
 async def fill(store: SqlOutbox, outbox: Outbox, devices: Sequence[str], each: int) -> None:
