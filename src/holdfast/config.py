@@ -66,6 +66,9 @@ class Config(BaseSettings):
         "sqlite:///holdfast.db", "Service for queue, coordinator and state, where one is all three."
     )
     queue_url: str = _setting(_same_as_url, "The queue.", shown="`url`")
+    create_queues: bool = _setting(
+        False, "Whether a node makes the queues that its app lacks, where the service wants them made."
+    )
     coordinator_url: str = _setting(_same_as_url, "The coordinator: memberships and claims.", shown="`url`")
     state_url: str = _setting(_same_as_url, "The state store: checkpoints and results.", shown="`url`")
     tasks_url: str = _setting(_same_as_url, "The task store: how every task stands.", shown="`url`")

@@ -483,9 +483,17 @@ def check_app(services: Services, app: App) -> None:
 
 
 async def look_for_queues(services: Services, app: App) -> list[str]:
-    """Raise ConfigError if a queue of the app isn't there; returns what is missing beside, in words."""
-    setup = services.queue_setup()
-    return [text for name in queues_of(app) if (text := await setup.lacking(name))] if setup else []
+    """Raise ConfigError if a queue of the app isn't there, and may not be made (``create_queues``); returns
+    what is missing beside, in words."""
+    setup, lacking = services.queue_setup(), list[str]()
+    if setup is None:
+        return lacking
+    for name, visibility_s in queues_of(app).items():
+        if services.config.create_queues:
+            await setup.create(name, visibility_s=visibility_s, tags={}, encrypt=False, kms_key="")
+        elif text := await setup.lacking(name):
+            lacking.append(text)
+    return lacking
 
 
 def queues_of(app: App) -> dict[str, float]:
