@@ -17,6 +17,12 @@ from holdfast.apps.reports.report import Report
 ORDERED_AT = dt.datetime(2024, 3, 1, 23, 30, tzinfo=dt.UTC)
 UTC = dt.UTC
 
+
+def naive(*parts: int) -> dt.datetime:
+    """A time without a zone."""
+    return dt.datetime(*parts, tzinfo=dt.UTC).replace(tzinfo=None)  # type: ignore[misc,arg-type]
+
+
 EVERY_TYPE = pa.table(
     {
         "bool": pa.array([True, False, None]),
@@ -35,7 +41,7 @@ EVERY_TYPE = pa.table(
         "date32": pa.array([dt.date(1, 1, 1), dt.date(9999, 12, 31), None]),
         "date64": pa.array([dt.date(2024, 2, 29), dt.date(1970, 1, 1), None], pa.date64()),
         "time": pa.array([dt.time(0), dt.time(23, 59, 59, 999999), None], pa.time64("us")),
-        "seconds": pa.array([dt.datetime(2024, 1, 1, 12), dt.datetime(1900, 1, 1), None], pa.timestamp("s")),
+        "seconds": pa.array([naive(2024, 1, 1, 12), naive(1900, 1, 1), None], pa.timestamp("s")),
         "nanoseconds": pa.array([1, 1_700_000_000_123_456_789, None], pa.timestamp("ns")),
         "zoned": pa.array(
             [dt.datetime(2024, 1, 1, 12, tzinfo=UTC), dt.datetime(2024, 7, 1, 12, 0, 0, 5000, UTC), None],

@@ -1,4 +1,4 @@
-"""CSV: the text of every type, every option, and files that other software reads back equal to their source."""
+"""CSV: the text of every type, every option, and files that other software reads back equal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.apps.reports.making import EVERY_TYPE, ORDERED_AT, UTC, csv_of, made, ordered, stored
+from tests.apps.reports.making import EVERY_TYPE, ORDERED_AT, UTC, csv_of, made, naive, ordered, stored
 
 from holdfast.apps.reports.faults import UnwritableColumn
 from holdfast.apps.reports.order import Column, Csv, Table
@@ -78,11 +78,22 @@ def test_duckdb_reads_back_what_was_written(tmp_path: Path) -> None:
     source = stored(tmp_path, table)
     written = tmp_path / "out.csv"
     written.write_bytes(made(ordered(source))[0])
-    types = ["BOOLEAN", "TINYINT", "BIGINT", "DOUBLE", "DECIMAL(18,2)", "DATE", "TIME", "TIMESTAMP", "TIMESTAMPTZ", "VARCHAR"]
-    columns = {name: kind for name, kind in zip(table.column_names, types, strict=True)}
+    types = [
+        "BOOLEAN",
+        "TINYINT",
+        "BIGINT",
+        "DOUBLE",
+        "DECIMAL(18,2)",
+        "DATE",
+        "TIME",
+        "TIMESTAMP",
+        "TIMESTAMPTZ",
+        "VARCHAR",
+    ]
+    columns = dict(zip(table.column_names, types, strict=True))
     connection = duckdb.connect()
     connection.execute("SET timezone='UTC'")
-    back = connection.execute(
+    back = connection.sql(
         f"SELECT * FROM read_csv('{written}', header=true, columns={columns}, allow_quoted_nulls=false)"
     ).to_arrow_table()
     assert back.cast(table.schema).to_pylist() == table.to_pylist()
@@ -112,7 +123,7 @@ def test_any_text_is_read_back(
 
 
 @pytest.mark.parametrize(
-    ("options", "text"),
+    "options, text",
     [
         ({}, 'a,b\n"x,""y""",1.5\n,\n'),
         ({"delimiter": ";"}, 'a;b\n"x,""y""";1.5\n;\n'),
@@ -177,7 +188,7 @@ def test_times_in_the_customers_zone_and_pattern(tmp_path: Path) -> None:
     summer = dt.datetime(2024, 3, 31, 1, 0, tzinfo=UTC)  # the hour that Berlin lacks
     table = {
         "at": pa.array([summer, summer - dt.timedelta(seconds=1)], pa.timestamp("ms", "America/New_York")),
-        "naive": pa.array([dt.datetime(2024, 3, 31, 1)] * 2, pa.timestamp("ms")),
+        "naive": pa.array([naive(2024, 3, 31, 1)] * 2, pa.timestamp("ms")),
         "day": [dt.date(2024, 3, 31)] * 2,
     }
     source = stored(tmp_path, table)
@@ -194,7 +205,7 @@ def test_times_in_the_customers_zone_and_pattern(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "column", "field"),
+    "options, column, field",
     [
         ({"date_pattern": "%H:%M"}, Column(source="d"), "format.date_pattern"),
         ({"date_pattern": "%Q"}, Column(source="d"), "format.date_pattern"),
@@ -273,7 +284,7 @@ FORMULAS = [
     "\t=1",
     "\r=1",
     "\n=1",
-    "＝1",
+    "\uff1d1",
     "\u00a0=1",
     "'=1",
     "\ufeff=1",
@@ -362,7 +373,7 @@ def test_a_type_without_text_is_refused_before_anything_is_sent(tmp_path: Path, 
     batch = pa.record_batch([array], ["odd"])
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, batch.schema) as writer:
         writer.write_batch(batch)
-    with pytest.raises(UnwritableColumn, match="'odd' is of type|'odd' holds values") as refused:
+    with pytest.raises(UnwritableColumn, match=r"'odd' is of type|'odd' holds values") as refused:
         Report(ordered(str(path)), ordered_at=ORDERED_AT)
     assert refused.value.column == "odd"
 

@@ -16,7 +16,7 @@ from holdfast.errors import InvalidMessage
 
 
 @pytest.mark.parametrize(
-    ("template", "zone", "part", "name"),
+    "template, zone, part, name",
     [
         ("{report}.csv", "UTC", 1, "sales.csv"),
         ("{customer}/{report}-{date}.csv", "UTC", 1, "acme/sales-2024-03-01.csv"),

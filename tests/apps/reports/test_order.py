@@ -50,7 +50,7 @@ def test_an_order_survives_the_wire() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "field"),
+    "changes, field",
     [
         ({"tables": []}, "tables"),
         ({"tables": [{"sources": []}]}, "tables[0].sources"),

@@ -39,10 +39,12 @@ _DAY = {"ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Something rare in a column: whether it is ``met``, and what is then made of the values' text, or of the
-    cell (from the row's number, the value's text and the cell as it would be)."""
+    """Something rare in a column: whether it is ``met`` (``confirm`` asks once more, if the first question was a
+    cheaper one), and what is then made of the values' text, or of the cell (from the row's number, the value's
+    text and the cell as it would be)."""
 
     met: pl.Expr
+    confirm: pl.Expr | None = None
     value: Callable[[pl.Expr], pl.Expr] | None = None
     cell: Callable[[pl.Expr, pl.Expr, pl.Expr], pl.Expr] | None = None
     counts: bool = False
@@ -110,11 +112,8 @@ class Cells:
                 return Cell(name, value.cast(pl.Int8).cast(pl.String), ' t="b"><v>', "</v></c>")
         style = self._styles.number(self._format(column, kind, type_))
         start = f' s="{style}"><v>' if style else "><v>"
-        text, cases = self._number(column, kind, type_, value)
-        rare = [self._as_text(name, *case) for case in cases]
-        if kind in (Kind.DATE, Kind.TIMESTAMP, Kind.ZONED):
-            rare.insert(0, Case(out_of_calendar(value, type_), value=lambda _: _never(column.source)))
-        return Cell(name, text, start, "</v></c>", rare)
+        text, cases = self._number(name, column, kind, type_, value)
+        return Cell(name, text, start, "</v></c>", cases)
 
     # --- texts
 
@@ -123,6 +122,7 @@ class Cells:
             Case(value.str.contains(_UNFIT), value=lambda text: self._fit(text, column.source), counts=True),
             Case(
                 value.str.len_bytes() > CELL_CHARACTERS_MAX,
+                confirm=_utf16_length(value) > CELL_CHARACTERS_MAX,
                 value=lambda text: self._short(text, column.source),
             ),
             Case(value.str.contains(_ESCAPED), value=_escaped),
@@ -150,46 +150,46 @@ class Cells:
         return text.str.replace_all(_UNFIT, "\ufffd" if self._options.unfit == "replace" else "")
 
     def _short(self, text: pl.Expr, name: str) -> pl.Expr:
-        if self._options.long_text == "cut":
-            return text.map_batches(_cut, return_dtype=pl.String)
-        too_long = f"column {name!r} holds a text of more than {CELL_CHARACTERS_MAX:,} characters"
-
-        def check(values: pl.Series) -> pl.Series:
-            if not _cut(values).equals(values):
-                raise UnwritableColumn(f"{too_long}; leave it out, or set format.long_text to 'cut'", name)
-            return values
-
-        return text.map_batches(check, return_dtype=pl.String)
+        if self._options.long_text == "error":
+            raise UnwritableColumn(
+                f"column {name!r} holds a text of more than {CELL_CHARACTERS_MAX:,} characters;"
+                " leave it out, or set format.long_text to 'cut'",
+                name,
+            )
+        return text.map_batches(_cut, return_dtype=pl.String)
 
     # --- numbers
 
     def _number(
-        self, column: Column, kind: Kind, type_: pa.DataType, value: pl.Expr
-    ) -> tuple[pl.Expr, list[tuple[pl.Expr, pl.Expr]]]:
-        """The value's text, and which values can't be numbers in Excel, with the text they get instead."""
+        self, name: str, column: Column, kind: Kind, type_: pa.DataType, value: pl.Expr
+    ) -> tuple[pl.Expr, list[Case]]:
+        """The value's text, and what is done with values that can't be numbers in Excel."""
         text = value.cast(pl.String)
         match kind:
             case Kind.INTEGER:
                 limit = 10**DIGITS_MAX - 1
                 if type_.bit_width < 64:
                     return text, []
-                return text, self._long(column, ~value.is_between(-limit, limit), text)
+                return text, self._long(name, column, ~value.is_between(-limit, limit), text)
             case Kind.DECIMAL:
                 if type_.precision <= DIGITS_MAX:
                     return text, []
                 digits = text.str.replace_all(r"[-.]", "").str.strip_chars_start("0").str.len_bytes()
-                return text, self._long(column, digits > DIGITS_MAX, text)
+                return text, self._long(name, column, digits > DIGITS_MAX, text)
             case Kind.FLOAT:
-                return text, [(~value.is_finite(), text)]
+                return text, [_as_text(name, ~value.is_finite(), text)]
             case Kind.DATE:
                 iso = value.dt.strftime("%Y-%m-%d")
                 days = value.to_physical()
-                return (days + _DAY_0).cast(pl.String), [(~days.is_between(_FIRST_DAY, _LAST_DAY), iso)]
+                outside = ~days.is_between(_FIRST_DAY, _LAST_DAY)
+                never = Case(out_of_calendar(value, type_), value=lambda _: _never(column.source))
+                return (days + _DAY_0).cast(pl.String), [never, _as_text(name, outside, iso)]
             case Kind.TIME:
                 return (value.to_physical() / _DAY["ns"]).cast(pl.String), []
             case Kind.DURATION:
                 days = value.to_physical() / _DAY[_unit(type_)]
-                return days.cast(pl.String), [(days < 0, value.dt.to_string("iso"))]
+                return days.cast(pl.String), [_as_text(name, days < 0, value.dt.to_string("iso"))]
+        never = Case(out_of_calendar(value, type_), value=lambda _: _never(column.source))
         day, margin = _DAY[_unit(type_)], 0
         instants = value.to_physical()
         if kind is Kind.ZONED:
@@ -197,33 +197,16 @@ class Cells:
         first, last = (_FIRST_DAY + margin) * day, min((_LAST_DAY + 1 - margin) * day, 2**63) - 1
         iso = value.dt.strftime("%Y-%m-%dT%H:%M:%S%.f")
         days = value.to_physical() / day + _DAY_0
-        return days.cast(pl.String), [(~instants.is_between(first, last), iso)]
+        outside = ~instants.is_between(first, last)
+        return days.cast(pl.String), [never, _as_text(name, outside, iso)]
 
-    def _long(self, column: Column, met: pl.Expr, text: pl.Expr) -> list[tuple[pl.Expr, pl.Expr]]:
+    def _long(self, name: str, column: Column, met: pl.Expr, text: pl.Expr) -> list[Case]:
         match self._options.long_numbers:
             case "number":
                 return []
             case "text":
-                return [(met, text)]
-        name = column.source
-
-        def refuse(_: pl.Series) -> pl.Series:
-            raise UnwritableColumn(
-                f"column {name!r} holds a number of more than {DIGITS_MAX} digits, which Excel would round;"
-                " set format.long_numbers to 'text'",
-                name,
-            )
-
-        return [(met, text.map_batches(refuse, return_dtype=pl.String))]
-
-    def _as_text(self, name: str, met: pl.Expr, text: pl.Expr) -> Case:
-        def cell(row: pl.Expr, _: pl.Expr, whole: pl.Expr) -> pl.Expr:
-            instead = pl.concat_str(
-                pl.lit(f'<c r="{name}'), row, pl.lit(f'"{_TEXT}'), text, pl.lit(_TEXT_END)
-            )
-            return pl.when(met).then(instead).otherwise(whole)
-
-        return Case(met, cell=cell)
+                return [_as_text(name, met, text)]
+        return [Case(met, value=lambda _: _too_many_digits(column.source))]
 
     def _format(self, column: Column, kind: Kind, type_: pa.DataType) -> str:
         if column.number_format is not None:
@@ -244,6 +227,22 @@ class Cells:
         }.get(kind, "")
 
 
+def _as_text(name: str, met: pl.Expr, text: pl.Expr) -> Case:
+    def cell(row: pl.Expr, _: pl.Expr, whole: pl.Expr) -> pl.Expr:
+        instead = pl.concat_str(pl.lit(f'<c r="{name}'), row, pl.lit(f'"{_TEXT}'), text, pl.lit(_TEXT_END))
+        return pl.when(met).then(instead).otherwise(whole)
+
+    return Case(met, cell=cell)
+
+
+def _too_many_digits(name: str) -> pl.Expr:
+    raise UnwritableColumn(
+        f"column {name!r} holds a number of more than {DIGITS_MAX} digits, which Excel would round;"
+        " set format.long_numbers to 'text'",
+        name,
+    )
+
+
 def _never(name: str) -> pl.Expr:
     raise UnwritableColumn(f"column {name!r} holds a time before the year 1 or after 9999", name)
 
@@ -257,8 +256,13 @@ def _escaped(text: pl.Expr) -> pl.Expr:
     return text.str.replace_many(["&", "<", ">", "\r"], ["&amp;", "&lt;", "&gt;", "&#13;"])
 
 
+def _utf16_length(text: pl.Expr) -> pl.Expr:
+    """How Excel counts characters."""
+    return text.str.len_chars() + text.str.count_matches(r"[\x{10000}-\x{10ffff}]")
+
+
 def _cut(values: pl.Series) -> pl.Series:
-    """Texts of as many UTF-16 units as a cell holds, which is how Excel counts."""
+    """Texts of as many UTF-16 units as a cell holds."""
     return pl.Series(values.name, [None if text is None else _cut_one(text) for text in values], pl.String)
 
 

@@ -119,7 +119,7 @@ class SheetFormat:
         replaced = bad
         tests = any_of(frame, [case.met for _, case in cases])
         for (at, case), found in zip(cases, tests, strict=True):
-            if found:
+            if found and (case.confirm is None or any_of(frame, [case.confirm])[0]):
                 met[at].append(case)
                 replaced += frame.select(case.met.sum()).item() if case.counts else 0
         nulls = frame.null_count().row(0)
@@ -150,7 +150,7 @@ class SheetFormat:
                 for name, kind in zip(frame.columns, self._framer.kinds, strict=True)
                 if kind not in _WIDTHS
             ]
-            found = frame.select(longest).row(0, named=True)
+            found = frame.select(longest).row(0, named=True) if longest else {}
             texts = [float(found.get(name) or 0) + 2 for name in frame.columns]
         return [
             column.width

@@ -39,6 +39,7 @@ class ParquetFiles:
                 file,
                 metadata=metadata,
                 pre_buffer=place.remote and largest <= GROUP_BYTES_MAX,
+                page_checksum_verification=True,
                 buffer_size=REMOTE_BUFFER_BYTES if place.remote else BUFFER_BYTES,
             )
             for group, size in zip(groups, sizes, strict=True):

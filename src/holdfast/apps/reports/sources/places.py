@@ -44,7 +44,9 @@ class Place:
 
 def list_places(url: str, secret: Mapping[str, str]) -> list[Place]:
     """The files that a source URL names, ordered by name. Raises UnreadableSource if there is none."""
-    with readable(url):
+    if urlsplit(url).password is not None:
+        raise InvalidMessage(f"sources: {_shown(url)} holds a password; name it in credentials", "sources")
+    with readable(_shown(url)):
         if urlsplit(url).scheme in ("http", "https"):
             return [_http_place(url, secret)]
         system, path, prefix = _file_system(url, secret)
@@ -160,12 +162,19 @@ def _place(
     )
 
 
+def _shown(url: str) -> str:
+    """The URL without what may be secret: a name and password, or the query, which holds a signature."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https"):
+        return url
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+
+
 def _http_place(url: str, secret: Mapping[str, str]) -> Place:
     first = HttpFile(url, secret.get("authorization"))
     first.close()
-    shown = urlsplit(url)._replace(query="", fragment="").geturl()  # a signed URL's query is a secret
     return Place(
-        url=shown,
+        url=_shown(url),
         size=first.size,
         version=f"{first.size}-{first.version}",
         remote=True,

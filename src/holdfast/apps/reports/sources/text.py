@@ -38,7 +38,7 @@ class CsvFiles:
         """Block by block."""
         with place.open() as file:
             types = {name: self._types.get(name, pa.string()) for name in columns}
-            yield from _pieces(file, self._open(place, file, types))
+            yield from _pieces(place, file, self._open(place, file, types))
 
     def _open(
         self, place: Place, file: pa.NativeFile, types: Mapping[str, pa.DataType]
@@ -74,7 +74,7 @@ class JsonFiles:
     def read(self, place: Place, columns: Sequence[str], keep: pc.Expression | None) -> Iterator[Piece]:
         """Block by block."""
         with place.open() as file:
-            for batch, spent in _pieces(file, self._open(place, file, self._types)):
+            for batch, spent in _pieces(place, file, self._open(place, file, self._types)):
                 yield Piece(batch.select(list(columns)), spent)
 
     def _open(self, place: Place, file: pa.NativeFile, types: pa.Schema | None) -> pa.RecordBatchReader:
@@ -90,8 +90,8 @@ def _plain(place: Place, file: pa.NativeFile) -> pa.NativeFile:
     return pa.CompressedInputStream(file, how) if how else file
 
 
-def _pieces(file: pa.NativeFile, reader: pa.RecordBatchReader) -> Iterator[Piece]:
+def _pieces(place: Place, file: pa.NativeFile, reader: pa.RecordBatchReader) -> Iterator[Piece]:
     position = 0
     for batch in reader:
-        spent, position = file.tell() - position, file.tell()
-        yield Piece(batch, spent)
+        before, position = position, place.size if file.closed else file.tell()  # closed: read to its end
+        yield Piece(batch, position - before)
