@@ -147,7 +147,7 @@ class Correlation(msgspec.Struct, frozen=True):
         return cls(epoch, command, tries)
 
 
-LATE_SHARE = 0.1
+LATE_SHARE = 0.25
 JITTER = 0.15
 
 

@@ -49,8 +49,11 @@ SWEEP_S = 5.0
 RETURN_S = 1.0
 """After the broker was away, a shard begins to send again at some moment within this time."""
 
-TURN_MAX = 1_000
-"""Rows of each kind that one turn takes, so that no transaction lasts long."""
+TURN_MIN, TURN_MAX = 50, 1_000
+"""Rows of each kind that one turn takes; fewer where turns last longer than ``TURN_S``: others wait for what
+a transaction locks, and what it marked as published is to be sent in time."""
+
+TURN_S = 0.1
 
 JUMP_S = 0.5
 """What the wall clock may come to differ by unnoticed."""
@@ -114,6 +117,7 @@ class Dispatcher:
         self._groups = GroupRate(spec.group, spec.group_rates) if spec.group else None
         limit = Rate(spec.rate, max(1.0, spec.rate * BURST_S)) if spec.rate else None
         self._at_once = int(limit.burst) if limit else TURN_MAX
+        self._turn_max = TURN_MAX
         self._limiter = Limiter(limit)
         self._sends_from = 0.0
         self._once = Once()
@@ -226,7 +230,7 @@ class Dispatcher:
             unsent=unsent,
             room=max(0, spec.in_flight_max - self.in_flight),
             rate=self._at_once if monotonic >= self._sends_from else 0,
-            limit=TURN_MAX,
+            limit=self._turn_max,
             away=self._presence.away,
             back=list(back),
             seen=self._seen(now, monotonic) if sweep else {},
@@ -242,6 +246,10 @@ class Dispatcher:
             self._back = back | self._back
             raise
         self._shift_s = 0.0
+        if self._clock.monotonic() - monotonic > TURN_S:
+            self._turn_max = max(TURN_MIN, self._turn_max // 2)
+        else:
+            self._turn_max = min(TURN_MAX, self._turn_max + TURN_MIN)
         self._took(turned)
         self._send(turned, monotonic)
 

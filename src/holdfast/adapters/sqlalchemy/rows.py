@@ -8,6 +8,7 @@ out, because partial indexes are used only for what is plain before values are b
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence, Set
 from typing import Any
 
@@ -36,7 +37,7 @@ class Dialect:
     def statement(self, template: str) -> TextClause:
         """A statement of a template: ``{C}``, ``{H}`` and so on are tables, ``<command>``, ``<head>`` and
         ``<job>`` their columns, ``[name]`` is a list of numbers or texts, ``<share>`` and ``<update>`` are
-        locks."""
+        locks, ``<join>`` goes from what is on its left, ``<by …>`` names the index to use."""
         sql = template
         for name, columns in (("command", COLUMNS), ("head", HEAD), ("job", JOB)):
             sql = sql.replace(f"<{name}>", columns)
@@ -50,6 +51,9 @@ class Dialect:
                 else f"(SELECT value FROM json_each(:{name}))"  # noqa: S608
             )
             sql = sql.replace(f"IN [{name}]", f"= {values}" if self.postgresql else f"IN {values}")
+        sql = sql.replace("<join>", "JOIN" if self.postgresql else "CROSS JOIN")  # SQLite reorders others
+        by = "" if self.postgresql else r"INDEXED BY holdfast_outbox_\1"  # SQLite takes others for as good
+        sql = re.sub(r"<by (\w+)>", by, sql)
         for lock, clause in (("<share>", "FOR SHARE"), ("<update>", "FOR UPDATE OF c")):
             sql = sql.replace(lock, clause if self.postgresql else "")
         return text(sql)
@@ -69,7 +73,7 @@ PAIRS = {
 
 FIRST = {
     False: """
-SELECT <c.command> FROM @pairs JOIN {C} c ON c.id = (
+SELECT <c.command> FROM @pairs <join> {C} c ON c.id = (
     SELECT n.id FROM {C} n
     WHERE n.outbox = :outbox AND n.device = p.device AND n.lane = p.lane AND n.state = 'scheduled'
     AND n.not_before <= :now ORDER BY n.priority DESC, n.id LIMIT 1)""",
@@ -137,7 +141,7 @@ class Statements:
         self.commands = made("SELECT <command> FROM {C} WHERE outbox = :outbox AND id IN [ids]")
         self.heads = made(
             "SELECT h.device, h.lane, h.shard, h.phase, h.command, h.due FROM @pairs"
-            " JOIN {H} h ON h.outbox = :outbox AND h.device = p.device AND h.lane = p.lane"
+            " <join> {H} h ON h.outbox = :outbox AND h.device = p.device AND h.lane = p.lane"
         )
         self.held = made(
             "SELECT <head> FROM {H} WHERE outbox = :outbox AND device IN [devices] AND phase = 'held'"
@@ -151,16 +155,18 @@ class Statements:
         )
         self.drop_arrivals = made("DELETE FROM {A} WHERE id IN [ids]")
         self.older = made(
-            "SELECT <c.command> FROM @marks JOIN {C} c ON c.outbox = :outbox"
+            "SELECT <c.command> FROM @marks <join> {C} c ON c.outbox = :outbox"
             " AND c.device = m.device AND c.supersede_key = m.key AND c.state = 'scheduled' AND c.tries = 0"
             " AND c.id < m.command <update>"
         )
         due = (
-            "SELECT <head> FROM {H} WHERE outbox = :outbox AND shard IN [shards] AND due <= :now"
+            "SELECT <head> FROM {H} <by {}> WHERE outbox = :outbox AND shard IN [shards] AND due <= :now"
             " AND phase {} ORDER BY due LIMIT :limit"
         )
-        self.due_out = made(due.replace("phase {}", "phase = 'out'"))
-        self.due = made(due.replace("phase {}", "phase IN ('waiting', 'held')"))
+        self.due_out = made(due.replace("<by {}>", "<by head_out>").replace("phase {}", "phase = 'out'"))
+        self.due = made(
+            due.replace("<by {}>", "<by head_due>").replace("phase {}", "phase IN ('waiting', 'held')")
+        )
         self.first = made(FIRST[postgresql])
         self.earliest = made(
             "SELECT p.device, p.lane, (SELECT min(n.not_before) FROM {C} n WHERE n.outbox = :outbox"
@@ -172,7 +178,8 @@ class Statements:
         )
         self.aborted = made("SELECT id FROM {J} WHERE outbox = :outbox AND aborted AND done + failed < total")
         self.of_jobs = made(
-            "SELECT <command> FROM {C} c WHERE outbox = :outbox AND shard IN [shards] AND job IN [ids]"
+            "SELECT <command> FROM {C} c <by command_job>"
+            " WHERE outbox = :outbox AND shard IN [shards] AND job IN [ids]"
             " AND state = 'scheduled' LIMIT :limit <update>"
         )
         self.jobs = made("SELECT <job> FROM {J} WHERE outbox = :outbox AND id IN [ids]")

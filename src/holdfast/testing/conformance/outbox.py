@@ -25,7 +25,7 @@ NOW = 1_700_000_000.0
 """The wall time of the first turn: turns bring theirs with them."""
 
 PATIENCE = Patience(retry_s=10.0, retry_max_s=40.0, max_tries=3, probe_s=60.0)
-LATEST_S = 12.5
+LATEST_S = 14.0
 """After so long the first try is over, whatever the jitter."""
 
 PATIENCE_S = 10.0
