@@ -452,11 +452,14 @@ class TaskSlots:
     async def _add_seat(self) -> None:
         slot = await self._spawn()
         self._starting -= 1
-        self._sit(slot)
-        self._place()
+        if slot is not None:
+            self._sit(slot)
+            self._place()
 
     async def _prepare_spare(self) -> None:
         slot = await self._spawn()
+        if slot is None:
+            return
         self._spares.append(slot)
         self._place()
         await slot.exited()
@@ -464,17 +467,20 @@ class TaskSlots:
             self._spares.remove(slot)
             self._tasks.spawn(self._prepare_spare())
 
-    async def _spawn(self) -> TaskSlot:
+    async def _spawn(self) -> TaskSlot | None:
+        """A new slot; None once the pool is closed."""
         failures = 0
-        while True:
+        while not self._closed:
             try:
                 return await self._slots.spawn(self)
             except ConfigError as error:
-                self._log.error("the app does not load in a new slot", error=str(error))
+                if not self._closed:
+                    self._log.error("the app does not load in a new slot", error=str(error))
             except HoldfastError as error:
                 self._log.warning("could not start a slot", error=str(error))
             failures += 1
             await self._clock.sleep(self._backoff.delay_s(failures, self._clock.random()))
+        return None
 
     def _retire(self, seat: Seat) -> None:
         seat.ending = True
@@ -484,7 +490,7 @@ class TaskSlots:
         slot = seat.slot
         gone = await slot.exited()
         del self._seats[slot.name]
-        if not seat.ending or seat.line:
+        if seat.line or not (seat.ending or self._closed):
             self._stats.slot_deaths += 1
             self._log.warning("slot died", slot=slot.name, reason=gone.reason)
         self._wait_again(seat, gone.untouched)
