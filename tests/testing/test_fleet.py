@@ -83,14 +83,14 @@ async def test_work_is_done_by_the_device_that_was_asked(address: MqttAddress, d
     ears = Ears(devices)
     await ears.until(Connected)
 
-    def work(command: str, payload: bytes) -> bytes:
-        return b'{"messageId":"%s","was":%s}' % (command.encode(), payload)
+    def work(device: str, command: str, payload: bytes) -> bytes:
+        return b'{"messageId":"%s","at":"%s","was":%s}' % (command.encode(), device.encode(), payload)
 
     async with Fleet(address, NAMES, SystemClock(), work=work):
         devices.publish(Command("d1", "1.1.1", b'{"a":1}'))
-        assert (
-            await ears.until(Answer)
-        ).payload == b'{"messageId":"1.1.1","was":{"messageId":"1.1.1","a":1}}'
+        assert (await ears.until(Answer)).payload == (
+            b'{"messageId":"1.1.1","at":"d1","was":{"messageId":"1.1.1","a":1}}'
+        )
 
 
 async def test_the_fleet_comes_back_when_the_broker_does(broker: MosquittoServer) -> None:

@@ -90,8 +90,7 @@ class MqttBench:
         for devices in self.made:
             await devices.close()
         for connection in self._listeners:
-            connection.close()
-            await connection.lost.wait()
+            await connection.end()
 
 
 @contextlib.asynccontextmanager

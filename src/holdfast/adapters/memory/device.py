@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-from holdfast.adapters.memory.terminal import Conduct, Saying, Terminal
+from holdfast.adapters.memory.terminal import Conduct, Saying, Terminal, Work
 from holdfast.core.dialect import JsonDialect, check_id
 from holdfast.core.topics import check_device
 from holdfast.errors import InvalidMessage, TooLarge, Unavailable
@@ -253,7 +253,7 @@ class MemoryFleet:
         devices: Sequence[str],
         conduct: Conduct,
         seed: str,
-        work: Callable[[str, bytes], bytes] | None = None,
+        work: Work | None = None,
     ) -> None:
         self.terminals = {device: Terminal(device, conduct, seed, work) for device in devices}
         self._broker = broker

@@ -17,6 +17,10 @@ MEMORY = 64
 """Ids of commands that a device remembers, to answer old ones."""
 
 
+Work = Callable[[str, str, bytes], bytes]
+"""Takes the device, the command's id and its payload; gives the answer's payload."""
+
+
 class Conduct(msgspec.Struct, frozen=True):
     """How devices behave. Shares are from 0 to 1, and of commands unless said otherwise.
 
@@ -77,16 +81,14 @@ class Terminal:
 
     Args:
         work: does what a command's payload says, and gives the answer's payload; it may be asked to do the
-            same again. Without it every command is a success.
+            same again. Without one every command is a success.
 
     Attributes:
         heard, crowded: commands that came, and how many of them while it was still busy, which it drops.
         at_once: the most that it had to do at any time.
     """
 
-    def __init__(
-        self, device: str, conduct: Conduct, seed: str, work: Callable[[str, bytes], bytes] | None = None
-    ) -> None:
+    def __init__(self, device: str, conduct: Conduct, seed: str, work: Work | None = None) -> None:
         self.device = device
         self.heard = 0
         self.crowded = 0
@@ -116,7 +118,7 @@ class Terminal:
         if chance() < conduct.crash:
             self._away_until = now + conduct.crash_s
             return []
-        answer = self._work(command, payload)
+        answer = self._work(self.device, command, payload)
         self._remember(command)
         if self._silent or chance() < conduct.answer_loss:
             return []
@@ -150,5 +152,5 @@ class Terminal:
         del self._old[:-MEMORY]
 
 
-def _success(command: str, payload: bytes) -> bytes:
+def _success(device: str, command: str, payload: bytes) -> bytes:
     return msgspec.json.encode({"messageId": command, "code": 200})

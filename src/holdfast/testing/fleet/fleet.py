@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Self
 
 import msgspec
 
-from holdfast.adapters.memory.terminal import Conduct, Saying, Terminal
+from holdfast.adapters.memory.terminal import Conduct, Saying, Terminal, Work
 from holdfast.adapters.mqtt.address import MqttAddress
 from holdfast.adapters.mqtt.tls import tls_context
 from holdfast.core.dialect import Dialect, JsonDialect
@@ -54,7 +54,7 @@ class Fleet:
         topics: Topics | None = None,
         conduct: Conduct | None = None,
         seed: str = "0",
-        work: Callable[[str, bytes], bytes] | None = None,
+        work: Work | None = None,
         dialect: Dialect | None = None,
         connections: int = 1,
         name: str = "holdfast-fleet",
@@ -79,8 +79,12 @@ class Fleet:
 
     async def start(self) -> None:
         """Return once all listen. Raises Unavailable if the broker isn't there."""
-        for part in range(self._count):
-            await self._connect(part)
+        try:
+            for part in range(self._count):
+                await self._connect(part)
+        except BaseException:
+            await self.stop()
+            raise
         spawn = asyncio.get_running_loop().create_task
         self._tasks = [spawn(self._keep(part)) for part in range(self._count)]
         self._tasks.append(spawn(self._speak()))
@@ -93,8 +97,7 @@ class Fleet:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for connection in self._connections.values():
-            connection.close()
-            await connection.lost.wait()
+            await connection.end()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -131,9 +134,13 @@ class Fleet:
             filters = [self._topics.command.replace(DEVICE, "+")]
         else:
             filters = [self._topics.command_to(device) for device, at in self._parts.items() if at == part]
-        for first in range(0, len(filters), 500):
-            await connection.subscribe(filters[first : first + 500], min(address.qos, 1))
         self._connections[part] = connection
+        try:
+            for first in range(0, len(filters), 500):
+                await connection.subscribe(filters[first : first + 500], min(address.qos, 1))
+        except BaseException:
+            await connection.end()
+            raise
 
     async def _keep(self, part: int) -> None:
         while True:

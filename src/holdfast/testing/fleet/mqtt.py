@@ -68,10 +68,10 @@ class Connection(asyncio.Protocol):
                 self._write(packet(CONNECT, body))
                 answer = await welcome
         except (OSError, TimeoutError) as error:
-            self.close()
+            await self.end()
             raise Unavailable(f"no broker at {host}:{port}: {error}") from None
         if answer[1:2] != b"\0":
-            self.close()
+            await self.end()
             raise Unavailable(f"the broker at {host}:{port} refuses {client_id}: code {answer[1:2].hex()}")
         self._ping()
 
@@ -107,12 +107,18 @@ class Connection(asyncio.Protocol):
             self._write(b"".join(self._out))
             self._out.clear()
 
-    def close(self) -> None:
-        """Disconnect."""
+    async def end(self) -> None:
+        """Disconnect, and return once that is done."""
+        if self._transport is None:
+            return
         self.flush()
-        if self._transport is not None and not self._transport.is_closing():
-            self._write(bytes((DISCONNECT, 0)))
-            self._transport.close()
+        self._write(bytes((DISCONNECT, 0)))
+        self._transport.close()
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                await self.lost.wait()
+        except TimeoutError:
+            self._transport.abort()
 
     # What asyncio calls
 

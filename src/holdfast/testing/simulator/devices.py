@@ -216,7 +216,7 @@ class DeviceWorld(Stage):
             self.counts["callback failed"] += 1
             raise RuntimeError("the business failed")
 
-    def _work(self, command: str, payload: bytes) -> bytes:
+    def _work(self, device: str, command: str, payload: bytes) -> bytes:
         return msgspec.json.encode({"messageId": command})
 
     def _reached(self, command: Command) -> bool:
