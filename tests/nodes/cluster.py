@@ -42,13 +42,15 @@ BATCH = 10
 class Process:
     """The process of a node or a gateway, and the events in its log."""
 
-    def __init__(self, name: str, place: Path, command: Sequence[str], settings: dict[str, str]) -> None:
+    def __init__(
+        self, name: str, place: Path, command: Sequence[str], settings: dict[str, str], path: Path = HERE
+    ) -> None:
         self.name = name
         self.place = place / f"node-{name}"
         self.place.mkdir(exist_ok=True)
         environment = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")}
-        path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
-        environment |= settings | {"PYTHONPATH": path, "CHAOS_PLACE": str(self.place)}
+        paths = os.pathsep.join([str(path), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment |= settings | {"PYTHONPATH": paths, "CHAOS_PLACE": str(self.place)}
         self._log = self.place / "log"
         with self._log.open("ab") as log:
             self.child = subprocess.Popen(
@@ -94,6 +96,12 @@ class Process:
         """Send a signal to the node alone."""
         self.child.send_signal(number)
 
+    def family(self) -> list[psutil.Process]:
+        """Its process and what descends from it, as far as they live."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return [self.process, *self.process.children(recursive=True)]
+        return []
+
     async def ended(self) -> int:
         """Wait for the end; returns the exit code."""
         return await asyncio.to_thread(self.child.wait, PATIENCE_S)
@@ -122,7 +130,7 @@ class Cluster:
             "slots": 1,
             "slot_memory_mb": 400,
         } | settings
-        self._environment = {f"HOLDFAST_{name.upper()}": str(value) for name, value in values.items()}
+        self._environment = _variables(values)
         self.services = Services(Config(**values))
         self.queue: Queue = self.services.queue(STREAM)
         self.state = self.services.state()
@@ -148,17 +156,16 @@ class Cluster:
 
     def spawn(self, name: str, **settings: Any) -> Process:
         """Start one node, perhaps with other settings, and don't wait for it."""
-        changed = {f"HOLDFAST_{setting.upper()}": str(value) for setting, value in settings.items()}
-        node = self.nodes[name] = Process(
-            name, self.place, ("node", f"chaos_app:{self.app}", "--name", name), self._environment | changed
-        )
+        command = ("node", f"chaos_app:{self.app}", "--name", name)
+        node = self.nodes[name] = Process(name, self.place, command, self._environment | _variables(settings))
         self._started.append(node)
         return node
 
-    async def gateway(self) -> str:
-        """Start a gateway; returns its address."""
-        command = ("gateway", "--port", "0", "--data-plane", "python")
-        gateway = Process(f"gateway-{len(self.gateways)}", self.place, command, self._environment)
+    async def gateway(self, data_plane: str = "python", **settings: Any) -> str:
+        """Start a gateway, perhaps with other settings; returns its address."""
+        command = ("gateway", "--port", "0", "--data-plane", data_plane)
+        name = f"gateway-{len(self.gateways)}"
+        gateway = Process(name, self.place, command, self._environment | _variables(settings))
         self.gateways.append(gateway)
         self._started.append(gateway)
         address: str = (await gateway.until_said("gateway runs"))["address"]
@@ -166,9 +173,7 @@ class Cluster:
 
     def _note_family(self) -> None:
         for node in self._started:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                for process in [node.process, *node.process.children(recursive=True)]:
-                    self._family[process.pid] = process
+            self._family |= {process.pid: process for process in node.family()}
 
     async def close(self) -> None:
         """Kill what still runs. No process of a node may outlive it."""
@@ -316,6 +321,11 @@ class Cluster:
         counts = {key: (len(self.results[key]), sent) for key, sent in self.sent.items()}
         logs = "\n".join(f"{node.name}: {entry}" for node in self._started for entry in node.events[-15:])
         return f"(results, sent): {counts}\n{depth}\n{[letter.reason for letter in letters]}\n{logs}"
+
+
+def _variables(settings: dict[str, Any]) -> dict[str, str]:
+    """Settings as environment variables."""
+    return {f"HOLDFAST_{name.upper()}": str(value) for name, value in settings.items()}
 
 
 def lives(process: psutil.Process) -> bool:

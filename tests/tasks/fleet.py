@@ -1,0 +1,148 @@
+"""Nodes that run tasks as real processes, a producer, and what must be true in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import structlog
+from tests.nodes.cluster import Process, lives, until
+
+from holdfast.config import Config
+from holdfast.core.task import State
+from holdfast.errors import OutcomeUnknown, Unavailable
+from holdfast.ports.queue import DeadLetter, Outgoing, Queue
+from holdfast.tasks.names import brief_queue, task_queue
+from holdfast.tasks.outcome import Outcome
+from holdfast.tasks.producer import Order, Producer
+from holdfast.wiring import Services
+
+APP = "hurt"
+HERE = Path(__file__).parent
+TYPES = ("deed", "tried", "long", "text")
+
+
+class Fleet:
+    """Services, nodes, what was sent, and the outcomes that came back."""
+
+    def __init__(self, place: Path, **settings: Any) -> None:
+        self.place = place
+        values: dict[str, Any] = {
+            "url": f"sqlite:///{place}/holdfast.db",
+            "durability": "normal",
+            "ttl_s": 20.0,  # long enough for a busy machine; evidence needs no waiting
+            "lock_timeout_s": 0.5,
+            "task_slots": 2,
+            "drain_timeout_s": 30.0,
+        } | settings
+        self._environment = {f"HOLDFAST_{name.upper()}": str(value) for name, value in values.items()}
+        self.services = Services(Config(**values))
+        self.store = self.services.task_store(APP)
+        self.producer = Producer(
+            APP, self.services.queue, self.store, self.services.clock, structlog.get_logger()
+        )
+        self.nodes: dict[str, Process] = {}
+        self.sent: list[str] = []
+        self.outcomes: dict[str, list[Outcome]] = defaultdict(list)
+        self._started: list[Process] = []
+        self._reader = asyncio.create_task(self._read())
+
+    def queue(self, task_type: str) -> Queue:
+        """The queue of a type."""
+        return self.services.queue(task_queue(APP, task_type))
+
+    # --- nodes
+
+    async def start(self, *names: str) -> None:
+        """Start nodes, and return when all run."""
+        for name in names:
+            self.spawn(name)
+        for name in names:
+            await self.nodes[name].until_said("node runs")
+
+    def spawn(self, name: str) -> Process:
+        """Start a node, and don't wait for it."""
+        command = ("node", "hurt_app:app", "--name", name)
+        node = self.nodes[name] = Process(name, self.place, command, self._environment, path=HERE)
+        self._started.append(node)
+        return node
+
+    async def close(self) -> None:
+        """Kill what still runs. No process of a node may outlive it."""
+        self._reader.cancel()
+        await asyncio.wait((self._reader,))
+        family = [child for node in self._started for child in node.family()]
+        for node in self._started:
+            node.child.kill()
+            await node.ended()
+        await self.services.close()
+        await until(lambda: not any(map(lives, family)), "no process outlives its node")
+
+    # --- tasks and outcomes
+
+    async def send(self, task_type: str, *bodies: Any, **options: Any) -> list[str]:
+        """Send tasks; returns their traces."""
+        orders = [Order(task_type=task_type, body=body, **options) for body in bodies]
+        traces = await self.producer.send(orders)
+        self.sent += traces
+        return traces
+
+    async def send_raw(self, task_type: str, *bodies: bytes) -> None:
+        """Put messages into a queue as a foreign program does."""
+        await self.queue(task_type).send([Outgoing(body) for body in bodies])
+
+    async def until_ended(self, traces: Sequence[str]) -> list[Outcome]:
+        """Wait for the outcomes of tasks."""
+        await until(lambda: all(self.outcomes[trace] for trace in traces), f"the ends of {traces}")
+        return [self.outcomes[trace][0] for trace in traces]
+
+    async def until_running(self, trace: str) -> None:
+        """Wait until an attempt of a task runs."""
+
+        async def runs() -> bool:
+            task = await self.producer.status(trace)
+            return task is not None and task.state is State.RUNNING
+
+        await until(runs, f"{trace} runs")
+
+    async def _read(self) -> None:
+        while True:
+            with contextlib.suppress(Unavailable, OutcomeUnknown):  # the test may have seen to that
+                async for brief in self.producer.briefs():
+                    self.outcomes[brief.outcome.trace_id].append(brief.outcome)
+                    brief.ack()
+            await asyncio.sleep(0.05)
+
+    async def letters(self, task_type: str) -> list[DeadLetter]:
+        """The dead letters of a type."""
+        return await self.queue(task_type).dead_letters(1000)
+
+    # --- what must be true in the end
+
+    async def check(self) -> None:
+        """Each task has one outcome, however often told, and its status says the same; what did not succeed
+        and was not cancelled lies with the dead letters, and nothing else does; no queue holds anything."""
+        await self.until_ended(self.sent)
+        await until(self._is_over, "all queues are empty")
+        dead = {letter.key for name in TYPES for letter in await self.letters(name)}
+        for trace in self.sent:
+            final = {
+                (o.state, o.epoch, o.detail) for o in self.outcomes[trace] if o.state is not State.DUPLICATED
+            }
+            assert len(final) == 1, f"{trace}: {final}"
+            task = await self.producer.status(trace)
+            assert task is not None
+            assert (task.state, task.epoch, task.briefed) == (*next(iter(final))[:2], True)
+            failed = task.state is not State.SUCCEED and not task.detail.startswith("cancelled")
+            assert (trace in dead) == failed, task
+        for node in self.nodes.values():
+            assert not node.said("node crashed")
+
+    async def _is_over(self) -> bool:
+        names = [*(task_queue(APP, name) for name in TYPES), brief_queue(APP)]
+        depths = [await self.services.queue(name).depth() for name in names]
+        return all(depth.ready == depth.in_flight == depth.delayed == 0 for depth in depths)

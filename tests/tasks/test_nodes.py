@@ -1,0 +1,169 @@
+"""Tasks on real nodes: whatever a handler does, and whatever becomes of a node, each task has one outcome."""
+
+import base64
+import signal
+from pathlib import Path
+
+import pytest
+from tests.nodes.cluster import until
+from tests.tasks.conftest import MakeFleet
+from tests.tasks.hurt_app import TIMEOUT_S
+from tests.tasks.plain import plain
+
+from holdfast.core.task import State
+
+LIMIT_S = 1.0
+"""What bringing a hung task to its end may take beyond its timeout."""
+
+
+async def test_tasks_end_in_outcomes(make_fleet: MakeFleet) -> None:
+    fleet = make_fleet()
+    await fleet.start("a", "b")
+    good = await fleet.send("deed", *({"do": f"thing {n}"} for n in range(40)))
+    (once,) = await fleet.send("tried", {"do": "fail once"})
+    (failing,) = await fleet.send("tried", {"do": "fail"})
+    assert {(o.state, o.attempts) for o in await fleet.until_ended(good)} == {(State.SUCCEED, 1)}
+    (retried,) = await fleet.until_ended([once])
+    assert (retried.state, retried.attempts, retried.value) == (State.SUCCEED, 2, {"did": "fail once"})
+    (failed,) = await fleet.until_ended([failing])
+    assert (failed.state, failed.attempts) == (State.FAILED, 3)
+    assert "ValueError: told to fail" in failed.detail
+    await fleet.check()
+
+
+@pytest.mark.parametrize(
+    "deed, state, said",
+    [
+        ("hang in c", State.TIMEOUT, "hang_in_c"),
+        ("hang in a call", State.TIMEOUT, "hang_in_a_call"),
+        ("ignore", State.TIMEOUT, "ignore_everything"),
+        ("fork", State.TIMEOUT, "fork_and_hang"),
+        ("segfault", State.FAILED, "SIGSEGV"),
+        ("exit", State.FAILED, "exited with code 3"),
+        ("sys.exit", State.FAILED, "SystemExit"),
+        ("eat", State.FAILED, "MemoryError"),
+        ("junk", State.FAILED, "JSON"),
+        ("flood", State.SUCCEED, ""),
+    ],
+)
+async def test_whatever_a_handler_does_others_go_on(
+    make_fleet: MakeFleet, deed: str, state: State, said: str
+) -> None:
+    fleet = make_fleet(task_slots=1)
+    await fleet.start("a")
+    (bad,) = await fleet.send("deed", {"do": deed})
+    good = await fleet.send("deed", {}, {})
+    (outcome,) = await fleet.until_ended([bad])
+    assert (outcome.state, outcome.attempts) == (state, 1)
+    assert said in outcome.detail
+    if state is State.TIMEOUT:
+        took_s = outcome.ended_at - outcome.started_at
+        assert took_s >= TIMEOUT_S - 0.05
+    assert {o.state for o in await fleet.until_ended(good)} == {State.SUCCEED}
+    await fleet.check()
+
+
+async def test_a_killed_node_s_tasks_run_elsewhere(make_fleet: MakeFleet, tmp_path: Path) -> None:
+    fleet = make_fleet()
+    await fleet.start("a")
+    note = tmp_path / "note"
+    (trace,) = await fleet.send("long", {"seconds": 3.0, "note": str(note)})
+    await until(note.exists, "it has begun")
+    await fleet.start("b")
+    fleet.nodes["a"].signal(signal.SIGKILL)
+    (outcome,) = await fleet.until_ended([trace])
+    assert (outcome.state, outcome.attempts, outcome.node) == (State.SUCCEED, 2, "b")
+    assert [line.split()[1:] for line in note.read_text().splitlines()] == [["1", "1"], ["2", "2"]]
+    del fleet.nodes["a"]
+    await fleet.check()
+
+
+async def test_a_node_that_stood_still_too_long_says_nothing(make_fleet: MakeFleet, tmp_path: Path) -> None:
+    fleet = make_fleet(ttl_s=3.0)
+    await fleet.start("a")
+    note = tmp_path / "note"
+    (trace,) = await fleet.send("long", {"seconds": 2.0, "note": str(note)})
+    await until(note.exists, "it has begun")
+    fleet.nodes["a"].signal(signal.SIGSTOP)
+    await fleet.start("b")
+    (outcome,) = await fleet.until_ended([trace])
+    assert (outcome.state, outcome.node) == (State.SUCCEED, "b")
+    fleet.nodes["a"].signal(signal.SIGCONT)
+    await fleet.nodes["a"].until_said("joined", times=2)
+    await fleet.check()
+    assert len(fleet.outcomes[trace]) == 1
+
+
+async def test_a_drained_node_gives_back_what_waits_and_ends_what_runs(make_fleet: MakeFleet) -> None:
+    fleet = make_fleet(task_slots=1)
+    await fleet.start("a")
+    traces = await fleet.send("long", *({"seconds": 0.5} for _ in range(5)))
+    await fleet.until_running(traces[0])
+    fleet.nodes["a"].signal(signal.SIGTERM)
+    assert await fleet.nodes["a"].ended() == 0
+    (drained,) = fleet.nodes["a"].said("tasks drained")
+    assert drained["left"] == 0
+    await fleet.start("b")
+    outcomes = await fleet.until_ended(traces)
+    assert {outcome.state for outcome in outcomes} == {State.SUCCEED}
+    assert {outcome.attempts for outcome in outcomes} == {1}
+    await fleet.check()
+
+
+async def test_what_is_cancelled_ends_at_once(make_fleet: MakeFleet) -> None:
+    fleet = make_fleet(task_slots=1)
+    await fleet.start("a")
+    running, waiting = await fleet.send("long", {"seconds": 50.0}, {"seconds": 50.0})
+    await fleet.until_running(running)
+    await fleet.producer.cancel(waiting, "not wanted")
+    await fleet.producer.cancel(running, "not wanted")
+    for outcome in await fleet.until_ended([running, waiting]):
+        assert (outcome.state, outcome.detail) == (State.FAILED, "cancelled: not wanted")
+    await fleet.check()
+
+
+async def test_an_independent_program_sends_and_reads(make_fleet: MakeFleet) -> None:
+    fleet = make_fleet()
+    await fleet.start("a")
+    wire = plain().TaskMessage()
+    wire.Envelop.App, wire.Envelop.TraceID, wire.Envelop.TaskType = "hurt", "theirs", "text"
+    wire.Body.Pack(plain().Order(customer="acme"))
+    await fleet.send_raw("text", b"plain words", base64.b64encode(wire.SerializeToString()))
+    await fleet.until_ended(["theirs"])
+    await until(lambda: len(fleet.outcomes) == 2, "both")
+    theirs = fleet.outcomes.pop("theirs")[0]
+    assert theirs.state is State.FAILED
+    assert "plain.Order" in theirs.detail
+    ((words,),) = fleet.outcomes.values()
+    assert (words.state, words.value) == (State.SUCCEED, "PLAIN WORDS")
+
+
+async def test_poison_is_set_aside_with_its_reason(make_fleet: MakeFleet) -> None:
+    fleet = make_fleet()
+    await fleet.start("a")
+    other = plain().TaskMessage()
+    other.Envelop.App, other.Envelop.TraceID, other.Envelop.TaskType = "hurt", "unknown", "no.such.type"
+    wrong = plain().TaskMessage()
+    wrong.Envelop.App, wrong.Envelop.TraceID, wrong.Envelop.TaskType = "hurt", "wrong", "deed"
+    wrong.Body.Pack(plain().Order(customer="acme"))
+    (good,) = await fleet.send("deed", {})
+    await fleet.send_raw(
+        "deed",
+        b"!!! no base64",
+        base64.b64encode(b"no protobuf"),
+        b"{ no json",
+        b" ",
+        base64.b64encode(other.SerializeToString()),
+        base64.b64encode(wrong.SerializeToString()),
+    )
+    await fleet.until_ended([good, "unknown", "wrong"])
+    assert {fleet.outcomes[trace][0].state for trace in ("unknown", "wrong")} == {State.FAILED}
+
+    async def all_aside() -> bool:
+        return len(await fleet.letters("deed")) == 6
+
+    await until(all_aside, "six dead letters")
+    reasons = " | ".join(letter.reason for letter in await fleet.letters("deed"))
+    for said in ("neither a TaskMessage", "begins as JSON", "empty", "no.such.type", "plain.Order"):
+        assert said in reasons
+    await fleet.check()
