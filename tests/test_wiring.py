@@ -93,6 +93,8 @@ async def test_objects_by_url(place: Path, url: str, opened: Callable[[str, Mete
         ("state_url", "sqlite:"),
         ("state_url", "sqlite://host/holdfast.db"),
         ("state_url", "sqlite:///a.db?mode=ro"),
+        ("tasks_url", "zookeeper://localhost"),
+        ("registry_url", "sqs://eu-west-1/"),
         ("objects_url", "gopher://bucket"),
         ("objects_url", "file:"),
     ],
@@ -103,6 +105,8 @@ async def test_urls_that_nothing_serves(setting: str, url: str) -> None:
             "queue_url": lambda: services.queue("detect"),
             "coordinator_url": services.coordinator,
             "state_url": services.state,
+            "tasks_url": lambda: services.task_store("app"),
+            "registry_url": services.registry,
             "objects_url": services.objects,
         }
         with pytest.raises(ConfigError, match=rf"^{setting} is '.*(use|write) "):
@@ -189,6 +193,10 @@ def test_apps_that_cannot_be_loaded(place: Path, place_of_app: str, said: str) -
         ("coordinator_url", "redis+sentinel://127.0.0.1:1/main", "RedisCoordinator"),
         ("coordinator_url", "zookeeper://127.0.0.1:1/holdfast", "ZooKeeperCoordinator"),
         ("state_url", "rediss+cluster://127.0.0.1:1", "RedisState"),
+        ("tasks_url", "redis://127.0.0.1:1", "RedisTasks"),
+        ("tasks_url", "sqlite:///tasks.db", "SqliteTasks"),
+        ("registry_url", "redis+cluster://127.0.0.1:1", "RedisRegistry"),
+        ("registry_url", "sqlite:///registry.db", "SqliteRegistry"),
     ],
 )
 async def test_each_service_by_its_own_url(setting: str, url: str, kind: str) -> None:
@@ -197,6 +205,8 @@ async def test_each_service_by_its_own_url(setting: str, url: str, kind: str) ->
             "queue_url": lambda: services.queue("frames"),
             "coordinator_url": services.coordinator,
             "state_url": services.state,
+            "tasks_url": lambda: services.task_store("app"),
+            "registry_url": services.registry,
         }
         service = opened[setting]()
         assert type(service).__name__ == kind

@@ -181,6 +181,7 @@ class Services:
         if app not in self._task_stores:
             openers: dict[str, Callable[[str], TaskStore]] = {
                 "sqlite": lambda url: SqliteTasks(self._database("tasks_url", url), app, self.clock),
+                **dict.fromkeys(REDIS_SCHEMES, lambda url: self._redis_tasks(url, app)),
             }
             self._task_stores[app] = self._kept(
                 _by_scheme("tasks_url", self.config.tasks_url, openers, (SQLITE, "redis://localhost"))
@@ -192,6 +193,7 @@ class Services:
         if self._registry is None:
             openers: dict[str, Callable[[str], Registry]] = {
                 "sqlite": lambda url: SqliteRegistry(self._database("registry_url", url), self.clock),
+                **dict.fromkeys(REDIS_SCHEMES, self._redis_registry),
             }
             self._registry = self._kept(
                 _by_scheme("registry_url", self.config.registry_url, openers, (SQLITE, "redis://localhost"))
@@ -333,8 +335,20 @@ class Services:
 
         return RedisState(connection, self.clock, max_state_bytes=self.config.max_state_bytes)
 
+    def _redis_tasks(self, url: str, app: str) -> TaskStore:
+        connection = self._kept(self._redis("tasks_url", url))
+        from holdfast.adapters.redis.tasks import RedisTasks  # noqa: PLC0415
+
+        return RedisTasks(connection, app, self.clock)
+
+    def _redis_registry(self, url: str) -> Registry:
+        connection = self._redis("registry_url", url)
+        from holdfast.adapters.redis.registry import RedisRegistry  # noqa: PLC0415
+
+        return RedisRegistry(connection, self.clock)
+
     def _redis(self, setting: str, url: str) -> RedisConnection:
-        """A connection for one of the two: commits never delay a renewal."""
+        """A connection for one of them: commits never delay a renewal."""
         with _extra("redis", setting):
             from holdfast.adapters.redis.connection import RedisConnection, parse  # noqa: PLC0415
         with _named(setting, url):

@@ -12,6 +12,8 @@ from holdfast.errors import Fenced
 class TaskStore(Protocol):
     """The tasks of one app by trace; each change is one of the functions of :mod:`holdfast.core.task`,
     applied atomically. Batches are applied in order, each item by itself: one that is Fenced harms no other.
+    A store that may have lost its last writes gives an attempt a higher epoch than the rule does, one that
+    was never issued for the task.
 
     Every call may raise Unavailable (nothing happened) or OutcomeUnknown; all may be repeated as they are.
     """

@@ -38,7 +38,7 @@ class RedisConnection:
 
     def __init__(self, address: RedisAddress, meter: Meter, *, timeout_s: float = TIMEOUT_S) -> None:
         self.address = address
-        self._meter = meter
+        self.meter = meter
         self._timeout_s = timeout_s
         self._lanes: dict[Host | None, Lane] = {}
         self._servers = Servers(address, meter, timeout_s, self._leave_master)
@@ -49,7 +49,7 @@ class RedisConnection:
     def apart(self, timeout_s: float) -> RedisConnection:
         """Another connection to the same, for calls that may block the server's answers for long: they hold
         up no others there. To be closed by itself."""
-        return RedisConnection(self.address, self._meter, timeout_s=timeout_s)
+        return RedisConnection(self.address, self.meter, timeout_s=timeout_s)
 
     # --- calls
 
@@ -78,7 +78,7 @@ class RedisConnection:
     async def together(self, key: str, *commands: Sequence[Word]) -> list[Any]:
         """Run commands one after the other, over one connection, at the server that has ``key``."""
         for words in commands:
-            self._meter.count("redis", str(words[0]))
+            self.meter.count("redis", str(words[0]))
         host = await self._host(key)
         try:
             replies: list[Any] = await self._lane(host).together(*commands)
@@ -105,7 +105,7 @@ class RedisConnection:
         name = str(words[0])
         replies = []
         for host in hosts:
-            self._meter.count("redis", name)
+            self.meter.count("redis", name)
             try:
                 replies.append((join(*host) if host else "", await self._lane(host).call(*words)))
             except Refused as refused:
@@ -116,7 +116,7 @@ class RedisConnection:
         """Listen to channels at the server that has ``key``, which is where its scripts publish. What is
         published from the return on is heard, until the subscription is lost."""
         host = await self._host(key)
-        self._meter.count("redis", "SUBSCRIBE")
+        self.meter.count("redis", "SUBSCRIBE")
         try:
             async with asyncio.timeout(self._timeout_s):
                 connection = await self._servers.open(host)
@@ -146,7 +146,7 @@ class RedisConnection:
     async def _call(self, name: str, key: str, *words: Word) -> Any:
         host, asking, redirects = await self._host(key), False, 0
         while True:
-            self._meter.count("redis", name)
+            self.meter.count("redis", name)
             lane = self._lane(host)
             try:
                 return await lane.call(*words, asking=asking)

@@ -7,11 +7,14 @@ all are asked for; a replica has a commit in memory, perhaps not on disk; and on
 from __future__ import annotations
 
 import asyncio
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-from holdfast.adapters.redis.connection import TIMEOUT_S, RedisConnection, Script
+from holdfast.adapters.redis.connection import TIMEOUT_S, RedisAddress, RedisConnection, Script
+from holdfast.adapters.redis.lane import Word
 from holdfast.core.ledger import Commit
 from holdfast.errors import HoldfastError, OutcomeUnknown
+from holdfast.ports.meter import Meter
 
 WAIT_S = 1.0
 """How long replicas have to answer."""
@@ -90,3 +93,25 @@ def _fail(group: list[_Waiting], reason: str) -> None:
             done.set_exception(
                 OutcomeUnknown(f"{commit.key}: commit {commit.number} was applied, but {reason}")
             )
+
+
+class ConfirmedConnection(RedisConnection):
+    """A connection of its own whose scripts are answered once as many replicas as the address says have what
+    they did, if their reply begins with ``ok``. Raises OutcomeUnknown if they may not."""
+
+    def __init__(self, address: RedisAddress, meter: Meter) -> None:
+        super().__init__(address, meter, timeout_s=WAIT_S + TIMEOUT_S)
+
+    async def script(self, script: Script, keys: Sequence[str], *arguments: Word) -> Any:
+        # With its text: what goes together with WAIT can't be sent again, should the digest not be known.
+        reply, answered = await self.together(
+            keys[0],
+            ("EVAL", script.text, len(keys), *keys, *arguments),
+            ("WAIT", self.address.wait_replicas, int(WAIT_S * 1000)),
+        )
+        if reply[0] == b"ok" and answered < self.address.wait_replicas:
+            raise OutcomeUnknown(
+                f"{script.name} at {self.address} is done, but {answered} replicas have it after"
+                f" {WAIT_S:g} s, not {self.address.wait_replicas} (wait_replicas)"
+            )
+        return reply

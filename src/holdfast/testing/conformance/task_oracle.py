@@ -206,18 +206,26 @@ class TaskMachine(RuleBasedStateMachine):
 
         def check() -> None:
             self._now += 1.0
-            wanted = [self._decide(trace, change) for trace, change in changes]
-            assert [answer_of(answer) for answer in self._run(call())] == wanted
+            answers = self._run(call())
+            assert len(answers) == len(changes)
+            for (trace, change), answer in zip(changes, answers, strict=True):
+                assert answer_of(answer) == self._decide(trace, change, answer)
 
         self._again = check
         check()
 
-    def _decide(self, trace: str, change: Callable[[Any, float], Task | None]) -> object:
+    def _decide(
+        self, trace: str, change: Callable[[Any, float], Task | None], answer: Task | Fenced | None
+    ) -> object:
+        """What the rules say; of a new attempt only the store knows the epoch."""
         try:
             after = change(self._standing.get(trace), self._now)
         except Fenced as refusal:
             return answer_of(refusal)
         if after is not None:
+            if after.epoch > self._epoch(trace) and isinstance(answer, Task):
+                assert answer.epoch >= after.epoch
+                after = msgspec.structs.replace(after, epoch=answer.epoch)
             self._standing[trace] = after
         return answer_of(after)
 

@@ -70,7 +70,7 @@ class TasksConformance:
             TYPE,
             state=State.RUNNING,
             group="customer-8",
-            epoch=1,
+            epoch=begun.epoch,
             attempts=1,
             member="member",
             node="node",
@@ -78,35 +78,38 @@ class TasksConformance:
             queued_at=queued.queued_at,
             started_at=begun.started_at,
         )
+        assert begun.epoch > 0
         assert begun.started_at >= queued.queued_at
         assert begun.until == pytest.approx(begun.started_at + LEASE_S)
-        [beaten] = await other_tasks.beat([Beat("k", 1, 2 * LEASE_S, 0.25, "a quarter \N{SNOWMAN}")])
+        [beaten] = await other_tasks.beat(
+            [Beat("k", begun.epoch, 2 * LEASE_S, 0.25, "a quarter \N{SNOWMAN}")]
+        )
         assert isinstance(beaten, Task)
         assert beaten.until >= begun.until + LEASE_S
         assert beaten == msgspec.structs.replace(
             begun, until=beaten.until, progress=0.25, note="a quarter \N{SNOWMAN}"
         )
         result = bytes(range(256))
-        [ended] = await other_tasks.end([End("k", 1, State.SUCCEED, result)])
+        [ended] = await other_tasks.end([End("k", begun.epoch, State.SUCCEED, result)])
         assert isinstance(ended, Task)
         assert ended == msgspec.structs.replace(
             beaten, state=State.SUCCEED, until=0.0, progress=1.0, result=result, ended_at=ended.ended_at
         )
         assert ended.ended_at >= begun.started_at
         assert await tasks.get("k") == ended
-        await other_tasks.briefed([("k", 1)])
+        await other_tasks.briefed([("k", begun.epoch)])
         assert await tasks.get("k") == msgspec.structs.replace(ended, briefed=True)
         assert await tasks.queue([Task("k", "other")]) == [msgspec.structs.replace(ended, briefed=True)]
 
     async def test_a_task_may_begin_unannounced(self, tasks: TaskStore) -> None:
         [begun] = await tasks.start([wish("k")])
-        assert (begun.state, begun.epoch, begun.type) == (State.RUNNING, 1, TYPE)
+        assert (begun.state, begun.attempts, begun.type) == (State.RUNNING, 1, TYPE)
         assert begun.queued_at > 0
 
     async def test_traces_and_texts_may_be_odd(self, tasks: TaskStore, other_tasks: TaskStore) -> None:
         for trace in ODD_TRACES:
-            await tasks.start([wish(trace, node=trace, group=trace, type=trace)])
-            await tasks.end([End(trace, 1, State.FAILED, detail=trace)])
+            [begun] = await tasks.start([wish(trace, node=trace, group=trace, type=trace)])
+            await tasks.end([End(trace, begun.epoch, State.FAILED, detail=trace)])
             found = await other_tasks.get(trace)
             assert found is not None
             assert (found.trace, found.node, found.group, found.type, found.detail) == (trace,) * 5
@@ -115,8 +118,8 @@ class TasksConformance:
 
     async def test_results_may_be_large(self, tasks: TaskStore) -> None:
         result = bytes(range(256)) * 1024
-        await tasks.start([wish("k")])
-        await tasks.end([End("k", 1, State.SUCCEED, result, "x" * 50_000)])
+        [begun] = await tasks.start([wish("k")])
+        await tasks.end([End("k", begun.epoch, State.SUCCEED, result, "x" * 50_000)])
         found = await tasks.get("k")
         assert found is not None
         assert (found.result, len(found.detail)) == (result, 50_000)
@@ -129,17 +132,20 @@ class TasksConformance:
             *(client.start([wish("k", member=f"m{i}")]) for i, client in enumerate(clients))
         )
         assert len({task.member for [task] in answers}) == 1
-        assert {task.epoch for [task] in answers} == {1}
+        assert len({task.epoch for [task] in answers}) == 1
+        assert {task.attempts for [task] in answers} == {1}
 
     async def test_asking_again_gets_the_same_answer(self, tasks: TaskStore, other_tasks: TaskStore) -> None:
         """As after an answer that was lost."""
         wishes = [wish("k"), wish("l")]
         begun = await tasks.start(wishes)
         assert await other_tasks.start(wishes) == begun
-        given = await tasks.give_back([Return("k", 1, False, "no room")])
-        assert await other_tasks.give_back([Return("k", 1, False, "no room")]) == given
-        ended = await tasks.end([End("l", 1, State.FAILED, b"r", "broken")])
-        assert await other_tasks.end([End("l", 1, State.FAILED, b"r", "broken")]) == ended
+        first, second = (task.epoch for task in begun)
+        given = await tasks.give_back([Return("k", first, False, "no room")])
+        assert await other_tasks.give_back([Return("k", first, False, "no room")]) == given
+        ended = await tasks.end([End("l", second, State.FAILED, b"r", "broken")])
+        assert isinstance(ended[0], Task)
+        assert await other_tasks.end([End("l", second, State.FAILED, b"r", "broken")]) == ended
 
     async def test_an_attempt_that_stands_keeps_others_out(
         self, tasks: TaskStore, other_tasks: TaskStore
@@ -150,31 +156,41 @@ class TasksConformance:
     async def test_a_lapsed_attempt_is_taken_over_and_fenced(
         self, tasks: TaskStore, other_tasks: TaskStore
     ) -> None:
-        await tasks.start([wish("k", member="a", lease_s=0.0)])
+        [lapsed] = await tasks.start([wish("k", member="a", lease_s=0.0)])
         [taken] = await other_tasks.start([wish("k", member="b")])
-        assert (taken.member, taken.epoch, taken.attempts) == ("b", 2, 2)
+        assert (taken.member, taken.attempts) == ("b", 2)
+        assert taken.epoch > lapsed.epoch
         for refused in (
-            *await tasks.beat([Beat("k", 1, LEASE_S)]),
-            *await tasks.give_back([Return("k", 1, True)]),
-            *await tasks.end([End("k", 1, State.SUCCEED, b"zombie")]),
+            *await tasks.beat([Beat("k", lapsed.epoch, LEASE_S)]),
+            *await tasks.give_back([Return("k", lapsed.epoch, True)]),
+            *await tasks.end([End("k", lapsed.epoch, State.SUCCEED, b"zombie")]),
         ):
             assert isinstance(refused, Fenced)
-            assert refused.epoch == 2
+            assert refused.epoch == taken.epoch
         assert await tasks.get("k") == taken
 
     async def test_a_beat_keeps_an_attempt_from_lapsing(
         self, tasks: TaskStore, other_tasks: TaskStore
     ) -> None:
-        await tasks.start([wish("k", member="a", lease_s=0.0)])
-        [kept] = await tasks.beat([Beat("k", 1, LEASE_S)])
+        [begun] = await tasks.start([wish("k", member="a", lease_s=0.0)])
+        [kept] = await tasks.beat([Beat("k", begun.epoch, LEASE_S)])
         assert await other_tasks.start([wish("k", member="b")]) == [kept]
 
+    async def test_an_attempt_of_one_known_to_be_gone_is_taken_over(
+        self, tasks: TaskStore, other_tasks: TaskStore
+    ) -> None:
+        [begun] = await tasks.start([wish("k", member="a")])
+        assert await other_tasks.start([wish("k", member="b", instead_of="c")]) == [begun]
+        [taken] = await other_tasks.start([wish("k", member="b", instead_of="a")])
+        assert (taken.member, taken.attempts) == ("b", 2)
+        assert taken.epoch > begun.epoch
+
     async def test_one_of_many_ends_wins(self, tasks: TaskStore, other_tasks: TaskStore) -> None:
-        await tasks.start([wish("k")])
+        [begun] = await tasks.start([wish("k")])
         states = [State.SUCCEED, State.FAILED, State.TIMEOUT] * 3
         answers = await asyncio.gather(
             *(
-                client.end([End("k", 1, state)])
+                client.end([End("k", begun.epoch, state)])
                 for client, state in zip([tasks, other_tasks] * 5, states, strict=False)
             )
         )
@@ -184,10 +200,10 @@ class TasksConformance:
             assert isinstance(answer, Task) == (state is found.state)
 
     async def test_only_the_standing_outcome_is_briefed(self, tasks: TaskStore) -> None:
-        await tasks.start([wish("k")])
-        await tasks.briefed([("k", 1)])
-        await tasks.end([End("k", 1, State.SUCCEED)])
-        await tasks.briefed([("k", 2), ("k", 0)])
+        [begun] = await tasks.start([wish("k")])
+        await tasks.briefed([("k", begun.epoch)])
+        await tasks.end([End("k", begun.epoch, State.SUCCEED)])
+        await tasks.briefed([("k", begun.epoch + 1), ("k", begun.epoch - 1)])
         found = await tasks.get("k")
         assert found is not None
         assert not found.briefed
@@ -195,26 +211,28 @@ class TasksConformance:
     # --- tries
 
     async def test_a_task_whose_tries_are_spent_fails(self, tasks: TaskStore) -> None:
-        for epoch in (1, 2):
+        epoch = 0
+        for attempt in (1, 2):
             [begun] = await tasks.start([wish("k", tries=2)])
-            assert (begun.state, begun.attempts) == (State.RUNNING, epoch)
-            await tasks.give_back([Return("k", epoch, True, f"broken {epoch}")])
+            assert (begun.state, begun.attempts) == (State.RUNNING, attempt)
+            epoch = begun.epoch
+            await tasks.give_back([Return("k", epoch, True, f"broken {attempt}")])
         [ended] = await tasks.start([wish("k", tries=2)])
-        assert (ended.state, ended.epoch, ended.detail) == (State.FAILED, 2, "broken 2")
+        assert (ended.state, ended.epoch, ended.detail) == (State.FAILED, epoch, "broken 2")
         assert ended.ended_at > 0
 
     async def test_attempts_that_died_are_tries(self, tasks: TaskStore) -> None:
-        await tasks.start([wish("k", member="a", tries=1, lease_s=0.0)])
+        [begun] = await tasks.start([wish("k", member="a", tries=1, lease_s=0.0)])
         [ended] = await tasks.start([wish("k", member="b", tries=1)])
-        assert (ended.state, ended.epoch) == (State.FAILED, 1)
+        assert (ended.state, ended.epoch) == (State.FAILED, begun.epoch)
         assert "attempt 1 of 1" in ended.detail
         assert "node" in ended.detail
 
     async def test_an_attempt_given_back_unspent_is_no_try(self, tasks: TaskStore) -> None:
-        for epoch in range(1, 5):
+        for _ in range(4):
             [begun] = await tasks.start([wish("k", tries=1)])
-            assert (begun.epoch, begun.attempts) == (epoch, 1)
-            [queued] = await tasks.give_back([Return("k", epoch, False)])
+            assert (begun.state, begun.attempts) == (State.RUNNING, 1)
+            [queued] = await tasks.give_back([Return("k", begun.epoch, False)])
             assert isinstance(queued, Task)
             assert (queued.state, queued.attempts, queued.member, queued.until) == (State.QUEUED, 0, "", 0.0)
 
@@ -229,31 +247,34 @@ class TasksConformance:
         assert await tasks.cancel("k", "again") == ended
 
     async def test_a_running_task_learns_of_it(self, tasks: TaskStore, other_tasks: TaskStore) -> None:
-        await tasks.start([wish("k")])
+        [begun] = await tasks.start([wish("k")])
         told = await other_tasks.cancel("k", "not needed")
         assert told is not None
         assert (told.state, told.cancel) == (State.RUNNING, "not needed")
-        [beaten] = await tasks.beat([Beat("k", 1, 0.0)])
+        [beaten] = await tasks.beat([Beat("k", begun.epoch, 0.0)])
         assert isinstance(beaten, Task)
         assert beaten.cancel == "not needed"
         [ended] = await other_tasks.start([wish("k", member="b")])
         assert (ended.state, ended.detail) == (State.FAILED, "cancelled: not needed")
 
     async def test_tasks_are_queued_anew(self, tasks: TaskStore) -> None:
-        await tasks.start([wish("failed", group="g", tries=1), wish("running"), wish("lapsed", lease_s=0.0)])
-        await tasks.end([End("failed", 1, State.FAILED, b"r", "broken")])
-        await tasks.briefed([("failed", 1)])
+        [first, *_] = await tasks.start(
+            [wish("failed", group="g", tries=1), wish("running"), wish("lapsed", lease_s=0.0)]
+        )
+        await tasks.end([End("failed", first.epoch, State.FAILED, b"r", "broken")])
+        await tasks.briefed([("failed", first.epoch)])
         failed, unknown, running, lapsed = await tasks.reset(["failed", "unknown", "running", "lapsed"])
         assert unknown is None
         assert failed is not None
-        assert failed == Task("failed", TYPE, group="g", epoch=1, queued_at=failed.queued_at)
+        assert failed == Task("failed", TYPE, group="g", epoch=first.epoch, queued_at=failed.queued_at)
         assert running == await tasks.get("running")
         assert running is not None
         assert running.state is State.RUNNING
         assert lapsed is not None
         assert lapsed.state is State.QUEUED
         [begun] = await tasks.start([wish("failed", tries=1)])
-        assert (begun.state, begun.epoch, begun.attempts) == (State.RUNNING, 2, 1)
+        assert (begun.state, begun.attempts) == (State.RUNNING, 1)
+        assert begun.epoch > first.epoch
 
     # --- batches
 
@@ -262,12 +283,15 @@ class TasksConformance:
         begun = await tasks.start([wish(name) for name in names])
         assert [task.trace for task in begun] == names
         answers = await tasks.end(
-            [End(n, 2 if i % 3 == 0 else 1, State.SUCCEED, n.encode()) for i, n in enumerate(names)]
+            [
+                End(task.trace, task.epoch + (i % 3 == 0), State.SUCCEED, task.trace.encode())
+                for i, task in enumerate(begun)
+            ]
         )
         for i, (name, answer) in enumerate(zip(names, answers, strict=True)):
             if i % 3 == 0:
                 assert isinstance(answer, Fenced)
-                assert answer.epoch == 1
+                assert answer.epoch == begun[i].epoch
                 assert name in str(answer)
             else:
                 assert isinstance(answer, Task)
@@ -278,15 +302,15 @@ class TasksConformance:
         first, second, third = await tasks.start(
             [wish("k", member="a", lease_s=0.0), wish("k", member="b"), wish("k", member="c")]
         )
-        assert (first.member, first.epoch) == ("a", 1)
-        assert (second.member, second.epoch) == ("b", 2)
+        assert (first.member, second.member) == ("a", "b")
+        assert second.epoch > first.epoch
         assert third == second
         refused, ended, again, other = await tasks.end(
             [
-                End("k", 1, State.SUCCEED),
-                End("k", 2, State.FAILED),
-                End("k", 2, State.FAILED),
-                End("k", 2, State.SUCCEED),
+                End("k", first.epoch, State.SUCCEED),
+                End("k", second.epoch, State.FAILED),
+                End("k", second.epoch, State.FAILED),
+                End("k", second.epoch, State.SUCCEED),
             ]
         )
         assert isinstance(refused, Fenced)
@@ -310,8 +334,8 @@ class TasksConformance:
 
     async def test_listing_by_page_state_and_type(self, tasks: TaskStore) -> None:
         await tasks.queue([Task(f"a{i}", ["t", "t2"][i % 2]) for i in range(7)])
-        await tasks.start([wish(f"b{i}", type="t") for i in range(7)])
-        await tasks.end([End(f"b{i}", 1, State.FAILED) for i in range(3)])
+        begun = await tasks.start([wish(f"b{i}", type="t") for i in range(7)])
+        await tasks.end([End(task.trace, task.epoch, State.FAILED) for task in begun[:3]])
 
         async def pages(limit: int, **wanted: Any) -> list[str]:
             listed: list[Task] = []
@@ -335,8 +359,8 @@ class TasksConformance:
 
     async def test_listing_what_has_moved_since(self, tasks: TaskStore) -> None:
         await tasks.queue([Task("a", TYPE), Task("c", TYPE)])
-        await tasks.start([wish("b")])
-        [ended] = await tasks.end([End("b", 1, State.SUCCEED)])
+        [begun] = await tasks.start([wish("b")])
+        [ended] = await tasks.end([End("b", begun.epoch, State.SUCCEED)])
         assert isinstance(ended, Task)
         assert _traces(await tasks.list(10, since=1.0)) == ["a", "b", "c"]
         assert "b" in _traces(await tasks.list(10, since=ended.ended_at))
@@ -344,8 +368,10 @@ class TasksConformance:
 
     async def test_expiry(self, tasks: TaskStore) -> None:
         await tasks.queue([Task("waiting", TYPE)])
-        await tasks.start([wish("ended"), wish("running", lease_s=10 * LEASE_S), wish("lapsed", lease_s=0.0)])
-        [ended] = await tasks.end([End("ended", 1, State.SUCCEED)])
+        [begun, *_] = await tasks.start(
+            [wish("ended"), wish("running", lease_s=10 * LEASE_S), wish("lapsed", lease_s=0.0)]
+        )
+        [ended] = await tasks.end([End("ended", begun.epoch, State.SUCCEED)])
         assert isinstance(ended, Task)
         waiting = await tasks.get("waiting")
         assert waiting is not None
