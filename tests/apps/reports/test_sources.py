@@ -287,7 +287,7 @@ def test_a_missing_file(tmp_path: Path) -> None:
         f"{tmp_path}/no*",
         f"file://{tmp_path}/no.orc",
     ):
-        with pytest.raises(UnreadableSource, match="there (is|are) no"):
+        with pytest.raises(UnreadableSource, match=r"there (is|are) no"):
             csv_of(source)
 
 
@@ -306,7 +306,7 @@ def test_a_truncated_file(tmp_path: Path, suffix: str) -> None:
     data = path.read_bytes()
     for length in (0, 3, len(data) // 2, len(data) - 1):
         path.write_bytes(data[:length])
-        with pytest.raises(UnreadableSource, match=f"t.{suffix} can't be read"):
+        with pytest.raises(UnreadableSource, match=rf"t.{suffix} can't be read"):
             csv_of(str(path))
 
 
@@ -315,7 +315,7 @@ def test_rows_that_are_damaged(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[1000:2000] = b"\xff" * 1000
     path.write_bytes(data)
-    with pytest.raises(UnreadableSource, match="t.parquet can't be read"):
+    with pytest.raises(UnreadableSource, match=r"t.parquet can't be read"):
         csv_of(str(path))
 
 
@@ -323,14 +323,14 @@ def test_rows_that_are_damaged(tmp_path: Path) -> None:
 def test_csv_that_breaks_its_own_rules(tmp_path: Path, text: str) -> None:
     (tmp_path / "t.csv").write_text(text)
     types = {"n": "int64"} if text.startswith("n") else {}
-    with pytest.raises(UnreadableSource, match="t.csv can't be read"):
+    with pytest.raises(UnreadableSource, match=r"t.csv can't be read"):
         csv_of(Table(sources=(f"{tmp_path}/t.csv",), types=types))
 
 
 @pytest.mark.parametrize("text", ['{"a": 1}\n{"a":', '{"a": 1}\n{"a": "x"}\n', "[1]\n", '{"t": "\\ud800"}\n'])
 def test_json_lines_that_do_not_fit(tmp_path: Path, text: str) -> None:
     (tmp_path / "t.jsonl").write_text(text)
-    with pytest.raises(UnreadableSource, match="t.jsonl can't be read"):
+    with pytest.raises(UnreadableSource, match=r"t.jsonl can't be read"):
         csv_of(f"{tmp_path}/t.jsonl")
 
 

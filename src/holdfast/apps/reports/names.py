@@ -2,8 +2,8 @@
 
 A template is text with fields: ``{customer}``, ``{report}``, ``{date}`` (``{date:%d.%m.%Y}`` as you like),
 ``{part}`` (1, 2, … of files that were split; ``{part:03}``) and ``{{`` for a brace. ``/`` makes folders.
-A name can't leave the customer's root: neither the template nor what is filled in may go up, or hold
-characters that mean something to a server.
+A name can't leave the customer's root (:mod:`holdfast.core.remote_name`), and what is filled in makes no
+folders.
 """
 
 from __future__ import annotations
@@ -11,18 +11,16 @@ from __future__ import annotations
 import datetime as dt
 import re
 import string
-import unicodedata
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
+from holdfast.core import remote_name as remote
 from holdfast.errors import InvalidMessage
 
 if TYPE_CHECKING:
     from holdfast.apps.reports.order import ReportOrder
 
-SEGMENT_BYTES_MAX = 255
-NAME_BYTES_MAX = 1024
 _FIELDS = frozenset({"customer", "report", "date", "part"})
 _DATE_SPEC = re.compile(r"(?:%[aAbBdjmyYGVuwUW%-]|[^%{}/\\])*")
 _PART_SPEC = re.compile(r"0?[1-9]?d?")
@@ -37,34 +35,7 @@ def remote_name(order: ReportOrder, ordered_at: dt.datetime, part: int = 1) -> s
     """
     assert ordered_at.tzinfo is not None
     day = order.date or ordered_at.astimezone(ZoneInfo(order.time_zone)).date()
-    name = _fill(order, day, part)
-    if fault := name_fault(name):
-        raise InvalidMessage(f"name: {name[:80]!r} {fault}", "name")
-    return name
-
-
-def name_fault(name: str) -> str:
-    """Why a remote name is refused; empty if it isn't."""
-    try:
-        encoded = name.encode()
-    except UnicodeEncodeError:
-        return "holds half a character (a lone surrogate)"
-    if not name:
-        return "is empty"
-    if name.startswith("/"):
-        return "is absolute; it is relative to the destination"
-    if bad := next((c for c in name if unicodedata.category(c) in ("Cc", "Zl", "Zp") or c == "\\"), ""):
-        return f"holds {bad!r}"
-    for segment in name.split("/"):
-        if segment in ("", ".", ".."):
-            return f"holds a folder named {segment!r}"
-        if segment != segment.strip(" "):
-            return "holds a folder or file whose name begins or ends with a space"
-        if len(segment.encode()) > SEGMENT_BYTES_MAX:
-            return f"holds a folder or file whose name is longer than {SEGMENT_BYTES_MAX} bytes"
-    if len(encoded) > NAME_BYTES_MAX:
-        return f"is longer than {NAME_BYTES_MAX} bytes"
-    return ""
+    return remote.check(_fill(order, day, part))
 
 
 def template_fault(order: ReportOrder) -> str:
@@ -84,9 +55,11 @@ def template_fault(order: ReportOrder) -> str:
         value = getattr(order, field, None)
         if isinstance(value, str) and ("/" in value or value in (".", "..")):
             return f"{{{field}}} would be filled with {value!r}, which makes folders"
-    name = _fill(order, order.date or _SOME_DAY, 1)
-    fault = name_fault(name)
-    return fault and f"{name[:80]!r} {fault}"
+    try:
+        remote.check(_fill(order, order.date or _SOME_DAY, 1))
+    except InvalidMessage as error:
+        return str(error)
+    return ""
 
 
 def _fill(order: ReportOrder, day: dt.date, part: int) -> str:

@@ -39,9 +39,9 @@ _DAY = {"ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Something rare in a column: whether it is ``met`` (``confirm`` asks once more, if the first question was a
-    cheaper one), and what is then made of the values' text, or of the cell (from the row's number, the value's
-    text and the cell as it would be)."""
+    """Something rare in a column: whether it is ``met`` (``confirm`` asks once more, where the first question
+    is a cheaper one), and what is then made of the values' text, or of the cell (from the row's number, the
+    value's text and the cell as it would be)."""
 
     met: pl.Expr
     confirm: pl.Expr | None = None

@@ -81,7 +81,7 @@ class CsvFormat:
         self._columns = columns
         self._codec = _CODECS.get(options.encoding, options.encoding)
         self._filler = "\ufffd" if options.encoding in _HOLDS_ALL else "?"
-        # Polars writes decimal commas itself, but quotes all numbers, and nulls, if the comma is the delimiter.
+        # Polars writes decimal commas itself, but where the comma is the delimiter it quotes nulls too.
         self._writes_point = not (options.decimal_separator == options.delimiter == ",")
         self._special = "[" + re.escape(options.delimiter + options.quote) + r"\r\n]"
         self._framer = Framer(schema, options.unfit)
