@@ -18,8 +18,8 @@ F = TypeVar("F", bound=Orders)
 
 
 class App:
-    """Declares streams and types of tasks. ``name`` is for people, and tells the tasks of one app from those of
-    others; apps that share a store need streams of different names."""
+    """Declares streams and types of tasks. ``name`` is for people, and tells the tasks of one app from those
+    of others; apps that share a store need streams of different names."""
 
     def __init__(self, name: str) -> None:
         if not name.isidentifier():
@@ -129,8 +129,8 @@ class App:
             advances: what shows that it does: one or more of ``progress`` (calls of ``job.progress``),
                 ``output`` (on its standard output or error), ``cpu`` (time of its process and what descends
                 from it) and ``probe``.
-            probe: a function of (body, job), called now and then in a thread beside the handler: while what it
-                returns changes, the task advances.
+            probe: a function of (body, job), called now and then in a thread beside the handler: while what
+                it returns changes, the task advances.
             stall_s: a task that hasn't advanced for so long hangs, and is ended as by its timeout (default:
                 only the timeout ends it).
             memory_mb: what its process may allocate, in MiB; 0 for as much as the app allows.

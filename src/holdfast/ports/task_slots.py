@@ -12,8 +12,8 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 Sign = Literal["progress", "output", "cpu", "probe"]
-"""What shows that a task advances: calls of ``job.progress``, lines on its standard output or error, processor
-time of its process and what descends from it, changes of what its probe returns."""
+"""What shows that a task advances: calls of ``job.progress``, what it writes to its standard output or error,
+processor time of its process and what descends from it, changes of what its probe returns."""
 
 
 class Attempt(msgspec.Struct, frozen=True, array_like=True):
@@ -41,7 +41,7 @@ class Attempt(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True):
-    """How far a task is: ``fraction`` goes from 0 to 1 (None: not said), ``note`` and ``numbers`` say more."""
+    """How far a task is: ``fraction`` is from 0 to 1 (None: not said), ``note`` and ``numbers`` say more."""
 
     fraction: float | None = None
     note: str = ""

@@ -53,8 +53,8 @@ class Job(Protocol):
         the task advances, if it declares ``progress`` as such a sign. Cheap."""
 
     def on_terminate(self, hook: Callable[[], object]) -> None:
-        """Have a function called if the attempt is told to end, after Cancelled was raised in the handler; the
-        newest first, in a thread of their own. They and the handler have half a second together."""
+        """Have a function called if the attempt is told to end, after Cancelled was raised in the handler;
+        the newest first, in a thread of their own. They and the handler have half a second together."""
 
 
 Handler = Callable[[Any, Job], Any]

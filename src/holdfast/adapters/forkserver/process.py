@@ -49,6 +49,11 @@ class SlotProcess(asyncio.Protocol):
         self._dump = ""
 
     @property
+    def dead(self) -> bool:
+        """True once it is known to be gone."""
+        return bool(self._why)
+
+    @property
     def fds(self) -> Sequence[int]:
         return ()
 

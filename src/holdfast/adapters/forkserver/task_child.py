@@ -210,7 +210,7 @@ class Slot:
 
 
 def _read_all(fd: int) -> bytes:
-    with open(fd, "rb") as file:  # noqa: PTH123 - a descriptor
+    with open(fd, "rb") as file:
         file.seek(0)
         return file.read()
 

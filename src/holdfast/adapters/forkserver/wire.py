@@ -121,8 +121,8 @@ class Models(msgspec.Struct, frozen=True, array_like=True, tag=4):
 
 
 class Offer(msgspec.Struct, frozen=True, array_like=True):
-    """In a slot's tray: an attempt. Where its body is ``attached``, the descriptor of a file that holds it comes
-    along."""
+    """In a slot's tray: an attempt. Where its body is ``attached``, the descriptor of a file that holds it
+    comes along."""
 
     number: int
     attempt: Attempt
