@@ -121,7 +121,7 @@ class Listener(Protocol):
 
 
 class Exit(msgspec.Struct, frozen=True):
-    """Why a process ended, the stacks that it dumped in its life, if any, and which attempts it left untouched
+    """Why a process ended, the stacks that it dumped as it did, if any, and which attempts it left untouched
     in its tray."""
 
     reason: str

@@ -56,9 +56,8 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not (isinstance(self.name, str) and NAME.fullmatch(self.name)):
             raise ConfigError(f"task name {self.name!r} must be 1 to 80 letters, digits, '.', '-' and '_'")
-        if not callable(
-            getattr(self.handler, "run", None) if inspect.isclass(self.handler) else self.handler
-        ):
+        run = getattr(self.handler, "run", None) if inspect.isclass(self.handler) else self.handler
+        if not callable(run):
             raise ConfigError(f"{self}: {self.handler!r} is neither a function nor a class with a method run")
         for setting in POSITIVE:
             if (value := getattr(self, setting)) is not None and not value > 0:

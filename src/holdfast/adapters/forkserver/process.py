@@ -49,11 +49,6 @@ class SlotProcess(asyncio.Protocol):
         self._dump = ""
 
     @property
-    def dead(self) -> bool:
-        """True once it is known to be gone."""
-        return bool(self._why)
-
-    @property
     def fds(self) -> Sequence[int]:
         return ()
 

@@ -162,7 +162,7 @@ class ForkserverTaskSlot(SlotProcess):
         return Usage(cpu_s, memory_bytes // MIB)
 
     async def dump(self) -> str:
-        if self.dead:
+        if self._exited.is_set():
             return ""
         self._read_stacks()
         self._server.signal(self.name, LOOK_SIGNAL)
@@ -170,7 +170,7 @@ class ForkserverTaskSlot(SlotProcess):
         asyncio.get_running_loop().add_reader(self._stacks, self._see)
         if await self._clock.wait(self._seen, LOOK_TIMEOUT_S):
             await self._clock.sleep(LOOK_TIMEOUT_S / 10)  # it is written in pieces, in a moment
-        if self.dead:
+        if self._exited.is_set():
             return self._dump
         self._see()
         return self._read_stacks()
@@ -269,11 +269,8 @@ class ForkserverTaskSlots:
 
 def _file(body: bytes) -> IO[bytes]:
     """A file in memory, where there is such a thing."""
-    file: IO[bytes]
-    if lifeline.LINUX:
-        file = os.fdopen(os.memfd_create("body"), "w+b")
-    else:
-        file = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
+    memory = os.memfd_create("body") if lifeline.LINUX else None
+    file = tempfile.TemporaryFile() if memory is None else os.fdopen(memory, "w+b")
     file.write(body)
     file.flush()
     return file
