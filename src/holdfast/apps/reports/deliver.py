@@ -108,19 +108,20 @@ class _Work:
         self._noted_at = 0.0
         self._sent = 0
         self._gone_on = 0
+        self._reached = 0  # the furthest mark
 
     async def run(self, tries: int, backoff: Backoff) -> Delivered:
         failures, tried = 0, 0
         while True:
             tried += 1
-            sent_before = self._sent
+            reached = self._reached
             try:
                 async with self._connect() as sink:
                     duplicated = await self._deliver(sink)
                 assert self._record is not None
                 return Delivered(self._record, duplicated, self._sent, self._gone_on, tried)
             except HoldfastError as error:
-                failures = 1 if self._sent - sent_before > marks_every(1) else failures + 1
+                failures = 1 if self._reached > reached else failures + 1
                 if error.retry not in GO_ON or failures >= tries:
                     raise
             await self._clock.sleep(backoff.delay_s(failures, self._clock.random()))
@@ -135,7 +136,8 @@ class _Work:
             return True
         if step is not Step.FINISH:
             upload, mark = await self._begin(sink, step)
-            await self._placed(await self._send(upload, mark))
+            file = await self._send(upload, mark)
+            self._record = self._changed(stage=Stage.PLACED, tokens=(), marks=(), version=file.version)
         await self._accompany(sink)
         return step is Step.FINISH
 
@@ -157,7 +159,7 @@ class _Work:
         left = record.tokens if record is not None else ()
         if step is Step.RESUME and record is not None:
             # Both names are known before the one turns into the other.
-            await self._keep(msgspec.structs.replace(record, stage=Stage.SENDING, tokens=(*left, part)[-4:]))
+            await self._keep(msgspec.structs.replace(record, stage=Stage.SENDING, tokens=(*left, part)))
             for token in left:
                 upload = await sink.resume(parcel.name, part, token, replace=parcel.replace)
                 if upload is None:
@@ -233,16 +235,18 @@ class _Work:
         await self._keep(self._changed(marks=()))
         return Damaged(f"{self._parcel.name!r} is made of other bytes than before: it is sent anew")
 
-    async def _placed(self, file: RemoteFile) -> None:
-        await self._keep(self._changed(stage=Stage.PLACED, tokens=(), marks=(), version=file.version))
-
     async def _accompany(self, sink: Sink) -> None:
-        """Write what belongs beside the file."""
+        """Write what belongs beside the file, which is in its place."""
         assert self._record is not None
-        for kind in self._parcel.companions:
-            name = self._parcel.name + kind.value
+        names = [self._parcel.name + kind.value for kind in self._parcel.companions]
+        parts = [temporary(name, self._clock.new_id()[-12:]) for name in names]
+        left = self._record.tokens
+        await self._keep(self._changed(stage=Stage.PLACED, tokens=(*left, *parts), marks=()))
+        for token in left:
+            await sink.discard(self._parcel.name, token)
+        for kind, name, part in zip(self._parcel.companions, names, parts, strict=True):
             body = companion(kind, self._record)
-            upload = await sink.open(name, temporary(name, self._clock.new_id()[-12:]))
+            upload = await sink.open(name, part)
             try:
                 if body:
                     await upload.write(body)
@@ -250,10 +254,11 @@ class _Work:
             except BaseException:
                 await asyncio.shield(upload.abort())
                 raise
-        await self._keep(self._changed(stage=Stage.DONE, tokens=(), marks=()))
+        await self._keep(self._changed(stage=Stage.DONE, tokens=()))
 
     async def _mark(self, upload: Upload, mark: Mark) -> None:
         assert self._record is not None
+        self._reached = max(self._reached, mark.size)
         marks = (*self._record.marks, mark)[-MARKS_MAX:]
         tokens = (upload.token,) if upload.token else self._record.tokens
         record = self._changed(marks=marks, tokens=tokens)
@@ -271,10 +276,10 @@ class _Work:
         return msgspec.structs.replace(self._record, **fields)
 
     async def _keep(self, record: Record) -> None:
-        self._record = record
-        self._noted_at = self._clock.monotonic()
         if self._note is not None:
             await self._note(record)
+        self._record = record
+        self._noted_at = self._clock.monotonic()
 
 
 class _Sums:

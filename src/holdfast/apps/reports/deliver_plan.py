@@ -78,7 +78,7 @@ class Mark(msgspec.Struct, frozen=True):
 class Record(msgspec.Struct, frozen=True):
     """What is known of one parcel's delivery. To be kept under the task's identity.
 
-    ``tokens`` name what the service may hold of it. ``size``, ``sha256`` and ``md5`` (if it is wanted) are the
+    ``tokens`` name what the service may hold of it. ``size``, ``sha256`` and ``md5`` (if wanted) are the
     whole file's, from PLACING on; ``version`` is the service's mark of it, from PLACED on.
     """
 

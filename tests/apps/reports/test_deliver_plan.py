@@ -1,0 +1,112 @@
+"""What to do about a file, given what is recorded and what stands."""
+
+import hashlib
+
+import msgspec
+import pytest
+
+from holdfast.apps.reports.deliver_plan import (
+    MARK_BYTES,
+    Companion,
+    Mark,
+    Parcel,
+    Record,
+    Stage,
+    Step,
+    best,
+    companion,
+    decide,
+    marks_every,
+)
+from holdfast.errors import InvalidMessage
+from holdfast.ports.sink import RemoteFile
+
+PARCEL = Parcel(name="a/b.csv", content="v1")
+SUM = hashlib.sha256(b"x").hexdigest()
+MIB = 1 << 20
+
+
+def record(stage: Stage, **fields: object) -> Record:
+    return msgspec.convert(
+        {"name": "a/b.csv", "content": "v1", "stage": stage.value, "size": 1, "sha256": SUM} | fields, Record
+    )
+
+
+def found(size: int = 1, version: str = "") -> RemoteFile:
+    return RemoteFile("a/b.csv", size, version)
+
+
+@pytest.mark.parametrize(
+    "known, stands, step",
+    [
+        (None, None, Step.SEND),
+        (None, found(), Step.SEND),
+        (record(Stage.SENDING), None, Step.RESUME),
+        (record(Stage.SENDING), found(), Step.RESUME),
+        (record(Stage.PLACING), None, Step.RESUME),
+        (record(Stage.PLACING), found(2), Step.RESUME),
+        (record(Stage.PLACING), found(1), Step.LOOK),
+        (record(Stage.PLACED), found(1), Step.FINISH),
+        (record(Stage.PLACED), found(2), Step.NOTHING),
+        (record(Stage.DONE), found(1), Step.NOTHING),
+        (record(Stage.DONE), None, Step.NOTHING),
+        (record(Stage.DONE, content="v0"), found(1), Step.SEND),
+        (record(Stage.DONE, name="a/c.csv"), None, Step.SEND),
+    ],
+)
+def test_what_is_next(known: Record | None, stands: RemoteFile | None, step: Step) -> None:
+    assert decide(PARCEL, known, stands) is step
+
+
+@pytest.mark.parametrize(
+    "stands, step",
+    [
+        (None, Step.SEND),
+        (found(2), Step.SEND),
+        (found(1, "other"), Step.SEND),
+        (found(1, "e1"), Step.NOTHING),
+    ],
+)
+def test_what_was_taken_away_is_sent_again_if_ordered(stands: RemoteFile | None, step: Step) -> None:
+    parcel = msgspec.structs.replace(PARCEL, if_gone="send")
+    assert decide(parcel, record(Stage.DONE, version="e1"), stands) is step
+
+
+def test_the_best_mark_is_the_last_that_is_held_and_fits() -> None:
+    marks = [Mark(n * MIB, "") for n in (8, 16, 24)]
+    assert best(marks, 20 * MIB, 1) == marks[1]
+    assert best(marks, 24 * MIB, 1) == marks[2]
+    assert best(marks, 24 * MIB, 16 * MIB) == marks[1]
+    assert best(marks, 7 * MIB, 1) is None
+    assert best([Mark(0, "")], 7, 1) is None
+
+
+@pytest.mark.parametrize(
+    "grain, apart", [(1, MARK_BYTES), (5 * MIB, 10 * MIB), (8 * MIB, 8 * MIB), (9 * MIB, 9 * MIB)]
+)
+def test_marks_are_where_an_upload_can_go_on(grain: int, apart: int) -> None:
+    assert marks_every(grain) == apart
+
+
+def test_companions_are_what_programs_read() -> None:
+    done = record(Stage.PLACED, md5="0" * 32)
+    assert companion(Companion.OK, done) == b""
+    assert companion(Companion.SHA256, done) == f"{SUM}  b.csv\n".encode()
+    assert companion(Companion.MD5, done) == f"{'0' * 32}  b.csv\n".encode()
+
+
+@pytest.mark.parametrize("name", ["../x", "/x", "a\nb", "x" * 300])
+def test_names_are_checked_before_anything_is_made(name: str) -> None:
+    with pytest.raises(InvalidMessage):
+        Parcel(name=name, content="v1")
+
+
+def test_names_of_companions_are_checked_too() -> None:
+    Parcel(name="x" * 255, content="v1")
+    with pytest.raises(InvalidMessage):
+        Parcel(name="x" * 255, content="v1", companions=(Companion.OK,))
+
+
+def test_a_record_is_kept_as_json() -> None:
+    kept = record(Stage.SENDING, tokens=("a",), marks=[{"size": 1, "sha256": SUM}])
+    assert msgspec.json.decode(msgspec.json.encode(kept), type=Record) == kept
