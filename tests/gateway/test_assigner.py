@@ -10,7 +10,7 @@ from holdfast.adapters.system.clock import SystemClock
 from holdfast.errors import Unavailable
 from holdfast.gateway.assigner import Assigner
 from holdfast.gateway.routes import Route, Routes
-from holdfast.ports.coordinator import Load, Member
+from holdfast.ports.coordinator import Claim, Load, Member
 from holdfast.runtime.view import View
 
 A, B = (Member(name, name, f"http://{name}", Load(slots=2)) for name in ("a", "b"))
@@ -144,3 +144,27 @@ async def test_who_gives_up_does_not_spoil_it_for_others(rig: Rig) -> None:
     await asyncio.sleep(0)
     first.cancel()
     assert (await second).id in ("a", "b")
+
+
+async def test_another_than_one_is_found_where_there_is_any(rig: Rig) -> None:
+    assert rig.assigner.beside(KEY, "a") == B
+    rig.seen.members.pop("b")
+    assert rig.assigner.beside(KEY, "a") is None
+
+
+async def test_what_others_place_counts_before_loads_tell(rig: Rig) -> None:
+    for n in range(12):
+        rig.assigner.claimed(Claim(f"other/{n}", "a", n))
+    found = [await rig.assigner.resolve(f"s/{n}") for n in range(20)]
+    assert [member.id for member in found].count("a") == 4
+    assert rig.routes.get("other/0") == Route("a")
+
+
+async def test_its_own_claims_count_once(rig: Rig) -> None:
+    """The coordinator tells of them as of any other."""
+    for n in range(20):
+        await rig.assigner.resolve(f"s/{n}")
+        for claim in await rig.coordinator.claims():
+            rig.assigner.claimed(claim)
+    owners = [claim.member for claim in await rig.coordinator.claims()]
+    assert owners.count("a") == 10

@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestServer
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.gateway.assigner import Assigner
 from holdfast.gateway.forwarder import Forwarder
-from holdfast.gateway.routes import Routes
+from holdfast.gateway.routes import Route, Routes
 from holdfast.ports.coordinator import Member
 from holdfast.runtime.view import View
 
@@ -19,21 +19,31 @@ TIMEOUT_S = 10.0
 
 
 class Nodes:
-    """Two nodes, one of which never answers; stands for assigner and view too."""
+    """Three nodes, one of which never answers, and one owns nothing; stands for assigner and view too."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
+        self.routes = Routes()
         self.owner = "silent"
         self.members: dict[str, Member] = {}
         self.doubted: list[str] = []
+        self.cut_off = False
 
     async def resolve(self, key: str) -> Member:
-        """The owner of every key."""
-        return self.members[self.owner]
+        """The owner of every key, as far as this gateway is told."""
+        route = self.routes.get(key)
+        return self.members[route.member if route is not None else self.owner]
+
+    def beside(self, key: str, member: str) -> Member | None:
+        """Another one than that."""
+        return next((other for other in self.members.values() if other.id != member), None)
 
     async def suspect(self, member: str) -> None:
         """A connection to it failed."""
         self.doubted.append(member)
+        if self.cut_off:
+            await asyncio.Event().wait()
+        self.members.pop(member)
         self.owner = "good"
 
     async def silent(self, request: web.Request) -> web.Response:
@@ -43,6 +53,10 @@ class Nodes:
         await asyncio.Event().wait()
         raise AssertionError
 
+    async def knowing(self, request: web.Request) -> web.Response:
+        """Has just asked the coordinator who the owner is."""
+        return web.Response(status=421, headers={"X-Owner": "good"})
+
     async def good(self, request: web.Request) -> web.Response:
         """Answers with what it got."""
         return web.Response(body=await request.read(), headers={"X-Owner": "good", "X-Epoch": "2"})
@@ -51,7 +65,7 @@ class Nodes:
 @pytest.fixture
 async def nodes() -> AsyncIterator[Nodes]:
     made, servers = Nodes(), []
-    for name in ("silent", "good"):
+    for name in ("silent", "knowing", "good"):
         app = web.Application()
         app.add_routes([web.post("/process/{id}", getattr(made, name))])
         server = TestServer(app)
@@ -65,7 +79,7 @@ async def nodes() -> AsyncIterator[Nodes]:
 
 @pytest.fixture
 async def forwarder(nodes: Nodes) -> AsyncIterator[Forwarder]:
-    made = Forwarder(cast("Assigner", nodes), Routes(), cast("View", nodes), SystemClock())
+    made = Forwarder(cast("Assigner", nodes), nodes.routes, cast("View", nodes), SystemClock())
     yield made
     await made.close()
 
@@ -109,3 +123,15 @@ async def test_a_connection_that_breaks_is_a_reason_to_look(nodes: Nodes, forwar
     nodes.members["silent"] = Member("silent", "silent", "http://127.0.0.1:9")
     assert await forward(forwarder, b"1") == b"1"
     assert nodes.doubted == ["silent"]
+
+
+async def test_who_is_cut_off_asks_another_node_than_the_one_that_can_not_be_reached(
+    nodes: Nodes, forwarder: Forwarder
+) -> None:
+    """The coordinator is as far away: it neither hears of the death nor tells of the next owner."""
+    nodes.cut_off = True
+    nodes.members["silent"] = Member("silent", "silent", "http://127.0.0.1:9")
+    nodes.routes.answered("s/k", "silent", 7)
+    assert await forward(forwarder, b"1") == b"1"
+    assert nodes.doubted == ["silent"]
+    assert (forwarder.retries, nodes.routes.get("s/k")) == (2, Route("good", 2))

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from tests.nodes.cluster import Cluster
 
@@ -30,6 +31,13 @@ async def make_cluster(tmp_path: Path) -> AsyncIterator[MakeCluster]:
     yield make
     for cluster in made:
         await cluster.close()
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    """A client of HTTP."""
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as made:
+        yield made
 
 
 @pytest.fixture

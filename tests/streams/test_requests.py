@@ -103,6 +103,30 @@ async def test_of_many_first_requests_one_claims(town: Town) -> None:
     assert len(node.state.called("open")) == 1
 
 
+async def test_a_coordinator_that_does_not_answer_is_waited_for_as_long_as_the_client_does(
+    town: Town,
+) -> None:
+    node = await town.start(app())
+
+    async def never(*_: Any) -> Any:
+        await asyncio.Event().wait()
+
+    async def away(*_: Any) -> Any:
+        raise Unavailable("it is away")
+
+    node.coordinator.instead["claim"] = never
+    with pytest.raises(Unavailable, match="the coordinator does not answer in time"):
+        await ask(node, 0, timeout_s=2.0)
+    for task in node.work.requests._claiming.values():
+        task.cancel()
+    await town.until(lambda: not node.work.requests._claiming)
+    node.coordinator.instead["claim"] = away
+    with pytest.raises(Unavailable, match="the coordinator does not answer: it is away"):
+        await ask(node, 0)
+    del node.coordinator.instead["claim"]
+    assert await ask(node, 0) == Answer(b"1", 1)
+
+
 async def test_a_move_sends_waiting_requests_to_the_next_owner(town: Town) -> None:
     a, b = await town.start(app(), "a"), await town.start(app(), "b")
     await ask(a, 0)

@@ -12,6 +12,10 @@ from holdfast.ports.coordinator import Claim, Coordinator, Member
 from holdfast.runtime.view import View
 
 
+class Unasked(Unavailable):
+    """The coordinator could not be asked."""
+
+
 class Assigner:
     """Resolves keys to members. ``routes`` is what is known already."""
 
@@ -24,11 +28,11 @@ class Assigner:
 
     async def resolve(self, key: str) -> Member:
         """The living member that owns ``key``, or that was chosen to. Raises Unavailable with the reason
-        where there is none, or nobody can tell."""
+        where there is none; Unasked where the coordinator doesn't tell."""
         route = self._routes.get(key)
         member = self._view.members.get(route.member) if route is not None else None
         if member is not None:
-            return member
+            return self._ours(key, member)
         asked = self._asking.get(key)
         if asked is None:
             asked = self._asking[key] = asyncio.ensure_future(self._ask(key))
@@ -37,7 +41,27 @@ class Assigner:
         member = self._view.members.get(owner)
         if member is None:
             raise Unavailable(f"{key}: its node is just leaving")
+        return self._ours(key, member)
+
+    @staticmethod
+    def _ours(key: str, member: Member) -> Member:
+        if member.foreign:
+            raise Unavailable(f"{key} is in the hands of another program, {member.name}")
         return member
+
+    def claimed(self, claim: Claim) -> None:
+        """The coordinator tells of a claim, or of its end. What others place fills nodes as well; what this
+        one places is counted as it does so."""
+        known = self._routes.get(claim.key)
+        self._routes.claimed(claim)
+        member = self._view.members.get(claim.member)
+        is_news = claim.key not in self._asking and (known is None or known.member != claim.member)
+        if member is not None and is_news:
+            self._placed.add(member)
+
+    def beside(self, key: str, member: str) -> Member | None:
+        """A living member other than that one, if there is any."""
+        return choose(key, [other for other in self._view.members.values() if other.id != member])
 
     async def _ask(self, key: str) -> str:
         """The owner by the coordinator, or a node that is given the key there. Only the coordinator ends a
@@ -49,7 +73,7 @@ class Assigner:
         except MembershipLost as error:
             raise Unavailable(f"{key}: the node chosen has just left") from error
         except HoldfastError as error:
-            raise Unavailable(f"{key}: the coordinator does not answer: {error}") from error
+            raise Unasked(f"{key}: the coordinator does not answer: {error}") from error
         if claim is None:
             raise Unavailable(f"{key}: no node has room for a new stream")
         self._routes.claimed(claim)

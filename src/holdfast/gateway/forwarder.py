@@ -16,17 +16,23 @@ from yarl import URL
 
 from holdfast.core.retry import Backoff
 from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
-from holdfast.gateway.assigner import Assigner
+from holdfast.gateway.assigner import Assigner, Unasked
 from holdfast.gateway.door import TIMEOUT
 from holdfast.gateway.problem import EPOCH, OWNER
 from holdfast.gateway.routes import Routes
 from holdfast.ports.clock import Clock
-from holdfast.ports.coordinator import Member
+from holdfast.ports.coordinator import Claim, Member
 from holdfast.runtime.view import View
 
 CONNECT_TIMEOUT_S = 1.0
 LATE_S = 1.0
 """How much longer than the client a node's answer is waited for: it says itself that it came to nothing."""
+
+ASK_S = 0.5
+"""How long the coordinator is waited for before a node is asked instead."""
+
+DOUBT_S = 0.25
+"""How long a request waits for a look at a node that can't be reached: who looks may be cut off as well."""
 
 AGAIN = frozenset({421, 502, 503})
 """Answers after which another node, or the same a moment later, may do better."""
@@ -39,6 +45,14 @@ class Reply(msgspec.Struct, frozen=True):
     headers: CIMultiDict[str]
     body: bytes
     member: str
+
+
+class Unreached(Unavailable):
+    """The node of ``member`` takes no connections from here."""
+
+    def __init__(self, text: str, member: str) -> None:
+        super().__init__(text)
+        self.member = member
 
 
 class Forwarder:
@@ -61,6 +75,7 @@ class Forwarder:
         self._backoff = Backoff(0.005, 0.25)
         self._session: aiohttp.ClientSession | None = None
         self._under_way: dict[str, set[asyncio.Task[Reply]]] = {}
+        self._looking: set[asyncio.Task[None]] = set()
         self.retries = 0
         self.answers: Counter[int] = Counter()
 
@@ -71,12 +86,13 @@ class Forwarder:
 
         ``path`` is as the client wrote it. Raises Unavailable, OutcomeUnknown (from the last try)."""
         deadline = self._clock.monotonic() + timeout_s
-        failures = 0
+        failures, lost = 0, ""
         while True:
             said: Reply | HoldfastError
             left_s = deadline - self._clock.monotonic()
             try:
-                member = await self._resolve(key, left_s)
+                member = await self._find(key, lost, left_s)
+                lost = ""
                 said = await self._try(member, path, headers, body, left_s)
                 if said.status not in AGAIN:
                     self._learn(key, said)
@@ -85,6 +101,7 @@ class Forwarder:
                 moved = self._redirected(key, member, said)
             except HoldfastError as error:
                 said, moved = error, False
+                lost = error.member if isinstance(error, Unreached) else ""
             failures += 1
             pause_s = (
                 0.0 if moved and failures == 1 else self._backoff.delay_s(failures, self._clock.random())
@@ -92,16 +109,30 @@ class Forwarder:
             if self._clock.monotonic() + pause_s >= deadline:
                 if isinstance(said, HoldfastError):
                     raise said
+                if said.status == 421:
+                    raise Unavailable(f"{key}: its owner could not be reached in time")
                 return said
             self.retries += 1
             await self._clock.sleep(pause_s)
 
+    async def _find(self, key: str, lost: str, left_s: float) -> Member:
+        """The owner. Where that is ``lost``, though not known to be dead, or the coordinator doesn't tell who it
+        is, another node: one that is not cut off knows, or takes the stream."""
+        if lost in self._view.members and (other := self._assigner.beside(key, lost)):
+            return other
+        try:
+            return await self._resolve(key, left_s)
+        except Unasked:
+            if other := self._assigner.beside(key, lost):
+                return other
+            raise
+
     async def _resolve(self, key: str, left_s: float) -> Member:
         try:
-            async with asyncio.timeout(max(0.0, left_s)):
+            async with asyncio.timeout(max(0.0, min(left_s, ASK_S))):
                 return await self._assigner.resolve(key)
         except TimeoutError:
-            raise Unavailable(f"{key}: the coordinator has not answered in time") from None
+            raise Unasked(f"{key}: the coordinator does not answer in time") from None
 
     async def _try(
         self, member: Member, path: str, headers: Mapping[str, str], body: bytes, left_s: float
@@ -117,7 +148,7 @@ class Forwarder:
             return await post
         except aiohttp.ClientConnectorError as error:
             await self._doubt(member)
-            raise Unavailable(f"can't reach {member.name}: {error}") from error
+            raise Unreached(f"can't reach {member.name}: {error}", member.id) from error
         except (aiohttp.ClientError, TimeoutError) as error:
             await self._doubt(member)
             raise OutcomeUnknown(f"lost {member.name} before its answer: {error}") from error
@@ -144,22 +175,25 @@ class Forwarder:
 
     async def _doubt(self, member: Member) -> None:
         """A connection that failed is a reason to look: on evidence the membership ends at once."""
-        await self._view.suspect(member.id)
+        looking = asyncio.create_task(self._view.suspect(member.id))
+        self._looking.add(looking)
+        looking.add_done_callback(self._looking.discard)
+        await asyncio.wait((looking,), timeout=DOUBT_S)
 
     def _learn(self, key: str, said: Reply) -> None:
         if said.headers.get(OWNER) == said.member:
             self._routes.answered(key, said.member, _epoch(said))
 
     def _redirected(self, key: str, member: Member, said: Reply) -> bool:
-        """True if the answer names another owner with an epoch that is not below what is known."""
-        owner = said.headers.get(OWNER, "")
-        if (
-            said.status == 421
-            and owner
-            and owner != member.id
-            and self._routes.answered(key, owner, _epoch(said))
-        ):
-            return True
+        """True if the answer names another owner: one with an epoch that is not below what is known, or
+        without any, as the coordinator has just told that node."""
+        owner, epoch = said.headers.get(OWNER, ""), _epoch(said)
+        if said.status == 421 and owner and owner != member.id:
+            if not epoch:
+                self._routes.claimed(Claim(key, owner, 0))
+                return True
+            if self._routes.answered(key, owner, epoch):
+                return True
         self._routes.forget(key, member.id)
         return False
 
@@ -174,6 +208,8 @@ class Forwarder:
 
     async def close(self) -> None:
         """Drop the connections."""
+        for looking in self._looking:
+            looking.cancel()
         if self._session is not None:
             await self._session.close()
 

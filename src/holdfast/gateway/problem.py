@@ -81,7 +81,7 @@ def headers(error: HoldfastError) -> dict[str, str]:
             return {name: value for name, value in told.items() if value}
         case Busy():
             return {"Retry-After": str(math.ceil(error.retry_after_s))}
-    return {"Retry-After": str(RETRY_AFTER_S)} if of(error).status == 503 else {}
+    return {"Retry-After": str(RETRY_AFTER_S)} if of(error).status in (503, 504) else {}
 
 
 def response(

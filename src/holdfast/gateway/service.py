@@ -79,7 +79,7 @@ class Gateway(Service):
             Stats(),
             log,
             on_left=lambda member: self._forwarder.left(member),  # noqa: PLW0108 - made below
-            on_claim=self.routes.claimed,
+            on_claim=lambda claim: assigner.claimed(claim),  # noqa: PLW0108 - made below
             on_missed=self.routes.clear,
         )
         assigner = Assigner(coordinator, self.view, self.routes)

@@ -82,13 +82,14 @@ class Requests:
 
         Raises NotOwner if the owner is another node, Busy, Unavailable; SetAside if the stream passed over
         it; OutcomeUnknown if nothing was committed in time, though it may be still."""
+        deadline = self._clock.monotonic() + timeout_s
         self._number += 1
         number = self._number
         receipt = Receipt(f"request {number}", math.inf, stale=True, request=number)
         waiting = self._waiting[number] = Waiting(asyncio.Event())
         try:
-            await self._offer(stream, key, Held(place, body, dict(attributes), [receipt]))
-            if not await self._clock.wait(waiting.over, timeout_s):
+            await self._offer(stream, key, Held(place, body, dict(attributes), [receipt]), timeout_s)
+            if not await self._clock.wait(waiting.over, deadline - self._clock.monotonic()):
                 raise OutcomeUnknown(
                     f"{key}: not committed within {timeout_s:g} s, perhaps later; ask again with the same seq"
                 )
@@ -107,10 +108,10 @@ class Requests:
         logged = await self._state.result(key, place.name)
         return Answer(logged.result.body if logged else None, epoch, duplicate=True)
 
-    async def _offer(self, stream: str, key: str, held: Held) -> None:
+    async def _offer(self, stream: str, key: str, held: Held, timeout_s: float) -> None:
         verdict = self._owners().offer(key, held)
         if verdict == "unknown":
-            claim = await self._claim(key)
+            claim = await self._claim(key, timeout_s)
             if claim.member != self._membership().id:
                 raise self._not_owner(key, claim.member)
             self._owners().adopt(stream, key, claim)
@@ -120,21 +121,33 @@ class Requests:
         if verdict != "accepted":
             raise Unavailable(f"{key}: this node may not own the stream any more; try again")
 
-    async def _claim(self, key: str) -> Claim:
+    async def _claim(self, key: str, timeout_s: float) -> Claim:
         """Whose the key is; ours if it was nobody's. However many ask, the coordinator is asked once."""
         if not self._membership().alive:
             raise Unavailable("this node is no member at present")
         asked = self._claiming.get(key)
         if asked is None:
             asked = self._claiming[key] = asyncio.ensure_future(self._ask(key))
-            asked.add_done_callback(lambda _: self._claiming.pop(key))
-        return await asyncio.shield(asked)
+            asked.add_done_callback(lambda done: self._claimed(key, done))
+        told = asyncio.Event()
+        asked.add_done_callback(lambda _: told.set())
+        if not await self._clock.wait(told, timeout_s):
+            raise Unavailable(f"{key}: the coordinator does not answer in time")
+        return asked.result()
+
+    def _claimed(self, key: str, asked: asyncio.Task[Claim]) -> None:
+        del self._claiming[key]
+        if not asked.cancelled():
+            asked.exception()  # nobody may be waiting any more
 
     async def _ask(self, key: str) -> Claim:
         """A draining node takes no new streams, but tells where those went that it had."""
-        if not self._draining():
-            return await self._coordinator.claim(key, self._membership().id)
-        claim = await self._coordinator.lookup(key)
+        try:
+            if not self._draining():
+                return await self._coordinator.claim(key, self._membership().id)
+            claim = await self._coordinator.lookup(key)
+        except (Unavailable, OutcomeUnknown) as error:
+            raise Unavailable(f"{key}: the coordinator does not answer: {error}") from error
         if claim is None:
             raise Unavailable("this node is draining")
         return claim
