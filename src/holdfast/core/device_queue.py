@@ -176,6 +176,11 @@ class Patience(msgspec.Struct, frozen=True):
         return backoff.delay_s(max(spent, 1), random)
 
     @property
+    def longest_s(self) -> float:
+        """No answer, and no device, is waited for longer than this before something is done."""
+        return max(self.retry_max_s, self.probe_s) * (1.0 + LATE_SHARE + JITTER)
+
+    @property
     def late_s(self) -> float:
         """A try that couldn't be sent so long after it was marked as published isn't sent any more."""
         return LATE_SHARE * self.retry_s

@@ -99,6 +99,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
         seen: when devices last gave a sign of life, as far as it is to be stored.
         pause_s: when to try again what the broker didn't take; then after twice as long, and so on.
         shift_s: by how much the wall clock was set since the last turn: what is due is shifted along.
+        check_dues: the clock may have been set while nobody noticed, or a turn of unknown outcome have
+            happened: bring in what is due much too late.
         sweep: look for what has expired in the queues, too.
         groups: rates of groups of devices.
     """
@@ -118,6 +120,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     seen: Mapping[str, float] = {}
     pause_s: float = 1.0
     shift_s: float = 0.0
+    check_dues: bool = False
     sweep: bool = False
     groups: GroupRate | None = None
 
@@ -174,6 +177,9 @@ class Rows(Protocol):
         """Shift when heads are due: of those that wait for an answer or a device; and, if by less than 0, of
         the others too, or they would wait for a time that has been."""
 
+    def bring_in(self, shards: Collection[int], latest: float) -> None:
+        """Let nothing be due after ``latest``. What has a time of its own finds it again then."""
+
     def arrivals(self, shards: Collection[int], limit: int) -> list[Arrival]:
         """The oldest, which are removed."""
 
@@ -223,6 +229,7 @@ class _Turn:
         self._changed: dict[int, Entry] = {}
         self._freed: dict[Pair, Head] = {}
         self._held: list[Head] = []
+        self._unwritten = False
         self._done = Turned()
 
     def take(self) -> Turned:
@@ -232,6 +239,8 @@ class _Turn:
         done.lost = [shard for shard in turn.grants if shard not in self._mine]
         if turn.shift_s:
             rows.shift(self._mine, turn.shift_s)
+        if turn.check_dues:
+            rows.bring_in(self._mine, turn.now + turn.patience.longest_s)
         self._hear()
         arrived = self._welcome()
         if turn.sweep:
@@ -303,7 +312,7 @@ class _Turn:
         return arrived
 
     def _sweep(self) -> None:
-        self._flush()
+        self._write_first()
         overdue = self._rows.overdue(self._mine, self._now, self._turn.limit)
         self._done.more |= len(overdue) >= self._turn.limit
         for entry in overdue:
@@ -355,7 +364,7 @@ class _Turn:
         for _ in range(ROUNDS_MAX):
             if not going:
                 return
-            self._flush()
+            self._write_first()
             first = self._rows.first(going, self._now)
             aborted = self._aborted(first.values())
             held = [head.command for head in going.values() if head.command]
@@ -414,6 +423,7 @@ class _Turn:
     # --- what is stored
 
     def _close(self, entry: Entry, cause: Cause, *, answer: bytes | None = None, reason: str = "") -> None:
+        self._unwritten |= entry.state is State.SCHEDULED
         closed = queue.close(entry, cause, self._now, answer=answer, reason=reason)
         self._changed[entry.id] = closed
         self._done.closed.append(closed)
@@ -421,14 +431,19 @@ class _Turn:
     def _put(self, head: Head) -> None:
         self._heads[head.pair] = head
 
-    def _flush(self) -> None:
-        """Write what closed, so that it isn't found again."""
+    def _write_first(self) -> None:
+        """Write before more is read, if what was scheduled has changed: it must not be found again."""
+        if self._unwritten:
+            self._write()
+
+    def _write(self) -> None:
         if self._changed:
             self._rows.save(list(self._changed.values()))
             self._changed.clear()
+        self._unwritten = False
 
     def _store(self) -> None:
-        self._flush()
+        self._write()
         if self._heads:
             self._rows.save_heads(list(self._heads.values()))
         counts: dict[int, tuple[int, int]] = {}

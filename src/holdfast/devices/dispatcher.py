@@ -55,6 +55,9 @@ a transaction locks, and what it marked as published is to be sent in time."""
 
 TURN_S = 0.1
 
+CHECKS_S = 60.0
+"""For so long after times may have got wrong, sweeps see to what is due."""
+
 JUMP_S = 0.5
 """What the wall clock may come to differ by unnoticed."""
 
@@ -75,10 +78,11 @@ class Counts(msgspec.Struct):
 class Shard:
     """A shard in this node's hands."""
 
-    def __init__(self, number: int, epoch: int, devices: Devices) -> None:
+    def __init__(self, number: int, epoch: int, member: str) -> None:
         self.number = number
         self.epoch = epoch
-        self.devices = devices
+        self.member = member
+        self.devices: Devices
         self.connected = False
         self.was_connected = False
         self.sends_from = 0.0
@@ -113,6 +117,7 @@ class Dispatcher:
         self._on_lost = on_lost
         self._offset_s = clock.wall() - clock.monotonic()
         self._shift_s = 0.0
+        self._checks_until = 0.0
         self._presence = Presence(spec.presence)
         self._groups = GroupRate(spec.group, spec.group_rates) if spec.group else None
         limit = Rate(spec.rate, max(1.0, spec.rate * BURST_S)) if spec.rate else None
@@ -137,21 +142,23 @@ class Dispatcher:
 
     # --- which shards
 
-    async def own(self, number: int, epoch: int) -> None:
-        """Begin to serve a shard that was opened with ``epoch``."""
+    async def own(self, number: int, epoch: int, member: str = "") -> None:
+        """Begin to serve a shard that was opened with ``epoch`` for ``member``."""
+        shard = Shard(number, epoch, member)
 
         async def still_ours() -> bool:
             try:
-                return (await self._store.epochs(self._spec.name)).get(number) == epoch
+                return (await self._store.epochs(self._spec.name)).get(number) == shard.epoch
             except OutcomeUnknown as error:
                 raise Unavailable(str(error)) from error
 
-        devices = self._connect(self._spec.identity(number), still_ours)
-        shard = self.shards[number] = Shard(number, epoch, devices)
+        shard.devices = self._connect(self._spec.identity(number), still_ours)
+        self.shards[number] = shard
         self._recount = True
+        self._checks_until = self._clock.monotonic() + CHECKS_S
         if number == 0:
             self.on_first_shard(epoch)
-        await devices.start()
+        await shard.devices.start()
         shard.reading = self._tasks.spawn(self._read(shard))
 
     async def disown(self, number: int) -> None:
@@ -186,10 +193,27 @@ class Dispatcher:
                 self._log.warning(
                     "the outbox's database doesn't answer", outbox=self._spec.name, error=str(error)
                 )
+                if isinstance(error, OutcomeUnknown):
+                    await self._reopen()
                 await self._clock.sleep(self._backoff.delay_s(failures, self._clock.random()))
                 self._wake.set()
             finally:
                 self._idle.set()
+
+    async def _reopen(self) -> None:
+        """A turn of unknown outcome may still happen, but not after the next one: new epochs refuse it."""
+        self._shift_s = 0.0  # it may have been done
+        self._checks_until = self._clock.monotonic() + CHECKS_S
+        for number, shard in list(self.shards.items()):
+            expect, member = shard.epoch, shard.member
+            try:
+                shard.epoch = await self._store.open(self._spec.name, number, expect, member)
+            except HoldfastError as error:
+                self._log.warning("gives up a shard", outbox=self._spec.name, shard=number, error=str(error))
+                self._on_lost(number)
+            else:
+                if number == 0:
+                    self.on_first_shard(shard.epoch)
 
     async def _pause_s(self) -> float:
         """How long to wait for the next thing to happen, unless there is something already."""
@@ -235,6 +259,7 @@ class Dispatcher:
             back=list(back),
             seen=self._seen(now, monotonic) if sweep else {},
             shift_s=self._shift_s,
+            check_dues=sweep and monotonic < self._checks_until,
             sweep=sweep,
             groups=self._groups,
         )
@@ -377,4 +402,5 @@ class Dispatcher:
         self._offset_s += jump_s
         if abs(jump_s) > JUMP_S:
             self._shift_s += jump_s
+            self._checks_until = monotonic + CHECKS_S
             self._log.warning("the clock was set", outbox=self._spec.name, by_s=round(jump_s, 1))

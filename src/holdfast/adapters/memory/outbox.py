@@ -311,6 +311,11 @@ class MemoryRows:
                 shifted = msgspec.structs.replace(head, due=head.due + by_s)
                 self._tables.heads[self._outbox, head.pair] = shifted
 
+    def bring_in(self, shards: Collection[int], latest: float) -> None:
+        for head in self._heads():
+            if head.due is not None and head.shard in shards and head.due > latest:
+                self._tables.heads[self._outbox, head.pair] = msgspec.structs.replace(head, due=latest)
+
     def arrivals(self, shards: Collection[int], limit: int) -> list[Arrival]:
         found = [
             a for name, a in self._tables.arrivals.values() if name == self._outbox and a.shard in shards

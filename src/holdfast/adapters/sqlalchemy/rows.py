@@ -149,6 +149,11 @@ class Statements:
         shift = "UPDATE {H} SET due = due + :by_s WHERE outbox = :outbox AND shard IN [shards] AND "
         self.shift_back = made(shift + "phase <> 'idle'")
         self.shift_on = made(shift + "phase IN ('out', 'held')")
+        bring_in = "UPDATE {H} SET due = :latest WHERE outbox = :outbox AND shard IN [shards] AND "
+        self.bring_in = [
+            made(bring_in + "due > :latest AND phase = 'out'"),
+            made(bring_in + "due > :latest AND phase IN ('waiting', 'held')"),
+        ]
         self.arrivals = made(
             "SELECT id, device, lane, shard, command, supersede_key FROM {A}"
             " WHERE outbox = :outbox AND shard IN [shards] LIMIT :limit"
@@ -229,6 +234,11 @@ class SqlRows:
         statement = self._sql.shift_on if by_s > 0 else self._sql.shift_back
         parameters = {"outbox": self._outbox, "shards": self._list(shards), "by_s": by_s}
         self._connection.execute(statement, parameters)
+
+    def bring_in(self, shards: Collection[int], latest: float) -> None:
+        parameters = {"outbox": self._outbox, "shards": self._list(shards), "latest": latest}
+        for statement in self._sql.bring_in:
+            self._connection.execute(statement, parameters)
 
     def arrivals(self, shards: Collection[int], limit: int) -> list[Arrival]:
         rows = self._rows(self._sql.arrivals, shards=self._list(shards), limit=limit)

@@ -454,6 +454,21 @@ class OutboxConformance:
         dispatcher.now = sending.due
         assert bodies(await dispatcher.send()) == [b"1"]
 
+    async def test_what_is_due_much_too_late_is_brought_in(
+        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        with begin() as db:
+            db.add([new("d1", b"1"), new("d2", b"2", not_before=NOW + 10_000)])
+        [sending] = await dispatcher.send()
+        dispatcher.now -= 3600.0
+        assert await dispatcher.send(check_dues=True) == []
+        dispatcher.now += PATIENCE.longest_s
+        assert bodies(await dispatcher.send()) == [b"1"]
+        other = 1 - sending.shard if shard_of("d2", SHARDS) != sending.shard else sending.shard
+        assert (await store.next_due(OUTBOX, [other])) is not None
+        dispatcher.now = NOW + 10_000
+        assert b"2" in bodies(await dispatcher.send())
+
     # --- owners
 
     async def test_every_opening_takes_a_higher_epoch_and_refuses_the_one_before(
