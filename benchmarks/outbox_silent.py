@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--each", type=int, help="commands that wait for each device")
     asked = parser.parse_args()
     seconds = asked.seconds or (15.0 if asked.full else 4.0)
-    each = asked.each or round(30 * (seconds + WARM_S))
+    each = asked.each or round(15 * (seconds + WARM_S))
     report = Report("outbox_silent")
     report.say(f"outbox_silent: {asked.devices:,} devices, one command in flight each; {DURABILITY}")
     rates: dict[float, list[float]] = {share: [] for share in SHARES}

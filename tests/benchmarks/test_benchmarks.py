@@ -70,6 +70,10 @@ SMALL = {
             "undisturbed_p99_ms",
         },
     ),
+    "outbox_recovery": (
+        "--devices 40 --each 100 --seconds 0.4",
+        {"recovery_s", "lost", "max_in_flight"},
+    ),
 }
 """Arguments for those that can be small, and their figures."""
 
@@ -79,6 +83,9 @@ ZERO = {"dead_lettered", "lost", "out_of_order"}
 PEERS = {"sqs_throughput": "aiobotocore", "redis_coordinator": "redis_lock"}
 """What some compare with in every run, which is installed for benchmarks only (``make bench``): without it
 there is nothing to test."""
+
+LONG = {"sqs_cost", "sqs_throughput", "failover"}
+"""Long even in small."""
 
 RUN = [name for name in SMALL if name not in PEERS or find_spec(PEERS[name])]
 
@@ -91,7 +98,9 @@ def run(name: str, *arguments: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", RUN)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.soak if name in LONG else ()) for name in RUN]
+)
 def test_in_small(name: str) -> None:
     arguments, figures = SMALL[name]
     line = json.loads(run(name, *arguments.split()).splitlines()[-1])
