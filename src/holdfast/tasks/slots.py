@@ -325,7 +325,7 @@ class TaskSlots:
             seat.idle_since = now
             self._stirred.set()
         self._note_time(run.attempt.type, tried.took_s)
-        if tried.spoiled:
+        if tried.spoiled or run.fate is not None:  # what it started may go on without it
             self._thin(seat)
             self._retire(seat)
         self._end(run, _outcome(run, tried))
