@@ -15,7 +15,8 @@ from holdfast.core.permits import Permits
 from holdfast.errors import OutcomeUnknown, Unavailable
 from holdfast.ports.registry import Document
 from holdfast.runtime.service import Tasks
-from holdfast.tasks.permits import LEASE_S, UNLIMITED, PermitKeeper, change, document_name
+from holdfast.tasks.documents import change
+from holdfast.tasks.permits import LEASE_S, UNLIMITED, PermitKeeper, document_name
 from holdfast.testing.simulator.faults import Faulty, Line, Weather
 from holdfast.testing.simulator.loop import SimClock, run
 
@@ -36,8 +37,9 @@ class Town:
     async def set(self, maximum: int | None = None, per_node: int | None = None) -> None:
         await change(
             self.registry,
-            document_name("app"),
             self.clock,
+            document_name("app"),
+            Permits,
             lambda permits: rules.limit(permits, maximum, per_node),
         )
 

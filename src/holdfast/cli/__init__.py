@@ -18,6 +18,7 @@ from holdfast.cli import (
     exits,
     gateway,
     ingest,
+    limits,
     node,
     output,
     places,
@@ -55,6 +56,7 @@ app.command(places.why)
 app.command(streams.app)
 app.command(tasks.app)
 app.command(tasks.briefs)
+app.command(limits.app)
 app.command(dlq.app)
 app.command(queues.app)
 app.command(devices.app)

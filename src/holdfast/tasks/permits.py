@@ -13,10 +13,14 @@ from holdfast.core import permits as rules
 from holdfast.core.lease import Lease
 from holdfast.core.permits import DRIFT, Permits, Share, Witness
 from holdfast.core.retry import Backoff
-from holdfast.errors import HoldfastError, InvalidMessage, OutcomeUnknown, Unavailable
+from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.registry import Document, Registry
 from holdfast.runtime.service import Tasks
+from holdfast.tasks.documents import CONFLICTS_MAX, change, record_in
+
+PREFIX = "limits/"
+"""What the names of documents with limits begin with."""
 
 UNLIMITED = 2**31
 """What is granted where nothing limits."""
@@ -32,11 +36,6 @@ LOOK_S = 0.25
 
 WATCH_S = 20.0
 """How long one call waits for a change of the limits."""
-
-CONFLICTS_MAX = 20
-"""How often a write is made again upon what somebody else wrote."""
-
-_decode = msgspec.json.Decoder(Permits)
 
 
 class _Sent(NamedTuple):
@@ -131,7 +130,11 @@ class PermitKeeper:
         self._left = True
         try:
             await change(
-                self._registry, self._name, self._clock, lambda permits: rules.leave(permits, self._member)
+                self._registry,
+                self._clock,
+                self._name,
+                Permits,
+                lambda permits: rules.leave(permits, self._member),
             )
         except HoldfastError as error:
             self._log.warning("could not give permits back; they lapse by themselves", error=str(error))
@@ -259,7 +262,7 @@ class PermitKeeper:
         version = document.version if document else 0
         if self._known and (version == self._version or 0 < version < self._version):
             return
-        permits = read(document)
+        permits = record_in(document, Permits)
         self._known, self._version, self._permits = True, version, permits
         self._witness.see(permits, self._clock.monotonic())
         sent, self._sent = self._sent, None  # if it isn't in this version, it comes too late for any
@@ -277,40 +280,4 @@ class PermitKeeper:
 
 def document_name(app: str) -> str:
     """Where an app's limits are in the registry."""
-    return f"limits/{app}"
-
-
-def read(document: Document | None) -> Permits:
-    """The limits in a document; without one there are none. Raises InvalidMessage if it holds something
-    else."""
-    if document is None:
-        return Permits()
-    try:
-        return _decode.decode(document.body)
-    except msgspec.DecodeError as error:
-        raise InvalidMessage(
-            f"the document {document.name} in the registry holds no limits ({error}); `holdfast limits set`"
-            " writes them anew"
-        ) from error
-
-
-async def change(registry: Registry, name: str, clock: Clock, how: Callable[[Permits], Permits]) -> Permits:
-    """Change the limits in the document ``name``, upon whatever others write meanwhile; returns them. ``how``
-    may be called, and take effect, more than once. Raises what the registry does."""
-    for _ in range(CONFLICTS_MAX):
-        document = await registry.get(name)
-        try:
-            before = read(document)
-        except InvalidMessage:
-            before = Permits()
-        after = how(before)
-        if after == before:
-            return before
-        try:
-            version = document.version if document else 0
-            if await registry.put(name, msgspec.json.encode(after), version) is not None:
-                return after
-        except OutcomeUnknown:
-            pass  # looked at anew: it may be done
-        await clock.sleep(LOOK_S * clock.random())
-    raise Unavailable(f"{name}: {CONFLICTS_MAX} others wrote first")
+    return f"{PREFIX}{app}"

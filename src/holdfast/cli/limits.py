@@ -1,0 +1,107 @@
+"""``holdfast limits``: how many tasks of an app may run at once."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from holdfast.cli import output
+from holdfast.cli.options import DEFAULTS, Json, Options
+from holdfast.core import permits as rules
+from holdfast.core.permits import Permits
+from holdfast.errors import ConfigError
+from holdfast.tasks.documents import change, record_in
+from holdfast.tasks.permits import PREFIX, document_name
+from holdfast.wiring import Services
+
+app = App(name="limits", help="How many tasks of an app may run at once. Changes are heeded while nodes run.")
+
+Owner = Annotated[str, Parameter(help="Name of the app.")]
+
+
+@app.command(name="set")
+async def set_(
+    owner: Owner,
+    /,
+    *,
+    maximum: Annotated[int | None, Parameter(name="--global")] = None,
+    per_node: Annotated[int | None, Parameter(name="--node")] = None,
+    json: Json = False,
+    options: Options = DEFAULTS,
+) -> None:
+    """Limit the tasks of an app, those that run on all nodes together and on each. 0 takes a limit away.
+
+    Tasks that run go on; none begins before fewer run than the new limit allows.
+
+    ```
+    holdfast limits set reports --global 40 --node 8
+    ```
+
+    Args:
+        maximum: The most tasks at once on all nodes.
+        per_node: The most on one node; nodes with fewer slots run fewer.
+        json: Print JSON.
+    """
+    for name, limit in (("--global", maximum), ("--node", per_node)):
+        if limit is not None and limit < 0:
+            raise ConfigError(f"{name} is {limit}: give 0 for no limit, or how many tasks may run at once")
+    if maximum is None and per_node is None:
+        raise ConfigError("give --global, --node or both: such as --global 40 --node 8")
+    async with Services(options.load()) as services:
+        permits = await change(
+            services.registry(),
+            services.clock,
+            document_name(owner),
+            Permits,
+            lambda permits: rules.limit(permits, maximum, per_node),
+        )
+    _print([_row(owner, permits)], json)
+
+
+@app.command(name="ls")
+async def ls(
+    owner: Annotated[str, Parameter(help="Name of an app; all if left out.", show_default=False)] = "",
+    /,
+    *,
+    json: Json = False,
+    options: Options = DEFAULTS,
+) -> None:
+    """List limits, and how many tasks nodes are allowed at present under a global one.
+
+    ```
+    holdfast limits ls
+    ```
+
+    Args:
+        json: Print JSON lines, one an app.
+    """
+    async with Services(options.load()) as services:
+        documents = await services.registry().list(PREFIX)
+    rows = [
+        _row(name, record_in(document, Permits))
+        for document in documents
+        if (name := document.name.removeprefix(PREFIX)) == owner or not owner
+    ]
+    _print(rows, json)
+
+
+def _row(owner: str, permits: Permits) -> dict[str, Any]:
+    return {
+        "app": owner,
+        "global": permits.maximum,
+        "node": permits.per_node,
+        "granted": sum(grant.count for grant in permits.grants.values()),
+        "wanted": sum(grant.wants for grant in permits.grants.values()),
+        "nodes": len(permits.grants),
+    }
+
+
+def _print(rows: list[dict[str, Any]], json: bool) -> None:
+    if json:
+        for row in rows:
+            output.json_line(row)
+        return
+    shown = [row | {name: row[name] or "none" for name in ("global", "node")} for row in rows]
+    table = output.table("Limits", list(_row("", Permits())), [list(row.values()) for row in shown])
+    output.console().print(table)

@@ -1,0 +1,149 @@
+"""What the registry tells of an app: where its queues are, and which nodes run which types of tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from holdfast.core.retry import Backoff
+from holdfast.errors import ConfigError, HoldfastError
+from holdfast.log import redact
+from holdfast.ports.clock import Clock
+from holdfast.ports.registry import Registry
+from holdfast.tasks.documents import change, record_in
+
+REFRESH_S = 15.0
+"""How often a node sees to it that its entry is there, and that those of nodes that are gone aren't."""
+
+SHARED = ("queue_url", "tasks_url", "coordinator_url")
+"""Settings that a node or a producer may leave to the registry."""
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A living node: its name, where it answers over HTTP, and the types of tasks that it runs."""
+
+    node: str
+    address: str
+    types: tuple[str, ...]
+
+
+class Listing(msgspec.Struct, frozen=True):
+    """An app as the registry knows it: ``settings`` that its nodes and producers share, and its living nodes
+    by membership."""
+
+    settings: dict[str, str] = {}
+    nodes: dict[str, Entry] = {}
+
+    @property
+    def types(self) -> dict[str, list[Entry]]:
+        """The nodes of each type of task, in order of type and name."""
+        by_type: dict[str, list[Entry]] = {}
+        for entry in sorted(self.nodes.values(), key=lambda entry: (entry.node, entry.address)):
+            for task_type in entry.types:
+                by_type.setdefault(task_type, []).append(entry)
+        return dict(sorted(by_type.items()))
+
+
+def announced(listing: Listing, member: str, entry: Entry, living: Collection[str]) -> Listing:
+    """The listing with a node's entry, and without those of members that live no more."""
+    nodes = {name: known for name, known in listing.nodes.items() if name in living}
+    return Listing(listing.settings, nodes | {member: entry})
+
+
+def withdrawn(listing: Listing, member: str) -> Listing:
+    """The listing without a node."""
+    return Listing(listing.settings, {name: e for name, e in listing.nodes.items() if name != member})
+
+
+def shared(listing: Listing, settings: Mapping[str, str]) -> Listing:
+    """The listing with settings for all. Raises ConfigError for one that can't be shared, or a secret."""
+    for name, value in settings.items():
+        if name not in SHARED:
+            raise ConfigError(f"{name} can't be shared in the registry; those that can: {', '.join(SHARED)}")
+        if urlsplit(value).password:
+            raise ConfigError(
+                f"{name} is {redact(value)!r}: a password doesn't belong in the registry, where all can read"
+                f" it; set {name} on each node instead"
+            )
+    return Listing(listing.settings | dict(settings), listing.nodes)
+
+
+class Directory:
+    """The listing of one app in the registry."""
+
+    def __init__(self, registry: Registry, app: str, clock: Clock) -> None:
+        self._registry = registry
+        self._name = f"apps/{app}"
+        self._clock = clock
+
+    async def read(self) -> Listing:
+        """The app as the registry knows it. Raises InvalidMessage, or as the registry does."""
+        return record_in(await self._registry.get(self._name), Listing)
+
+    async def change(self, how: Callable[[Listing], Listing]) -> Listing:
+        """Change the listing; returns it as it stands then. Raises as the registry does."""
+        return await change(self._registry, self._clock, self._name, Listing, how)
+
+
+class Announcer:
+    """Keeps a node's entry in the listing while its membership lives, under whatever id that has.
+
+    Args:
+        entry: what to tell of this node; told anew when it changes.
+        member: the id of its membership at present; empty while there is none.
+        living: the ids of all living memberships, as this node knows them.
+    """
+
+    def __init__(
+        self,
+        directory: Directory,
+        clock: Clock,
+        log: Any,
+        *,
+        entry: Callable[[], Entry],
+        member: Callable[[], str],
+        living: Callable[[], Collection[str]],
+    ) -> None:
+        self._directory = directory
+        self._clock = clock
+        self._log = log
+        self._entry = entry
+        self._member = member
+        self._living = living
+        self._left = asyncio.Event()
+        self._backoff = Backoff(1.0, REFRESH_S)
+
+    async def run(self) -> None:
+        """Announce the node, again and again until it leaves."""
+        failures = 0
+        while not self._left.is_set():
+            try:
+                await self._announce()
+                failures, pause_s = 0, REFRESH_S * (0.5 + self._clock.random())
+            except HoldfastError as error:
+                failures += 1
+                pause_s = self._backoff.delay_s(failures, self._clock.random())
+                self._log.warning("could not announce this node", error=str(error))
+            await self._clock.wait(self._left, pause_s)
+
+    async def leave(self) -> None:
+        """Withdraw the entry; others do so when the membership is over, if this can't."""
+        self._left.set()
+        try:
+            member = self._member()
+            await self._directory.change(lambda listing: withdrawn(listing, member))
+        except HoldfastError as error:
+            self._log.warning("could not withdraw this node; others will", error=str(error))
+
+    async def _announce(self) -> None:
+        member = self._member()
+        if not member:
+            return
+        entry, living = self._entry(), self._living()
+        await self._directory.change(
+            lambda listing: listing if self._left.is_set() else announced(listing, member, entry, living)
+        )

@@ -1,0 +1,58 @@
+"""The registry's documents as records: read, and changed upon whatever others write meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from holdfast.errors import InvalidMessage, OutcomeUnknown, Unavailable
+from holdfast.ports.clock import Clock
+from holdfast.ports.registry import Document, Registry
+
+RecordT = TypeVar("RecordT", bound=msgspec.Struct)
+
+CONFLICTS_MAX = 20
+"""How often a write is made again upon what somebody else wrote."""
+
+CONFLICT_S = 0.2
+"""The longest pause between."""
+
+
+def record_in(document: Document | None, kind: type[RecordT]) -> RecordT:
+    """The record that a document holds as JSON; an empty one where there is none. Raises InvalidMessage if it
+    holds something else."""
+    if document is None:
+        return kind()
+    try:
+        return msgspec.json.decode(document.body, type=kind)
+    except msgspec.DecodeError as error:
+        raise InvalidMessage(
+            f"the document {document.name} in the registry can't be read ({error}); whoever changes it next"
+            " writes it anew"
+        ) from error
+
+
+async def change(
+    registry: Registry, clock: Clock, name: str, kind: type[RecordT], how: Callable[[RecordT], RecordT]
+) -> RecordT:
+    """Change the record in the document ``name``; returns it as it stands then. ``how`` may be called, and
+    take effect, more than once. A document that can't be read counts as none. Raises as the registry does."""
+    for _ in range(CONFLICTS_MAX):
+        document = await registry.get(name)
+        try:
+            before = record_in(document, kind)
+        except InvalidMessage:
+            before = kind()
+        after = how(before)
+        if after == before:
+            return before
+        try:
+            version = document.version if document else 0
+            if await registry.put(name, msgspec.json.encode(after), version) is not None:
+                return after
+        except OutcomeUnknown:
+            pass  # looked at anew: it may be done
+        await clock.sleep(CONFLICT_S * clock.random())
+    raise Unavailable(f"the registry's document {name}: {CONFLICTS_MAX} others wrote first")

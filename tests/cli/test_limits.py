@@ -1,0 +1,55 @@
+"""``holdfast limits``."""
+
+from typing import Any
+
+from tests.cli.conftest import Holdfast
+
+from holdfast.cli import exits
+from holdfast.core import permits as rules
+from holdfast.core.permits import Permits
+from holdfast.tasks.documents import change
+from holdfast.tasks.permits import document_name
+from holdfast.wiring import Services
+
+
+def line(**changes: object) -> dict[str, object]:
+    return {"app": "reports", "global": 0, "node": 0, "granted": 0, "wanted": 0, "nodes": 0} | changes
+
+
+def test_limits_are_set_and_listed(holdfast: Holdfast) -> None:
+    assert holdfast("limits", "ls", "--json").lines == []
+    done = holdfast("limits", "set", "reports", "--global", "40", "--node", "8", "--json")
+    assert (done.code, done.lines) == (exits.OK, [line(**{"global": 40}, node=8)])
+    assert holdfast("limits", "set", "reports", "--node", "0", "--json").lines == [line(**{"global": 40})]
+    holdfast("limits", "set", "invoices", "--global", "3")
+    assert [row["app"] for row in holdfast("limits", "ls", "--json").lines] == ["invoices", "reports"]
+    assert holdfast("limits", "ls", "reports", "--json").lines == [line(**{"global": 40})]
+    shown = holdfast("limits", "ls").out
+    assert "reports" in shown
+    assert "40" in shown
+    assert "none" in shown
+
+
+def test_grants_are_told_and_stay(holdfast: Holdfast, arrange: Any) -> None:
+    holdfast("limits", "set", "reports", "--global", "4")
+
+    async def take(services: Services) -> None:
+        await change(
+            services.registry(),
+            services.clock,
+            document_name("reports"),
+            Permits,
+            lambda permits: rules.share(permits, "m", 9, 0, lapsed=(), beat=1, lease_s=30.0).permits,
+        )
+
+    arrange(take)
+    wanted = line(**{"global": 2}, granted=4, wanted=4, nodes=1)
+    assert holdfast("limits", "set", "reports", "--global", "2", "--json").lines == [wanted]
+    assert holdfast("limits", "ls", "--json").lines == [wanted]
+
+
+def test_what_makes_no_limit_is_refused(holdfast: Holdfast) -> None:
+    assert holdfast("limits", "set", "reports").code == exits.USAGE
+    refused = holdfast("limits", "set", "reports", "--global", "-3")
+    assert (refused.code, "--global is -3" in refused.err) == (exits.USAGE, True)
+    assert holdfast("limits", "ls", "--json").lines == []

@@ -1,0 +1,69 @@
+"""Records in the registry."""
+
+import asyncio
+from random import Random
+
+import msgspec
+import pytest
+
+from holdfast.adapters.memory.registry import MemoryRegistry
+from holdfast.errors import InvalidMessage, OutcomeUnknown, Unavailable
+from holdfast.ports.registry import Document
+from holdfast.tasks.documents import change, record_in
+from holdfast.testing.simulator.loop import SimClock
+
+VIRTUAL = True
+
+
+class Sum(msgspec.Struct, frozen=True):
+    total: int = 0
+
+
+class Forgetful(MemoryRegistry):
+    """Loses every other answer of a write."""
+
+    writes = 0
+
+    async def put(self, name: str, body: bytes, expect: int) -> Document | None:
+        done = await super().put(name, body, expect)
+        self.writes += 1
+        if self.writes % 2:
+            raise OutcomeUnknown("no answer")
+        return done
+
+
+def test_a_record_is_read() -> None:
+    assert record_in(None, Sum) == Sum()
+    assert record_in(Document("d", 1, b'{"total":3,"later":1}'), Sum) == Sum(3)
+    with pytest.raises(InvalidMessage, match="document d in the registry"):
+        record_in(Document("d", 1, b"junk"), Sum)
+
+
+async def test_changes_of_many_at_once_all_count() -> None:
+    clock = SimClock(Random(0), "clock")
+    registry = MemoryRegistry(clock)
+
+    async def add() -> None:
+        await change(registry, clock, "d", Sum, lambda record: Sum(record.total + 1))
+
+    await asyncio.gather(*(add() for _ in range(9)))
+    assert record_in(await registry.get("d"), Sum) == Sum(9)
+
+
+async def test_lost_answers_are_looked_for_and_junk_is_replaced() -> None:
+    clock = SimClock(Random(0), "clock")
+    registry = Forgetful(clock)
+    await MemoryRegistry.put(registry, "d", b"junk", 0)
+    assert await change(registry, clock, "d", Sum, lambda record: Sum(7)) == Sum(7)
+    assert registry.writes == 1
+
+
+async def test_somebody_else_is_always_first() -> None:
+    clock = SimClock(Random(0), "clock")
+
+    class Busy(MemoryRegistry):
+        async def put(self, name: str, body: bytes, expect: int) -> Document | None:
+            return None
+
+    with pytest.raises(Unavailable, match="others wrote first"):
+        await change(Busy(clock), clock, "d", Sum, lambda record: Sum(1))
