@@ -187,7 +187,11 @@ class SinkConformance:
                 await upload.write(part(number))
             await upload.commit(sha256(part(number) * 10))
 
-        await asyncio.gather(*(send(upload, n) for n, upload in enumerate(uploads)))
+        ends = await asyncio.gather(
+            *(send(upload, n) for n, upload in enumerate(uploads)), return_exceptions=True
+        )
+        assert None in ends
+        assert all(end is None or isinstance(end, Unavailable) for end in ends), ends
         assert await held(sink, NAME) in (part(0) * 10, part(1) * 10)
 
     async def test_an_aborted_upload_leaves_nothing(self, sink: Sink, other_sink: Sink) -> None:

@@ -13,6 +13,7 @@ from holdfast.testing.servers.mosquitto import MosquittoServer
 from holdfast.testing.servers.postgresql import PostgresqlServer
 from holdfast.testing.servers.redis import RedisCluster, RedisSentinel, RedisServer
 from holdfast.testing.servers.server import Group, Server
+from holdfast.testing.servers.sftp import SftpFaults, SftpServer
 from holdfast.testing.servers.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 
 __all__ = [
@@ -27,6 +28,8 @@ __all__ = [
     "RedisSentinel",
     "RedisServer",
     "Server",
+    "SftpFaults",
+    "SftpServer",
     "VsftpdServer",
     "ZooKeeperEnsemble",
     "ZooKeeperServer",

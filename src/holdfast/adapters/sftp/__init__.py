@@ -1,0 +1,1 @@
+"""Destinations that speak SFTP."""
