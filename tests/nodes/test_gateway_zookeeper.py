@@ -83,23 +83,18 @@ async def test_zookeeper_may_go_away_and_known_streams_flow_on(
     cameras.check()
 
 
-@pytest.mark.parametrize("how", ["frozen", "refused"])
 async def test_a_gateway_that_is_cut_off_goes_by_the_word_of_nodes(
-    make_cluster: MakeCluster,
-    session: aiohttp.ClientSession,
-    zookeeper_server: ZooKeeperServer,
-    url: str,
-    how: str,
+    make_cluster: MakeCluster, session: aiohttp.ClientSession, zookeeper_server: ZooKeeperServer, url: str
 ) -> None:
-    """Another gateway sees all. A node is drained meanwhile: where its streams go the cut off one isn't told."""
+    """A node is drained meanwhile. Another gateway sees where its streams go."""
     async with TcpFaults(zookeeper_server.port) as wire:
         theirs = url.replace(zookeeper_server.address, f"{wire.host}:{wire.port}")
         cluster = make_cluster(ttl_s=TTL_S, coordinator_url=url)
         await cluster.start("a", "b", "c")
         cut_off, whole = await cluster.gateway(coordinator_url=theirs), await cluster.gateway()
-        cameras = Cameras(session, [cut_off, whole], patient=True, timeout_s=1.0)
+        cameras = Cameras(session, [cut_off, whole], patient=True, timeout_s=2.0)
         await cameras.shoot(20)
-        wire.freeze() if how == "frozen" else wire.refuse()
+        wire.freeze()
         cameras.gateways = [cut_off]
         await cameras.shoot(10)
         assert cameras.retries == 0
@@ -107,15 +102,14 @@ async def test_a_gateway_that_is_cut_off_goes_by_the_word_of_nodes(
         await fresh.shoot(session, [cut_off, whole], 6)
         fresh.check()
         cameras.gateways = [cut_off, whole]
-        shooting = asyncio.create_task(cameras.shoot(120))
-        await cameras.more(10)
+        shooting = asyncio.create_task(cameras.shoot(60))
+        await cameras.more(5)
         assert await owned(cluster, "a")
         cluster.nodes["a"].signal(signal.SIGTERM)
         assert await cluster.nodes["a"].ended() == 0
         await shooting
         cameras.check()
         wire.thaw()
-        await wire.accept()
         fresh = Camera("new")
         await fresh.shoot(session, [cut_off], 5)
         fresh.check()
@@ -133,13 +127,13 @@ async def test_servers_of_zookeeper_die_one_then_all_and_come_back(
     await cluster.start("a", "b")
     addresses = [await cluster.gateway(), await cluster.gateway()]
     cameras = Cameras(session, addresses)
-    shooting = asyncio.create_task(cameras.shoot(200))
+    shooting = asyncio.create_task(cameras.shoot(100))
     await cameras.more(10)
     (await zookeeper_ensemble.led()).kill()
-    await cameras.more(30)
+    await cameras.more(20)
     for server in zookeeper_ensemble.servers:
         server.kill()
-    await cameras.more(30)
+    await cameras.more(20)
     assert "coordinator" in await refused(session, addresses[0], "new")
     await zookeeper_ensemble.heal()
     await zookeeper_ensemble.led()

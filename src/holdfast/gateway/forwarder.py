@@ -116,8 +116,8 @@ class Forwarder:
             await self._clock.sleep(pause_s)
 
     async def _find(self, key: str, lost: str, left_s: float) -> Member:
-        """The owner. Where that is ``lost``, though not known to be dead, or the coordinator doesn't tell who it
-        is, another node: one that is not cut off knows, or takes the stream."""
+        """The owner. Where that is ``lost``, though not known to be dead, or the coordinator doesn't tell who
+        it is, another node: one that is not cut off knows, or takes the stream."""
         if lost in self._view.members and (other := self._assigner.beside(key, lost)):
             return other
         try:

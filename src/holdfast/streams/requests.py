@@ -22,7 +22,16 @@ from holdfast.runtime.membership import Membership
 from holdfast.streams.owners import Owners
 
 BUSY_S = 1.0
-"""When a client whose stream's inbox is full may come again."""
+"""When a client whose stream's inbox is full may come again, or the soonest where its turn would be late."""
+
+PATIENCE = 0.25
+"""The share of its time that a request may have to wait for its turn: the rest is for what may go wrong."""
+
+WINDOW_S = 4.0
+"""The pace of a stream is what it did within about so long."""
+
+DONE_MIN = 3
+"""A pace is known from so many answers on."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -43,8 +52,34 @@ class Waiting(msgspec.Struct, eq=False):
     error: Exception | None = None
 
 
+class Line:
+    """Clients who wait, and the pace at which they are served.
+
+    The first answer only begins the measurement: before it may have come the loading of models."""
+
+    __slots__ = ("done", "since", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self.done = -1.0
+        self.since = 0.0
+
+    def served(self, now: float) -> None:
+        """One more has its answer."""
+        if self.done < 0:
+            self.since = now
+        elif now - self.since > WINDOW_S:
+            self.since += (now - self.since) / 2
+            self.done /= 2
+        self.done += 1
+
+    def interval_s(self, now: float) -> float:
+        """The time from one answer to the next; 0 if nobody can tell."""
+        return (now - self.since) / self.done if self.done >= DONE_MIN else 0.0
+
+
 class Requests:
-    """The requests on one node."""
+    """The requests on one node; ``most`` at once."""
 
     def __init__(
         self,
@@ -55,6 +90,7 @@ class Requests:
         membership: Callable[[], Membership],
         owners: Callable[[], Owners],
         draining: Callable[[], bool],
+        most: int,
     ) -> None:
         self._coordinator = coordinator
         self._state = state
@@ -62,6 +98,9 @@ class Requests:
         self._membership = membership
         self._owners = owners
         self._draining = draining
+        self._most = most
+        self._lines: dict[str, Line] = {}
+        self._all = Line()
         self._number = 0
         self._waiting: dict[int, Waiting] = {}
         self._claiming: dict[str, asyncio.Task[Claim]] = {}
@@ -80,13 +119,16 @@ class Requests:
     ) -> Answer:
         """Bring a message to the stream's owner here and wait for its result. ``key`` is the full key.
 
-        Raises NotOwner if the owner is another node, Busy, Unavailable; SetAside if the stream passed over
-        it; OutcomeUnknown if nothing was committed in time, though it may be still."""
+        Raises NotOwner if the owner is another node, Unavailable; Busy at once if there is no room, or its turn
+        would come late; SetAside if the stream passed over it; OutcomeUnknown if nothing was committed in
+        time, though it may be still."""
         deadline = self._clock.monotonic() + timeout_s
+        self._admit(key, timeout_s)
         self._number += 1
         number = self._number
         receipt = Receipt(f"request {number}", math.inf, stale=True, request=number)
         waiting = self._waiting[number] = Waiting(asyncio.Event())
+        self._enter(key)
         try:
             await self._offer(stream, key, Held(place, body, dict(attributes), [receipt]), timeout_s)
             if not await self._clock.wait(waiting.over, deadline - self._clock.monotonic()):
@@ -95,9 +137,38 @@ class Requests:
                 )
         finally:
             del self._waiting[number]
+            self._leave(key)
         if waiting.error is not None:
             raise waiting.error
         return await self._answer(key, place, waiting)
+
+    def _admit(self, key: str, timeout_s: float) -> None:
+        """Who would wait in vain is told at once. Behind a gap nobody is: the missing message must get in."""
+        if self._all.waiting >= self._most:
+            raise Busy(f"{key}: {self._most} requests wait on this node already (max_held)", BUSY_S)
+        late_s = self._wait_s(key) - PATIENCE * timeout_s
+        entry = self._owners().get(key)
+        if late_s > 0 and entry is not None and not entry.owner.gapped:
+            raise Busy(f"{key}: too many requests wait before this one", max(BUSY_S, late_s))
+
+    def _wait_s(self, key: str) -> float:
+        """How long one more would wait, as it looks: by the stream's own pace, or else by its share of all."""
+        line, now = self._lines.get(key), self._clock.monotonic()
+        if line is None:
+            return 0.0
+        return line.waiting * (line.interval_s(now) or self._all.interval_s(now) * len(self._lines))
+
+    def _enter(self, key: str) -> None:
+        if not self._all.waiting:
+            self._all = Line()
+        for line in (self._all, self._lines.setdefault(key, Line())):
+            line.waiting += 1
+
+    def _leave(self, key: str) -> None:
+        for line in (self._all, self._lines[key]):
+            line.waiting -= 1
+        if not self._lines[key].waiting:
+            del self._lines[key]
 
     async def _answer(self, key: str, place: Place, waiting: Waiting) -> Answer:
         assert waiting.held is not None
@@ -161,8 +232,11 @@ class Requests:
 
     def settled(self, key: str, held: Held, duplicate: bool) -> None:
         """A commit covers the message."""
+        now = self._clock.monotonic()
         for waiting in self._of(held):
             waiting.held, waiting.duplicate = held, duplicate
+            for line in (self._all, self._lines[key]):
+                line.served(now)
             if held.aside:
                 waiting.error = SetAside(f"{key}: {held.aside}")
             waiting.over.set()

@@ -108,6 +108,7 @@ class StreamWork:
             membership=lambda: host.membership,
             owners=lambda: self.owners,
             draining=lambda: host.draining,
+            most=limits.max_held,
         )
         self.owners = Owners(
             specs,
