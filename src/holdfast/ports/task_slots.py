@@ -83,6 +83,9 @@ class TaskHost(Protocol):
     async def begin(self, attempt: Attempt) -> None:
         """An attempt begins. What this raises counts as raised by the handler."""
 
+    def failed(self, error: BaseException) -> None:
+        """The handler raised."""
+
     def watch(self, probe: Callable[[], object], every_s: float) -> Callable[[], None]:
         """Call ``probe`` now and then, beside the handler, until what this returns is called: while the value
         changes, the attempt advances."""

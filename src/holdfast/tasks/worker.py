@@ -222,6 +222,7 @@ class Worker:
             if not job.cancelled and _ending():
                 raise error
             cancelled = job.cancelled
+        self._host.failed(error)
         spec = self._specs.get(attempt.type)
         no_use = isinstance(error, InvalidMessage) or (spec is not None and isinstance(error, spec.permanent))
         return Tried(

@@ -81,6 +81,9 @@ class TaskChildHost:
     async def begin(self, attempt: Attempt) -> None:
         pass
 
+    def failed(self, error: BaseException) -> None:
+        pass
+
     def watch(self, probe: Callable[[], object], every_s: float) -> Callable[[], None]:
         over = threading.Event()
         threading.Thread(

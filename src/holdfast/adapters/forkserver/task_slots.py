@@ -270,7 +270,7 @@ class ForkserverTaskSlots:
 def _file(body: bytes) -> IO[bytes]:
     """A file in memory, where there is such a thing."""
     memory = os.memfd_create("body") if lifeline.LINUX else None
-    file = tempfile.TemporaryFile() if memory is None else os.fdopen(memory, "w+b")
+    file = tempfile.TemporaryFile() if memory is None else os.fdopen(memory, "w+b")  # noqa: SIM115
     file.write(body)
     file.flush()
     return file

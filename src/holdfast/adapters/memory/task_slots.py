@@ -136,6 +136,9 @@ class MemoryTaskSlot:
         if self._before is not None:
             await self._before(self, attempt)
 
+    def failed(self, error: BaseException) -> None:
+        pass
+
     def watch(self, probe: Callable[[], object], every_s: float) -> Callable[[], None]:
         probing = asyncio.ensure_future(self._probe(probe, every_s))
 

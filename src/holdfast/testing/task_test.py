@@ -1,0 +1,132 @@
+"""A task's handler under test, without queue, node or process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from holdfast.app import App
+from holdfast.core.task import Task
+from holdfast.errors import ConfigError
+from holdfast.ports.slots import drive
+from holdfast.ports.task_slots import Attempt, Progress, Sign
+from holdfast.tasks.body import Body, body_of
+from holdfast.tasks.spec import TaskSpec
+from holdfast.tasks.worker import Worker
+
+
+class TaskTest:
+    """Runs attempts of a task as a slot would.
+
+    >>> def publish(body, job):
+    ...     for n in range(body["pages"]):
+    ...         job.progress((n + 1) / body["pages"], note="page")
+    ...     return f"{body['pages']} pages"
+    >>> test = TaskTest(publish)
+    >>> test.run({"pages": 2})
+    '2 pages'
+    >>> [step.fraction for step in test.steps]
+    [0.5, 1.0]
+
+    What a handler does when it is told to end::
+
+        test = TaskTest(publish, cancel_at=1)
+        with pytest.raises(Cancelled):
+            test.run({"pages": 9})
+
+    Args:
+        handler: a function, a class, or an App, of which ``task`` names the type.
+        body: what the handler gets, as ``App.task`` has it. An App's tasks have theirs.
+        settings: others of ``App.task``, such as ``timeout_s``.
+        attempt, epoch, trace_id: what the job says.
+        cancel_at: the attempt is told to end at its progress call of that number, from 1; 0 for never.
+        over_time_at: at that progress call its time is up.
+
+    Attributes:
+        steps: what the handler said with ``job.progress``.
+        lines: what it said with ``job.log``: (level, event, values).
+    """
+
+    __test__ = False  # pytest shall not take this class for tests of its own
+
+    def __init__(
+        self,
+        handler: Callable[..., Any] | type[Any] | App,
+        task: str = "",
+        *,
+        body: Any = dict,
+        attempt: int = 1,
+        epoch: int = 1,
+        trace_id: str = "test",
+        cancel_at: int = 0,
+        over_time_at: int = 0,
+        **settings: Any,
+    ) -> None:
+        if not isinstance(handler, App):
+            app, task = App("test"), task or "test"
+            app.task(task, body=body, **settings)(handler)
+            handler = app
+        self.steps: list[Progress] = []
+        self.lines: list[tuple[str, str, Mapping[str, Any]]] = []
+        self._spec = _find(handler, task)
+        self._task = Task(trace_id, self._spec.name, epoch=epoch, attempts=attempt)
+        self._cancel_at = cancel_at
+        self._over_time_at = over_time_at
+        self._now = 0.0
+        self._worker = Worker(handler.name, handler.tasks, self)
+        self._errors: list[BaseException] = []
+
+    def run(self, body: Any = None) -> Any:
+        """One attempt with that body: a protobuf message, a text or its bytes, what JSON can hold, or a Body.
+        Returns the result as its producer gets it.
+
+        Raises what the handler raises: Cancelled if it was told to end and let that pass; ``TimeoutError`` if
+        its time was up. InvalidMessage if the body isn't what the handler asks for.
+        """
+        travelling = body if isinstance(body, Body) else body_of(body)
+        self.steps.clear()
+        self.lines.clear()
+        tried = drive(self._worker.attempt(self._spec.attempt(travelling, self._task)))
+        if self._over_time_at and len(self.steps) >= self._over_time_at:
+            raise TimeoutError(f"over its time: timeout_s = {self._spec.timeout_s:g}")
+        if tried.error:
+            raise self._errors[-1]
+        return msgspec.json.decode(tried.result) if tried.result else None
+
+    # As the worker's host.
+
+    def now(self) -> float:
+        return self._now
+
+    def progress(self, progress: Progress, sign: Sign = "progress") -> None:
+        self.steps.append(progress)
+        if len(self.steps) == self._over_time_at:
+            self._now += self._spec.timeout_s
+        if len(self.steps) in (self._cancel_at, self._over_time_at):
+            self._worker.cancel("the test says so")
+            self._worker.raise_if_cancelled()
+
+    def log(self, level: str, event: str, values: Mapping[str, Any]) -> None:
+        self.lines.append((level, event, values))
+
+    async def begin(self, attempt: Attempt) -> None:
+        pass
+
+    def failed(self, error: BaseException) -> None:
+        self._errors.append(error)
+
+    def watch(self, probe: Callable[[], object], every_s: float) -> Callable[[], None]:
+        return lambda: None
+
+    def interrupt(self) -> None:
+        pass
+
+
+def _find(app: App, task: str) -> TaskSpec:
+    names = sorted(app.tasks)
+    name = task or (names[0] if len(names) == 1 else "")
+    if name not in app.tasks:
+        raise ConfigError(f"app {app.name!r} has no task {task!r}; name one of {names}")
+    return app.tasks[name]

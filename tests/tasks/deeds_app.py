@@ -1,0 +1,268 @@
+"""An app whose tasks do what tasks must not, and some that they may."""
+
+import asyncio
+import ctypes
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from holdfast import App
+from holdfast.tasks.handler import Cancelled, Job
+
+app = App("deeds")
+
+SLEEPER = [sys.executable, "-c", "import signal\nwhile True: signal.pause()"]
+DEAF_SLEEPER = [
+    sys.executable,
+    "-c",
+    "import signal\n"
+    "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    "print('deaf', flush=True)\n"
+    "while True: signal.pause()",
+]
+
+
+def tell(body: dict[str, Any], *pids: int) -> None:
+    """Write to the FIFO of the test, which so knows that this is under way."""
+    if "fifo" in body:
+        Path(body["fifo"]).write_text(" ".join(map(str, [os.getpid(), *pids])))
+
+
+def note(body: dict[str, Any], text: str) -> None:
+    """Add a line to the file of the test."""
+    with Path(body["notes"]).open("a") as file:
+        file.write(text + "\n")
+
+
+@app.task("noop")
+def noop(body: dict[str, Any], job: Job) -> None:
+    tell(body)
+
+
+@app.task("job", body=str, tries=5, timeout_s=60)
+def tell_job(body: str, job: Job) -> Any:
+    remaining = 0 < job.deadline_s <= 60
+    numbers = (job.attempt, job.tries, job.epoch)
+    return [body, job.app, job.type, job.trace_id, numbers, remaining, job.cancelled]
+
+
+@app.task("size", body=bytes)
+def size(body: bytes, job: Job) -> int:
+    return len(body)
+
+
+@app.task("sleep", timeout_s=30)
+def sleep(body: dict[str, Any], job: Job) -> str:
+    tell(body)
+    while True:
+        time.sleep(30)
+
+
+@app.task("wait", timeout_s=30)
+async def wait(body: dict[str, Any], job: Job) -> None:
+    tell(body)
+    await asyncio.Event().wait()
+
+
+@app.task("spin", timeout_s=30)
+def spin(body: dict[str, Any], job: Job) -> None:
+    tell(body)
+    while True:
+        pass
+
+
+@app.task("hold_lock", timeout_s=30)
+def hold_lock(body: dict[str, Any], job: Job) -> None:
+    """Hangs in C code with the interpreter's lock held."""
+    tell(body)
+    while True:
+        ctypes.PyDLL(None).pause()
+
+
+@app.task("read_pipe", timeout_s=30)
+def read_pipe(body: dict[str, Any], job: Job) -> None:
+    """Hangs in a system call that is begun again whenever it is interrupted."""
+    tell(body)
+    libc = ctypes.CDLL(None)
+    end, _ = os.pipe()
+    while True:
+        libc.read(end, ctypes.create_string_buffer(1), 1)
+
+
+@app.task("deaf", timeout_s=30)
+def deaf(body: dict[str, Any], job: Job) -> None:
+    for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_IGN)
+    tell(body)
+    while True:
+        pass
+
+
+@app.task("stubborn", timeout_s=30)
+def stubborn(body: dict[str, Any], job: Job) -> None:
+    child = subprocess.Popen(DEAF_SLEEPER, stdout=subprocess.PIPE)
+    assert child.stdout
+    child.stdout.readline()
+    tell(body, child.pid)
+    while True:
+        try:
+            time.sleep(30)
+        except Cancelled:
+            note(body, "told to end")
+
+
+@app.task("children", timeout_s=30)
+def children(body: dict[str, Any], job: Job) -> None:
+    pids = [subprocess.Popen(SLEEPER).pid]
+    if (pid := os.fork()) == 0:
+        while True:
+            time.sleep(30)
+    tell(body, *pids, pid)
+    threading.Event().wait()
+
+
+@app.task("fork_and_return")
+def fork_and_return(body: dict[str, Any], job: Job) -> str:
+    """Returns twice."""
+    return "child" if os.fork() == 0 else "parent"
+
+
+@app.task("crash")
+def crash(body: dict[str, Any], job: Job) -> None:
+    ctypes.string_at(0)
+
+
+@app.task("leave")
+def leave(body: dict[str, Any], job: Job) -> None:
+    os._exit(3)
+
+
+@app.task("exit_politely")
+def exit_politely(body: dict[str, Any], job: Job) -> None:
+    sys.exit("so long")
+
+
+@app.task("close_all", timeout_s=30)
+def close_all(body: dict[str, Any], job: Job) -> None:
+    os.closerange(3, 256)
+    while body.get("stay"):
+        time.sleep(30)
+
+
+@app.task("hoard", memory_mb=150)
+def hoard(body: dict[str, Any], job: Job) -> None:
+    kept = []
+    while True:
+        kept.append(bytearray(1 << 20))
+
+
+@app.task("hoard_shared", memory_mb=150)
+def hoard_shared(body: dict[str, Any], job: Job) -> None:
+    kept = []
+    while True:
+        kept.append(mmap.mmap(-1, 1 << 20))
+        kept[-1].write(bytes(1 << 20))
+
+
+@app.task("flood", timeout_s=30)
+def flood(body: dict[str, Any], job: Job) -> str:
+    line = b"flood " * 1000
+    for _ in range(body["lines"]):
+        os.write(1, line)
+        os.write(2, b"and noise\n")
+    return "done"
+
+
+@app.task("speak")
+def speak(body: dict[str, Any], job: Job) -> None:
+    job.log.info("written", event_="no", event=body.get("event"), odd={1, 2})
+    print("printed", end="")  # noqa: T201
+    subprocess.run(["/bin/sh", "-c", "echo shouted >&2"], check=True)  # noqa: S607
+
+
+@app.task("junk")
+def junk(body: dict[str, Any], job: Job) -> Any:
+    return {"object": object, "cycle": None, "bytes": b"\xff", "huge": "x" * 200_000}[body["kind"]]
+
+
+@app.task("raise", permanent=(PermissionError, KeyError))
+def raise_it(body: dict[str, Any], job: Job) -> None:
+    raise {"permission": PermissionError, "value": ValueError, "cancelled": Cancelled}[body["kind"]]("as told")
+
+
+@app.task("steps", timeout_s=30)
+def steps(body: dict[str, Any], job: Job) -> None:
+    for n in range(body["steps"]):
+        job.progress((n + 1) / body["steps"], f"step {n + 1}", rows=n)
+    if body.get("stay"):
+        threading.Event().wait()
+
+
+@app.task("tidy", timeout_s=30)
+class Tidy:
+    """Ends as it is told, with all its hooks."""
+
+    def run(self, body: dict[str, Any], job: Any) -> None:
+        job.body = body
+        job.on_terminate(lambda: note(body, "hook"))
+        tell(body)
+        try:
+            time.sleep(30)
+        except Cancelled as reason:
+            note(body, f"cancelled: {reason}")
+            raise
+
+    def terminate(self, job: Any) -> None:
+        note(job.body, f"terminate: {job.cancelled}")
+
+
+@app.task("quick_or_not", timeout_s=30)
+def quick_or_not(body: dict[str, Any], job: Job) -> str:
+    if "fifo" in body:
+        tell(body)
+        ctypes.PyDLL(None).pause()
+    return "done"
+
+
+@app.task("reporting", timeout_s=30)
+def reporting(body: dict[str, Any], job: Job) -> None:
+    while True:
+        time.sleep(0.01)
+        job.progress()
+
+
+@app.task("printing", timeout_s=30, advances="output")
+def printing(body: dict[str, Any], job: Job) -> None:
+    while True:
+        time.sleep(0.01)
+        job.progress()  # no sign here
+        if not body.get("hang"):
+            print(".")  # noqa: T201
+
+
+@app.task("computing", timeout_s=30, advances="cpu")
+def computing(body: dict[str, Any], job: Job) -> None:
+    if body.get("descendant"):
+        subprocess.run([sys.executable, "-c", "while True: pass"], check=True)
+    while True:
+        if body.get("hang"):
+            time.sleep(0.1)
+
+
+def beat(body: dict[str, Any], job: Any) -> object:
+    return getattr(job, "beats", 0)
+
+
+@app.task("probed", timeout_s=30, stall_s=2, probe=beat)
+def probed(body: dict[str, Any], job: Any) -> None:
+    job.beats = 0
+    while True:
+        time.sleep(0.01)
+        if not body.get("hang"):
+            job.beats += 1

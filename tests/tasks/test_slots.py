@@ -1,0 +1,515 @@
+"""Attempts in processes: whatever a handler does, its end is told, in time, and nothing of it is left."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+
+from holdfast import App
+from holdfast.adapters.forkserver import ForkserverTaskSlots
+from holdfast.adapters.system.clock import SystemClock
+from holdfast.core.task import Task
+from holdfast.errors import ConfigError
+from holdfast.runtime.service import Tasks
+from holdfast.runtime.stats import Stats
+from holdfast.tasks.body import body_of
+from holdfast.tasks.slots import STUCK_S, Ended, How, Running, TaskSlots
+
+HERE = str(Path(__file__).parent)
+PATIENCE_S = 20.0
+
+
+class Log:
+    """Keeps what is logged."""
+
+    def __init__(self) -> None:
+        self.lines: list[dict[str, Any]] = []
+
+    def __getattr__(self, level: str) -> Callable[..., None]:
+        return lambda event, **values: self.lines.append({"level": level, "event": event, **values})
+
+    def said(self, text: str) -> list[dict[str, Any]]:
+        return [line for line in self.lines if text in line["event"]]
+
+
+class Yard:
+    """A pool of real slots, and what tests do with it."""
+
+    def __init__(self, **settings: Any) -> None:
+        import deeds_app
+
+        self.app: App = deeds_app.app
+        self.log = Log()
+        self.stats = Stats()
+        self.crashes: list[BaseException] = []
+        self.clock = SystemClock()
+        self.tasks = Tasks(self.crashes.append)
+        self.maker = ForkserverTaskSlots("deeds_app:app", self.clock, check_s=0.05)
+        self.pool = TaskSlots(
+            self.maker, self.clock, self.tasks, self.stats, self.log, **{"limit": 2} | settings
+        )
+        self.count = 0
+
+    def begin(self, kind: str, body: Any = None, task: Task | None = None, **changed: Any) -> Awaitable[Ended]:
+        self.count += 1
+        task = task or Task(f"trace-{self.count}", kind, attempts=1, epoch=1)
+        attempt = self.app.tasks[kind].attempt(body_of({} if body is None else body), task)
+        return self.pool.run(msgspec.structs.replace(attempt, **changed), changed.pop("on_progress", None))
+
+    async def run(self, kind: str, body: Any = None, **changed: Any) -> Ended:
+        return await asyncio.wait_for(self.begin(kind, body, **changed), PATIENCE_S)
+
+    @property
+    def only(self) -> Running:
+        (running,) = self.pool.running.values()
+        return running
+
+
+Make = Callable[..., Awaitable[Yard]]
+
+
+@pytest.fixture
+async def make(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Make]:
+    monkeypatch.syspath_prepend(HERE)
+    made: list[Yard] = []
+
+    async def make(**settings: Any) -> Yard:
+        made.append(Yard(**settings))
+        await made[-1].pool.start()
+        return made[-1]
+
+    yield make
+    for yard in made:
+        await yard.pool.close()
+        await yard.tasks.close()
+        assert yard.crashes == []
+
+
+@pytest.fixture
+async def yard(make: Make) -> Yard:
+    return await make()
+
+
+@pytest.fixture
+def fifo(tmp_path: Path) -> Path:
+    os.mkfifo(tmp_path / "fifo")
+    return tmp_path / "fifo"
+
+
+async def told(fifo: Path) -> list[int]:
+    """The process ids that a handler writes to a FIFO, once it has."""
+    text = await asyncio.wait_for(asyncio.to_thread(fifo.read_text), PATIENCE_S)
+    return [int(pid) for pid in text.split()]
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Wait for what comes without an event."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not true():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+def lives(pid: int) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+# --- what returns, and what raises
+
+
+async def test_a_handler_is_told_all_of_its_attempt(yard: Yard) -> None:
+    task = Task("t", "job", attempts=2, epoch=7)
+    ended = await yard.run("job", "plain text", task=task)
+    assert json.loads(ended.result) == ["plain text", "deeds", "job", "t", [2, 5, 7], True, False]
+    assert (ended.how, ended.error, ended.begun) == (How.RETURNED, "", True)
+    assert ended.took_s > 0 < ended.memory_mb
+
+
+async def test_nothing_is_a_result_too(yard: Yard) -> None:
+    ended = await yard.run("noop")
+    assert (ended.how, ended.result) == (How.RETURNED, b"")
+
+
+@pytest.mark.parametrize("size", [0, 1 << 16, (1 << 16) + 1, 5_000_000])
+async def test_bodies_of_any_size_arrive(yard: Yard, size: int) -> None:
+    fds = psutil.Process().num_fds()
+    assert (await yard.run("size", b"x" * size)).result == b"%d" % size
+    assert psutil.Process().num_fds() <= fds
+
+
+@pytest.mark.parametrize(
+    "kind,error,permanent",
+    [("permission", "PermissionError: as told", True), ("value", "ValueError: as told", False)],
+)
+async def test_what_is_raised_is_told(yard: Yard, kind: str, error: str, permanent: bool) -> None:
+    ended = await yard.run("raise", {"kind": kind})
+    assert (ended.how, ended.error, ended.permanent) == (How.RAISED, error, permanent)
+    assert "in raise_it" in ended.detail
+
+
+async def test_a_handler_may_give_up_by_itself(yard: Yard) -> None:
+    assert (await yard.run("raise", {"kind": "cancelled"})).how is How.CANCELLED
+
+
+async def test_a_body_that_does_not_fit_is_no_use(yard: Yard) -> None:
+    ended = await yard.run("noop", "[1, 2]")
+    assert (ended.how, ended.permanent) == (How.RAISED, True)
+    assert "object" in ended.error
+
+
+@pytest.mark.parametrize(
+    "kind,error", [("object", "can't be stored as JSON"), ("bytes", "is bytes"), ("huge", "200002 bytes")]
+)
+async def test_junk_is_no_result(yard: Yard, kind: str, error: str) -> None:
+    ended = await yard.run("junk", {"kind": kind})
+    assert ended.how is How.RAISED
+    assert error in ended.error
+
+
+async def test_an_exit_is_an_error_like_others(yard: Yard) -> None:
+    ended = await yard.run("exit_politely")
+    assert (ended.how, ended.error) == (How.RAISED, "SystemExit: so long")
+    assert yard.stats.slot_deaths == 0
+
+
+async def test_progress_is_told(yard: Yard) -> None:
+    steps: list[tuple[float | None, str, dict[str, float]]] = []
+    attempt = yard.app.tasks["steps"].attempt(body_of({"steps": 3}), Task("t", "steps"))
+    ended = yard.pool.run(
+        attempt, lambda run: steps.append((run.progress.fraction, run.progress.note, run.progress.numbers))
+    )
+    assert (await ended).how is How.RETURNED
+    assert steps == [(1 / 3, "step 1", {"rows": 0}), (2 / 3, "step 2", {"rows": 1}), (1, "step 3", {"rows": 2})]
+
+
+async def test_what_is_said_is_logged_under_its_task(yard: Yard) -> None:
+    await yard.run("speak", {"event": "e"})
+    context = {"trace": "trace-1", "task": "speak"}
+    for text in ("written", "printed", "shouted"):
+        (line,) = yard.log.said(text)
+        assert line.items() >= {"level": "info", **context}.items()
+    assert yard.log.said("written")[0]["odd"] == "{1, 2}"
+
+
+async def test_a_flood_is_cut_short_and_holds_nobody_up(yard: Yard) -> None:
+    flooding = asyncio.ensure_future(yard.run("flood", {"lines": 300}))
+    await asyncio.gather(*(yard.run("noop") for _ in range(20)))
+    assert (await flooding).how is How.RETURNED
+    assert len(yard.log.lines) < 300
+
+
+# --- what doesn't return
+
+HANGS = ["sleep", "wait", "spin", "hold_lock", "read_pipe", "deaf", "children"]
+
+
+@pytest.mark.parametrize("kind", HANGS)
+async def test_what_hangs_is_over_soon(yard: Yard, fifo: Path, kind: str) -> None:
+    hanging = asyncio.ensure_future(yard.run(kind, {"fifo": str(fifo)}, timeout_s=0.3))
+    pids = await told(fifo)
+    ended = await hanging
+    assert (ended.how, ended.error) == (How.TIMED_OUT, "over its time: timeout_s = 0.3")
+    if kind != "deaf":
+        assert f"in {'select' if kind == 'wait' else kind}" in ended.detail
+    await until(lambda: not any(map(lives, pids[1:])) or kind == "children")
+    assert (await yard.run("noop")).how is How.RETURNED
+
+
+async def test_what_ignores_everything_is_killed_with_all_that_it_started(
+    yard: Yard, fifo: Path, tmp_path: Path
+) -> None:
+    notes = tmp_path / "notes"
+    body = {"fifo": str(fifo), "notes": str(notes)}
+    hanging = asyncio.ensure_future(yard.run("stubborn", body, timeout_s=0.3))
+    pids = await told(fifo)
+    ended = await hanging
+    assert ended.how is How.TIMED_OUT
+    assert notes.read_text() == "told to end\n", "once"
+    await until(lambda: not any(map(lives, pids)))
+
+
+@pytest.mark.parametrize(
+    "kind,error",
+    [("crash", "its slot died of SIGSEGV"), ("leave", "its slot exited with code 3")],
+)
+async def test_a_death_is_told(yard: Yard, kind: str, error: str) -> None:
+    ended = await yard.run(kind)
+    assert (ended.how, ended.error, ended.begun, ended.permanent) == (How.DIED, error, True, False)
+    assert ("in crash" in ended.detail) is (kind == "crash")
+    assert yard.stats.slot_deaths == 1
+    assert (await yard.run("noop")).how is How.RETURNED
+
+
+@pytest.mark.parametrize("stay", [True, False])
+async def test_a_slot_without_connection_is_dead(yard: Yard, stay: bool) -> None:
+    assert (await yard.run("close_all", {"stay": stay})).how is How.DIED
+    assert (await yard.run("noop")).how is How.RETURNED
+
+
+async def test_a_fork_that_returns_is_no_second_slot(yard: Yard) -> None:
+    assert {(await yard.run("fork_and_return")).result for _ in range(3)} == {b'"parent"'}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="allocation is limited on Linux only")
+async def test_memory_is_limited_by_task(yard: Yard) -> None:
+    ended = await yard.run("hoard")
+    assert (ended.how, ended.error) == (How.RAISED, "MemoryError")
+    await until(lambda: yard.pool.slots == 0)
+    assert (await yard.run("noop")).how is How.RETURNED, "in another slot, for that one is spoiled"
+
+
+async def test_memory_that_allocation_does_not_count_is_seen_too(yard: Yard) -> None:
+    ended = await yard.run("hoard_shared")
+    assert ended.how is How.DIED
+    assert "over memory_mb = 150" in ended.error
+
+
+# --- telling it to end
+
+
+async def test_a_cancelled_handler_ends_in_order(yard: Yard, fifo: Path, tmp_path: Path) -> None:
+    body = {"fifo": str(fifo), "notes": str(tmp_path / "notes")}
+    running = asyncio.ensure_future(yard.run("tidy", body))
+    pids = await told(fifo)
+    assert yard.pool.cancel("trace-1", "somebody wished it", PATIENCE_S)
+    assert yard.pool.cancel("trace-1", "again")
+    ended = await running
+    assert (ended.how, ended.error, ended.begun) == (How.CANCELLED, "somebody wished it", True)
+    lines = (tmp_path / "notes").read_text().splitlines()
+    assert sorted(lines) == ["cancelled: somebody wished it", "hook", "terminate: True"]
+    assert lines.index("hook") < lines.index("terminate: True"), "the newest hook first"
+    assert lives(pids[0]), "a slot whose handler obeys lives on"
+    assert not yard.pool.cancel("trace-1", "too late")
+
+
+@pytest.mark.parametrize("kind", ["sleep", "wait", "spin"])
+async def test_handlers_are_interrupted_wherever_they_are(yard: Yard, fifo: Path, kind: str) -> None:
+    running = asyncio.ensure_future(yard.run(kind, {"fifo": str(fifo)}))
+    await told(fifo)
+    yard.pool.cancel("trace-1", "enough", PATIENCE_S)
+    assert (await running).how is How.CANCELLED
+    assert yard.stats.slot_deaths == 0
+
+
+async def test_the_deaf_are_killed(yard: Yard, fifo: Path) -> None:
+    running = asyncio.ensure_future(yard.run("hold_lock", {"fifo": str(fifo)}))
+    (pid,) = await told(fifo)
+    yard.pool.cancel("trace-1", "enough")
+    ended = await running
+    assert (ended.how, ended.error) == (How.CANCELLED, "enough")
+    assert "in hold_lock" in ended.detail
+    assert not lives(pid)
+
+
+async def test_what_has_not_begun_is_cancelled_without_a_trace(yard: Yard, fifo: Path) -> None:
+    yard.pool.limit = 1
+    busy = asyncio.ensure_future(yard.run("sleep", {"fifo": str(fifo)}))
+    await told(fifo)
+    waiting = asyncio.ensure_future(yard.run("noop"))
+    await asyncio.sleep(0)
+    assert yard.pool.cancel("trace-2", "not needed")
+    ended = await waiting
+    assert (ended.how, ended.begun, ended.error) == (How.CANCELLED, False, "not needed")
+    yard.pool.cancel("trace-1", "enough")
+    await busy
+
+
+# --- advancing
+
+
+@pytest.mark.parametrize(
+    "kind,body",
+    [
+        ("reporting", {}),
+        ("printing", {}),
+        ("computing", {}),
+        ("computing", {"descendant": True}),
+        ("probed", {}),
+    ],
+)
+async def test_signs_show_that_a_task_advances(yard: Yard, kind: str, body: Any) -> None:
+    running = yard.begin(kind, body, stall_s=2.0)
+    await until(lambda: yard.only.begun_at is not None)
+    begun_at = yard.only.begun_at
+    assert begun_at is not None
+    for at_s in (0.0, 0.1):
+        await until(lambda at_s=at_s: yard.only.advanced_at > begun_at + at_s)  # type: ignore[misc]
+    yard.pool.cancel("trace-1", "enough")
+    assert (await running).how is How.CANCELLED
+
+
+@pytest.mark.parametrize("kind", ["steps", "printing", "computing", "probed"])
+async def test_what_stands_still_hangs(yard: Yard, kind: str) -> None:
+    body = {"steps": 1, "stay": True, "hang": True}
+    ended = await yard.run(kind, body, stall_s=0.2)
+    assert (ended.how, ended.error[:9]) == (How.TIMED_OUT, "hangs: no")
+    assert ended.error.endswith("for stall_s = 0.2")
+    assert f"in {kind}" in ended.detail
+
+
+# --- leases
+
+
+async def test_what_outlives_its_lease_is_killed(yard: Yard, fifo: Path) -> None:
+    running = yard.begin("hold_lock", {"fifo": str(fifo)}, lease_s=0.2)
+    await told(fifo)
+    ended = await asyncio.wait_for(running, PATIENCE_S)
+    assert (ended.how, ended.error) == (How.DIED, "its slot died of SIGKILL; its lease had ended")
+
+
+async def test_a_renewed_lease_lasts(yard: Yard, fifo: Path) -> None:
+    running = asyncio.ensure_future(yard.run("sleep", {"fifo": str(fifo)}, lease_s=2.0))
+    await told(fifo)
+    yard.pool.renew("trace-1", 60.0)
+    (seat,) = [seat for seat in yard.pool._seats.values() if seat.line]
+    await until(lambda: seat.leased_until > yard.clock.monotonic() + 30)
+    yard.pool.cancel("trace-1", "enough")
+    assert (await running).how is How.CANCELLED
+    await until(lambda: seat.leased_until == float("inf"))
+
+
+NODE = """
+    import asyncio, sys
+    sys.path.insert(0, sys.argv[1])
+    from holdfast.adapters.forkserver import ForkserverTaskSlots
+    from holdfast.adapters.system.clock import SystemClock
+    from holdfast.core.task import Task
+    from holdfast.runtime.service import Tasks
+    from holdfast.runtime.stats import Stats
+    from holdfast.tasks.body import body_of
+    from holdfast.tasks.slots import TaskSlots
+    import deeds_app, msgspec, structlog
+
+    async def main():
+        clock = SystemClock()
+        slots = ForkserverTaskSlots("deeds_app:app", clock)
+        pool = TaskSlots(slots, clock, Tasks(print), Stats(), structlog.get_logger())
+        await pool.start()
+        spec = deeds_app.app.tasks["children"]
+        attempt = spec.attempt(body_of({"fifo": sys.argv[2]}), Task("t", "children"))
+        await pool.run(msgspec.structs.replace(attempt, lease_s=1.0))
+    asyncio.run(main())
+"""
+
+
+async def test_tasks_of_a_node_that_stands_still_end_with_their_lease(fifo: Path) -> None:
+    node = subprocess.Popen([sys.executable, "-c", textwrap.dedent(NODE), HERE, str(fifo)])
+    try:
+        pids = await told(fifo)
+        node.send_signal(signal.SIGSTOP)
+        await until(lambda: not any(map(lives, pids)))
+    finally:
+        node.kill()
+        node.wait()
+
+
+# --- the pool
+
+
+async def test_slots_are_made_on_demand_and_ended_when_idle(make: Make, tmp_path: Path) -> None:
+    yard = await make(limit=3, idle_s=0.1, spare=0)
+    assert yard.pool.slots == 1
+    fifos = [tmp_path / str(n) for n in range(3)]
+    for path in fifos:
+        os.mkfifo(path)
+    running = [asyncio.ensure_future(yard.run("sleep", {"fifo": str(path)})) for path in fifos]
+    await asyncio.gather(*map(told, fifos))
+    assert (yard.pool.slots, yard.pool.room, yard.pool.busy) == (3, 0, 3)
+    for n in range(3):
+        yard.pool.cancel(f"trace-{n + 1}", "enough", PATIENCE_S)
+    await asyncio.gather(*running)
+    await asyncio.wait_for(yard.pool.vacancy(), PATIENCE_S)
+    await until(lambda: yard.pool.slots == 0)
+    assert yard.stats.slot_deaths == 0
+    assert (await yard.run("noop")).how is How.RETURNED
+
+
+async def test_a_lower_limit_lets_run_what_runs(make: Make, tmp_path: Path) -> None:
+    yard = await make(limit=2)
+    fifos = [tmp_path / str(n) for n in range(3)]
+    for path in fifos:
+        os.mkfifo(path)
+    running = [asyncio.ensure_future(yard.run("sleep", {"fifo": str(path)})) for path in fifos]
+    await asyncio.gather(*map(told, fifos[:2]))
+    yard.pool.limit = 1
+    assert (yard.pool.busy, yard.pool.room) == (2, 0)
+    yard.pool.cancel("trace-1", "enough", PATIENCE_S)
+    await running[0]
+    await until(lambda: yard.pool.slots == 1)
+    assert yard.pool.running["trace-3"].begun_at is None
+    yard.pool.limit = 2
+    await told(fifos[2])
+    for trace in ("trace-2", "trace-3"):
+        yard.pool.cancel(trace, "enough", PATIENCE_S)
+    await asyncio.gather(*running)
+
+
+async def test_quick_tasks_line_up_and_leave_a_line_that_stands(make: Make, fifo: Path) -> None:
+    yard = await make(limit=2)
+    yard.pool._took["quick_or_not"] = yard.pool._took_lately = 0.0
+    stuck = asyncio.ensure_future(yard.run("quick_or_not", {"fifo": str(fifo)}, timeout_s=30.0))
+    await asyncio.sleep(0)
+    assert yard.pool.room > 2
+    quick = [asyncio.ensure_future(yard.run("quick_or_not")) for _ in range(20)]
+    await told(fifo)
+    assert {ended.how for ended in await asyncio.gather(*quick)} == {How.RETURNED}
+    assert not stuck.done()
+    assert yard.clock.monotonic() > (yard.only.begun_at or 0) + STUCK_S or not stuck.done()
+    yard.pool.cancel("trace-1", "enough")
+    await stuck
+
+
+async def test_what_lay_behind_a_death_runs_elsewhere_and_is_no_try(make: Make) -> None:
+    yard = await make(limit=1)
+    yard.pool._took |= {"leave": 0.0, "noop": 0.0}
+    kinds = ["noop", "leave", "noop", "noop", "leave", "noop"]
+    ends = await asyncio.gather(*(yard.run(kind) for kind in kinds))
+    hows = {"noop": How.RETURNED, "leave": How.DIED}
+    assert [ended.how for ended in ends] == [hows[kind] for kind in kinds]
+    assert yard.stats.slot_deaths == 2
+
+
+async def test_closing_ends_everything(make: Make, fifo: Path) -> None:
+    this = psutil.Process()
+    others = this.children(recursive=True)
+    yard = await make(limit=1)
+    running = yard.begin("children", {"fifo": str(fifo)})
+    pids = await told(fifo)
+    waiting = yard.begin("noop")
+    await yard.pool.close()
+    assert ((await running).how, (await waiting).how) == (How.DIED, How.CANCELLED)
+    assert ((await running).begun, (await waiting).begun) == (True, False)
+    assert not any(map(lives, pids))
+    await until(lambda: this.children(recursive=True) == others)
+    assert not (await yard.run("noop")).begun
+
+
+async def test_an_app_that_does_not_load_says_why(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    yard = Yard()
+    slots = ForkserverTaskSlots("deeds_app:nothing", yard.clock)
+    pool = TaskSlots(slots, yard.clock, yard.tasks, yard.stats, yard.log)
+    with pytest.raises(ConfigError, match="deeds_app has no 'nothing'"):
+        await pool.start()
+    await pool.close()
+
+
+async def test_many_attempts_are_quick(make: Make) -> None:
+    yard = await make(limit=2)
+    begun_at = time.monotonic()
+    for _ in range(5):
+        ends = await asyncio.gather(*(yard.run("noop") for _ in range(100)))
+        assert {ended.how for ended in ends} == {How.RETURNED}
+    assert time.monotonic() - begun_at < PATIENCE_S
