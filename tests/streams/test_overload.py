@@ -1,5 +1,5 @@
-"""More requests than can be handled: who would wait in vain is told at once, what is taken is done in time, and
-moves don't wait for the end of it."""
+"""More requests than can be handled: who would wait in vain is told at once, what is taken is done in time,
+and moves do not wait for the end of it."""
 
 import asyncio
 from collections import Counter

@@ -152,7 +152,7 @@ class Requests:
             raise Busy(f"{key}: too many requests wait before this one", max(BUSY_S, late_s))
 
     def _wait_s(self, key: str) -> float:
-        """How long one more would wait, as it looks: by the stream's own pace, or else by its share of all."""
+        """How long one more would wait, by the stream's own pace, or else by its share of all."""
         line, now = self._lines.get(key), self._clock.monotonic()
         if line is None:
             return 0.0
