@@ -71,9 +71,13 @@ class Config(BaseSettings):
     )
     coordinator_url: str = _setting(_same_as_url, "The coordinator: memberships and claims.", shown="`url`")
     state_url: str = _setting(_same_as_url, "The state store: checkpoints and results.", shown="`url`")
-    tasks_url: str = _setting(_same_as_url, "The task store: how every task stands.", shown="`url`")
+    tasks_url: str = _setting(
+        lambda above: above["state_url"], "The task store: how every task stands.", shown="`state_url`"
+    )
     registry_url: str = _setting(
-        _same_as_url, "The registry: limits, and what nodes and producers tell each other.", shown="`url`"
+        lambda above: above["tasks_url"],
+        "The registry: limits, and what nodes and producers tell each other.",
+        shown="`tasks_url`",
     )
     objects_url: str = _setting("file:./holdfast-objects", "The object store: frames and files.")
     durability: Literal["full", "normal"] = _setting(
