@@ -1,0 +1,50 @@
+"""Measure a function in a process of its own: its time without start and imports, and the memory of it all.
+
+Run as ``python -m benchmarks.alone MODULE FUNCTION ARGUMENT…``, which :func:`measure` does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Measured(NamedTuple):
+    """``written_mb``: what the process wrote to files and sockets."""
+
+    time_s: float
+    peak_mb: float
+    written_mb: float
+
+
+def measure(module: str, function: str, *arguments: str) -> Measured:
+    """Call a function, which takes texts, in a new process."""
+    command = [sys.executable, "-m", "benchmarks.alone", module, function, *arguments]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    return Measured(*json.loads(done.stdout.splitlines()[-1]))
+
+
+def main() -> None:
+    """Call it, and print what was measured."""
+    _, module, name, *arguments = sys.argv
+    function = getattr(importlib.import_module(module), name)
+    written, begun_at = _written(), time.monotonic()
+    function(*arguments)
+    taken_s = time.monotonic() - begun_at
+    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps([taken_s, peak_mb, (_written() - written) / 1e6]))
+
+
+def _written() -> int:
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return int(dict(line.split(": ") for line in lines)["wchar"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""Reports as the benchmarks publish them. This module imports nothing else: its process's memory is measured."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from holdfast.adapters.system.clock import SystemClock
+from holdfast.apps.reports.deliver import deliver
+from holdfast.apps.reports.deliver_plan import Parcel
+from holdfast.apps.reports.order import Csv, ReportOrder, Table, Xlsx
+from holdfast.apps.reports.report import Report
+from holdfast.ports.sink import Sink
+
+NAME = "report"
+
+
+def csv(source: str, target: str) -> None:
+    """A CSV file on disk."""
+    _write(_order(source, Csv()), target)
+
+
+def xlsx(source: str, target: str) -> None:
+    """A workbook on disk."""
+    _write(_order(source, Xlsx()), target)
+
+
+def deliver_csv(source: str, destination: str) -> None:
+    """A CSV file at an FTP server or in S3."""
+    clock = SystemClock()
+
+    @asynccontextmanager
+    async def connect() -> AsyncIterator[Sink]:
+        sink = _sink(destination, clock)
+        try:
+            yield sink
+        finally:
+            await sink.close()
+
+    with _report(_order(source, Csv())) as report:
+
+        def chunks() -> Iterator[bytes]:
+            for file in report.files():
+                yield from file.chunks
+
+        asyncio.run(deliver(Parcel(name=NAME, content=report.id), chunks, connect, clock))
+
+
+def _order(source: str, form: Csv | Xlsx) -> ReportOrder:
+    return ReportOrder(customer="c", report="r", name=NAME, tables=(Table(sources=(source,)),), format=form)
+
+
+def _report(order: ReportOrder) -> Report:
+    return Report(order, ordered_at=dt.datetime.now(dt.UTC))
+
+
+def _write(order: ReportOrder, target: str) -> None:
+    with _report(order) as report, Path(target).open("wb") as out:
+        for file in report.files():
+            out.writelines(file.chunks)
+
+
+def _sink(destination: str, clock: SystemClock) -> Sink:
+    # Only the one that is used: botocore alone takes 30 MB.
+    parts = urlsplit(destination)
+    if parts.scheme == "s3":
+        from holdfast.adapters.aws.sink import S3Sink, S3SinkUrl
+
+        return S3Sink(S3SinkUrl.parse(destination), clock)
+    from holdfast.adapters.ftp.sink import FtpSink
+    from holdfast.adapters.ftp.url import FtpUrl
+
+    url = FtpUrl.parse(urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])))
+    return FtpSink(url, unquote(parts.username or ""), unquote(parts.password or ""))
