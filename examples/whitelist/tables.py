@@ -31,7 +31,7 @@ class Entry(Base):
 Index("whitelist_pending", Entry.terminal, sqlite_where=Entry.agreed < Entry.version)
 
 
-def pending() -> Select[tuple[Entry]]:
+def pending() -> Select[Entry]:
     """The entries that a terminal hasn't confirmed yet."""
     return select(Entry).where(Entry.agreed < Entry.version)
 

@@ -64,7 +64,7 @@ class MqttAddress:
     qos: QoS = 1
     connections: int = 1
     hears: Hears = "all"
-    keepalive_s: int = 20
+    keepalive_s: int = 10
     session_s: int = 3600
     window: int = 10_000
     max_payload: int = 131_072

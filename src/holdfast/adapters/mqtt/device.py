@@ -166,7 +166,7 @@ class MqttDevices:
             return
         self._tell_state(Disconnected(reason, taken=taken))
         if taken:
-            log.warning("mqtt_taken_over", identity=self._identity, reason=reason)
+            log.warning("another has taken over at the broker", identity=self._identity, reason=reason)
             closer = asyncio.get_running_loop().create_task(self._stop())
             self._closers.add(closer)
             closer.add_done_callback(self._closers.discard)
@@ -219,7 +219,7 @@ class MqttDevices:
     def _odd(self, device: str, reason: str) -> None:
         """An answer that can't be understood is still a sign of life."""
         if self._once.first(device):
-            log.warning("odd_answer", device=device, reason=reason)
+            log.warning("an odd answer", device=device, why=reason)
         if device not in self._seen:
             self._seen.add(device)
             self._tell(Seen(device))

@@ -196,7 +196,12 @@ class Link:
                 return
             failures += 1
             if failures == FAILURES_TO_TELL and not self._closing.is_set():
-                log.error("mqtt_unstable", client=self.client_id, reason=self._reason, hint=UNSTABLE)
+                log.error(
+                    "the connection to the broker doesn't last",
+                    client=self.client_id,
+                    reason=self._reason,
+                    hint=UNSTABLE,
+                )
             await self._clock.wait(self._closing, self._backoff.delay_s(failures, self._clock.random()))
 
     async def _may_connect(self) -> bool:
@@ -234,7 +239,7 @@ class Link:
             self._reason = f"{address}: {error}"
         if not self.connected:
             wire.abort()
-            log.info("mqtt_not_connected", client=self.client_id, reason=self._reason)
+            log.info("not connected to the broker", client=self.client_id, reason=self._reason)
         return self.connected
 
     async def _until_down(self) -> None:
@@ -308,7 +313,7 @@ class Link:
     ) -> None:
         if code.is_failure:
             self._reason = f"{self._address} refuses: {code}"
-            log.error("mqtt_refused", client=self.client_id, reason=self._reason)
+            log.error("the broker refuses the connection", client=self.client_id, reason=self._reason)
             self._changed.set()
             return
         self._window = min(self._address.window, getattr(properties, "ReceiveMaximum", FOREVER_S))
@@ -355,7 +360,7 @@ class Link:
     ) -> None:
         if refused := [str(code) for code in codes if code.is_failure]:
             log.error(
-                "mqtt_subscription_refused",
+                "the broker refuses a subscription",
                 client=self.client_id,
                 reason=refused[0],
                 count=len(refused),
