@@ -1,0 +1,461 @@
+"""Tasks on the simulator's stage: what a seed means for them, their world, and what must hold."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any
+
+import msgspec
+
+from holdfast.adapters.memory.queue import MemoryQueue, QueueEvent, Stored
+from holdfast.adapters.memory.registry import MemoryRegistry
+from holdfast.adapters.memory.task_slots import MemoryTaskSlot, MemoryTaskSlots
+from holdfast.adapters.memory.tasks import Changed, MemoryTasks
+from holdfast.core.permits import Permits
+from holdfast.core.retry import Backoff
+from holdfast.core.task import State, Task
+from holdfast.ports.queue import Queue
+from holdfast.ports.task_slots import Attempt, Listener, Progress, TaskSlot
+from holdfast.runtime.node import Work
+from holdfast.tasks.handler import Job
+from holdfast.tasks.names import brief_queue, task_queue
+from holdfast.tasks.outcome import Outcome
+from holdfast.tasks.permits import PermitKeeper, document_name
+from holdfast.tasks.producer import Order, Producer
+from holdfast.tasks.spec import TaskSpec
+from holdfast.tasks.wire import Envelope, Unreadable, decode_task
+from holdfast.tasks.work import TaskWork
+from holdfast.tasks.worker import Worker
+from holdfast.testing.simulator.faults import Faulty, Line, Weather
+from holdfast.testing.simulator.scenario import TROUBLE_S, Fault, FaultKind, Setting
+from holdfast.testing.simulator.stage import Dying, Quiet, SimNode, Stage
+
+APP = "sim"
+QUICK, LONG = "quick", "long"
+TRIES = 3
+TIMEOUT_S = 4.0
+LEASE_S = 6.0
+SLOTS = 3
+HEAL_LIMIT_S = 900.0
+HOLD_MAX_S = 60.0
+CALLS_A_TASK_MAX = 400
+CALLS_A_NODE_SECOND_MAX = 40
+
+
+class PlannedTask(msgspec.Struct, frozen=True):
+    """A task to be sent at ``at_s``. ``fails``: how many attempts raise (-1: all). ``hangs``, ``kills``:
+    how many hang, or end their node."""
+
+    at_s: float
+    name: str
+    type: str
+    seconds: float
+    fails: int = 0
+    hangs: int = 0
+    kills: int = 0
+    twice: bool = False
+    cancel_s: float | None = None
+
+
+class TaskScenario(Setting, frozen=True, kw_only=True):
+    """Everything that a seed decides in advance of a world of tasks. ``maximum`` is how many may run at once
+    over all nodes (0: any number)."""
+
+    frees_on_evict: bool
+    hold_max_s: float
+    maximum: int
+    tasks: tuple[PlannedTask, ...]
+
+
+def make_tasks(seed: int) -> TaskScenario:
+    """The scenario of a seed."""
+    random = Random(f"{seed}:tasks")  # noqa: S311 - to be repeated, not to be secret
+    nodes = random.choice((1, 2, 2, 3, 4))
+    trouble = random.choice((0.0, 0.02, 0.1))
+    weather = Weather(
+        delay_s=random.choice((0.002, 0.01, 0.05)),
+        lost=random.random() * trouble,
+        answer_lost=random.random() * trouble,
+        late=random.random() * trouble,
+    )
+    return TaskScenario(
+        seed=seed,
+        nodes=nodes,
+        weather=weather,
+        drift=random.choice((0.0, 0.0, 0.004)),
+        faults=() if random.random() < 0.2 else _faults(random, nodes),
+        frees_on_evict=random.random() < 0.5,
+        hold_max_s=random.choice((float("inf"), HOLD_MAX_S)),
+        maximum=random.choice((0, 0, 2, 5)),
+        tasks=_tasks(random),
+    )
+
+
+KINDS: tuple[FaultKind, ...] = (
+    "crash", "crash", "pause", "pause", "cut", "cut", "isolate", "forget", "slot", "stop", "duplicate",
+)  # fmt: skip
+
+
+def _faults(random: Random, nodes: int) -> tuple[Fault, ...]:
+    faults = [
+        Fault(
+            at_s=random.random() * TROUBLE_S * 0.7,
+            kind=random.choice(KINDS),
+            node=random.randrange(nodes),
+            for_s=random.choice((0.3, 2.0, 7.0, 12.0)),
+            detail=random.choice(("coordinator", "state", "queue", "peers", "registry")),
+        )
+        for _ in range(random.randint(1, 10))
+    ]
+    return tuple(sorted(faults, key=lambda fault: (fault.at_s, fault.kind, fault.node)))
+
+
+def _tasks(random: Random) -> tuple[PlannedTask, ...]:
+    odd = random.random() < 0.4
+    planned = []
+    for number in range(random.randint(2, 40)):
+        trouble = random.random() if odd else 1.0
+        kind = random.choice((QUICK, QUICK, LONG))
+        lengths_s = (0.001, 0.05, 1.0) if kind == QUICK else (0.5, 9.0, 90.0)
+        planned.append(
+            PlannedTask(
+                at_s=random.random() * random.choice((1.0, 25.0)),
+                name=f"t{number}",
+                type=kind,
+                seconds=random.choice(lengths_s),
+                fails=random.choice((1, 2, -1)) if trouble < 0.15 else 0,
+                hangs=random.choice((1, -1)) if 0.15 < trouble < 0.25 else 0,
+                kills=random.choice((1, -1)) if 0.25 < trouble < 0.3 else 0,
+                twice=random.random() < 0.05,
+                cancel_s=random.random() * 20 if random.random() < 0.05 else None,
+            )
+        )
+    return tuple(sorted(planned, key=lambda task: (task.at_s, task.name)))
+
+
+def _resumed(body: Any, job: Job) -> Any:
+    return {"by": job.attempt}
+
+
+SPECS: Mapping[str, TaskSpec] = {
+    QUICK: TaskSpec(
+        name=QUICK,
+        handler=_resumed,
+        timeout_s=TIMEOUT_S,
+        tries=TRIES,
+        backoff=Backoff(0.05, 1.0),
+        margin_s=2.0,
+    ),
+    LONG: TaskSpec(
+        name=LONG,
+        handler=_resumed,
+        timeout_s=200.0,
+        tries=TRIES,
+        backoff=Backoff(0.05, 1.0),
+        hold="lease",
+        lease_s=LEASE_S,
+        stall_s=3.0,
+        resumable=True,
+    ),
+}
+
+
+class Ran(msgspec.Struct, frozen=True):
+    """An attempt that began in a slot (``end`` False), or was over."""
+
+    at: float
+    trace: str
+    epoch: int
+    end: bool = False
+
+
+class Patient:
+    """A slot is a process of its own: what it says reaches its node's listener once that goes on."""
+
+    def __init__(self, listener: Listener, line: Line) -> None:
+        self._listener = listener
+        self._line = line
+        self._told: dict[asyncio.Task[None], None] = {}
+        self._turn = asyncio.Lock()
+
+    def __getattr__(self, name: str) -> Any:
+        member = getattr(self._listener, name)
+
+        def say(*args: Any) -> None:
+            task = asyncio.ensure_future(self._say(member, args))
+            self._told[task] = None
+            task.add_done_callback(self._told.pop)
+
+        return say
+
+    async def _say(self, member: Any, args: Sequence[Any]) -> None:
+        async with self._turn:
+            await self._line.gate.enter()
+            member(*args)
+
+
+class SimTaskSlots:
+    """Makes slots whose words wait while the node stands still."""
+
+    def __init__(self, slots: MemoryTaskSlots, line: Line) -> None:
+        self._slots = slots
+        self._line = line
+
+    async def spawn(self, listener: Listener) -> TaskSlot:
+        slot: TaskSlot = await self._slots.spawn(Patient(listener, self._line))
+        return slot
+
+    async def close(self) -> None:
+        await self._slots.close()
+
+
+class TaskWorld(Stage):
+    """A producer, nodes that run its tasks, and what they share."""
+
+    def __init__(self, scenario: TaskScenario, verbose: bool = False) -> None:
+        super().__init__(scenario, verbose)
+        self.scenario = scenario
+        self.store = MemoryTasks(self.clock, history=self.log)
+        self.registry = MemoryRegistry(self.clock)
+        self.queues: dict[str, MemoryQueue] = {}
+        for name in (*(task_queue(APP, kind) for kind in SPECS), brief_queue(APP)):
+            self.queues[name] = MemoryQueue(
+                self.clock,
+                frees_on_evict=scenario.frees_on_evict,
+                hold_max_s=scenario.hold_max_s if name != brief_queue(APP) else float("inf"),
+                log=self.log,
+                choose=self.choose if name != brief_queue(APP) else None,
+            )
+        self.planned = {planned.name: planned for planned in scenario.tasks}
+        self.slots: dict[SimNode, MemoryTaskSlots] = {}
+        self.works: dict[SimNode, TaskWork] = {}
+        self.deaths: Counter[str] = Counter()
+        self.tried: Counter[str] = Counter()
+        self.outcomes: dict[str, list[Outcome]] = defaultdict(list)
+        self.producer = Producer(
+            APP, self.queues.__getitem__, self.store, self.clock, Quiet("producer", verbose)
+        )
+
+    def make_works(self, node: SimNode) -> tuple[Sequence[Work], Sequence[Dying]]:
+        async def before(slot: MemoryTaskSlot, attempt: Attempt) -> None:
+            self.log.append(Ran(self.clock.monotonic(), attempt.trace, attempt.epoch))
+            try:
+                await self._before(node, slot, attempt)
+            finally:
+                self.log.append(Ran(self.clock.monotonic(), attempt.trace, attempt.epoch, end=True))
+
+        slots = self.slots[node] = MemoryTaskSlots(
+            lambda host: Worker(APP, SPECS, host),
+            node.slot_clock,
+            before=before,
+            spawn_s=0.02,
+            prefix=node.name,
+        )
+
+        def queue(name: str) -> Queue:
+            faulty: Queue = Faulty(self.queues[name], "queue", node.line)
+            return faulty
+
+        host = node.host
+        permits = PermitKeeper(
+            Faulty(self.registry, "registry", node.line),
+            APP,
+            host.clock,
+            host.tasks,
+            host.log,
+            member=host.clock.new_id,
+            holds=lambda: work.slots.busy,
+            on_change=lambda: work.permits_changed(),  # noqa: PLW0108 - it is not there yet
+        )
+        work = self.works[node] = TaskWork(
+            host,
+            APP,
+            SPECS,
+            {kind: queue(task_queue(APP, kind)) for kind in SPECS},
+            queue(brief_queue(APP)),
+            Faulty(self.store, "state", node.line),
+            SimTaskSlots(slots, node.line),
+            permits,
+            slots_max=SLOTS,
+        )
+        return [work], [slots]
+
+    async def _before(self, node: SimNode, slot: MemoryTaskSlot, attempt: Attempt) -> None:
+        """What an attempt does to its process."""
+        planned = self.planned[attempt.trace]
+        if planned.kills and self.deaths[attempt.trace] != planned.kills and not node.clock.gate.dead:
+            self.deaths[attempt.trace] += 1
+            self.counts["poison"] += 1
+            node.crash()
+            self.restart_later(node.index, 0.3)
+        if node.clock.gate.dead:
+            await asyncio.Event().wait()
+        self.tried[attempt.trace] += 1
+        tried = self.tried[attempt.trace]
+        if planned.hangs < 0 or tried <= planned.hangs:
+            self.counts["hang"] += 1
+            slot.deafen()
+            await asyncio.Event().wait()
+        left_s = planned.seconds
+        while left_s > 0:
+            step_s = min(1.0, left_s)
+            await node.slot_clock.sleep(step_s)
+            left_s -= step_s
+            slot.progress(Progress(1 - left_s / planned.seconds))
+        if planned.fails < 0 or tried <= planned.fails:
+            raise ValueError("told to fail")
+
+    def in_flight(self) -> Sequence[Stored]:
+        return [m for queue in self.queues.values() for m in queue.messages.values() if m.receipt]
+
+    async def produce(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self.scenario.maximum:
+            limits = Permits(maximum=self.scenario.maximum)
+            await self.registry.put(document_name(APP), msgspec.json.encode(limits), 0)
+        self.spawn(self._listen())
+        for planned in self.scenario.tasks:
+            await asyncio.sleep(max(0.0, planned.at_s - loop.time()))
+            order = Order(task_type=planned.type, body={}, trace_id=planned.name)
+            for _ in range(2 if planned.twice else 1):
+                await self.producer.send([order])
+            if planned.cancel_s is not None:
+                self.spawn(self._cancel(planned))
+
+    async def _cancel(self, planned: PlannedTask) -> None:
+        assert planned.cancel_s is not None
+        await asyncio.sleep(planned.cancel_s)
+        self.counts["cancel"] += 1
+        await self.producer.cancel(planned.name, "not wanted")
+
+    async def _listen(self) -> None:
+        async for brief in self.producer.briefs():
+            self.outcomes[brief.outcome.trace_id].append(brief.outcome)
+            brief.ack()
+
+    async def strike_else(self, fault: Fault, node: SimNode) -> None:
+        if fault.kind == "slot":
+            for slot in self.slots[node].slots[:1]:
+                slot.die("was killed by the scenario")
+
+    async def finish(self) -> str:
+        deadline, waiting = self.clock.monotonic() + HEAL_LIMIT_S, dict[str, int]()
+        while self.clock.monotonic() < deadline:
+            waiting = {name: len(queue.messages) for name, queue in self.queues.items() if queue.messages}
+            if not waiting and self.outcomes.keys() >= self.planned.keys():
+                return ""
+            await asyncio.sleep(0.5)
+        silent = sorted(self.planned.keys() - self.outcomes.keys())
+        return f"{HEAL_LIMIT_S:g} s after healing {waiting} wait, and {silent} have no outcome"
+
+
+def check(world: TaskWorld, unfinished: str) -> list[str]:
+    """Every violation found, in words."""
+    wrong = [f"{name} failed: {error!r}" for name, error in world.failures]
+    wrong += world.coordinator.violations
+    if unfinished:
+        return [*wrong, unfinished]
+    wrong += _ends(world)
+    wrong += _history(world)
+    wrong += _at_once(world)
+    most = CALLS_A_TASK_MAX * len(world.planned) + CALLS_A_NODE_SECOND_MAX * (
+        world.seconds_after_healing * len(world.nodes)
+    )
+    if world.calls_made > most:
+        seconds = world.seconds_after_healing
+        wrong.append(f"{world.calls_made} calls in {seconds:.0f} s after healing: a hot loop")
+    return wrong
+
+
+def _ends(world: TaskWorld) -> list[str]:
+    """Each task has one outcome, its producer read just that, and what failed lies with the dead letters."""
+    wrong = []
+    dead = {letter.key for queue in world.queues.values() for letter in queue.letters.values()}
+    for name, planned in world.planned.items():
+        told = {(o.state, o.epoch, o.detail) for o in world.outcomes[name] if o.state is not State.DUPLICATED}
+        task = world.store.standing[name]
+        if told != {(task.state, task.epoch, task.detail)}:
+            wrong.append(f"{name} is {task.state.value} of epoch {task.epoch}, and its producer heard {told}")
+        failed = task.state is not State.SUCCEED and not task.detail.startswith("cancelled")
+        if failed != (name in dead):
+            where = "lies" if name in dead else "does not lie"
+            wrong.append(f"{name} is {task.state.value}, and {where} with the dead letters")
+        healthy = planned.fails >= 0 and planned.hangs >= 0 and planned.kills >= 0
+        spent = planned.fails + planned.hangs + planned.kills >= TRIES
+        calm = not world.scenario.faults and not spent
+        if failed and healthy and calm:
+            wrong.append(f"{name} was healthy and {task.state.value}: {task.detail}")
+    return wrong
+
+
+def _history(world: TaskWorld) -> list[str]:
+    """No attempt after an end, no more attempts than tries, epochs only grow, and no message is deleted
+    before its task's outcome is stored."""
+    wrong = []
+    standing: dict[str, Task] = {}
+    for event in world.log:
+        if isinstance(event, Changed) and event.after is not None:
+            before = standing.get(event.trace)
+            after = standing[event.trace] = event.after
+            if before is None:
+                continue
+            if before.ended and (after.state, after.epoch) != (before.state, before.epoch):
+                wrong.append(f"{event.trace} went on after its end: {before.state} to {after.state}")
+            if after.epoch < before.epoch:
+                wrong.append(f"{event.trace} went back to epoch {after.epoch} from {before.epoch}")
+            if after.attempts > TRIES:
+                wrong.append(f"{event.trace} had {after.attempts} attempts")
+        elif isinstance(event, Ran) and not event.end:
+            task = standing.get(event.trace)
+            if task is None or task.epoch < event.epoch:
+                wrong.append(f"{event.trace} ran at epoch {event.epoch}, which was never given")
+            elif task.ended and task.epoch >= event.epoch and task.state is State.SUCCEED:
+                wrong.append(f"{event.trace} ran after its success")
+    return wrong + _deleted(world)
+
+
+def _deleted(world: TaskWorld) -> list[str]:
+    wrong = []
+    ended: set[str] = set()
+    copies: Counter[str] = Counter()
+    for event in world.log:
+        if isinstance(event, Changed) and event.after is not None and event.after.ended:
+            ended.add(event.trace)
+        if not isinstance(event, QueueEvent) or event.kind not in ("sent", "deleted"):
+            continue
+        name = _trace_of(event)
+        if name is None:  # a brief
+            continue
+        if event.kind == "sent":
+            copies[name] += 1
+        else:
+            copies[name] -= 1
+            if name not in ended and not copies[name]:
+                wrong.append(f"{name} was deleted before its outcome was stored")
+    return wrong
+
+
+def _trace_of(event: QueueEvent) -> str | None:
+    try:
+        return decode_task(event.body, Envelope(app=APP, trace_id="-", task_type="-")).envelope.trace_id
+    except Unreadable:
+        return None
+
+
+def _at_once(world: TaskWorld) -> list[str]:
+    """Never more attempts at once, in whatever slot, than the app's maximum; and of one task's epoch one."""
+    wrong = []
+    running: dict[tuple[str, int], float] = {}
+    for event in world.log:
+        if not isinstance(event, Ran):
+            continue
+        if event.end:
+            running.pop((event.trace, event.epoch), None)
+            continue
+        running[event.trace, event.epoch] = event.at
+        if world.scenario.maximum and len(running) > world.scenario.maximum:
+            wrong.append(f"{len(running)} attempts ran at once at {event.at:.1f}: {sorted(running)}")
+    return wrong
