@@ -164,6 +164,9 @@ class TaskWork:
         """How many more to receive: what can begin at once, and what will within ``AHEAD_S``. Those that a
         limit of their group holds back don't count, or they would hide what is behind them."""
         ahead = self.slots.room + round(self._rate * AHEAD_S) - self._turns.ready
+        # Permits are given to who has work for them: so have some, and for twice as many as are had.
+        to_ask_for = min(self._slots_max, max(1, 2 * self._permits.granted))
+        ahead = max(ahead, to_ask_for - len(self.hand))
         return min(ahead, self._host.limits.max_held - len(self.hand))
 
     def _take(self, queue: str, delivery: Delivery, receipt: Receipt, seen: dict[str, int]) -> None:
@@ -382,13 +385,12 @@ class TaskWork:
 
     async def _reissue(self, item: InHand) -> None:
         """Send the task again under its trace, then delete the delivery that can't be held any longer."""
+        self._forget(item)  # the copy may be here before its sending is answered
         queue = self._queues[item.queue]
-        copy = Outgoing(item.held.body, item.held.again, key=item.trace)
-        await self._insist(lambda: queue.send([copy]))
-        self._host.stats.reissued += 1
         names = [receipt.receipt for receipt in item.held.receipts if not receipt.stale]
+        await self._insist(lambda: queue.send([Outgoing(item.held.body, item.held.again, key=item.trace)]))
+        self._host.stats.reissued += 1
         await self._insist(lambda: queue.delete(names))
-        self._forget(item)
 
     # --- out
 
