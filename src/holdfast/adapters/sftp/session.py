@@ -37,8 +37,8 @@ REFUSED = (
 class Login(msgspec.Struct, frozen=True):
     """Who logs in, and which server is trusted.
 
-    ``key``: a private key as text (OpenSSH or PEM), with its ``passphrase`` if it has one. ``known_hosts``: lines
-    as in that file of OpenSSH; by default those of this user's own.
+    ``key``: a private key as text (OpenSSH or PEM), with its ``passphrase`` if it has one. ``known_hosts``:
+    lines as in that file of OpenSSH; by default those of this user's own.
     """
 
     user: str

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import hashlib
 from collections.abc import AsyncIterator
-from typing import NoReturn
+from typing import NoReturn, cast
 
 import asyncssh
 
@@ -266,6 +266,5 @@ async def _rename_over(client: asyncssh.SFTPClient, source: str, target: str) ->
 
 async def _chunks(client: asyncssh.SFTPClient, path: str) -> AsyncIterator[bytes]:
     async with client.open(path, "rb") as file:
-        while chunk := await file.read(READ_BYTES):
-            assert isinstance(chunk, bytes)
+        while chunk := cast("bytes", await file.read(READ_BYTES)):
             yield chunk

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from types import TracebackType
 from typing import Self
 
@@ -39,6 +40,7 @@ class TcpFaults:
         self._flowing = asyncio.Event()
         self._flowing.set()
         self._replies_to_lose = 0
+        self._cut_at = math.inf
         self._links: set[_Link] = set()
         self._door = Door(self._protocol, listen)
 
@@ -86,6 +88,10 @@ class TcpFaults:
         for link in links:
             link.cut()
         return len(links)
+
+    def cut_after(self, size: int) -> None:
+        """Reset all connections once ``size`` more bytes went to the server."""
+        self._cut_at = self.bytes_in + size
 
     def refuse(self) -> None:
         """Begin an outage: connections are reset, new ones refused."""
@@ -151,6 +157,9 @@ class TcpFaults:
                     self.bytes_out += len(chunk)
                 else:
                     self.bytes_in += len(chunk)
+                    if self.bytes_in >= self._cut_at:
+                        self._cut_at = math.inf
+                        self.cut()
 
         async with asyncio.TaskGroup() as both:
             both.create_task(write())
