@@ -43,6 +43,9 @@ Connect = Callable[[str, Callable[[], Awaitable[bool]]], Devices]
 LOOK_S = 2.0
 """How long signals alone are trusted; then a turn looks for itself."""
 
+BUSY_S = 0.01
+"""Only when nothing has happened for so long is the database asked when something is due."""
+
 SWEEP_S = 5.0
 """How often the queues are looked through for what expires in them."""
 
@@ -153,6 +156,8 @@ class Dispatcher:
                 raise Unavailable(str(error)) from error
 
         shard.devices = self._connect(self._spec.identity(number), still_ours)
+        if not self.shards:
+            self._offset_s = self._clock.wall() - self._clock.monotonic()
         self.shards[number] = shard
         self._recount = True
         self._checks_until = self._clock.monotonic() + CHECKS_S
@@ -179,7 +184,8 @@ class Dispatcher:
         self._tasks.spawn(self._listen())
         failures = 0
         while True:
-            await self._clock.wait(self._wake, await self._pause_s())
+            if not await self._clock.wait(self._wake, BUSY_S):
+                await self._clock.wait(self._wake, await self._pause_s())
             self._wake.clear()
             if not self.shards or not self._alive():
                 continue
@@ -217,7 +223,7 @@ class Dispatcher:
 
     async def _pause_s(self) -> float:
         """How long to wait for the next thing to happen, unless there is something already."""
-        if self._wake.is_set() or not self.shards or not self._alive():
+        if not self.shards or not self._alive():
             return LOOK_S
         now, monotonic = self._clock.wall(), self._clock.monotonic()
         returns = [shard.sends_from - monotonic for shard in self.shards.values() if shard.connected]

@@ -12,6 +12,9 @@ from holdfast.ports.coordinator import Claim, Member
 from holdfast.ports.outbox import OutboxStore
 from holdfast.runtime.node import Host
 
+CHECK_S = 10.0
+"""How often to see whether a claim stands that this node doesn't know of: a request may arrive late."""
+
 LOOK_S = 1.0
 """How often to look for shards that are free, or that others should have."""
 
@@ -28,6 +31,7 @@ class Shards:
         self._gone: dict[int, None] = {}
         self._unsure: dict[int, None] = {}
         """Shards that this node doesn't serve, and may have a claim on all the same."""
+        self._checks_at = 0.0
         self.dispatcher: Dispatcher
 
     async def run(self) -> None:
@@ -76,6 +80,9 @@ class Shards:
         gone, self._gone = self._gone, {}
         for number in gone:
             await self._release(number)
+        if (now := self._host.clock.monotonic()) >= self._checks_at:
+            self._checks_at = now + CHECK_S
+            self._unsure |= dict.fromkeys(set(range(self._spec.shards)) - self._claims.keys())
         for number in list(self._unsure):
             await self._make_sure(number)
         membership = self._host.membership

@@ -15,6 +15,10 @@ Durability = Literal["full", "normal"]
 READING = {"holdfast_reading": True}
 """Execution options of a transaction that only reads: on SQLite it takes no write lock."""
 
+RELAXED = {"holdfast_relaxed": True}
+"""Execution options of a transaction on SQLite that need not be on disk before it counts. A power failure may
+take it back, as a whole; no later one survives without it."""
+
 SQLITE = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = {sync}", "PRAGMA busy_timeout = {busy_ms:.0f}")
 
 POSTGRESQL = (
@@ -52,7 +56,7 @@ def connect(url: URL, durability: Durability, busy_timeout_s: float) -> Engine:
     if durability not in ("full", "normal"):
         raise ConfigError(f"durability {durability!r} must be 'full' or 'normal'")
     try:
-        engine = create_engine(url, pool_pre_ping=url.get_backend_name() == "postgresql")
+        engine = create_engine(url)
     except ImportError:
         raise ConfigError("PostgreSQL needs psycopg: pip install 'holdfast[postgres]'") from None
     sqlite = url.get_backend_name() == "sqlite"
@@ -72,8 +76,13 @@ def connect(url: URL, durability: Durability, busy_timeout_s: float) -> Engine:
             connection.autocommit = False
 
     def begin(connection: Connection) -> None:
-        reading = connection.get_execution_options().get("holdfast_reading")
-        connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
+        options = connection.get_execution_options()
+        if options.get("holdfast_reading"):
+            connection.exec_driver_sql("BEGIN")
+            return
+        relaxed = "NORMAL" if options.get("holdfast_relaxed") else sync[durability]
+        connection.exec_driver_sql(f"PRAGMA synchronous = {relaxed}")
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     event.listen(engine, "connect", configure)
     if sqlite:

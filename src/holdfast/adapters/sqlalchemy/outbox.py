@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from holdfast.adapters.sqlalchemy import engine as engines
 from holdfast.adapters.sqlalchemy import tables
 from holdfast.adapters.sqlalchemy.bell import Listener, ring_at_commit
-from holdfast.adapters.sqlalchemy.engine import READING, Durability
+from holdfast.adapters.sqlalchemy.engine import READING, RELAXED, Durability
 from holdfast.adapters.sqlalchemy.rows import COLUMNS, JOB, PHASES, POSTGRESQL, SQLITE, STATES, SqlRows, entry
 from holdfast.adapters.sqlalchemy.writer import SqlWriter
 from holdfast.core import device_queue as queue
@@ -33,6 +33,8 @@ T = TypeVar("T")
 WAITING_MAX = 1000
 TELL_MAX = 200
 """Closed commands that a sweep tells again."""
+
+ASYNCHRONOUS = text("SET LOCAL synchronous_commit = off")
 
 MAKING = 0x686F6C64
 """The advisory lock under which PostgreSQL's tables are made."""
@@ -125,7 +127,10 @@ class SqlOutbox:
         return await self._read(lambda connection: connection.execute(out).scalar_one())
 
     async def turn(self, turn: Turn, on_result: OnResult | None = None) -> Turned:
-        return await self._write(partial(self._turn, turn=turn, on_result=on_result))
+        # Where nothing has been answered, all that a power failure could take back is that something was
+        # published: then it is published again. So the devices needn't wait for the disk.
+        relaxed = not (turn.heard or turn.unsent or turn.sweep)
+        return await self._write(partial(self._turn, turn=turn, on_result=on_result), relaxed=relaxed)
 
     def _turn(self, connection: Connection, turn: Turn, on_result: OnResult | None) -> Turned:
         rows = SqlRows(connection, turn.outbox, self._statements)
@@ -135,6 +140,8 @@ class SqlOutbox:
         if turn.sweep:
             mine = [shard for shard in turn.grants if shard not in turned.lost]
             self._tell_again(connection, turn.outbox, mine, on_result)
+        if self._postgresql and not (turned.closed or turn.sweep):
+            connection.execute(ASYNCHRONOUS)
         return turned
 
     def _tell(self, connection: Connection, closed: Sequence[Entry], on_result: OnResult) -> set[int]:
@@ -351,24 +358,21 @@ class SqlOutbox:
 
     # --- transactions
 
-    async def _write(self, change: Callable[[Connection], T]) -> T:
-        running = asyncio.get_running_loop().run_in_executor(self._writer, self._transact, change)
+    async def _write(self, change: Callable[[Connection], T], *, relaxed: bool = False) -> T:
+        running = asyncio.get_running_loop().run_in_executor(self._writer, self._transact, change, relaxed)
         return await asyncio.shield(running)
 
-    def _transact(self, change: Callable[[Connection], T]) -> T:
+    def _transact(self, change: Callable[[Connection], T], relaxed: bool) -> T:
         committing = False
         try:
-            with self._engine.connect() as connection:
-                result = change(self._begun(connection))
+            with self._engine.connect().execution_options(**(RELAXED if relaxed else {})) as connection:
+                connection.begin()
+                result = change(connection)
                 committing = True
                 connection.commit()
                 return result
         except DBAPIError as error:
             raise engines.named(error, self._url, committing=committing) from error
-
-    def _begun(self, connection: Connection) -> Connection:
-        connection.begin()
-        return connection
 
     async def _read(self, query: Callable[[Connection], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._reader, self._look, query)

@@ -89,7 +89,10 @@ def make(seed: int) -> Scenario:
         crash_s=5.0,
         heartbeat_s=1.0 if heartbeats else 0.0,
     )
-    kinds: tuple[str, ...] = ("jump", "broker cut") if random.random() < 0.1 else KINDS
+    jumps = random.random() < 0.1
+    kinds: tuple[str, ...] = ("jump", "broker cut") if jumps else KINDS
+    if jumps:  # what else is in doubt then may be sent too soon
+        trouble = 0.0
     faults = [
         Fault(
             at_s=random.random() * TROUBLE_S * 0.7,
