@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import itertools
 import mmap
 import os
 import signal
@@ -18,14 +19,8 @@ from holdfast.tasks.handler import Cancelled, Job
 app = App("deeds")
 
 SLEEPER = [sys.executable, "-c", "import signal\nwhile True: signal.pause()"]
-DEAF_SLEEPER = [
-    sys.executable,
-    "-c",
-    "import signal\n"
-    "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-    "print('deaf', flush=True)\n"
-    "while True: signal.pause()",
-]
+IGNORING = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf', flush=True)\n"
+DEAF_SLEEPER = [sys.executable, "-c", IGNORING + "while True: signal.pause()"]
 
 
 def tell(body: dict[str, Any], *pids: int) -> None:
@@ -81,8 +76,7 @@ def spin(body: dict[str, Any], job: Job) -> None:
 def hold_lock(body: dict[str, Any], job: Job) -> None:
     """Hangs in C code with the interpreter's lock held."""
     tell(body)
-    while True:
-        ctypes.PyDLL(None).pause()
+    sum(itertools.repeat(0))
 
 
 @app.task("read_pipe", timeout_s=30)
@@ -183,7 +177,7 @@ def flood(body: dict[str, Any], job: Job) -> str:
 def speak(body: dict[str, Any], job: Job) -> None:
     job.log.info("written", event_="no", event=body.get("event"), odd={1, 2})
     print("printed", end="")  # noqa: T201
-    subprocess.run(["/bin/sh", "-c", "echo shouted >&2"], check=True)  # noqa: S607
+    subprocess.run(["/bin/sh", "-c", "echo shouted >&2"], check=True)
 
 
 @app.task("junk")
@@ -193,7 +187,8 @@ def junk(body: dict[str, Any], job: Job) -> Any:
 
 @app.task("raise", permanent=(PermissionError, KeyError))
 def raise_it(body: dict[str, Any], job: Job) -> None:
-    raise {"permission": PermissionError, "value": ValueError, "cancelled": Cancelled}[body["kind"]]("as told")
+    kinds = {"permission": PermissionError, "value": ValueError, "cancelled": Cancelled}
+    raise kinds[body["kind"]]("as told")
 
 
 @app.task("steps", timeout_s=30)
@@ -226,7 +221,7 @@ class Tidy:
 def quick_or_not(body: dict[str, Any], job: Job) -> str:
     if "fifo" in body:
         tell(body)
-        ctypes.PyDLL(None).pause()
+        sum(itertools.repeat(0))
     return "done"
 
 

@@ -2,10 +2,10 @@
 
 import asyncio
 import contextlib
+import importlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import textwrap
 import time
@@ -48,9 +48,7 @@ class Yard:
     """A pool of real slots, and what tests do with it."""
 
     def __init__(self, **settings: Any) -> None:
-        import deeds_app
-
-        self.app: App = deeds_app.app
+        self.app: App = importlib.import_module("deeds_app").app
         self.log = Log()
         self.stats = Stats()
         self.crashes: list[BaseException] = []
@@ -62,11 +60,13 @@ class Yard:
         )
         self.count = 0
 
-    def begin(self, kind: str, body: Any = None, task: Task | None = None, **changed: Any) -> Awaitable[Ended]:
+    def begin(
+        self, kind: str, body: Any = None, task: Task | None = None, **changed: Any
+    ) -> Awaitable[Ended]:
         self.count += 1
         task = task or Task(f"trace-{self.count}", kind, attempts=1, epoch=1)
         attempt = self.app.tasks[kind].attempt(body_of({} if body is None else body), task)
-        return self.pool.run(msgspec.structs.replace(attempt, **changed), changed.pop("on_progress", None))
+        return self.pool.run(msgspec.structs.replace(attempt, **changed))
 
     async def run(self, kind: str, body: Any = None, **changed: Any) -> Ended:
         return await asyncio.wait_for(self.begin(kind, body, **changed), PATIENCE_S)
@@ -94,7 +94,8 @@ async def make(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Make]:
     for yard in made:
         await yard.pool.close()
         await yard.tasks.close()
-        assert yard.crashes == []
+        for crash in yard.crashes:
+            raise crash
 
 
 @pytest.fixture
@@ -192,7 +193,7 @@ async def test_progress_is_told(yard: Yard) -> None:
         attempt, lambda run: steps.append((run.progress.fraction, run.progress.note, run.progress.numbers))
     )
     assert (await ended).how is How.RETURNED
-    assert steps == [(1 / 3, "step 1", {"rows": 0}), (2 / 3, "step 2", {"rows": 1}), (1, "step 3", {"rows": 2})]
+    assert steps == [(n / 3, f"step {n}", {"rows": n - 1}) for n in (1, 2, 3)]
 
 
 async def test_what_is_said_is_logged_under_its_task(yard: Yard) -> None:
@@ -253,9 +254,9 @@ async def test_a_death_is_told(yard: Yard, kind: str, error: str) -> None:
     assert (await yard.run("noop")).how is How.RETURNED
 
 
-@pytest.mark.parametrize("stay", [True, False])
-async def test_a_slot_without_connection_is_dead(yard: Yard, stay: bool) -> None:
-    assert (await yard.run("close_all", {"stay": stay})).how is How.DIED
+@pytest.mark.parametrize("stay,how", [(True, How.TIMED_OUT), (False, How.DIED)])
+async def test_a_slot_without_connection_is_over_too(yard: Yard, stay: bool, how: How) -> None:
+    assert (await yard.run("close_all", {"stay": stay}, timeout_s=0.5)).how is how
     assert (await yard.run("noop")).how is How.RETURNED
 
 
@@ -283,7 +284,7 @@ async def test_memory_that_allocation_does_not_count_is_seen_too(yard: Yard) -> 
 async def test_a_cancelled_handler_ends_in_order(yard: Yard, fifo: Path, tmp_path: Path) -> None:
     body = {"fifo": str(fifo), "notes": str(tmp_path / "notes")}
     running = asyncio.ensure_future(yard.run("tidy", body))
-    pids = await told(fifo)
+    await told(fifo)
     assert yard.pool.cancel("trace-1", "somebody wished it", PATIENCE_S)
     assert yard.pool.cancel("trace-1", "again")
     ended = await running
@@ -291,7 +292,7 @@ async def test_a_cancelled_handler_ends_in_order(yard: Yard, fifo: Path, tmp_pat
     lines = (tmp_path / "notes").read_text().splitlines()
     assert sorted(lines) == ["cancelled: somebody wished it", "hook", "terminate: True"]
     assert lines.index("hook") < lines.index("terminate: True"), "the newest hook first"
-    assert lives(pids[0]), "a slot whose handler obeys lives on"
+    assert yard.stats.slot_deaths == 0
     assert not yard.pool.cancel("trace-1", "too late")
 
 
@@ -378,6 +379,11 @@ async def test_a_renewed_lease_lasts(yard: Yard, fifo: Path) -> None:
     await until(lambda: seat.leased_until > yard.clock.monotonic() + 30)
     yard.pool.cancel("trace-1", "enough")
     assert (await running).how is How.CANCELLED
+
+
+async def test_an_idle_slot_has_no_lease(yard: Yard) -> None:
+    await yard.run("noop", lease_s=0.5)
+    (seat,) = yard.pool._seats.values()
     await until(lambda: seat.leased_until == float("inf"))
 
 
@@ -406,14 +412,14 @@ NODE = """
 
 
 async def test_tasks_of_a_node_that_stands_still_end_with_their_lease(fifo: Path) -> None:
-    node = subprocess.Popen([sys.executable, "-c", textwrap.dedent(NODE), HERE, str(fifo)])
+    node = await asyncio.create_subprocess_exec(sys.executable, "-c", textwrap.dedent(NODE), HERE, str(fifo))
     try:
         pids = await told(fifo)
         node.send_signal(signal.SIGSTOP)
         await until(lambda: not any(map(lives, pids)))
     finally:
         node.kill()
-        node.wait()
+        await node.wait()
 
 
 # --- the pool

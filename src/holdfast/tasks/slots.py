@@ -590,8 +590,6 @@ class TaskSlots:
         slot.terminate()
         if not await self._clock.wait(over, TERM_S):
             await slot.kill(run.reason)
-        else:
-            self._retire(seat)
         return None
 
 

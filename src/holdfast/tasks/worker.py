@@ -38,16 +38,16 @@ class AttemptLog:
     def __init__(self, host: TaskHost) -> None:
         self._host = host
 
-    def debug(self, event: str, **values: Any) -> None:
+    def debug(self, event: str, /, **values: Any) -> None:
         self._host.log("debug", event, values)
 
-    def info(self, event: str, **values: Any) -> None:
+    def info(self, event: str, /, **values: Any) -> None:
         self._host.log("info", event, values)
 
-    def warning(self, event: str, **values: Any) -> None:
+    def warning(self, event: str, /, **values: Any) -> None:
         self._host.log("warning", event, values)
 
-    def error(self, event: str, **values: Any) -> None:
+    def error(self, event: str, /, **values: Any) -> None:
         self._host.log("error", event, values)
 
 

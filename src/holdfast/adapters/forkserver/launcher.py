@@ -44,10 +44,10 @@ class ForkServer:
                 stdout=2,
                 process_group=0,
             )
+        self._open = True
         self._send(start)
         self._control.setblocking(False)
         self._loop.add_reader(self._control, self._read)
-        self._open = True
 
     def spawn(self, name: str, fds: Sequence[int]) -> None:
         """Fork a slot that gets copies of ``fds``, as ``wire.Spawn`` has them."""
@@ -71,6 +71,8 @@ class ForkServer:
         await self._ended()
 
     def _send(self, message: msgspec.Struct, fds: Sequence[int] = ()) -> None:
+        if not self._open:
+            return  # every slot is gone, or will be in a moment
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             socket.send_fds(self._control, [wire.frame(message)], fds)
 

@@ -201,11 +201,6 @@ class ForkserverTaskSlot(SlotProcess):
                 self.refusal = error
                 self.ready.set()
 
-    def eof_received(self) -> None:
-        super().eof_received()
-        if not self._closing:
-            self._silent = asyncio.ensure_future(self._kill_if_silent())
-
     def lost(self) -> None:
         self._see()
         self._untouched = self._tray.take_back()
@@ -218,11 +213,6 @@ class ForkserverTaskSlot(SlotProcess):
     def _see(self) -> None:
         asyncio.get_running_loop().remove_reader(self._stacks)
         self._seen.set()
-
-    async def _kill_if_silent(self) -> None:
-        """What closed its connection can tell of nothing any more: it ends now, or is ended."""
-        if not await self._clock.wait(self._exited, LOOK_TIMEOUT_S):
-            await self.kill("it closed its connection to the node")
 
 
 class ForkserverTaskSlots:
