@@ -9,14 +9,26 @@ from types import ModuleType
 import pytest
 
 from holdfast import adapters
+from holdfast.adapters.system.clock import SystemClock
 from holdfast.app import App
+from holdfast.apps.reports.deliver_credentials import Credential
 from holdfast.config import load
 from holdfast.errors import ConfigError
 from holdfast.ports.meter import Meter
 from holdfast.ports.objects import Objects
 from holdfast.ports.queue import Outgoing
 from holdfast.protocol.peer import Done, Probe, Reply, Request
-from holdfast.wiring import Services, check_app, limits, load_app, open_objects, open_slot_objects
+from holdfast.tasks.discovery import Directory, Listing
+from holdfast.wiring import (
+    Services,
+    check_app,
+    discovered,
+    limits,
+    load_app,
+    open_objects,
+    open_sink,
+    open_slot_objects,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -213,6 +225,29 @@ async def test_each_service_by_its_own_url(setting: str, url: str, kind: str) ->
         assert opened[setting]() is service
 
 
+async def test_a_node_may_ask_the_registry_where_its_queues_are() -> None:
+    registry = {"registry_url": "sqlite:///registry.db"}
+    told = {"queue_url": "sqs://eu-west-1/", "coordinator_url": "redis://localhost"}
+    async with Services(load(registry)) as services:
+        directory = Directory(services.registry(), "reports", services.clock)
+        await directory.change(lambda _: Listing(told))
+    asked = []
+
+    def app() -> str:
+        asked.append("reports")
+        return "reports"
+
+    found = await discovered(load(registry | {"coordinator_url": "zookeeper://localhost"}), app)
+    assert (found.queue_url, found.coordinator_url) == ("sqs://eu-west-1/", "zookeeper://localhost")
+    assert found.tasks_url == found.url
+    assert (await discovered(load(registry), app)).coordinator_url == "redis://localhost"
+    assert len(asked) == 2
+    for settings in ({}, registry | {"url": "sqlite:///other.db"}):
+        config = load(settings)
+        assert await discovered(config, app) is config
+    assert len(asked) == 2
+
+
 async def test_streams_never_share_a_queue_of_sqs() -> None:
     async with Services(load({"queue_url": "sqs://eu-west-1/frames"})) as services:
         services.queue("detect")
@@ -242,3 +277,38 @@ async def test_a_missing_library_is_named_with_its_extra(
         opened = {"queue_url": lambda: services.queue("frames"), "state_url": services.state}
         with pytest.raises(ConfigError, match=rf"^{setting} needs .*'holdfast\[{extra}\]'"):
             opened.get(setting, services.coordinator)()
+
+
+@pytest.mark.parametrize(
+    "url, kind",
+    [
+        ("file:/srv/reports", "FileSink"),
+        ("ftp://host/reports", "FtpSink"),
+        ("ftpes://host/reports?mode=active", "FtpSink"),
+        ("ftps://host", "FtpSink"),
+        ("sftp://host/reports", "SftpSink"),
+        ("s3://bucket/reports?encryption=AES256", "S3Sink"),
+        ("https://host/reports", "HttpSink"),
+    ],
+)
+async def test_destinations_are_opened_by_their_url(url: str, kind: str) -> None:
+    credential = Credential(user="ann", password="secret", access_key_id="id", secret_access_key="secret")
+    sink = open_sink(url, credential, SystemClock())
+    assert type(sink).__name__ == kind
+    await sink.close()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://ann:pa55@host/x",
+        "sftp://ann:pa55@host/x",
+        "https://ann:pa55@host/x",
+        "gopher://h/pa55",
+        "ftp:x",
+    ],
+)
+def test_destinations_that_cannot_be_are_refused_without_their_password(url: str) -> None:
+    with pytest.raises(ConfigError, match="destination") as caught:
+        open_sink(url, Credential(), SystemClock())
+    assert "ann:pa55" not in str(caught.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from aiohttp import web
 from prometheus_client import REGISTRY, CollectorRegistry, ProcessCollector
 
 from holdfast.adapters.file.objects import FileObjects
+from holdfast.adapters.file.sink import FileSink
 from holdfast.adapters.forkserver.slots import ForkserverSlots
 from holdfast.adapters.forkserver.task_slots import ForkserverTaskSlots
 from holdfast.adapters.http.peer import HttpPeer
@@ -28,6 +30,7 @@ from holdfast.adapters.sqlite.state import SqliteState
 from holdfast.adapters.sqlite.tasks import SqliteTasks
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.app import App
+from holdfast.apps.reports.deliver_credentials import Credential
 from holdfast.config import FORWARD_OVERHEAD_BYTES, Config, check
 from holdfast.errors import ConfigError
 from holdfast.gateway import models
@@ -43,6 +46,7 @@ from holdfast.ports.objects import Objects
 from holdfast.ports.peer import Peer
 from holdfast.ports.queue import Queue
 from holdfast.ports.registry import Registry
+from holdfast.ports.sink import Sink
 from holdfast.ports.slots import Slots
 from holdfast.ports.state import StateStore
 from holdfast.ports.task_slots import TaskSlotMaker
@@ -54,6 +58,7 @@ from holdfast.streams.codec import QUEUE_NUMBER
 from holdfast.streams.models import ModelSpec
 from holdfast.streams.work import StreamWork
 from holdfast.tasks.api import TaskApi
+from holdfast.tasks.discovery import SHARED, Announcer, Directory, shareable
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.periodic import Scheduler
 from holdfast.tasks.permits import PermitKeeper
@@ -381,6 +386,63 @@ def _s3_objects(url: str, meter: Meter) -> Objects:
     return S3Objects(url, SystemClock(), meter)
 
 
+def open_sink(url: str, credential: Credential, clock: Clock, meter: Meter | None = None) -> Sink:
+    """The sink at a destination's URL, not connected yet. Raises ConfigError for one that nothing here
+    serves, or that holds a password."""
+    ftp = functools.partial(_ftp_sink, credential=credential)
+    http = functools.partial(_http_sink, credential=credential)
+    openers: dict[str, Callable[[str], Sink]] = {
+        "file": lambda url: FileSink(_path("destination", url, "file:/srv/reports")),
+        "ftp": ftp,
+        "ftpes": ftp,
+        "ftps": ftp,
+        "sftp": functools.partial(_sftp_sink, credential=credential),
+        "s3": functools.partial(_s3_sink, credential=credential, clock=clock, meter=meter),
+        "http": http,
+        "https": http,
+    }
+    examples = ("ftpes://host/folder", "sftp://host/folder", "s3://bucket/prefix", "https://host/folder")
+    return _by_scheme("destination", url, openers, examples)
+
+
+def _ftp_sink(url: str, credential: Credential) -> Sink:
+    from holdfast.adapters.ftp.sink import FtpSink  # noqa: PLC0415
+    from holdfast.adapters.ftp.url import FtpUrl  # noqa: PLC0415
+
+    return FtpSink(FtpUrl.parse(url), credential.user or "anonymous", credential.password)
+
+
+def _sftp_sink(url: str, credential: Credential) -> Sink:
+    with _extra("reports", "destination"):
+        from holdfast.adapters.sftp.session import Login  # noqa: PLC0415
+        from holdfast.adapters.sftp.sink import SftpSink  # noqa: PLC0415
+    from holdfast.adapters.sftp.url import SftpUrl  # noqa: PLC0415
+
+    told = credential
+    login = Login(told.user, told.password, told.key, told.passphrase, told.known_hosts)
+    return SftpSink(SftpUrl.parse(url), login)
+
+
+def _s3_sink(url: str, credential: Credential, clock: Clock, meter: Meter | None) -> Sink:
+    with _extra("s3", "destination"):
+        from holdfast.adapters.aws.client import Keys  # noqa: PLC0415
+    from holdfast.adapters.aws.sink import S3Sink, S3SinkUrl  # noqa: PLC0415
+
+    told = credential
+    keys = (
+        Keys(told.access_key_id, told.secret_access_key, told.session_token) if told.access_key_id else None
+    )
+    where = S3SinkUrl.parse(url, region=told.region or None)
+    return S3Sink(where, clock, meter, endpoint=told.endpoint_url or None, keys=keys)
+
+
+def _http_sink(url: str, credential: Credential) -> Sink:
+    from holdfast.adapters.http.sink import HttpSink  # noqa: PLC0415
+
+    headers = {"Authorization": credential.authorization} if credential.authorization else {}
+    return HttpSink(url, headers, user=credential.user, password=credential.password)
+
+
 def make_node(services: Services, place: str) -> Node:
     """A node that runs the app at ``module:name``, not started yet. Raises ConfigError."""
     config, app = services.config, load_app(place)
@@ -466,6 +528,16 @@ def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
             host.log,
             leads=lambda: host.membership.id == min(host.membership.view, default=""),
         ),
+        announcer=Announcer(
+            Directory(services.registry(), app.name, services.clock),
+            services.clock,
+            host.log,
+            node=host.name,
+            types=app.tasks,
+            member=lambda: host.membership.id if host.membership.alive else "",
+            living=lambda: host.membership.view,
+            settings=shareable({name: getattr(services.config, name) for name in SHARED}),
+        ),
     )
     return work
 
@@ -494,6 +566,18 @@ def check_app(services: Services, app: App) -> None:
                 " doesn't number messages; declare seq= as the field that holds it, leave it out, or use a"
                 " FIFO queue, whose name ends in '.fifo'"
             )
+
+
+async def discovered(config: Config, app: Callable[[], str]) -> Config:
+    """The config with what is not set, and told by the registry of the app that ``app`` names. Nobody is
+    asked unless the registry is set by itself. Raises as the registry does, or InvalidMessage."""
+    missing = [name for name in SHARED if not {name, "url"} & config.model_fields_set]
+    if not missing or "registry_url" not in config.model_fields_set:
+        return config
+    async with Services(config) as services:
+        listing = await Directory(services.registry(), app(), services.clock).read()
+    told = {name: listing.settings[name] for name in missing if name in listing.settings}
+    return config.model_copy(update=told)
 
 
 async def look_for_queues(services: Services, app: App) -> list[str]:

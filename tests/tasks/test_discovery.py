@@ -4,10 +4,8 @@ import asyncio
 from random import Random
 from typing import Any
 
-import pytest
-
 from holdfast.adapters.memory.registry import MemoryRegistry
-from holdfast.errors import ConfigError, Unavailable
+from holdfast.errors import Unavailable
 from holdfast.ports.registry import Document
 from holdfast.tasks import discovery as rules
 from holdfast.tasks.discovery import REFRESH_S, Announcer, Directory, Entry, Listing
@@ -15,7 +13,7 @@ from holdfast.testing.simulator.loop import SimClock
 
 VIRTUAL = True
 
-A = Entry("node-a", "http://127.0.0.1:1", ("publish", "count"))
+A = Entry("node-a", "http://127.0.0.1:1", ("count", "publish"))
 B = Entry("node-b", "http://127.0.0.1:2", ("publish",))
 
 
@@ -44,21 +42,26 @@ def test_a_type_has_nodes() -> None:
 
 
 def test_nodes_that_are_gone_are_dropped() -> None:
-    listing = rules.announced(Listing(nodes={"old": B}), "m1", A, {"m1"})
+    listing = rules.announced(Listing(nodes={"old": B}), "m1", A, {"m1"}, {})
     assert listing.nodes == {"m1": A}
-    assert rules.announced(listing, "m2", B, {"m1"}).nodes == {"m1": A, "m2": B}
+    assert rules.announced(listing, "m2", B, {"m1"}, {}).nodes == {"m1": A, "m2": B}
     assert rules.withdrawn(listing, "m1") == Listing()
     assert Listing().types == {}
 
 
-def test_settings_are_shared_but_no_secrets() -> None:
-    listing = rules.shared(Listing(nodes={"m1": A}), {"queue_url": "sqs://eu-west-1/"})
-    assert listing == Listing({"queue_url": "sqs://eu-west-1/"}, {"m1": A})
-    with pytest.raises(ConfigError, match=r"queue_url is .*password") as refusal:
-        rules.shared(listing, {"queue_url": "redis://user:hunter2@host"})
-    assert "hunter2" not in str(refusal.value)
-    with pytest.raises(ConfigError, match="slots can't be shared"):
-        rules.shared(listing, {"slots": "3"})
+def test_settings_are_shared_but_no_secrets_and_no_files() -> None:
+    told = {
+        "queue_url": "sqs://eu-west-1/",
+        "tasks_url": "redis://user:hunter2@host",
+        "coordinator_url": "sqlite:///holdfast.db",
+        "objects_url": "s3://frames",
+    }
+    assert rules.shareable(told) == {"queue_url": "sqs://eu-west-1/"}
+    listing = rules.announced(
+        Listing({"queue_url": "sqs://eu-north-1/"}), "m1", A, (), {"tasks_url": "redis://h"}
+    )
+    assert listing.settings == {"queue_url": "sqs://eu-north-1/", "tasks_url": "redis://h"}
+    assert rules.announced(listing, "m1", A, (), {"queue_url": "sqs://x/"}).settings == listing.settings
 
 
 async def test_nodes_come_and_go() -> None:
@@ -73,18 +76,22 @@ async def test_nodes_come_and_go() -> None:
             directory,
             clock,
             log,
-            entry=lambda: entry,
+            node=entry.node,
+            types=entry.types,
             member=lambda: ids[number],
             living=lambda: living,
+            settings={"queue_url": "sqs://eu-west-1/" if number else "sqs://eu-north-1/"},
         )
 
     first, second = announcer(A, 0), announcer(B, 1)
-    runs = [asyncio.create_task(announcer.run()) for announcer in (first, second)]
+    runs = [asyncio.create_task(first.run(A.address)), asyncio.create_task(second.run(B.address))]
     await clock.sleep(2 * REFRESH_S)
     assert (await directory.read()).nodes == {"m2": B}, "one has no membership yet"
+    assert log.warnings == 0
     ids[0] = "m1"
     await clock.sleep(2 * REFRESH_S)
-    assert (await directory.read()).nodes == {"m1": A, "m2": B}
+    assert await directory.read() == Listing({"queue_url": "sqs://eu-west-1/"}, {"m1": A, "m2": B})
+    assert log.warnings == 1, "they have different queues"
     living.discard("m2")
     living.add("m3")
     ids[1] = "m3"  # it was lost, and joined again
@@ -92,7 +99,7 @@ async def test_nodes_come_and_go() -> None:
     assert (await directory.read()).nodes == {"m1": A, "m3": B}
     registry.there = False
     await clock.sleep(2 * REFRESH_S)
-    assert log.warnings > 0
+    assert log.warnings > 1
     warned = log.warnings
     await first.leave()
     assert log.warnings == warned + 1

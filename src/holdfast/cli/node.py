@@ -21,7 +21,7 @@ from holdfast.errors import ConfigError, HoldfastError
 from holdfast.log import redact
 from holdfast.runtime.node import Node
 from holdfast.runtime.supervisor import Supervisor
-from holdfast.wiring import Services, load_app, look_for_queues, make_node
+from holdfast.wiring import Services, discovered, load_app, look_for_queues, make_node
 
 log = structlog.get_logger()
 
@@ -84,6 +84,7 @@ async def serve(place: str, config: Config) -> int:
     """Run one node of the app at ``place`` until a signal or a crash; returns the exit code."""
     told, over = signals()
     bound = log.bind(node=config.node_name)
+    config = await discovered(config, lambda: load_app(place).name)
     async with Services(config) as services:
         node = make_node(services, place)
         for missing in await look_for_queues(services, load_app(place)):
@@ -132,6 +133,7 @@ async def supervise(place: str, config: Config, count: int, options: Options) ->
             " takes a free one for each, or run the nodes one by one"
         )
     told, over = signals()
+    config = await discovered(config, lambda: load_app(place).name)
     names = [f"{config.node_name}-{number}" for number in range(1, count + 1)]
     launcher = Launcher(["node", place, *options.file_arguments()], share_cores(config, count))
     async with Services(config) as services:

@@ -10,8 +10,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from holdfast.core.retry import Backoff
-from holdfast.errors import ConfigError, HoldfastError
-from holdfast.log import redact
+from holdfast.errors import HoldfastError
 from holdfast.ports.clock import Clock
 from holdfast.ports.registry import Registry
 from holdfast.tasks.documents import change, record_in
@@ -48,10 +47,13 @@ class Listing(msgspec.Struct, frozen=True):
         return dict(sorted(by_type.items()))
 
 
-def announced(listing: Listing, member: str, entry: Entry, living: Collection[str]) -> Listing:
-    """The listing with a node's entry, and without those of members that live no more."""
+def announced(
+    listing: Listing, member: str, entry: Entry, living: Collection[str], settings: Mapping[str, str]
+) -> Listing:
+    """The listing with a node's entry, and without those of members that live no more; with those of its
+    settings that nobody has told before."""
     nodes = {name: known for name, known in listing.nodes.items() if name in living}
-    return Listing(listing.settings, nodes | {member: entry})
+    return Listing(dict(settings) | listing.settings, nodes | {member: entry})
 
 
 def withdrawn(listing: Listing, member: str) -> Listing:
@@ -59,17 +61,13 @@ def withdrawn(listing: Listing, member: str) -> Listing:
     return Listing(listing.settings, {name: e for name, e in listing.nodes.items() if name != member})
 
 
-def shared(listing: Listing, settings: Mapping[str, str]) -> Listing:
-    """The listing with settings for all. Raises ConfigError for one that can't be shared, or a secret."""
-    for name, value in settings.items():
-        if name not in SHARED:
-            raise ConfigError(f"{name} can't be shared in the registry; those that can: {', '.join(SHARED)}")
-        if urlsplit(value).password:
-            raise ConfigError(
-                f"{name} is {redact(value)!r}: a password doesn't belong in the registry, where all can read"
-                f" it; set {name} on each node instead"
-            )
-    return Listing(listing.settings | dict(settings), listing.nodes)
+def shareable(settings: Mapping[str, str]) -> dict[str, str]:
+    """Those of a node's settings that are of use to others, and no secret: no file, no password."""
+    return {
+        name: value
+        for name, value in settings.items()
+        if name in SHARED and not value.startswith("sqlite:") and not urlsplit(value).password
+    }
 
 
 class Directory:
@@ -93,9 +91,11 @@ class Announcer:
     """Keeps a node's entry in the listing while its membership lives, under whatever id that has.
 
     Args:
-        entry: what to tell of this node; told anew when it changes.
+        node: the name of the node.
+        types: the types of tasks that it runs.
         member: the id of its membership at present; empty while there is none.
         living: the ids of all living memberships, as this node knows them.
+        settings: what others may use too (see :func:`shareable`).
     """
 
     def __init__(
@@ -104,25 +104,30 @@ class Announcer:
         clock: Clock,
         log: Any,
         *,
-        entry: Callable[[], Entry],
+        node: str,
+        types: Collection[str],
         member: Callable[[], str],
         living: Callable[[], Collection[str]],
+        settings: Mapping[str, str],
     ) -> None:
         self._directory = directory
         self._clock = clock
         self._log = log
-        self._entry = entry
+        self._node = node
+        self._types = tuple(sorted(types))
         self._member = member
         self._living = living
+        self._settings = settings
+        self._warned: dict[str, str] = {}
         self._left = asyncio.Event()
         self._backoff = Backoff(1.0, REFRESH_S)
 
-    async def run(self) -> None:
-        """Announce the node, again and again until it leaves."""
-        failures = 0
+    async def run(self, address: str) -> None:
+        """Announce the node, which answers at ``address``, again and again until it leaves."""
+        entry, failures = Entry(self._node, address, self._types), 0
         while not self._left.is_set():
             try:
-                await self._announce()
+                await self._announce(entry)
                 failures, pause_s = 0, REFRESH_S * (0.5 + self._clock.random())
             except HoldfastError as error:
                 failures += 1
@@ -139,11 +144,20 @@ class Announcer:
         except HoldfastError as error:
             self._log.warning("could not withdraw this node; others will", error=str(error))
 
-    async def _announce(self) -> None:
+    async def _announce(self, entry: Entry) -> None:
         member = self._member()
         if not member:
             return
-        entry, living = self._entry(), self._living()
-        await self._directory.change(
-            lambda listing: listing if self._left.is_set() else announced(listing, member, entry, living)
+        living = self._living()
+        listing = await self._directory.change(
+            lambda listing: (
+                listing if self._left.is_set() else announced(listing, member, entry, living, self._settings)
+            )
         )
+        for name, value in self._settings.items():
+            other = listing.settings[name]
+            if value != other and self._warned.get(name) != other:
+                self._warned[name] = other
+                self._log.warning(
+                    "other nodes of the app have another setting", setting=name, here=value, there=other
+                )

@@ -24,6 +24,7 @@ from holdfast.runtime.keeper import LOOKS_A_VISIBILITY, REISSUE_VISIBILITIES, Ke
 from holdfast.runtime.node import Host
 from holdfast.runtime.pump import Pump
 from holdfast.tasks.body import Body
+from holdfast.tasks.discovery import Announcer
 from holdfast.tasks.finisher import Finisher, letter_of
 from holdfast.tasks.hand import InHand, stands_here
 from holdfast.tasks.periodic import Scheduler
@@ -59,7 +60,7 @@ DRAIN, LAPSED, REISSUE = (
 class TaskWork:
     """The tasks of one app on one node. ``queues`` holds a queue for each declared type, ``briefs`` is where
     outcomes go. At most ``slots_max`` run at once, and no more than ``permits`` grants. ``scheduler`` sends
-    what the clock sends."""
+    what the clock sends, ``announcer`` tells where this node is."""
 
     def __init__(
         self,
@@ -74,6 +75,7 @@ class TaskWork:
         *,
         slots_max: int,
         scheduler: Scheduler | None = None,
+        announcer: Announcer | None = None,
     ) -> None:
         self._host = host
         self._app = app
@@ -84,6 +86,7 @@ class TaskWork:
         self._permits = permits
         self._slots_max = slots_max
         self._scheduler = scheduler
+        self._announcer = announcer
         clock, tasks, stats, log = host.clock, host.tasks, host.stats, host.log
         self.hand: dict[str, InHand] = {}
         self._turns: Turns[InHand] = Turns({name: spec.share for name, spec in specs.items()})
@@ -139,6 +142,8 @@ class TaskWork:
             host.tasks.spawn(work)
         if self._scheduler is not None:
             host.tasks.spawn(self._scheduler.run())
+        if self._announcer is not None:
+            host.tasks.spawn(self._announcer.run(address))
         for name, queue in self._queues.items():
             self._keepers[name].start()
             pump = Pump(
@@ -523,6 +528,8 @@ class TaskWork:
         for keeper in self._keepers.values():
             await keeper.settled()
         await self._permits.leave()
+        if self._announcer is not None:
+            await self._announcer.leave()
         self._host.log.info("tasks drained", given_back=len(waiting) + self._returned, left=len(self.hand))
 
     async def _run_out(self) -> None:
