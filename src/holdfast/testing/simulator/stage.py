@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from holdfast.adapters.memory.coordinator import MemoryCoordinator
 from holdfast.adapters.memory.peer import MemoryNetwork, MemoryPeer
-from holdfast.adapters.memory.queue import Stored
+from holdfast.adapters.memory.queue import MemoryQueue, Stored
 from holdfast.ports.coordinator import Claim
 from holdfast.ports.peer import Handler
 from holdfast.protocol.peer import Reply, Request
@@ -207,10 +207,6 @@ class Stage:
         """The works of a node, and the processes that end with its own."""
         raise NotImplementedError
 
-    def in_flight(self) -> Sequence[Stored]:
-        """The messages that are delivered and not deleted."""
-        raise NotImplementedError
-
     async def produce(self) -> None:
         """Send what is planned."""
         raise NotImplementedError
@@ -234,13 +230,13 @@ class Stage:
         """True if anything was done to the node in that while."""
         return any(name == node and start <= end and begin <= stop for name, start, stop in self.troubles)
 
-    def choose(self, visible: list[Stored]) -> list[Stored]:
+    def choose(self, queue: MemoryQueue, visible: list[Stored]) -> list[Stored]:
         """Any order; now and then something in flight is delivered again."""
         chosen = list(visible)
         if len(chosen) > 1 and self._random.random() < 0.5:
             self._random.shuffle(chosen)
         if self.clock.monotonic() < self._duplicate_until:
-            again = [m for m in self.in_flight() if m not in chosen]
+            again = [m for m in queue.messages.values() if m.receipt and m not in chosen]
             if again and self._random.random() < 0.3:
                 self.counts["duplicate delivery"] += 1
                 twice = self._random.choice(again)

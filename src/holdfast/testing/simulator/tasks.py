@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -227,13 +228,14 @@ class TaskWorld(Stage):
                 frees_on_evict=scenario.frees_on_evict,
                 hold_max_s=scenario.hold_max_s if name != brief_queue(APP) else float("inf"),
                 log=self.log,
-                choose=self.choose if name != brief_queue(APP) else None,
+                choose=partial(self._choose, name) if name != brief_queue(APP) else None,
             )
         self.planned = {planned.name: planned for planned in scenario.tasks}
         self.slots: dict[SimNode, MemoryTaskSlots] = {}
         self.works: dict[SimNode, TaskWork] = {}
         self.deaths: Counter[str] = Counter()
         self.tried: Counter[str] = Counter()
+        self.done_s: dict[str, float] = defaultdict(float)
         self.outcomes: dict[str, list[Outcome]] = defaultdict(list)
         self.producer = Producer(
             APP, self.queues.__getitem__, self.store, self.clock, Quiet("producer", verbose)
@@ -299,17 +301,19 @@ class TaskWorld(Stage):
             self.counts["hang"] += 1
             slot.deafen()
             await asyncio.Event().wait()
-        left_s = planned.seconds
+        left_s = planned.seconds - self.done_s[attempt.trace]
         while left_s > 0:
             step_s = min(1.0, left_s)
             await node.slot_clock.sleep(step_s)
             left_s -= step_s
+            if SPECS[planned.type].resumable:
+                self.done_s[attempt.trace] = planned.seconds - left_s
             slot.progress(Progress(1 - left_s / planned.seconds))
         if planned.fails < 0 or tried <= planned.fails:
             raise ValueError("told to fail")
 
-    def in_flight(self) -> Sequence[Stored]:
-        return [m for queue in self.queues.values() for m in queue.messages.values() if m.receipt]
+    def _choose(self, name: str, visible: list[Stored]) -> list[Stored]:
+        return self.choose(self.queues[name], visible)
 
     async def produce(self) -> None:
         loop = asyncio.get_running_loop()

@@ -118,7 +118,7 @@ class World(Stage):
             hold_max_s=scenario.hold_max_s,
             fifo=scenario.fifo,
             log=self.log,
-            choose=self._choose_keys if scenario.fifo else self.choose,
+            choose=self._choose_keys if scenario.fifo else lambda visible: self.choose(self.queue, visible),
         )
         self.queue.max_receives, self.queue.linger_s = scenario.receives, scenario.linger_s
         self.state = MemoryState(self.clock, history=self.log)
@@ -164,9 +164,6 @@ class World(Stage):
             self.counts["hang"] += 1
             await asyncio.Event().wait()
         await node.slot_clock.sleep(planned.seconds)
-
-    def in_flight(self) -> Sequence[Stored]:
-        return [message for message in self.queue.messages.values() if message.receipt]
 
     def _choose_keys(self, visible: list[Stored]) -> list[Stored]:
         """Any order of keys, and each key's own."""
