@@ -294,6 +294,11 @@ def demo(*arguments: str, **settings: Any) -> subprocess.Popen[str]:
     )
 
 
+STREAMS, SECONDS = 3, 4
+SMALL = ("--streams", str(STREAMS), "--seconds", str(SECONDS))
+FRAMES = STREAMS * SECONDS * FPS
+
+
 @pytest.fixture
 def temporary(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the demo works; empty again when it has ended."""
@@ -304,7 +309,7 @@ def temporary(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 
 @pytest.mark.slow
 def test_nothing_is_lost_when_a_node_is_killed_and_another_drained(place: Path, temporary: Path) -> None:
-    process = demo("--json", "--seconds", "5", "--streams", "4", "--nodes", "3")
+    process = demo("--json", *SMALL, "--nodes", "3")
     out, err = process.communicate(timeout=100)
     assert process.returncode == 0, err
     figures = json.loads(out.splitlines()[-1])
@@ -312,7 +317,7 @@ def test_nothing_is_lost_when_a_node_is_killed_and_another_drained(place: Path, 
     sheet = Path(figures["contact_sheet"])
     assert sheet.is_relative_to(place)
     assert sheet.read_bytes().startswith(b"\x89PNG")
-    assert figures["frames_in"] == figures["committed"] == 4 * 5 * FPS
+    assert figures["frames_in"] == figures["committed"] == FRAMES
     assert figures["lost"] == figures["out_of_order"] == figures["identity_switches"] == 0
     assert 0 < figures["failover_p50_ms"] <= figures["failover_p99_ms"]
     assert figures["moves"] > 0
@@ -326,11 +331,11 @@ def test_nothing_is_lost_when_a_node_is_killed_and_another_drained(place: Path, 
 def test_it_is_the_same_on_services_that_it_starts_itself(
     place: Path, temporary: Path, services: str
 ) -> None:
-    process = demo("--json", "--seconds", "5", "--streams", "4", "--services", services)
+    process = demo("--json", *SMALL, "--services", services)
     out, err = process.communicate(timeout=100)
     assert process.returncode == 0, err
     figures = json.loads(out.splitlines()[-1])
-    assert figures["frames_in"] == figures["committed"] == 4 * 5 * FPS
+    assert figures["frames_in"] == figures["committed"] == FRAMES
     assert figures["lost"] == figures["out_of_order"] == figures["identity_switches"] == 0
     for name in KNOWN:
         assert (f"{name} ({KNOWN[name]})" in err) == (name in services.split(","))
@@ -382,9 +387,10 @@ def test_nodes_that_can_not_run_end_the_demo(
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_demo_that_is_told_to_end_leaves_nothing_behind(
-    place: Path, temporary: Path, number: signal.Signals
+    place: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
-    process = demo("--json", "--seconds", "60", "--streams", "1", "--nodes", "2")
+    monkeypatch.setenv("PYTHONFAULTHANDLER", "1")
+    process = demo("--json", "--seconds", "20", "--streams", "1", "--nodes", "2")
     assert process.stderr is not None
     for line in process.stderr:
         if "node-" in line and "joined" in line:
@@ -392,7 +398,11 @@ def test_a_demo_that_is_told_to_end_leaves_nothing_behind(
     children = psutil.Process(process.pid).children(recursive=True)
     assert len(children) >= 2
     process.send_signal(number)
-    _, err = process.communicate(timeout=60)
+    try:
+        _, err = process.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGABRT)  # it shows where it stands
+        pytest.fail(f"it goes on: {process.communicate()}")
     assert process.returncode == 130, err
     assert "Traceback" not in err
     _, alive = psutil.wait_procs(children, 20)

@@ -103,6 +103,7 @@ def test_frames_come_out_in_order(
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setenv("HOLDFAST_RECEIVE_WAIT_S", "2")  # what is under way when it ends is waited for
     node.append(Process("examples.cameras:app"))
     node[0].wait_for("node runs")
     counted = node[0].wait_for("older names count")

@@ -37,6 +37,9 @@ class Count(StreamHandler[dict]):
 """
 
 
+PATIENCE_S = 60.0
+
+
 class Process:
     """A node process, and the events of its log."""
 
@@ -67,7 +70,7 @@ class Process:
             return [entry for entry in self.events if entry["event"] == event][number:]
 
         with self._more:
-            assert self._more.wait_for(lambda: found() or self._ended, 30), self.events
+            assert self._more.wait_for(lambda: found() or self._ended, PATIENCE_S), self.events
         assert found(), self.events
         return found()[0]
 
@@ -78,8 +81,8 @@ class Process:
 
     def join(self) -> int:
         """Wait for the end."""
-        code = self.child.wait(30)
-        self._reader.join(30)
+        code = self.child.wait(PATIENCE_S)
+        self._reader.join(PATIENCE_S)
         return code
 
 

@@ -35,7 +35,7 @@ def nodes(process: Process) -> list[psutil.Process]:
 def test_a_killed_node_is_evicted_and_started_again(
     holdfast: Any, arrange: Any, start: Callable[..., Process]
 ) -> None:
-    process = start("--nodes", "2")
+    process = start("--nodes", "2", "--slots", "1")
     names = {process.wait_for("node runs", number)["node"] for number in range(2)}
     assert sorted(name.rpartition("-")[0] for name in names) == ["lab-1", "lab-2"]
     (status,) = holdfast("status", "--json").lines
@@ -58,7 +58,7 @@ def test_a_killed_node_is_evicted_and_started_again(
 
 
 def test_nodes_end_with_their_supervisor_however_that_ends(start: Callable[..., Process]) -> None:
-    process = start("--nodes", "2")
+    process = start("--nodes", "2", "--slots", "1")
     for number in range(2):
         process.wait_for("node runs", number)
     children = psutil.Process(process.child.pid).children(recursive=True)
@@ -71,7 +71,7 @@ def test_nodes_end_with_their_supervisor_however_that_ends(start: Callable[..., 
 def test_what_is_typed_at_the_terminal_reaches_nodes_through_the_supervisor(
     start: Callable[..., Process],
 ) -> None:
-    process = start("--nodes", "2")
+    process = start("--nodes", "2", "--slots", "1")
     for number in range(2):
         process.wait_for("node runs", number)
     assert {os.getpgid(node.pid) for node in nodes(process)} == {node.pid for node in nodes(process)}
