@@ -7,9 +7,11 @@ import pytest
 import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
+from paho.mqtt.exception import MalformedPacket
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
+from holdfast.adapters.mqtt.client import read_properties
 from holdfast.adapters.mqtt.link import Extras
 from holdfast.adapters.mqtt.wire import Wire
 from holdfast.testing.servers import MosquittoServer
@@ -24,6 +26,36 @@ def test_properties_are_as_the_library_reads_them(correlation: bytes, topic: str
     assert vars(read)["CorrelationData"] == correlation
     assert vars(read)["ResponseTopic"] == topic
     assert hasattr(read, "MessageExpiryInterval") == (expires_s > 0)
+
+
+@given(st.binary(max_size=200), st.text("aB/é", max_size=300), st.floats(0, 1e9), st.binary(max_size=10))
+def test_properties_are_read_past(correlation: bytes, topic: str, expires_s: float, payload: bytes) -> None:
+    packed = Extras(correlation=correlation, response_topic=topic.encode(), expires_s=expires_s).pack()
+    assert read_properties(packed + payload, 0) == (len(packed), correlation)
+
+
+def test_all_properties_of_a_message_are_known() -> None:
+    written = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
+    written.PayloadFormatIndicator = 1
+    written.MessageExpiryInterval = 7
+    written.ContentType = "text"
+    written.ResponseTopic = "answer"
+    written.SubscriptionIdentifier = 300
+    written.TopicAlias = 5
+    written.UserProperty = [("a", "b"), ("c", "d")]
+    written.CorrelationData = b"1.2.3"
+    packed = written.pack()  # type: ignore[no-untyped-call]
+    assert read_properties(packed, 0) == (len(packed), b"1.2.3")
+    assert read_properties(b"\0payload", 0) == (1, None)
+
+
+@given(st.binary(max_size=60))
+def test_garbage_in_place_of_properties_is_refused_or_ends_within_the_packet(packet: bytes) -> None:
+    try:
+        end, _ = read_properties(packet, 0)
+    except (MalformedPacket, IndexError):
+        return
+    assert end <= len(packet)
 
 
 @pytest.mark.parametrize(

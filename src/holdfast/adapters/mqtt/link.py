@@ -10,16 +10,17 @@ import asyncio
 import struct
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 import structlog
-from paho.mqtt.client import Client, DisconnectFlags, MQTTMessage
-from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
+from paho.mqtt.client import MQTT_CLEAN_START_FIRST_ONLY, Client, DisconnectFlags
+from paho.mqtt.enums import MQTTErrorCode
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from holdfast.adapters.mqtt.address import MqttAddress
+from holdfast.adapters.mqtt.client import QuickClient
 from holdfast.adapters.mqtt.tls import tls_context
 from holdfast.adapters.mqtt.wire import Wire
 from holdfast.core.retry import Backoff
@@ -88,15 +89,6 @@ class Extras:
             length.append(digit | (0x80 if size else 0))
             if not size:
                 return bytes(length) + self._bytes
-
-
-class _Client(Client):
-    """paho's, on a connection that is there already."""
-
-    wire: Wire
-
-    def _create_socket(self) -> Any:
-        return self.wire
 
 
 class Link:
@@ -274,17 +266,13 @@ class Link:
 
     # What paho tells
 
-    def _make_client(self) -> _Client:
+    def _make_client(self) -> QuickClient:
         address = self._address
         five = address.version == "5"
-        client = _Client(
-            CallbackAPIVersion.VERSION2,
-            self.client_id,
-            clean_session=None if five else address.session_s == 0,
-            protocol=MQTTProtocolVersion.MQTTv5 if five else MQTTProtocolVersion.MQTTv311,
-            reconnect_on_failure=False,
+        clean = address.session_s == 0
+        client = QuickClient(
+            self.client_id, five=five, clean=clean, heard=self._on_message, taken=self._on_taken
         )
-        client.max_inflight_messages_set(0)  # the window is kept here; paho's looks through all at each step
         if address.username:
             client.username_pw_set(address.username, address.password or None)
         if self._status:
@@ -297,14 +285,12 @@ class Link:
             address.host,
             address.port,
             address.keepalive_s,
-            clean_start=address.session_s == 0 if five else 3,
+            clean_start=clean if five else MQTT_CLEAN_START_FIRST_ONLY,
             properties=session,
         )
         client.on_connect = self._on_connect
         client.on_disconnect = self._on_disconnect
-        client.on_publish = self._on_publish
         client.on_subscribe = self._on_subscribe
-        client.on_message = self._on_message
         client.on_socket_register_write = self._on_wants_write
         return client
 
@@ -347,11 +333,9 @@ class Link:
         self.connected = self._welcome = False
         self._changed.set()
 
-    def _on_publish(
-        self, client: Client, userdata: object, mid: int, code: ReasonCode, properties: object
-    ) -> None:
+    def _on_taken(self, mid: int, code: int) -> None:
         if (token := self._sent.pop(mid, None)) is not None:
-            self._owner.taken(token, code.value)
+            self._owner.taken(token, code)
             if self._waiting:
                 self._pump()
 
@@ -369,14 +353,9 @@ class Link:
         self._asked.discard(mid)
         self._settle()
 
-    def _on_message(self, client: Client, userdata: object, message: MQTTMessage) -> None:
-        try:
-            topic = message.topic
-        except UnicodeDecodeError:
-            return  # no topic of ours
-        if not message.retain:
-            correlation = getattr(message.properties, "CorrelationData", None)
-            self._owner.heard(topic, bytes(message.payload), correlation)
+    def _on_message(self, topic: str, payload: bytes, correlation: bytes | None, retained: bool) -> None:
+        if not retained:
+            self._owner.heard(topic, payload, correlation)
 
     def _on_wants_write(self, client: Client, userdata: object, sock: object) -> None:
         """Write at the end of the loop's round, all at once."""
