@@ -10,6 +10,7 @@ import io
 import zipfile
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import duckdb
 import pyarrow as pa
@@ -354,11 +355,12 @@ def test_without_quotes_nothing_may_need_them(tmp_path: Path) -> None:
         pa.array([-(2**31)], pa.int32()).cast(pa.date32()),
         pa.array([2**62], pa.int64()).cast(pa.timestamp("us")),
         pa.array([-(2**62)], pa.int64()).cast(pa.timestamp("us", "UTC")),
+        pa.array([2**63 - 1], pa.int64()).cast(pa.timestamp("ms", "UTC")),
     ],
 )
 def test_times_beyond_the_calendar_are_refused(tmp_path: Path, array: pa.Array) -> None:
     with pytest.raises(UnwritableColumn, match="'t' holds a time before the year 1 or after 9999"):
-        csv_of(stored(tmp_path, {"t": array}))
+        made(ordered(stored(tmp_path, {"t": array}), time_zone="Europe/Berlin"))
 
 
 @pytest.mark.parametrize(
@@ -376,6 +378,37 @@ def test_a_type_without_text_is_refused_before_anything_is_sent(tmp_path: Path, 
     with pytest.raises(UnwritableColumn, match=r"'odd' is of type|'odd' holds values") as refused:
         Report(ordered(str(path)), ordered_at=ORDERED_AT)
     assert refused.value.column == "odd"
+
+
+@pytest.mark.parametrize(
+    "zone", ["UTC", "Europe/Berlin", "Asia/Kathmandu", "America/St_Johns", "Pacific/Kiritimati"]
+)
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_times_from_tables_are_those_of_the_calendar(tmp_path: Path, zone: str, unit: Any) -> None:
+    """Times are written from tables where that can be; Python's calendar must say the same."""
+    scale = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
+    edges = [-2_208_988_800, -1, 0, 951_782_400, 1_711_846_800, 4_000_000_000, -5_000_000_000]
+    ticks = [edge * scale + more for edge in edges for more in (0, 1, scale // 2)]
+    if unit == "us":
+        ticks += [2**50 // 3 * n for n in range(-10, 11)]
+    source = stored(
+        tmp_path,
+        {
+            "zoned": pa.array(ticks, pa.int64()).cast(pa.timestamp(unit, "UTC")),
+            "day": pa.array([tick // scale // 86_400 for tick in ticks], pa.int32()).cast(pa.date32()),
+        },
+    )
+    form = Csv(header=False, zoned_pattern="%d.%m.%Y %I-%M-%S%.f%:z", date_pattern="%a %j")
+    (data,) = made(ordered(source, form=form, time_zone=zone))
+    for tick, line in zip(ticks, data.decode().splitlines(), strict=True):
+        nanoseconds = tick % scale * (10**9 // scale)
+        utc = dt.datetime(1970, 1, 1, tzinfo=UTC) + dt.timedelta(seconds=tick // scale)
+        local = utc.astimezone(ZoneInfo(zone))
+        fraction = f".{nanoseconds:09}".removesuffix("000").removesuffix("000") if nanoseconds else ""
+        offset = round(local.utcoffset().total_seconds() / 60)  # type: ignore[union-attr]
+        shown = f"{'-' if offset < 0 else '+'}{abs(offset) // 60:02}:{abs(offset) % 60:02}"
+        expected = f"{local:%d.%m.%Y %I-%M-%S}{fraction}{shown}"
+        assert line == f"{expected},{utc:%a %j}"
 
 
 def test_three_thousand_columns(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from holdfast.apps.reports.rows import Rows
 from holdfast.apps.reports.sources.places import Secrets
 from holdfast.apps.reports.sources.table import TableReader, open_table
 
-READ_AHEAD_BYTES = 16 * 1024 * 1024
+READ_AHEAD_BYTES = 4 * 1024 * 1024
 """Decoded rows that wait to be formatted, at most."""
 
 THREADS_MAX = 4

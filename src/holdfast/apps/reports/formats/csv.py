@@ -12,7 +12,8 @@ import polars as pl
 import pyarrow as pa
 
 from holdfast.apps.reports.faults import UnwritableColumn
-from holdfast.apps.reports.formats.formulas import guarded, looks_like_formula
+from holdfast.apps.reports.formats.calendar import date_texts, timestamp_texts
+from holdfast.apps.reports.formats.formulas import PATTERN, guarded, looks_like_formula
 from holdfast.apps.reports.formats.kinds import Framer, Kind, any_of
 from holdfast.apps.reports.formats.texts import (
     decimal_text,
@@ -48,10 +49,12 @@ class Lines(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """How one column is written: ``text`` as it is, unless one of the ``cases`` is met in a batch."""
+    """How one column is written: ``text`` as it is, unless one of the ``cases`` is met in a batch. There are
+    none if nothing is ``suspect``, which is one look instead of several."""
 
     text: pl.Expr
     cases: Sequence[_Case] = ()
+    suspect: pl.Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +143,12 @@ class CsvFormat:
 
     def _text(self, text: pl.Expr, name: str, *, guard: bool = True) -> _Cell:
         options = self._options
-        cases: list[_Case] = []
+        nul = text.str.contains(_NUL, literal=True)
+        cases = [_Case(nul, lambda text: self._without_nul(text, name), counts=True)]
         if guard and options.formulas == "guard":
-            cases.append(_Case(looks_like_formula(text), guarded))
-        cases.append(_Case(text.str.contains(_NUL, literal=True), lambda t: self._without_nul(t, name), True))
+            cases.insert(0, _Case(looks_like_formula(text), guarded))
+            if options.quoting != "never":
+                return _Cell(text, cases, text.str.contains(f"{PATTERN}|\\x00"))
         if options.quoting == "never":
             cases.append(_Case(text.str.contains(self._special), lambda _: self._unquoted(name)))
         return _Cell(text, cases)
@@ -204,16 +209,19 @@ class CsvFormat:
             where, pattern = f"{field}.pattern", column.pattern
         if fault := strftime_fault(kind, pattern):
             raise InvalidMessage(f"{where}: {fault}", where)
-        if kind is Kind.ZONED:
-            value = zoned(value, self._zone)
-        cases = []
+        cases: list[_Case] = []
         if kind is not Kind.TIME:
-            cases = [
-                _Case(
-                    out_of_calendar(pl.col(value.meta.root_names()[0]), type_), lambda _: self._never(column)
-                )
-            ]
-        return _Cell(value.dt.strftime(pattern), cases)
+            cases.append(_Case(out_of_calendar(value, type_), lambda _: self._never(column)))
+        text = (zoned(value, self._zone) if kind is Kind.ZONED else value).dt.strftime(pattern)
+        if kind is Kind.DATE:
+            quick = date_texts(value, pattern)
+        elif kind is Kind.TIME:
+            quick = None
+        else:
+            quick = timestamp_texts(value, type_, pattern, self._zone if kind is Kind.ZONED else None)
+        if quick is None:
+            return _Cell(text, cases)
+        return _Cell(quick.text, [_Case(quick.outside, lambda _: text), *cases])
 
     def _never(self, column: Column) -> pl.Expr:
         name = column.source
@@ -222,14 +230,11 @@ class CsvFormat:
     # --- bytes
 
     def _write(self, frame: pl.DataFrame, cells: Sequence[_Cell]) -> Lines:
-        cases = [(at, case) for at, cell in enumerate(cells) for case in cell.cases]
-        met = any_of(frame, [case.met for _, case in cases])
         texts = [cell.text for cell in cells]
         replaced = 0
-        for (at, case), found in zip(cases, met, strict=True):
-            if found:
-                texts[at] = case.then(texts[at])
-                replaced += frame.select(case.met.sum()).item() if case.counts else 0
+        for at, case in _met(frame, cells):
+            texts[at] = case.then(texts[at])
+            replaced += frame.select(case.met.sum()).item() if case.counts else 0
         rows = frame.select([text.alias(str(at)) for at, text in enumerate(texts)])
         options = self._options
         pieces = Pieces()
@@ -273,6 +278,19 @@ class CsvFormat:
             f"column {name!r} holds {character!r}, which {encoding} lacks; order utf-8, or set format.unfit",
             name,
         )
+
+
+def _met(frame: pl.DataFrame, cells: Sequence[_Cell]) -> list[tuple[int, _Case]]:
+    """The cases that are met, and by which columns."""
+    suspects = [(at, cell.suspect) for at, cell in enumerate(cells) if cell.suspect is not None]
+    cases = [(at, case) for at, cell in enumerate(cells) if cell.suspect is None for case in cell.cases]
+    found = any_of(frame, [suspect for _, suspect in suspects] + [case.met for _, case in cases])
+    met = [case for case, is_met in zip(cases, found[len(suspects) :], strict=True) if is_met]
+    for (at, _), is_suspect in zip(suspects, found, strict=False):
+        if is_suspect:
+            tests = any_of(frame, [case.met for case in cells[at].cases])
+            met += [(at, case) for case, is_met in zip(cells[at].cases, tests, strict=True) if is_met]
+    return met
 
 
 class Pieces:
