@@ -4,7 +4,7 @@ is the message deleted. Each step takes many tasks at once."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
 from typing import Any, TypeVar
@@ -17,7 +17,7 @@ from holdfast.errors import Fenced, HoldfastError, Retry, TooLarge
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import Outgoing, Queue
 from holdfast.ports.tasks import TaskStore
-from holdfast.runtime.keeper import PATIENCE, Keeper, Settlement
+from holdfast.runtime.keeper import PATIENCE, Keeper, Settlement, dead_letter
 from holdfast.runtime.limits import Limits
 from holdfast.runtime.service import Tasks
 from holdfast.runtime.stats import Stats
@@ -49,6 +49,7 @@ class Finisher:
         self,
         app: str,
         store: TaskStore,
+        queues: Mapping[str, Queue],
         briefs: Queue,
         keepers: Callable[[str], Keeper],
         clock: Clock,
@@ -62,6 +63,7 @@ class Finisher:
     ) -> None:
         self._app = app
         self._store = store
+        self._queues = queues
         self._briefs = briefs
         self._keepers = keepers
         self._clock = clock
@@ -170,17 +172,23 @@ class Finisher:
             )
 
     async def _tell(self, taken: Sequence[Finished]) -> None:
+        """Letters first: of a task whose brief was sent, nobody looks whether its letter was."""
+        await asyncio.gather(*(self._bury(done) for done in taken if done.letter))
         await self._send([(done.item, done.outcome) for done in taken])
         for done in taken:
             item = done.item
             self._stats.tasks_duplicated += done.outcome.state is State.DUPLICATED
-            letters = (done.letter,) if done.letter else ()
-            self._keepers(item.queue).settle(
-                Settlement(f"{item.type}/{item.trace}", letters, (item.held,), partial(self._gone, item))
-            )
+            settlement = Settlement(item.full_key, (), (item.held,), partial(self._gone, item))
+            self._keepers(item.queue).settle(settlement)
         told = [(done.item.trace, done.outcome.epoch) for done in taken if done.first]
         if told:
             await self._insist("the task store", lambda: self._store.briefed(told))
+
+    async def _bury(self, done: Finished) -> None:
+        assert done.letter is not None
+        letter = dead_letter(done.item.queue, done.item.full_key, done.letter, self._clock.wall())
+        await self._insist("the queue", lambda: self._queues[done.item.queue].bury([letter]))
+        self._stats.set_aside += 1
 
     def _gone(self, item: InHand) -> None:
         self._on_gone(item)

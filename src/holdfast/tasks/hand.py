@@ -39,6 +39,11 @@ class InHand(msgspec.Struct, eq=False):
         return self.message.envelope.trace_id
 
     @property
+    def full_key(self) -> str:
+        """Type and trace, by which its dead letter is known."""
+        return f"{self.type}/{self.trace}"
+
+    @property
     def type(self) -> str:
         """The task's type."""
         return self.message.envelope.task_type

@@ -110,6 +110,7 @@ class TaskWork:
         self._finisher = Finisher(
             app,
             store,
+            queues,
             briefs,
             self._keepers.__getitem__,
             clock,

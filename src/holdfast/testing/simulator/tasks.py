@@ -389,7 +389,7 @@ def _ends(world: TaskWorld) -> list[str]:
             wrong.append(f"{name} is {task.state.value}, and {where} with the dead letters")
         healthy = planned.fails >= 0 and planned.hangs >= 0 and planned.kills >= 0
         spent = planned.fails + planned.hangs + planned.kills >= TRIES
-        calm = not world.scenario.faults and not spent
+        calm = not (world.scenario.faults or world.counts["poison"] or spent)
         if failed and healthy and calm:
             wrong.append(f"{name} was healthy and {task.state.value}: {task.detail}")
     return wrong
