@@ -4,14 +4,24 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from holdfast.adapters.forkserver import ForkserverSlots
+from holdfast.adapters.forkserver import ForkserverSlots, ForkserverTaskSlots
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.testing.conformance.slots import SlotsConformance
+from holdfast.testing.conformance.task_slots import TaskSlotsConformance
 
 
 class TestForkserverSlots(SlotsConformance):
     @pytest.fixture
     async def slots(self) -> AsyncIterator[ForkserverSlots]:
         made = ForkserverSlots("holdfast.testing.conformance.slots_app:app", SystemClock())
+        yield made
+        await made.close()
+
+
+class TestForkserverTaskSlots(TaskSlotsConformance):
+    @pytest.fixture
+    async def task_slots(self) -> AsyncIterator[ForkserverTaskSlots]:
+        app = "holdfast.testing.conformance.task_slots_app:app"
+        made = ForkserverTaskSlots(app, SystemClock(), close_timeout_s=0.1)
         yield made
         await made.close()

@@ -24,6 +24,7 @@ PeerConformance        ``make_peer``      an async callable that returns a new P
 RegistryConformance    ``registry``       ``other_registry``
 SinkConformance        ``sink``           ``other_sink``: another connection to the same destination
 SlotsConformance       ``slots``          made for the app of ``holdfast.testing.conformance.slots_app``
+TaskSlotsConformance   ``task_slots``     made for the app of ``holdfast.testing.conformance.task_slots_app``
 TasksConformance       ``tasks``          ``other_tasks``
 =====================  =================  ======================================================
 
@@ -53,6 +54,7 @@ PORTS = (
     "slots",
     "state",
     "task_oracle",
+    "task_slots",
     "tasks",
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{port}" for port in PORTS))  # before they are imported
@@ -67,6 +69,7 @@ from holdfast.testing.conformance.registry import RegistryConformance  # noqa: E
 from holdfast.testing.conformance.sink import SinkConformance  # noqa: E402
 from holdfast.testing.conformance.slots import SlotsConformance  # noqa: E402
 from holdfast.testing.conformance.state import StateConformance  # noqa: E402
+from holdfast.testing.conformance.task_slots import TaskSlotsConformance  # noqa: E402
 from holdfast.testing.conformance.tasks import TasksConformance  # noqa: E402
 
 __all__ = [
@@ -80,5 +83,6 @@ __all__ = [
     "SinkConformance",
     "SlotsConformance",
     "StateConformance",
+    "TaskSlotsConformance",
     "TasksConformance",
 ]
