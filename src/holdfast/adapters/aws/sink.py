@@ -61,12 +61,12 @@ class S3SinkUrl(msgspec.Struct, frozen=True):
     region: str | None
 
     @classmethod
-    def parse(cls, url: str, setting: str = "destination") -> Self:
-        """Raises ConfigError for a URL that is none of these."""
+    def parse(cls, url: str, setting: str = "destination", *, region: str | None = None) -> Self:
+        """``region`` is for a URL that names none. Raises ConfigError for a URL that is none of these."""
         base, _, query = url.partition("?")
         try:
             options = dict(parse_qsl(query, strict_parsing=True)) if query else {}
-            region = options.pop("region", None)
+            region = options.pop("region", region)
             headers = {HEADERS[name]: value for name, value in options.items()}
             place = parse(base)
             if not place.bucket or not all(value.isprintable() for value in headers.values()):

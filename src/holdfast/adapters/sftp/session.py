@@ -50,8 +50,8 @@ class Login(msgspec.Struct, frozen=True):
     def __repr__(self) -> str:
         return f"Login({self.user!r})"
 
-    def __rich_repr__(self) -> Iterator[str]:
-        yield self.user
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("user", self.user)]
 
     def options(self) -> dict[str, Any]:
         """As asyncssh takes them, with no key that wasn't named. Raises ConfigError."""

@@ -11,8 +11,9 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -44,8 +45,8 @@ class Credential(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __repr__(self) -> str:
         return "Credential(***)"
 
-    def __rich_repr__(self) -> Iterator[str]:
-        yield "***"
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return []
 
     def fields(self) -> dict[str, str]:
         """Those that are set."""

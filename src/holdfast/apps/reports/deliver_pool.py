@@ -20,8 +20,8 @@ class PoolLimits(msgspec.Struct, frozen=True):
 
     ``per_destination``, ``per_customer``: connections at once. A customer has fewer than a destination, so
     that those who share a server share it fairly. ``idle_s``: how long an unused connection is kept; servers
-    end them after a minute or so. ``bytes_rate``: bytes a second to each customer, and how many at once after a
-    pause; None for no limit. ``opens_rate``: new connections a second to each destination.
+    end them after a minute or so. ``bytes_rate``: bytes a second to each customer, and how many at once after
+    a pause; None for no limit. ``opens_rate``: new connections a second to each destination.
     """
 
     per_destination: int = 4
