@@ -1,0 +1,158 @@
+"""What types of tasks are declared as, and what handlers get for bodies."""
+
+import dataclasses
+from typing import Any
+
+import msgspec
+import pydantic
+import pytest
+from google.protobuf import duration_pb2, struct_pb2, wrappers_pb2
+
+from holdfast import App
+from holdfast.core.retry import Backoff
+from holdfast.core.task import Task
+from holdfast.errors import ConfigError, InvalidMessage
+from holdfast.tasks.body import Body, body_of
+from holdfast.tasks.handler import Job
+from holdfast.tasks.spec import TaskSpec
+
+
+def handle(body: Any, job: Job) -> None:
+    pass
+
+
+def declared(**settings: Any) -> TaskSpec:
+    app = App("a")
+    app.task("t", **settings)(handle)
+    return app.tasks["t"]
+
+
+@dataclasses.dataclass
+class Order:
+    number: int
+    customer: str = ""
+
+
+class Struct(msgspec.Struct):
+    number: int
+
+
+class Model(pydantic.BaseModel):
+    number: int
+
+
+def test_an_app_knows_its_tasks() -> None:
+    spec = declared(timeout_s=5, tries=2, backoff=Backoff(1, 2), permanent=KeyError, advances="cpu", weight=2)
+    assert (spec.name, spec.handler, spec.permanent, spec.advances) == ("t", handle, (KeyError,), ("cpu",))
+    assert (spec.share.weight, spec.visibility_s, spec.takes_text) == (2, 15, False)
+    assert declared(hold="lease", lease_s=7).visibility_s == 7
+    assert declared(body=str).takes_text
+    attempt = spec.attempt(Body(b"x", "n"), Task("trace", "t", attempts=2, epoch=9), 3.0)
+    assert (attempt.trace, attempt.type, attempt.body, attempt.body_name) == ("trace", "t", b"x", "n")
+    assert (attempt.attempt, attempt.tries, attempt.epoch, attempt.timeout_s) == (2, 2, 9, 3.0)
+    assert (attempt.lease_s, attempt.stall_s) == (15, 0)
+
+
+@pytest.mark.parametrize(
+    "settings,complaint",
+    [
+        ({"timeout_s": 0}, "task 't': timeout_s must be above 0"),
+        ({"stall_s": -1}, "task 't': stall_s must be above 0"),
+        ({"tries": 0}, "task 't': tries must be at least 1"),
+        ({"memory_mb": -1}, "task 't': memory_mb must not be negative"),
+        ({"hold": "for ever"}, "task 't': hold is 'for ever'; it is one of timeout, lease"),
+        (
+            {"advances": ("noise",)},
+            r"task 't': advances is \('noise',\); it is one or more of progress, output",
+        ),
+        ({"advances": ("probe",)}, "the sign 'probe' in advances= and the function probe= need each other"),
+        ({"advances": "cpu", "probe": handle}, "need each other"),
+        ({"hold": "lease", "advances": ()}, "hold='lease' needs at least one of"),
+        ({"permanent": "KeyError"}, "it is a tuple of exception types"),
+        ({"group": 7}, "task 't': group is 7; it is the name of a field of the body or a function of it"),
+        ({"timeout": 5}, "task 't': Unexpected keyword argument 'timeout'; see App.task for the settings"),
+    ],
+)
+def test_what_can_t_be_is_refused(settings: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        declared(**settings)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "x" * 81, "käse"])
+def test_names_are_plain(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"must be 1 to 80 letters, digits, '\.', '-' and '_'"):
+        App("a").task(name)(handle)
+
+
+def test_a_task_is_declared_once_and_of_something_to_run() -> None:
+    app = App("a")
+    app.task("t")(handle)
+    with pytest.raises(ConfigError, match="task 't' is declared twice in app 'a'"):
+        app.task("t")(handle)
+    for target in (object(), Order):
+        with pytest.raises(ConfigError, match="neither a function nor a class with a method run"):
+            app.task("other")(target)
+
+
+LONG = duration_pb2.Duration(seconds=90)
+
+
+@pytest.mark.parametrize(
+    "kind,sent,read",
+    [
+        (dict, {"a": [1]}, {"a": [1]}),
+        (Order, {"number": 1}, Order(1)),
+        (Struct, {"number": 1}, Struct(1)),
+        (Model, {"number": 1}, Model(number=1)),
+        (str, "käse", "käse"),
+        (bytes, "käse", "käse".encode()),
+        (bytes, wrappers_pb2.BytesValue(value=b"\xff"), b"\xff"),
+        (bytes, LONG, LONG.SerializeToString()),
+        (duration_pb2.Duration, LONG, LONG),
+        (duration_pb2.Duration, '"90s"', LONG),
+        (dict, struct_pb2.Struct(fields={"a": struct_pb2.Value(bool_value=True)}), {"a": True}),
+        (list[float], struct_pb2.ListValue(values=[struct_pb2.Value(number_value=1)]), [1]),
+    ],
+)
+def test_bodies_come_as_asked_for(kind: Any, sent: Any, read: Any) -> None:
+    assert declared(body=kind).read(body_of(sent)) == read
+
+
+@pytest.mark.parametrize(
+    "kind,sent,complaint",
+    [
+        (Order, {"number": "many"}, "number"),
+        (Order, "no json", "not JSON"),
+        (dict, LONG, r"of type google.protobuf.Duration, which the handler can't read"),
+        (str, Body(b"\xff"), "no text in UTF-8"),
+        (
+            duration_pb2.Duration,
+            struct_pb2.Struct(),
+            "type google.protobuf.Struct; the handler takes google.pro",
+        ),
+        (duration_pb2.Duration, {"no": 1}, "no google.protobuf.Duration in JSON"),
+        (
+            duration_pb2.Duration,
+            Body(b"\xff", "google.protobuf.Duration"),
+            "the body is no google.protobuf.Dur",
+        ),
+        (dict, Body(b"\xff", "google.protobuf.Struct"), "the body is no google.protobuf.Struct"),
+    ],
+)
+def test_bodies_that_do_not_fit_say_why(kind: Any, sent: Any, complaint: str) -> None:
+    with pytest.raises(InvalidMessage, match=complaint):
+        declared(body=kind).read(sent if isinstance(sent, Body) else body_of(sent))
+
+
+def test_groups_are_read_from_bodies() -> None:
+    body = body_of({"customer": "c1", "number": 7, "deep": {"er": "c2"}, "none": None})
+    assert declared().group_of(body) == ""
+    assert declared(group="customer").group_of(body) == "c1"
+    assert declared(group="deep.er").group_of(body) == "c2"
+    assert declared(group="none").group_of(body) == ""
+    assert declared(group=lambda body: body["number"]).group_of(body) == "7"
+    assert declared(body=Order, group="customer").group_of(body) == "c1"
+    assert declared(body=duration_pb2.Duration, group="seconds").group_of(body_of(LONG)) == "90"
+    for group in ("missing", lambda body: 1 / 0):
+        with pytest.raises(InvalidMessage, match="task 't' can't tell its group from the body"):
+            declared(group=group).group_of(body)

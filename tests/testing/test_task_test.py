@@ -1,0 +1,148 @@
+"""The kit for handlers of tasks."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from google.protobuf import duration_pb2
+
+from holdfast import App
+from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage
+from holdfast.tasks.body import Body
+from holdfast.tasks.handler import Cancelled, Job
+from holdfast.testing import TaskTest
+
+
+def publish(body: dict[str, Any], job: Job) -> str:
+    for page in range(body["pages"]):
+        job.progress((page + 1) / body["pages"], "page", rows=page)
+        job.log.info("published", page=page)
+    return f"{body['pages']} pages of {job.trace_id}"
+
+
+def test_a_handler_runs_and_says_how_far_it_is() -> None:
+    test = TaskTest(publish, trace_id="t1")
+    assert test.run({"pages": 2}) == "2 pages of t1"
+    assert [(step.fraction, step.note, step.numbers) for step in test.steps] == [
+        (0.5, "page", {"rows": 0.0}),
+        (1.0, "page", {"rows": 1.0}),
+    ]
+    assert test.lines == [("info", "published", {"page": 0}), ("info", "published", {"page": 1})]
+    assert test.run({"pages": 0}) == "0 pages of t1"
+    assert test.steps == []
+
+
+@pytest.mark.parametrize(
+    "kind,sent,got",
+    [
+        (str, "text", "text"),
+        (bytes, "text", 4),
+        (dict, {"a": 1}, {"a": 1}),
+        (duration_pb2.Duration, duration_pb2.Duration(seconds=5), 5),
+        (dict, Body(b'{"b": 2}'), {"b": 2}),
+    ],
+)
+def test_bodies_come_in_any_form(kind: Any, sent: Any, got: Any) -> None:
+    def handle(body: Any, job: Job) -> Any:
+        known: dict[Any, Any] = {bytes: len, duration_pb2.Duration: lambda body: body.seconds}
+        return known[kind](body) if kind in known else body
+
+    assert TaskTest(handle, body=kind).run(sent) == got
+
+
+def test_errors_are_raised_as_they_are() -> None:
+    error = ValueError("as told")
+
+    def fail(body: Any, job: Job) -> None:
+        raise error
+
+    with pytest.raises(ValueError, match="as told") as raised:
+        TaskTest(fail).run({})
+    assert raised.value is error
+    with pytest.raises(InvalidMessage):
+        TaskTest(fail).run("no json")
+    with pytest.raises(HandlerFailed, match="can't be stored as JSON"):
+        TaskTest(lambda body, job: object).run({})
+
+
+class Tidy:
+    """Keeps what happened to it."""
+
+    events: list[str]
+
+    def run(self, body: Any, job: Job) -> None:
+        self.events = body.setdefault("events", [])
+        job.on_terminate(lambda: self.events.append("hook"))
+        try:
+            for _ in range(10):
+                job.check()
+                job.progress()
+        except Cancelled:
+            self.events.append(f"cancelled: {job.cancelled}")
+            raise
+
+    def terminate(self, job: Job) -> None:
+        self.events.append("terminate")
+
+
+def test_a_handler_can_be_told_to_end() -> None:
+    test = TaskTest(Tidy, cancel_at=3)
+    with pytest.raises(Cancelled, match="the test says so"):
+        test.run({})
+    assert len(test.steps) == 3
+
+
+def test_hooks_run_once_the_newest_first() -> None:
+    events: list[str] = []
+
+    def handle(body: Any, job: Job) -> None:
+        job.on_terminate(lambda: events.append("first"))
+        job.on_terminate(lambda: 1 / 0)
+        job.on_terminate(lambda: events.append("last"))
+        job.progress()
+
+    test = TaskTest(handle, cancel_at=1)
+    with pytest.raises(Cancelled):
+        test.run({})
+    assert events == ["last", "first"]
+    assert [(level, event) for level, event, _ in test.lines] == [("error", "a terminate hook failed")]
+
+
+def test_its_time_can_be_up() -> None:
+    left: list[float] = []
+
+    def handle(body: Any, job: Job) -> None:
+        left.append(job.deadline_s)
+        try:
+            job.progress()
+        finally:
+            left.append(job.deadline_s)
+
+    with pytest.raises(TimeoutError, match="timeout_s = 7"):
+        TaskTest(handle, timeout_s=7, over_time_at=1).run({})
+    assert left == [7, 0]
+
+
+def test_async_handlers_run_and_leave_nothing_behind() -> None:
+    left: list[asyncio.Task[None]] = []
+
+    async def handle(body: dict[str, Any], job: Job) -> int:
+        left.append(asyncio.ensure_future(asyncio.sleep(60)))
+        await asyncio.sleep(0)
+        job.progress()
+        return 1
+
+    assert TaskTest(handle).run({}) == 1
+    with pytest.raises(Cancelled):
+        TaskTest(handle, cancel_at=1).run({})
+    assert all(task.cancelled() for task in left)
+
+
+def test_an_app_s_task_is_found_by_name() -> None:
+    app = App("a")
+    app.task("one", body=str, tries=4)(lambda body, job: [body, job.app, job.type, job.attempt, job.tries])
+    assert TaskTest(app, attempt=2).run("x") == ["x", "a", "one", 2, 4]
+    app.task("two")(publish)
+    with pytest.raises(ConfigError, match=r"app 'a' has no task ''; name one of \['one', 'two'\]"):
+        TaskTest(app)
+    assert TaskTest(app, "two").run({"pages": 1}) == "1 pages of test"
