@@ -18,9 +18,11 @@ from holdfast.ports.meter import Meter
 from holdfast.ports.objects import Objects
 from holdfast.ports.queue import Outgoing
 from holdfast.protocol.peer import Done, Probe, Reply, Request
+from holdfast.tasks.discovery import Directory, Listing
 from holdfast.wiring import (
     Services,
     check_app,
+    discovered,
     limits,
     load_app,
     open_objects,
@@ -221,6 +223,29 @@ async def test_each_service_by_its_own_url(setting: str, url: str, kind: str) ->
         service = opened[setting]()
         assert type(service).__name__ == kind
         assert opened[setting]() is service
+
+
+async def test_a_node_may_ask_the_registry_where_its_queues_are() -> None:
+    registry = {"registry_url": "sqlite:///registry.db"}
+    told = {"queue_url": "sqs://eu-west-1/", "coordinator_url": "redis://localhost"}
+    async with Services(load(registry)) as services:
+        directory = Directory(services.registry(), "reports", services.clock)
+        await directory.change(lambda _: Listing(told))
+    asked = []
+
+    def app() -> str:
+        asked.append("reports")
+        return "reports"
+
+    found = await discovered(load(registry | {"coordinator_url": "zookeeper://localhost"}), app)
+    assert (found.queue_url, found.coordinator_url) == ("sqs://eu-west-1/", "zookeeper://localhost")
+    assert found.tasks_url == found.url
+    assert (await discovered(load(registry), app)).coordinator_url == "redis://localhost"
+    assert len(asked) == 2
+    for settings in ({}, registry | {"url": "sqlite:///other.db"}):
+        config = load(settings)
+        assert await discovered(config, app) is config
+    assert len(asked) == 2
 
 
 async def test_streams_never_share_a_queue_of_sqs() -> None:

@@ -58,6 +58,7 @@ from holdfast.streams.codec import QUEUE_NUMBER
 from holdfast.streams.models import ModelSpec
 from holdfast.streams.work import StreamWork
 from holdfast.tasks.api import TaskApi
+from holdfast.tasks.discovery import SHARED, Announcer, Directory, shareable
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.periodic import Scheduler
 from holdfast.tasks.permits import PermitKeeper
@@ -527,6 +528,16 @@ def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
             host.log,
             leads=lambda: host.membership.id == min(host.membership.view, default=""),
         ),
+        announcer=Announcer(
+            Directory(services.registry(), app.name, services.clock),
+            services.clock,
+            host.log,
+            node=host.name,
+            types=app.tasks,
+            member=lambda: host.membership.id if host.membership.alive else "",
+            living=lambda: host.membership.view,
+            settings=shareable({name: getattr(services.config, name) for name in SHARED}),
+        ),
     )
     return work
 
@@ -555,6 +566,18 @@ def check_app(services: Services, app: App) -> None:
                 " doesn't number messages; declare seq= as the field that holds it, leave it out, or use a"
                 " FIFO queue, whose name ends in '.fifo'"
             )
+
+
+async def discovered(config: Config, app: Callable[[], str]) -> Config:
+    """The config with what is not set, and told by the registry of the app that ``app`` names. Nobody is
+    asked unless the registry is set by itself. Raises as the registry does, or InvalidMessage."""
+    missing = [name for name in SHARED if not {name, "url"} & config.model_fields_set]
+    if not missing or "registry_url" not in config.model_fields_set:
+        return config
+    async with Services(config) as services:
+        listing = await Directory(services.registry(), app(), services.clock).read()
+    told = {name: listing.settings[name] for name in missing if name in listing.settings}
+    return config.model_copy(update=told)
 
 
 async def look_for_queues(services: Services, app: App) -> list[str]:
