@@ -88,6 +88,7 @@ class PermitKeeper:
         self._lease = Lease(lease_s, -math.inf, DRIFT)
         self._witness = Witness()
         self._woken = asyncio.Event()
+        self._writing = asyncio.Lock()
         self._member = ""
         self._wants = 0
         self._known = False
@@ -129,13 +130,14 @@ class PermitKeeper:
         """Give everything back at once: nothing runs here any more."""
         self._left = True
         try:
-            await change(
-                self._registry,
-                self._clock,
-                self._name,
-                Permits,
-                lambda permits: rules.leave(permits, self._member),
-            )
+            async with self._writing:
+                await change(
+                    self._registry,
+                    self._clock,
+                    self._name,
+                    Permits,
+                    lambda permits: rules.leave(permits, self._member),
+                )
         except HoldfastError as error:
             self._log.warning("could not give permits back; they lapse by themselves", error=str(error))
 
@@ -213,8 +215,9 @@ class PermitKeeper:
             if not self._is_worth_it(share):
                 self._granted = share.granted
                 return
-            if await self._write(share):
-                return
+            async with self._writing:
+                if self._has_left() or await self._write(share):
+                    return
             await self._clock.sleep(self._pause_s() / 4)
         raise Unavailable(f"{self._name}: {CONFLICTS_MAX} others wrote first")
 
@@ -270,6 +273,9 @@ class PermitKeeper:
         if sent is not None and own is not None and own.beat == sent.beat:
             self._granted = sent.granted
             self._lease = self._lease.renewed(sent.sent_at)
+
+    def _has_left(self) -> bool:
+        return self._left
 
     def _tell(self) -> None:
         granted = self.granted

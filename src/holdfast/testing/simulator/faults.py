@@ -14,7 +14,7 @@ import msgspec
 from holdfast.errors import OutcomeUnknown, Unavailable
 from holdfast.testing.simulator.loop import Gate
 
-WAITING_CALLS = frozenset({"receive", "watch", "results"})
+WAITING_CALLS = frozenset({"receive", "watch", "results", "changed"})
 """Calls that may wait in the service; they are not sent late."""
 
 
