@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import re
 import zlib
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any
 
 import structlog
 
+from holdfast.adapters.mqtt import roundtrip
 from holdfast.adapters.mqtt.address import MqttAddress
 from holdfast.adapters.mqtt.link import NOBODY, REFUSED, Extras, Link
 from holdfast.core.dialect import Dialect, JsonDialect, Reading, check_id
@@ -49,6 +51,8 @@ class MqttDevices:
         still_ours: asked before every connection; once it says False this one stays away for good. On MQTT
             3.1.1, where a broker doesn't tell who is cut off why, it is what keeps two from cutting off each
             other in turns. May raise Unavailable.
+        check: once it is connected, measure round trips on a connection beside it, and warn if the broker
+            holds back small packets.
     """
 
     def __init__(
@@ -60,6 +64,7 @@ class MqttDevices:
         topics: Topics = TOPICS,
         dialect: Dialect | None = None,
         still_ours: Callable[[], Awaitable[bool]] | None = None,
+        check: bool = False,
     ) -> None:
         if not IDENTITY.fullmatch(identity):
             raise ConfigError(
@@ -70,6 +75,8 @@ class MqttDevices:
         self.tells_nobody = self.correlates and address.qos == 1
         self._address = address
         self._identity = identity
+        self._clock = clock
+        self._check = check
         self._topics = topics
         self._dialect = dialect or JsonDialect()
         self._once = Once()
@@ -90,7 +97,7 @@ class MqttDevices:
             )
             for number in range(address.connections)
         ]
-        self._closers: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         if self._address.hears == "all":
@@ -143,6 +150,8 @@ class MqttDevices:
         return events
 
     async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
         await self._stop()
         self._closed = True
         self._bell.set()
@@ -158,6 +167,9 @@ class MqttDevices:
         if all(link.connected for link in self._links):
             self._up = True
             self._tell_state(Connected())
+            if self._check:
+                self._check = False
+                self._spawn(self._measure())
 
     def down(self, reason: str, *, taken: bool) -> None:
         """A link isn't connected."""
@@ -167,9 +179,7 @@ class MqttDevices:
         self._tell_state(Disconnected(reason, taken=taken))
         if taken:
             log.warning("another has taken over at the broker", identity=self._identity, reason=reason)
-            closer = asyncio.get_running_loop().create_task(self._stop())
-            self._closers.add(closer)
-            closer.add_done_callback(self._closers.discard)
+            self._spawn(self._stop())
 
     def taken(self, token: object, code: int) -> None:
         """The broker's word for a command."""
@@ -234,6 +244,20 @@ class MqttDevices:
         if len(self._events) == EVENTS_MAX:
             for link in self._links:
                 link.hold(held=True)
+
+    async def _measure(self) -> None:
+        try:
+            said = roundtrip.advice(await roundtrip.measure(self._address, self._identity, self._clock))
+        except Unavailable as error:
+            log.info("can't measure the broker", identity=self._identity, why=str(error))
+            return
+        if said:
+            log.warning("the broker is slow", identity=self._identity, why=said)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _stop(self) -> None:
         await asyncio.gather(*(link.close() for link in self._links))
