@@ -141,8 +141,11 @@ class Door:
 
 
 def stream_of(request: web.Request, declared: Collection[str]) -> str:
-    """The declared stream that a request names, or the only one there is. Raises Refused."""
-    name = request.headers.get(STREAM, "") or request.query.get("stream", "")
+    """The declared stream that a request names, or the only one there is. Raises Refused, InvalidMessage."""
+    named = request.headers.getall(STREAM, [])
+    if len(named) > 1:
+        raise InvalidMessage(f"header {STREAM} is given {len(named)} times; name one stream", STREAM)
+    name = (named and named[0]) or request.query.get("stream", "")
     if not name and len(declared) == 1:
         return next(iter(declared))
     if name not in declared:

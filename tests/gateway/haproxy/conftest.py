@@ -16,6 +16,7 @@ from tests.nodes.chaos_app import follow
 from tests.nodes.cluster import Cluster
 
 from holdfast.gateway.haproxy.binary import Build, find
+from holdfast.gateway.haproxy.config import FALLBACK, NODE
 from holdfast.gateway.haproxy.front import Front, HaproxyOptions
 from holdfast.gateway.service import Gateway
 from holdfast.wiring import make_gateway
@@ -57,8 +58,19 @@ class Setting:
             said = await response.read()
             return response.status, json.loads(said) if "json" in response.content_type else said
 
-    async def served(self, backend: str, server: str = "") -> float:
-        """How many answers of 2xx came by the servers of a backend."""
+    async def straight(self) -> float:
+        """How many answers of 2xx came straight from owners."""
+        return await self._served(lambda backend, server: server == NODE)
+
+    async def by_fallback(self) -> float:
+        """How many came by the fallback at once."""
+        return await self._served(lambda backend, server: backend == FALLBACK)
+
+    async def by_fallback_in_the_end(self) -> float:
+        """How many were sent to a node before."""
+        return await self._served(lambda backend, server: server == FALLBACK != backend)
+
+    async def _served(self, counts: Callable[[str, str], bool]) -> float:
         async with self.client.get(f"{self.gateway.address}/metrics") as response:
             page = await response.text()
         total = 0.0
@@ -66,13 +78,8 @@ class Setting:
             for sample in family.samples:
                 labels = sample.labels
                 if sample.name == "haproxy_server_http_responses_total" and labels["code"] == "2xx":
-                    found = labels["proxy"] == backend and server in ("", labels["server"])
-                    total += sample.value if found else 0.0
+                    total += sample.value * counts(labels["proxy"], labels["server"])
         return total
-
-    async def straight(self) -> float:
-        """How many answers came straight from owners."""
-        return await self.served("owners") - await self.served("owners", "fallback")
 
 
 class Load:

@@ -13,11 +13,13 @@ from pathlib import Path
 import aiohttp
 import pytest
 from multidict import CIMultiDict
-from tests.gateway.haproxy.conftest import JSON, SECRET, Load, MakeSetting, Setting
+from tests.gateway.haproxy.conftest import JSON, SECRET, MakeSetting, Setting
+from tests.gateway.haproxy.conftest import Load as Traffic
 from tests.nodes.cluster import until
 
 from holdfast.gateway.haproxy import admin
 from holdfast.gateway.listen import Tls
+from holdfast.ports.coordinator import Load, Member
 
 STALL_MAX_S = 5.0
 """On a busy machine; the benchmark measures."""
@@ -28,13 +30,13 @@ async def test_an_unknown_stream_goes_by_the_fallback_once_and_straight_afterwar
 ) -> None:
     setting = await make_setting("a", "b")
     assert (await setting.send("cam", 0))[0] == 200
-    assert (await setting.served("fallback"), await setting.straight()) == (1, 0)
+    assert (await setting.by_fallback(), await setting.straight()) == (1, 0)
     await until(lambda: is_known(setting, "cam"), "the route is known")
     for n, headers in enumerate(({}, {"X-Stream": "chain"}), 1):
         assert (await setting.send("cam", n, headers=headers))[0] == 200
     assert (await setting.send("cam", 3, "/process/cam?stream=chain"))[0] == 200
     assert await setting.straight() == 3
-    assert await setting.served("owners", "fallback") == 0
+    assert await setting.by_fallback_in_the_end() == 0
 
 
 async def is_known(setting: Setting, key: str) -> bool:
@@ -42,7 +44,7 @@ async def is_known(setting: Setting, key: str) -> bool:
     child = setting.front._child
     assert child is not None
     files = child.files
-    return "found=yes" in await admin.ask(files.admin, f"get map {files.routes} /process/{key}?chain")
+    return "found=yes" in await admin.ask(files.admin, f"get map {files.routes} /process/{key}")
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
@@ -50,7 +52,7 @@ async def test_an_owner_that_ends_under_load_is_no_error(
     make_setting: MakeSetting, end: signal.Signals
 ) -> None:
     setting = await make_setting("a", "b")
-    async with Load(setting, 12) as load:
+    async with Traffic(setting, 12) as load:
         await load.more(20)
         before = await setting.straight()
         setting.cluster.nodes["a"].signal(end)
@@ -61,7 +63,7 @@ async def test_an_owner_that_ends_under_load_is_no_error(
 
 async def test_an_owner_that_is_paused_past_its_session_is_no_error(make_setting: MakeSetting) -> None:
     setting = await make_setting("a", "b", ttl_s=3.0, renew_s=0.5)
-    async with Load(setting, 12) as load:
+    async with Traffic(setting, 12) as load:
         await load.more(10)
         setting.cluster.nodes["a"].signal(signal.SIGSTOP)
         await load.more(40)
@@ -73,7 +75,7 @@ async def test_an_owner_that_is_paused_past_its_session_is_no_error(make_setting
 async def test_a_reload_under_load_drops_nothing_and_a_member_joins(make_setting: MakeSetting) -> None:
     setting = await make_setting("a", options={"servers": 1})
     first = setting.front.pid
-    async with Load(setting, 12) as load:
+    async with Traffic(setting, 12) as load:
         await load.more(10)
         for _ in range(3):
             await setting.front.reload()
@@ -122,9 +124,9 @@ async def mislead(setting: Setting, key: str) -> None:
     """Have HAProxy take another node for the owner."""
     child = setting.front._child
     assert child is not None
-    said = await admin.ask(child.files.admin, f"get map {child.files.routes} /process/{key}?chain")
+    said = await admin.ask(child.files.admin, f"get map {child.files.routes} /process/{key}")
     wrong = "s2" if 'value="s1"' in said else "s1"
-    await admin.add(child.files.admin, child.files.recent, [(f"/process/{key}?chain", wrong)])
+    await admin.add(child.files.admin, child.files.recent, [(f"/process/{key}", wrong)])
 
 
 async def test_too_large_a_body_is_refused(make_setting: MakeSetting) -> None:
@@ -220,7 +222,7 @@ async def test_headers_of_a_client_mislead_nobody(make_setting: MakeSetting) -> 
     two = CIMultiDict([("X-Stream", "chain"), ("X-Stream", "other")])
     body = json.dumps({"key": "mine", "n": 3}).encode()
     async with setting.client.post(url, data=body, headers=two) as response:
-        assert response.status == 404
+        assert response.status == 400
     assert (await setting.send("mine", 3, headers={"X-Stream": "other"}))[0] == 404
 
 
@@ -277,12 +279,37 @@ async def test_tls_and_health(make_setting: MakeSetting, tls: Tls) -> None:
             assert response.status == 200
 
 
-async def test_its_files_are_private_and_hold_no_secret(make_setting: MakeSetting) -> None:
+async def test_a_second_stream_is_told_apart_from_then_on(make_setting: MakeSetting) -> None:
+    """What need not be named where there is only one must be where there are two."""
     setting = await make_setting("a")
+    for n, headers in enumerate(({}, {}, {"X-Stream": "chain"})):
+        assert (await setting.send("cam", n, headers=headers))[0] == 200
+        await until(lambda: is_known(setting, "cam"), "the route is known")
+    coordinator = setting.cluster.coordinator
+    other = Member("other", "other", "http://127.0.0.1:9", Load(serves=("chain", "more")))
+    await coordinator.join(other, 60.0)
+    await until(lambda: setting.front.reloads == 1, "another stream is declared")
+
+    async def is_refused() -> bool:
+        return (await setting.send("cam", 2))[0] == 404
+
+    await until(is_refused, "kept connections have come to the new process")
+    straight = await setting.straight()
+    for n, headers in enumerate(({"X-Stream": "chain"}, {"X-Stream": "chain"}), 3):
+        assert (await setting.send("cam", n, headers=headers))[0] == 200
+    assert (await setting.send("cam", 5, "/process/cam?stream=chain"))[0] == 200
+    assert await setting.straight() == straight + 3
+    assert (await setting.send("cam", 6, headers={"X-Stream": "more"}))[0] >= 400
+
+
+async def test_its_files_are_private_and_hold_no_secret(make_setting: MakeSetting, tls: Tls) -> None:
+    setting = await make_setting("a", tls=tls)
     folder = setting.front.fallback.parent
     assert folder.stat().st_mode & 0o777 == 0o700
     for file in folder.iterdir():
-        assert file.is_socket() or SECRET not in file.read_text()
+        text = "" if file.is_socket() else file.read_text()
+        assert SECRET not in text
+        assert "PRIVATE KEY" not in text
         assert file.stat().st_mode & 0o077 == 0 or file == setting.front.fallback
     assert (await setting.send("cam", 0))[0] == 200  # the node asked for it
     await setting.gateway.stop()

@@ -66,10 +66,11 @@ def test_a_new_route_is_an_addition_and_a_change_an_entry_in_front() -> None:
 
 
 def test_keys_are_paths_as_clients_write_them() -> None:
-    assert map_key("frames/cam-1") == "/process/cam-1?frames"
-    assert map_key("frames/site:3@x") == "/process/site:3@x?frames"
-    assert map_key("frames/a/b c?é%") == "/process/a%2Fb%20c%3F%C3%A9%25?frames"
-    assert map_key("frames/a;b") == "/process/a%3Bb?frames"
+    assert map_key("frames/cam-1") == map_key("frames/cam-1", "others") == "/process/cam-1?stream=frames"
+    assert map_key("frames/cam-1", "frames") == "/process/cam-1"
+    assert map_key("frames/site:3@x") == "/process/site:3@x?stream=frames"
+    assert map_key("frames/a/b c?é%") == "/process/a%2Fb%20c%3F%C3%A9%25?stream=frames"
+    assert map_key("frames/a;b") == "/process/a%3Bb?stream=frames"
     assert map_key("frames/..") is None
     assert map_key("od&d/a") is None
 
@@ -83,4 +84,4 @@ def test_a_key_gives_its_stream_back_and_breaks_no_line(text: str) -> None:
     assert key.isascii()
     assert not set(key) & set(" \n\r\t;\\#\"'")
     path, stream = key.split("?")
-    assert (unquote(path.removeprefix("/process/")), stream) == (text, "frames")
+    assert (unquote(path.removeprefix("/process/")), stream) == (text, "stream=frames")

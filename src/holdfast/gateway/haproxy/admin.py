@@ -63,7 +63,7 @@ async def rewrite(socket: Path, name: Path, entries: Iterable[tuple[str, str]]) 
 
 async def scrape(socket: Path) -> bytes:
     """HAProxy's numbers, for Prometheus. Raises Unavailable."""
-    scopes = "&".join(f"scope={scope}" for scope in ("global", "frontend", "backend", "server"))
+    scopes = "&".join(f"scope={scope}" for scope in ("global", "frontend", "server"))
     url = f"http://haproxy/metrics?{scopes}&no-maint"
     try:
         async with (

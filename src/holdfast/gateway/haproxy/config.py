@@ -7,30 +7,37 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.gateway.door import REQUEST_ID, STREAM, TIMEOUT_MAX_S, TIMEOUT_S
+from holdfast.gateway.door import REQUEST_ID, SEQ, STREAM, TIMEOUT_MAX_S, TIMEOUT_S
 from holdfast.gateway.haproxy.binary import Build
 from holdfast.gateway.problem import DATA_PLANE, MEDIA_TYPE, NO_421, OWNER, RETRY_AFTER_S, Problem
 
 AUTHORIZATION = "HOLDFAST_AUTHORIZATION"
 """The environment variable that gives HAProxy the secret, which so stands in no file and no command line."""
 
-REPLAY_BYTES = 24 * 1024
-"""HAProxy copies a whole buffer of this size for every request that it may have to send again. With 24 KiB
-that takes 1 µs, with 64 KiB 6, with 256 KiB 30, where all else takes 20."""
+BUFFER_BYTES_MIN = 16 * 1024
+REWRITE_BYTES = 1024
+HEADER_BYTES = 1024
+"""What the head of a request usually takes at most; a body under a larger one may not be sent again."""
+
+REPLAY_BYTES = BUFFER_BYTES_MIN - REWRITE_BYTES - HEADER_BYTES
+"""HAProxy copies a whole buffer for every request that it may have to send again. With its usual 16 KiB that
+takes less than 1 µs, with 64 KiB 6, with 256 KiB 30, where all else takes 20."""
 
 CONNECT_TIMEOUT_MS = 50
 """A node that takes no connection in this time is asked by the fallback, which has more patience."""
 
-HEADER_BYTES = 8 * 1024
-REWRITE_BYTES = 1024
-OWNERS, FALLBACK = "owners", "fallback"
-"""The backends of HAProxy: nodes, and whatever it can't bring to one."""
+FALLBACK = "fallback"
+"""The backend, and in each other backend the server, that brings what HAProxy can't."""
 
-ONLY = "only"
-"""The single key of the map that names the only stream there is."""
+NODE = "node"
+"""The server in a backend that is the node itself."""
+
+SMALL, LARGE = "-small", "-large"
+"""What the two backends of a node are called after its name here: for bodies that can be sent again, and for
+larger ones."""
 
 NOBODY = "-"
-"""What a map says of a key that has no route any more. Servers are called ``s1``, ``s2`` and so on."""
+"""What a map says of a key that has no route any more. Nodes are called ``s1``, ``s2`` and so on."""
 
 _LATER = (f"Retry-After: {RETRY_AFTER_S}",)
 ERRORS: dict[int, tuple[str, str, str, tuple[str, ...]]] = {
@@ -83,14 +90,9 @@ class Files(msgspec.Struct, frozen=True):
         return self.folder / f"refused-{self.number}.map"
 
     @property
-    def only(self) -> Path:
-        """The map that names the only stream, if there is only one."""
-        return self.folder / f"only-{self.number}.map"
-
-    @property
     def own(self) -> tuple[Path, ...]:
         """What belongs to this process alone."""
-        return (self.config, self.admin, self.metrics, self.routes, self.recent, self.refused, self.only)
+        return (self.config, self.admin, self.metrics, self.routes, self.recent, self.refused)
 
     @property
     def fallback(self) -> Path:
@@ -101,11 +103,6 @@ class Files(msgspec.Struct, frozen=True):
         """What it answers with that status; shared by all processes."""
         return self.folder / f"error-{status}.http"
 
-    @property
-    def certificate(self) -> Path:
-        """Certificate and key, for TLS; shared by all processes."""
-        return self.folder / "certificate.pem"
-
 
 class Settings(msgspec.Struct, frozen=True):
     """What the configuration depends on.
@@ -113,10 +110,11 @@ class Settings(msgspec.Struct, frozen=True):
     Attributes:
         listeners: file descriptors of listening sockets that HAProxy inherits.
         servers: the address ``ip:port`` of each server that nodes may have; None while it has none.
+        only: the only stream that nodes declare, which requests need not name.
         max_body_bytes: larger bodies are refused.
         replay_bytes: bodies up to this size are sent again if an owner fails; of larger ones the client is
             told.
-        tls: whether clients speak TLS.
+        certificate: file with certificate and key, if clients speak TLS.
         authorized: whether nodes ask for a secret.
         access_log: one line of JSON for each request, to stdout.
         connections_max: connections of clients at the same time.
@@ -129,7 +127,8 @@ class Settings(msgspec.Struct, frozen=True):
     max_body_bytes: int
     connections_max: int
     replay_bytes: int = REPLAY_BYTES
-    tls: bool = False
+    only: str | None = None
+    certificate: str = ""
     authorized: bool = False
     access_log: bool = False
 
@@ -137,7 +136,9 @@ class Settings(msgspec.Struct, frozen=True):
 def render(settings: Settings) -> str:
     """The configuration."""
     sections = [_global(settings), _defaults(settings), _frontend(settings)]
-    sections += [_owners(settings), _fallback(settings)]
+    for name, address in settings.servers.items():
+        sections += [_small(settings, name, address), _large(settings, name, address)]
+    sections.append(_fallback(settings))
     if settings.build.prometheus:
         sections.append(_metrics(settings))
     return "\n\n".join("\n    ".join(section) for section in sections) + "\n"
@@ -162,8 +163,9 @@ def _global(settings: Settings) -> list[str]:
     lines = [
         "global",
         f"maxconn {settings.connections_max}",
-        f"tune.bufsize {settings.replay_bytes + HEADER_BYTES + REWRITE_BYTES}",
+        f"tune.bufsize {max(BUFFER_BYTES_MIN, settings.replay_bytes + HEADER_BYTES + REWRITE_BYTES)}",
         f"tune.maxrewrite {REWRITE_BYTES}",
+        "tune.pattern.cache-size 0",  # it costs more than what it saves
         f"stats socket unix@{settings.files.admin} mode 600 level admin",
         "stats timeout 1h",
         # A process that was replaced serves its clients to the end, WebSockets for so long at most.
@@ -182,7 +184,9 @@ def _defaults(settings: Settings) -> list[str]:
         # A client that kept its connection is told with its next answer, and never finds it just closed.
         "option idle-close-on-response",
         "option abortonclose",
+        # Once more, and then by the fallback: nodes weigh nothing, so that nobody else is chosen.
         "option redispatch 1",
+        "retries 1",
         "http-reuse always",
         f"timeout connect {CONNECT_TIMEOUT_MS}ms",
         "timeout client 60s",
@@ -190,6 +194,11 @@ def _defaults(settings: Settings) -> list[str]:
         "timeout http-keep-alive 75s",
         f"timeout server {TIMEOUT_MAX_S + 5:.0f}s",  # a node says itself when the client's time is over
         f"timeout tunnel {TIMEOUT_MAX_S:.0f}s",
+        # A node that vanished with its machine while it owes an answer.
+        "option srvtcpka",
+        "srvtcpka-idle 2s",
+        "srvtcpka-intvl 1s",
+        "srvtcpka-cnt 3",
     ]
     if settings.access_log:
         lines.append("log global")
@@ -199,11 +208,7 @@ def _defaults(settings: Settings) -> list[str]:
 
 def _frontend(settings: Settings) -> list[str]:
     files = settings.files
-    tls = f" ssl crt {files.certificate} alpn h2,http/1.1" if settings.tls else ""
-    unnamed = f"!{{ req.fhdr_cnt({STREAM}) gt 0 }}"
-    wanted = f"!{{ var(txn.key),map({files.refused}) -m found }}"
-    unknown = "!{ var(txn.server) -m found }"
-    size = "req.hdr_val(content-length)"
+    tls = f" ssl crt {settings.certificate} alpn h2,http/1.1" if settings.certificate else ""
     lines = ["frontend clients", *(f"bind fd@{fd}{tls}" for fd in settings.listeners)]
     if settings.access_log:
         lines += [
@@ -211,28 +216,32 @@ def _frontend(settings: Settings) -> list[str]:
             "http-request set-var(txn.method) method",
             "http-request set-var(txn.path) path",
         ]
+    # By its seq or this id the owner knows a request that is sent again.
+    known = f"{{ req.hdr({SEQ}) -m found }} || {{ req.hdr({REQUEST_ID}) -m found }}"
+    lines.append(f"http-request set-header {REQUEST_ID} %[uuid] unless {known}")
+    if settings.access_log:
+        lines.append(f"http-request set-var(txn.request) req.hdr({REQUEST_ID})")
+    recent = f"pathq,map({files.recent})"
+    size = f"req.body_size,div({settings.replay_bytes + 1}),bool,iif({LARGE},{SMALL})"
     return [
         *lines,
-        f"http-request deny deny_status 413 if {{ {size} gt {settings.max_body_bytes} }}",
-        f"http-request set-header {REQUEST_ID} %[uuid] unless {{ req.hdr({REQUEST_ID}) -m found }}",
-        *([f"http-request set-var(txn.request) req.hdr({REQUEST_ID})"] if settings.access_log else []),
-        # What a client says of these is dropped either way.
-        f"http-request set-header Authorization %[env({AUTHORIZATION})]"
-        if settings.authorized
-        else "http-request del-header Authorization",
-        f"http-request del-header {DATA_PLANE}"
-        if settings.build.retries_421
-        else f"http-request set-header {DATA_PLANE} {NO_421}",
-        # The stream as a client names it, unescaped: whatever is odd is in no map and goes to the fallback.
-        f"http-request set-var(txn.stream) req.fhdr({STREAM}) if {{ req.fhdr_cnt({STREAM}) eq 1 }}",
-        f"http-request set-var(txn.stream) query,bytes(7) if {unnamed} {{ query -m beg stream= }}",
-        f"http-request set-var(txn.stream) str({ONLY}),map({files.only}) if {unnamed} !{{ query -m found }}",
-        "http-request set-var(txn.key) path,concat(?,txn.stream)",
-        f"http-request set-var(txn.server) var(txn.key),map({files.recent})",
-        f"http-request set-var(txn.server) var(txn.key),map({files.routes}) if {unknown}",
-        f"use_backend {OWNERS} if METH_POST {{ var(txn.server) -m beg s }} {wanted}",
+        *_naming(settings.only),
+        # What is in no map goes to the fallback, and so does whatever is odd.
+        f"use_backend %[{recent}]%[{size}] if METH_POST {{ {recent} -m found }}",
+        f"use_backend %[pathq,map({files.routes})]%[{size}] if METH_POST",
         f"default_backend {FALLBACK}",
     ]
+
+
+def _naming(only: str | None) -> list[str]:
+    """Brings a stream that is named by a header into the query, as the maps have it. Where there is only one,
+    its name is in neither."""
+    named = f"req.fhdr({STREAM},1)"
+    into_query = f"http-request set-query stream=%[{named},url_enc] if {{ {named} -m found }}"
+    if only is None:
+        return [into_query]
+    out_of_query = f"http-request set-pathq %[path] if {{ query -m str stream={only} }}"
+    return [f"{into_query} !{{ {named} -m str -- {only} }}", out_of_query]
 
 
 _ACCESS = (
@@ -242,41 +251,61 @@ _ACCESS = (
 )
 
 
-def _owners(settings: Settings) -> list[str]:
+def _small(settings: Settings, name: str, address: str | None) -> list[str]:
+    """Requests that are held back until they are there in whole: only then they can be sent again."""
     again = ["conn-failure", "empty-response", "junk-response", "0rtt-rejected", "425", "503"]
     if settings.build.retries_421:
         again.append("421")
-    size = "req.hdr_val(content-length)"
-    small = f"{{ {size} -m found }} {{ {size} le {settings.replay_bytes} }}"
-    refused = f"{{ status 421 503 }} {{ res.hdr({OWNER}) -m found }}"
     return [
-        f"backend {OWNERS}",
-        "balance roundrobin",
-        # Once more, and then by the fallback: nodes weigh nothing, so that nobody else is chosen.
-        "retries 1",
+        f"backend {name}{SMALL}",
+        "option http-buffer-request",
         f"retry-on {' '.join(again)}",
-        # Only what is there in whole can be sent again.
-        f"http-request wait-for-body time {TIMEOUT_S:.0f}s if {small}",
-        f"http-request disable-l7-retry unless {small}",
-        # What could not be sent again is brought by the fallback next time, which learns who the owner is.
-        f"http-response set-map({settings.files.refused}) %[var(txn.key)] 1 if {refused}",
-        # A node that vanished with its machine while it owes an answer.
-        "option srvtcpka",
-        "srvtcpka-idle 2s",
-        "srvtcpka-intvl 1s",
-        "srvtcpka-cnt 3",
-        "use-server %[var(txn.server)] if TRUE",
-        f"server fallback unix@{settings.files.fallback} weight 1",
-        *(_server(name, address) for name, address in settings.servers.items()),
+        *_told(settings),
+        *_servers(settings, address),
     ]
 
 
-def _server(name: str, address: str | None) -> str:
-    return f"server {name} {address or '127.0.0.1:1 disabled'} weight 0"
+def _large(settings: Settings, name: str, address: str | None) -> list[str]:
+    """Requests that pass by. One that is refused is brought by the fallback next time, which learns who the
+    owner is."""
+    files = settings.files
+    refused = f"{{ status 421 503 }} {{ res.hdr({OWNER}) -m found }}"
+    return [
+        f"backend {name}{LARGE}",
+        _deny(settings),
+        "http-request set-var(txn.key) pathq",
+        *_told(settings),
+        f"http-response set-map({files.refused}) %[var(txn.key)] 1 if {refused}",
+        f"use-server {FALLBACK} if {{ pathq,map({files.refused}) -m found }}",
+        *_servers(settings, address),
+    ]
+
+
+def _told(settings: Settings) -> list[str]:
+    """What the node is told beside the request, whatever the client says of it."""
+    told = []
+    if settings.authorized:
+        told.append(f"http-request set-header Authorization %[env({AUTHORIZATION})]")
+    if not settings.build.retries_421:
+        told.append(f"http-request set-header {DATA_PLANE} {NO_421}")
+    return told
+
+
+def _servers(settings: Settings, address: str | None) -> list[str]:
+    return [
+        f"use-server {NODE} if TRUE",
+        f"server {FALLBACK} unix@{settings.files.fallback} weight 1",
+        f"server {NODE} {address or '127.0.0.1:1 disabled'} weight 0",
+    ]
+
+
+def _deny(settings: Settings) -> str:
+    return f"http-request deny deny_status 413 if {{ req.body_size gt {settings.max_body_bytes} }}"
 
 
 def _fallback(settings: Settings) -> list[str]:
-    return [f"backend {FALLBACK}", "timeout connect 5s", f"server fallback unix@{settings.files.fallback}"]
+    server = f"server {FALLBACK} unix@{settings.files.fallback}"
+    return [f"backend {FALLBACK}", "timeout connect 5s", _deny(settings), server]
 
 
 def _metrics(settings: Settings) -> list[str]:

@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import resource
 import socket
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,17 +21,19 @@ from holdfast.gateway.haproxy.binary import Build
 from holdfast.gateway.haproxy.config import (
     AUTHORIZATION,
     ERRORS,
-    ONLY,
-    OWNERS,
+    LARGE,
+    NODE,
     REPLAY_BYTES,
+    SMALL,
     Files,
     Settings,
     error_page,
     render,
 )
+from holdfast.gateway.haproxy.folder import Folder
 from holdfast.gateway.haproxy.process import Child
 from holdfast.gateway.haproxy.servers import SERVERS_MIN, Servers
-from holdfast.gateway.haproxy.table import Table, map_key
+from holdfast.gateway.haproxy.table import Table, is_plain, map_key
 from holdfast.gateway.listen import Tls
 from holdfast.gateway.routes import Route, Routes
 from holdfast.ports.clock import Clock
@@ -93,7 +94,8 @@ class Front(Service):
         self._access_log = access_log
         self._tasks = Tasks(crash)
         self._backoff = Backoff(0.05, 5.0)
-        self._folder = tempfile.TemporaryDirectory(prefix="holdfast-gateway-")  # of mode 0700
+        self._folder = Folder()
+        self._certificate = ""
         self._sockets: Sequence[socket.socket] = ()
         self._servers = Servers(options.servers)
         self._table = Table()
@@ -134,10 +136,10 @@ class Front(Service):
         for status in ERRORS:
             _write(self._files(0).error(status), error_page(status))
         if self._tls is not None:
-            _write(self._files(0).certificate, self._tls.pem())
+            self._certificate = self._folder.hide(self._tls.pem(), "certificate")
         await self._welcome()
         self._note_only()
-        self._table.update(self._changes({}))
+        self._table.update(self._changes(dict(self._routes)))
         self._child = await self._start_child()
         self._routes.news = self._news.set
         self._tasks.spawn(self._keep_up())
@@ -153,12 +155,12 @@ class Front(Service):
         for child in running:
             child.kill()
             await child.ended
-        self._folder.cleanup()
+        self._folder.close()
 
     # --- the process
 
     def _files(self, number: int) -> Files:
-        return Files(Path(self._folder.name), number)
+        return Files(self._folder.path, number)
 
     async def _start_child(self) -> Child:
         """A HAProxy that knows all that is known now."""
@@ -174,7 +176,8 @@ class Front(Service):
             max_body_bytes=self._max_body_bytes,
             connections_max=max(100, min(CONNECTIONS_MAX, (soft - FILES_BESIDE) // 2)),
             replay_bytes=self._options.replay_bytes,
-            tls=self._tls is not None,
+            only=self._only,
+            certificate=self._certificate,
             authorized=self._secret is not None,
             access_log=self._access_log,
         )
@@ -182,10 +185,10 @@ class Front(Service):
         _write(files.routes, "".join(f"{key} {server}\n" for key, server in self._table.routes()))
         _write(files.recent, "")
         _write(files.refused, "")
-        _write(files.only, f"{ONLY} {self._only}\n" if self._only else "")
         _write(files.config, render(settings))
         secret = {AUTHORIZATION: f"Bearer {self._secret}"} if self._secret is not None else {}
-        child = await Child.start(self._options.build, files, fds, secret, self._clock, self._log)
+        inherited = (*fds, *self._folder.descriptors)
+        child = await Child.start(self._options.build, files, inherited, secret, self._clock, self._log)
         self._tasks.spawn(self._look_after(child))
         return child
 
@@ -261,17 +264,24 @@ class Front(Service):
         files = self._child.files
         for name in self._servers.left(self._view.members):
             # What still waits for its answer there is asked again, of the fallback.
-            await admin.order(files.admin, f"set server {OWNERS}/{name} state maint")
-            await admin.order(files.admin, f"shutdown sessions server {OWNERS}/{name}")
+            for server in _servers(name):
+                await admin.order(files.admin, f"set server {server} state maint")
+                await admin.order(files.admin, f"shutdown sessions server {server}")
         come, grown = await self._welcome()
-        edit = self._table.update(self._changes(come))
-        if self._note_only() or grown:
+        if self._note_only():
+            self._table = Table()
+            self._table.update(self._changes(dict(self._routes)))
+            await self._reload()
+            return
+        edit = self._table.update(self._changes(self._news_of(come)))
+        if grown:
             await self._reload()
             return
         for name in come.values():
             address, _, port = (self._servers.address(name) or "").rpartition(":")
-            await admin.ask(files.admin, f"set server {OWNERS}/{name} addr {address} port {port}")
-            await admin.order(files.admin, f"set server {OWNERS}/{name} state ready")
+            for server in _servers(name):
+                await admin.ask(files.admin, f"set server {server} addr {address} port {port}")
+                await admin.order(files.admin, f"set server {server} state ready")
         if edit.rewrite:
             await admin.rewrite(files.admin, files.routes, self._table.routes())
             await admin.order(files.admin, f"clear map {files.recent}")
@@ -293,14 +303,18 @@ class Front(Service):
                 come[member.id] = self._servers.take(member.id, address)
         return come, self._servers.count > count
 
-    def _changes(self, come: Mapping[str, str]) -> dict[str, str | None]:
-        """Servers by key of the maps, for routes that changed and those to members that ``come`` just now."""
+    def _news_of(self, come: Mapping[str, str]) -> dict[str, Route | None]:
+        """Routes that changed, and those to members that ``come`` just now."""
         routes: dict[str, Route | None] = self._routes.changed()
         if come:
             routes |= {key: route for key, route in self._routes if route.member in come}
+        return routes
+
+    def _changes(self, routes: Mapping[str, Route | None]) -> dict[str, str | None]:
+        """Servers by key of the maps."""
         changes = {}
         for full_key, route in routes.items():
-            if key := map_key(full_key):
+            if key := map_key(full_key, self._only):
                 changes[key] = self._servers.get(route.member) if route is not None else None
         return changes
 
@@ -308,10 +322,17 @@ class Front(Service):
         """Note the only stream that there is; True if it changed. It stays while no node lives."""
         declared = {name for member in self._view.members.values() for name in member.load.serves}
         only = next(iter(declared)) if len(declared) == 1 else None
+        if only is not None and not is_plain(only):
+            only = None
         if not declared or only == self._only:
             return False
         self._only = only
         return True
+
+
+def _servers(name: str) -> tuple[str, str]:
+    """Both of HAProxy's servers that are one node."""
+    return f"{name}{SMALL}/{NODE}", f"{name}{LARGE}/{NODE}"
 
 
 async def _resolve(url: str) -> str | None:

@@ -50,7 +50,7 @@ class Child:
         cls,
         build: Build,
         files: Files,
-        listeners: Sequence[int],
+        inherited: Sequence[int],
         environment: Mapping[str, str],
         clock: Clock,
         log: Any,
@@ -64,7 +64,7 @@ class Child:
                 env=kept | dict(environment),
                 stdin=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.PIPE,
-                pass_fds=listeners,
+                pass_fds=inherited,
             )
         except OSError as error:
             raise ConfigError(f"can't start {build.path}: {error}") from error
@@ -93,7 +93,7 @@ class Child:
             text = line.decode(errors="replace").strip()
             self._said = [*self._said[1 - SAID_LINES :], text]
             if text:
-                tell = self._log.error if text.startswith("[ALERT]") else self._log.info
+                tell = self._log.error if text.startswith("[ALERT]") else self._log.debug
                 tell("HAProxy says", text=text)
 
     async def _end(self) -> int:

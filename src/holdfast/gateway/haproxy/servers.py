@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-SERVERS_MIN = 32
+SERVERS_MIN = 16
 
 
 class Servers:

@@ -20,13 +20,20 @@ SAFE = "!()*+,:=@"
 """What else a path may hold unescaped (RFC 3986), without what means something to HAProxy's runtime API."""
 
 
-def map_key(full_key: str) -> str | None:
-    """A stream's key in the maps: the path as clients commonly write it, ``?`` and the stream's name.
-    Requests that write it otherwise are in no map. None where it can't be told apart from others."""
+def map_key(full_key: str, only: str | None = None) -> str | None:
+    """A stream's key in the maps: the path as clients commonly write it, and the name of the declared stream
+    as its query, unless that is the ``only`` one. Requests that write it otherwise are in no map. None where
+    it can't be told apart from others."""
     stream, _, key = full_key.partition("/")
-    if quote(stream, safe="") != stream or key in (".", ".."):
+    if not is_plain(stream) or key in (".", ".."):
         return None
-    return f"{PATH}{quote(key, safe=SAFE)}?{stream}"
+    path = f"{PATH}{quote(key, safe=SAFE)}"
+    return path if stream == only else f"{path}?stream={stream}"
+
+
+def is_plain(stream: str) -> bool:
+    """True if a stream's name needs no escapes."""
+    return quote(stream, safe="") == stream
 
 
 class Edit(msgspec.Struct):
