@@ -223,6 +223,8 @@ class TaskSlots:
             self._end(run, Ended(How.CANCELLED, error="its node stops", begun=False))
         self._waiting.clear()
         await self._slots.close()
+        for seat in self._seats.values():
+            seat.line.clear()
         for run in list(self._running.values()):
             begun = run.begun_at is not None
             self._end(run, Ended(How.DIED if begun else How.CANCELLED, error="its node stops", begun=begun))
@@ -365,8 +367,13 @@ class TaskSlots:
             run = self._waiting[0]
             now = self._clock.monotonic()
             seat = self._seat_for(run, now) or self._new_seat()
-            if seat is None or not seat.slot.offer(run.number, run.attempt):
+            if seat is None:
                 return
+            if not seat.slot.offer(run.number, run.attempt):
+                if seat.line:
+                    return  # its tray is full
+                seat.ending = True  # it is dead, as it will tell
+                continue
             self._waiting.popleft()
             seat.line.append(run)
             if len(seat.line) == 1:

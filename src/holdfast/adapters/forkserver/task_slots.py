@@ -52,7 +52,7 @@ class Tray:
         return self._far.fileno()
 
     def put(self, offer: wire.Offer) -> bool:
-        """Put an attempt in; False if there is no room."""
+        """Put an attempt in; False if there is no room, or no process."""
         body = offer.attempt.body
         try:
             if len(body) <= BODY_BYTES_MAX:
@@ -62,10 +62,8 @@ class Tray:
                 with _file(body) as file:
                     data = _encode(wire.Offer(offer.number, light, attached=True))
                     socket.send_fds(self._near, [data], [file.fileno()])
-        except BlockingIOError:
+        except (BlockingIOError, BrokenPipeError):
             return False
-        except BrokenPipeError:
-            pass  # it ends, as its listener will be told
         return True
 
     def take_back(self) -> list[int]:
@@ -127,9 +125,7 @@ class ForkserverTaskSlot(SlotProcess):
         os.close(self._pen)
 
     def offer(self, number: int, attempt: Attempt) -> bool:
-        if self._why:
-            return True
-        if not self._tray.put(wire.Offer(number, attempt)):
+        if self._why or not self._tray.put(wire.Offer(number, attempt)):
             return False
         self._in_tray.append((number, attempt.memory_mb or self._default_mb))
         self.memory_mb = self._in_tray[0][1]

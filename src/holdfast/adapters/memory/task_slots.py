@@ -64,9 +64,11 @@ class MemoryTaskSlot:
         if self.alive:
             self._tray.append((number, attempt))
             self._filled.set()
-        return True
+        return self.alive
 
     def withdraw(self) -> list[int]:
+        if not self.alive:
+            return []
         numbers = [number for number, _ in self._tray]
         self._tray.clear()
         return numbers

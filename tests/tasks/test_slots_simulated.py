@@ -1,0 +1,219 @@
+"""The pool over simulated slots, in virtual time: to the second, and with makers that fail."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast import App
+from holdfast.adapters.memory.task_slots import MemoryTaskSlot, MemoryTaskSlots
+from holdfast.core.task import Task
+from holdfast.errors import ConfigError, HoldfastError, SlotDied
+from holdfast.ports.task_slots import Attempt, Listener
+from holdfast.runtime.service import Tasks
+from holdfast.runtime.stats import Stats
+from holdfast.tasks.body import body_of
+from holdfast.tasks.handler import Job
+from holdfast.tasks.slots import STUCK_S, Ended, How, Running, TaskSlots
+from holdfast.tasks.worker import Worker
+from holdfast.testing.simulator.loop import SimClock
+
+VIRTUAL = True
+
+app = App("town")
+
+
+@app.task("sleep", timeout_s=10)
+async def sleep(body: dict[str, Any], job: Job) -> str:
+    await asyncio.sleep(body["for_s"])
+    return "woke"
+
+
+@app.task("grow", timeout_s=1000, stall_s=5, advances=("probe",), probe=lambda body, job: body["size"])
+async def grow(body: dict[str, Any], job: Job) -> None:
+    for _ in range(4):
+        await asyncio.sleep(4)
+        body["size"] += 1
+    await asyncio.sleep(1000)
+
+
+class Maker(MemoryTaskSlots):
+    """Slots that can't be made while there are ``troubles``."""
+
+    def __init__(self, clock: SimClock, before: Callable[..., Awaitable[None]] | None) -> None:
+        super().__init__(lambda host: Worker("town", app.tasks, host), clock, before=before, spawn_s=0.01)
+        self.troubles: list[HoldfastError] = []
+
+    async def spawn(self, listener: Listener) -> MemoryTaskSlot:
+        slot = await super().spawn(listener)
+        if self.troubles:
+            slot.die("had trouble")
+            raise self.troubles.pop()
+        return slot
+
+
+class Log:
+    def __init__(self) -> None:
+        self.events: list[tuple[str, str]] = []
+
+    def __getattr__(self, level: str) -> Callable[..., None]:
+        return lambda event, **values: self.events.append((level, event))
+
+
+class Rig:
+    """A pool and its surroundings."""
+
+    def __init__(self, before: Callable[..., Awaitable[None]] | None = None, **settings: Any) -> None:
+        self.clock = SimClock(Random(1), "rig")
+        self.maker = Maker(self.clock, before)
+        self.log = Log()
+        self.stats = Stats()
+        self.crashes: list[BaseException] = []
+        self.tasks = Tasks(self.crashes.append)
+        self.pool = TaskSlots(self.maker, self.clock, self.tasks, self.stats, self.log, **settings)
+
+    def run(self, trace: str, kind: str = "sleep", body: Any = None, **changed: Any) -> asyncio.Future[Ended]:
+        attempt = app.tasks[kind].attempt(body_of(body or {"for_s": 1}), Task(trace, kind))
+        return self.pool.run(msgspec.structs.replace(attempt, **changed))
+
+    def at(self, trace: str) -> Running:
+        return self.pool.running[trace]
+
+
+MakeRig = Callable[..., Awaitable[Rig]]
+
+
+@pytest.fixture
+async def make() -> AsyncIterator[MakeRig]:
+    made: list[Rig] = []
+
+    async def make(*args: Any, **settings: Any) -> Rig:
+        made.append(Rig(*args, **settings))
+        await made[-1].pool.start()
+        return made[-1]
+
+    yield make
+    for rig in made:
+        await rig.pool.close()
+        await rig.tasks.close()
+        for crash in rig.crashes:
+            raise crash
+
+
+async def deaf(slot: MemoryTaskSlot, attempt: Attempt) -> None:
+    slot.deafen()
+
+
+async def test_a_timeout_is_absolute_and_kept_to_the_second(make: MakeRig) -> None:
+    rig = await make()
+    begun_at = rig.clock.monotonic()
+    ended = await rig.run("t", body={"for_s": 60})
+    assert (ended.how, ended.took_s) == (How.TIMED_OUT, 10)
+    assert rig.clock.monotonic() == pytest.approx(begun_at + 10)
+    assert "simulated stack: sleep t" in ended.detail
+
+
+async def test_the_deaf_are_over_within_a_second_too(make: MakeRig) -> None:
+    rig = await make(deaf, limit=1)
+    begun_at = rig.clock.monotonic()
+    deaf_one, behind = rig.run("deaf", body={"for_s": 60}), rig.run("behind")
+    assert (await deaf_one).how is How.TIMED_OUT
+    assert 10 < rig.clock.monotonic() - begun_at < 11
+    assert (await behind).how is How.RETURNED
+    assert rig.clock.monotonic() - begun_at < 12, "a warm spare takes its place at once"
+
+
+async def test_a_probe_keeps_it_from_hanging(make: MakeRig) -> None:
+    rig = await make()
+    begun_at = rig.clock.monotonic()
+    ended = await rig.run("t", "grow", {"size": 0})
+    assert (ended.how, ended.error) == (How.TIMED_OUT, "hangs: no probe for stall_s = 5")
+    assert 20 < rig.clock.monotonic() - begun_at < 23
+
+
+async def test_leases_are_renewed_or_lapse(make: MakeRig) -> None:
+    rig = await make(limit=2)
+    kept = rig.run("kept", body={"for_s": 9}, lease_s=2)
+    lost = rig.run("lost", body={"for_s": 9}, lease_s=2)
+    for _ in range(9):
+        await rig.clock.sleep(1)
+        rig.pool.renew("kept", 2)
+    rig.pool.renew("unknown", 2)
+    assert (await kept).how is How.RETURNED
+    assert (await lost).error == "its slot died of SIGKILL; its lease had ended"
+
+
+async def test_a_line_behind_what_stands_is_taken_back(make: MakeRig) -> None:
+    rig = await make(limit=2)
+    for n in range(10):
+        assert (await rig.run(f"quick {n}", body={"for_s": 0})).how is How.RETURNED
+    assert rig.pool.room > 20
+    slow = rig.run("slow", body={"for_s": 5})
+    quick = [rig.run(f"behind {n}", body={"for_s": 0}) for n in range(20)]
+    begun_at = rig.clock.monotonic()
+    await asyncio.gather(*quick)
+    assert rig.clock.monotonic() - begun_at < 2 * STUCK_S
+    assert rig.at("slow").begun_at is not None
+    await slow
+    assert rig.pool.room <= 20, "their type isn't quick any more"
+
+
+async def test_what_waits_is_cancelled_where_it_waits(make: MakeRig) -> None:
+    rig = await make(limit=1)
+    for n in range(3):
+        await rig.run(f"quick {n}", body={"for_s": 0})
+    begun, lined_up = rig.run("begun", body={"for_s": 1}), rig.run("lined up")
+    await rig.clock.sleep(0.01)
+    assert rig.pool.cancel("lined up", "not needed")
+    ended = await lined_up
+    assert (ended.how, ended.begun) == (How.CANCELLED, False)
+    assert (await begun).how is How.RETURNED
+    assert not rig.pool.cancel("unknown", "whatever")
+
+
+async def test_a_future_that_nobody_wants_does_no_harm(make: MakeRig) -> None:
+    rig = await make(limit=1)
+    rig.run("t", body={"for_s": 1}).cancel()
+    assert (await rig.run("next", body={"for_s": 1})).how is How.RETURNED
+    assert not rig.pool.running
+
+
+async def test_spares_are_replaced_and_makers_forgiven(make: MakeRig) -> None:
+    rig = await make(limit=2)
+    await rig.clock.sleep(1)
+    (first, spare) = rig.maker.slots
+    spare.die("crashed")
+    rig.maker.troubles = [ConfigError("broken"), SlotDied("no memory")]
+    ends = await asyncio.gather(rig.run("a"), rig.run("b"))
+    assert [ended.how for ended in ends] == [How.RETURNED, How.RETURNED]
+    assert ("error", "the app does not load in a new slot") in rig.log.events
+    assert ("warning", "could not start a slot") in rig.log.events
+    await rig.clock.sleep(10)
+    assert len(rig.maker.slots) == 3
+    first.die("crashed")
+    await rig.clock.sleep(1)
+    assert rig.stats.slot_deaths == 1
+
+
+async def test_an_app_that_does_not_load_prevents_the_start() -> None:
+    rig = Rig()
+    rig.maker.troubles = [ConfigError("broken")]
+    with pytest.raises(ConfigError, match="broken"):
+        await rig.pool.start()
+    await rig.pool.close()
+
+
+async def test_a_closed_pool_runs_nothing(make: MakeRig) -> None:
+    rig = await make(limit=1)
+    begun, waiting = rig.run("begun", body={"for_s": 5}), rig.run("waiting")
+    await rig.pool.close()
+    late = rig.run("late")
+    ends = [await run for run in (begun, waiting, late)]
+    assert [(ended.how, ended.begun) for ended in ends] == [
+        (How.DIED, True),
+        (How.CANCELLED, False),
+        (How.CANCELLED, False),
+    ]
