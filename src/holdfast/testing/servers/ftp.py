@@ -17,7 +17,7 @@ import msgspec
 from holdfast.errors import ConfigError
 from holdfast.testing.servers import certificate, programs
 from holdfast.testing.servers.loopback import HOST, free_port
-from holdfast.testing.servers.server import ASK_TIMEOUT_S, Server, exchange
+from holdfast.testing.servers.server import ASK_TIMEOUT_S, Server
 
 Tls = Literal["", "explicit", "implicit"]
 
@@ -37,7 +37,9 @@ class FtpFaults(msgspec.Struct, frozen=True):
 class FtpSettings(msgspec.Struct, frozen=True):
     """What its process is told."""
 
+    host: str
     port: int
+    passive_port: int
     data: str
     user: str
     password: str
@@ -73,14 +75,26 @@ class FtpServer(_FtpServer):
             making (``ca``), and data connections only over TLS.
         checksums: it tells the SHA-256 of a file (XSHA256).
         faults: what is wrong with it.
+        host: where it listens, on loopback.
+        passive_port: where it awaits data connections, one at a time; 0 for any port.
     """
 
     name: ClassVar[str] = "pyftpdlib"
     user = "ann"
     password = "se:cret/1"  # noqa: S105 (for a server that lives as long as a test)
 
-    def __init__(self, tls: Tls = "", *, checksums: bool = False, faults: FtpFaults | None = None) -> None:
+    def __init__(
+        self,
+        tls: Tls = "",
+        *,
+        checksums: bool = False,
+        faults: FtpFaults | None = None,
+        host: str = HOST,
+        passive_port: int = 0,
+    ) -> None:
         super().__init__()
+        self._host = host
+        self._passive_port = passive_port
         self._tls = tls
         self._checksums = checksums
         self._faults = faults or FtpFaults()
@@ -88,7 +102,7 @@ class FtpServer(_FtpServer):
     @property
     def url(self) -> str:
         scheme = {"": "ftp", "explicit": "ftpes", "implicit": "ftps"}[self._tls]
-        return f"{scheme}://{self.address}{f'?ca={self.ca}' if self._tls else ''}"
+        return f"{scheme}://{self._host}:{self.port}{f'?ca={self.ca}' if self._tls else ''}"
 
     def command(self) -> Sequence[str | Path]:
         if find_spec("pyftpdlib") is None:
@@ -96,16 +110,22 @@ class FtpServer(_FtpServer):
         if self._tls and not self.ca.exists():
             certificate.make(self.folder)
         settings = FtpSettings(
-            self.port, str(self.data), self.user, self.password, self._tls, self._checksums, self._faults
+            host=self._host,
+            port=self.port,
+            passive_port=self._passive_port,
+            data=str(self.data),
+            user=self.user,
+            password=self.password,
+            tls=self._tls,
+            checksums=self._checksums,
+            faults=self._faults,
         )
         file = self.folder / "settings.json"
         file.write_bytes(msgspec.json.encode(settings))
         return [sys.executable, "-P", "-m", "holdfast.testing.servers.ftp_server", file]
 
     async def answers(self) -> bool:
-        if self._tls == "implicit":
-            return await _greets_in_tls(self.port, self.ca)
-        return (await exchange(self.port, b"QUIT\r\n")).startswith(b"220")
+        return await _greets(self._host, self.port, self.ca if self._tls == "implicit" else None)
 
 
 class VsftpdServer(_FtpServer):
@@ -176,14 +196,14 @@ class VsftpdServer(_FtpServer):
         return [programs.find("vsftpd"), file]
 
     async def answers(self) -> bool:
-        return (await exchange(self.port, b"QUIT\r\n")).startswith(b"220")
+        return await _greets(HOST, self.port, None)
 
 
-async def _greets_in_tls(port: int, ca: Path) -> bool:
+async def _greets(host: str, port: int, ca: Path | None) -> bool:
     try:
         async with asyncio.timeout(ASK_TIMEOUT_S):
-            context = ssl.create_default_context(cafile=ca)
-            reader, writer = await asyncio.open_connection(HOST, port, ssl=context)
+            tls = ssl.create_default_context(cafile=ca) if ca is not None else None
+            reader, writer = await asyncio.open_connection(host, port, ssl=tls)
             try:
                 return (await reader.readline()).startswith(b"220")
             finally:

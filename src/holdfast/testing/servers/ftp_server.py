@@ -16,7 +16,6 @@ from pyftpdlib.handlers import FTPHandler, TLS_FTPHandler
 from pyftpdlib.servers import FTPServer
 
 from holdfast.testing.servers.ftp import FtpSettings
-from holdfast.testing.servers.loopback import HOST
 
 WRITER, READER = "elradfmwMT", "elr"
 
@@ -76,9 +75,11 @@ def main() -> None:
                 self._extra_feats.append("XSHA256")
             super().ftp_FEAT(line)
 
+    if settings.passive_port:
+        Handler.passive_ports = [settings.passive_port]
     Handler.authorizer = authorizer
     Handler.abstracted_fs = Files
-    FTPServer((HOST, settings.port), Handler).serve_forever()
+    FTPServer((settings.host, settings.port), Handler).serve_forever()
 
 
 class _Full:
