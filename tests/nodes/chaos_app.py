@@ -28,6 +28,7 @@ BULK_BYTES = 200_000
 app = App("chaos")
 fifo = App("fifo")
 seeing = App("seeing")
+both = App("both")
 
 
 class Item(msgspec.Struct):
@@ -99,6 +100,8 @@ def load_when_told() -> int:
 seeing.model("weights", load_when_told, memory_mb=10)
 
 
+@both.stream("more", seq="n", first_seq=0, **RULES)
+@both.stream("chain", seq="n", first_seq=0, **RULES)
 @seeing.stream("chain", seq="n", first_seq=0, models="weights", **RULES)
 @fifo.stream("chain", seq="queue", **RULES)
 @app.stream("chain", seq="n", first_seq=0, **RULES)
