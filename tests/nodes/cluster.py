@@ -86,8 +86,8 @@ class Process:
         await until(lambda: self.process.status() == psutil.STATUS_STOPPED, f"{self.name} is stopped")
 
     async def stopped_before_commit(self) -> dict[str, int]:
-        """Have the node stop itself just before it sends commits; returns their epochs by key once it has."""
-        self.order("stop-before-commit")
+        """Wait until the node, told to ``stop-before-commit``, is; returns the epochs of the commits that it
+        was about to send, by key."""
         await self.stopped()
         epochs = json.loads((self.place / "on-their-way").read_text())
         return {key.removeprefix(f"{STREAM}/"): epoch for key, epoch in epochs.items()}
@@ -138,6 +138,7 @@ class Cluster:
         self.nodes: dict[str, Process] = {}
         self.gateways: list[Process] = []
         self.sent: dict[str, int] = defaultdict(int)
+        self._sending: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self.results: dict[str, list[Logged]] = defaultdict(list)
         self._started: list[Process] = []
         self._family: dict[int, psutil.Process] = {}
@@ -199,15 +200,21 @@ class Cluster:
 
     async def send(self, key: str, do: str = "", count: int = 1) -> int:
         """Send the next messages of a key; returns the first one's seq."""
-        first = self.sent[key]
-        self.sent[key] += count  # at once: others may send for this key meanwhile
-        for start in range(first, first + count, BATCH):
-            bodies = [
-                json.dumps({"key": key, "n": n, "do": do}).encode()
-                for n in range(start, min(start + BATCH, first + count))
-            ]
-            await self.queue.send([Outgoing(body, key=key) for body in bodies])
+        async with self._sending[key]:  # one after another: a FIFO queue keeps them as they come
+            first = self.sent[key]
+            self.sent[key] += count
+            for start in range(first, first + count, BATCH):
+                bodies = [
+                    json.dumps({"key": key, "n": n, "do": do}).encode()
+                    for n in range(start, min(start + BATCH, first + count))
+                ]
+                await self.queue.send([Outgoing(body, key=key) for body in bodies])
         return first
+
+    async def send_each(self, keys: Iterable[str], count: int = BATCH) -> None:
+        """Send the next messages of every key: what a test does now has some to happen to."""
+        for key in keys:
+            await self.send(key, count=count)
 
     @contextlib.asynccontextmanager
     async def load(self, keys: Iterable[str], per_key: int) -> AsyncIterator[None]:
@@ -219,8 +226,7 @@ class Cluster:
     async def _produce(self, keys: Iterable[str], per_key: int) -> None:
         keys = list(keys)
         for _ in range(0, per_key, BATCH):
-            for key in keys:
-                await self.send(key, count=BATCH)
+            await self.send_each(keys)
             await self.until(lambda: all(self.sent[k] - len(self.results[k]) <= AHEAD for k in keys))
 
     async def _read(self) -> None:

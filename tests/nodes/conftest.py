@@ -1,6 +1,5 @@
 """A cluster for each test, and queues on SQS where it wants them."""
 
-import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,9 @@ import pytest
 from tests.nodes.cluster import Cluster
 
 from holdfast.adapters.aws.admin import create_queues
+from holdfast.adapters.aws.channel import dead_letter_name
 from holdfast.adapters.aws.client import AwsClient
-from holdfast.adapters.aws.sqs import Sqs
+from holdfast.adapters.aws.sqs import Nothing, Sqs
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.testing.servers import FauxqsServer
 
@@ -41,16 +41,21 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 
 
 @pytest.fixture
-async def make_queue(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[MakeQueue]:
+async def make_queue(
+    fauxqs_server: FauxqsServer, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[MakeQueue]:
     """Make a queue and its dead-letter queue, on a server of SQS that whoever calls AWS finds."""
-    async with contextlib.AsyncExitStack() as stack:
+    for variable, value in fauxqs_server.environment().items():
+        monkeypatch.setenv(variable, value)
+    client = AwsClient("sqs", SystemClock())
+    sqs = Sqs(client)
+    made: list[str] = []
 
-        async def make(name: str) -> None:
-            sqs = await stack.enter_async_context(FauxqsServer())
-            for variable, value in sqs.environment().items():
-                monkeypatch.setenv(variable, value)
-            client = AwsClient("sqs", SystemClock())
-            await create_queues(Sqs(client), name, visibility_s=60, encrypt=False)
-            await client.close()
+    async def make(name: str) -> None:
+        made.extend([name, dead_letter_name(name)])
+        await create_queues(sqs, name, visibility_s=60, encrypt=False)
 
-        yield make
+    yield make
+    for name in made:
+        await sqs.call("DeleteQueue", name, {"QueueUrl": await sqs.queue_url(name)}, Nothing)
+    await client.close()

@@ -8,8 +8,8 @@ from tests.nodes.cluster import STREAM, Cluster
 from tests.nodes.conftest import MakeCluster
 
 KEYS = [f"cam-{i}" for i in range(8)]
-FAIL_OVER_S = 3.0
-"""Generous: a second is the aim, on a machine with nothing else to do."""
+FAIL_OVER_S = 20.0
+"""Sooner than anything lapses. (How soon it is, benchmarks tell.)"""
 
 TTL_S = 3.0
 FOREVER_S = 60.0
@@ -26,11 +26,12 @@ async def test_a_killed_node_is_replaced_on_evidence(make_cluster: MakeCluster) 
     """Neither membership nor visibility lapse within this test: only evidence can help."""
     cluster = make_cluster(ttl_s=FOREVER_S, visibility_s=50.0)
     await cluster.start("a", "b", "c")
-    async with cluster.load(KEYS, 300):
-        await cluster.until(lambda: all(len(cluster.results[key]) >= 50 for key in KEYS))
+    async with cluster.load(KEYS, 100):
+        await cluster.until(lambda: all(len(cluster.results[key]) >= 20 for key in KEYS))
         lost = await owned(cluster, "b")
         killed_at = time.time()
         cluster.nodes["b"].signal(signal.SIGKILL)
+        await cluster.send_each(KEYS)
         await cluster.until(lambda: all(cluster.results[key][-1].at > killed_at + 0.01 for key in KEYS))
     await cluster.check(alive=["a", "c"])
     for key in lost:
@@ -43,8 +44,10 @@ async def test_a_node_stopped_past_its_ttl_commits_nothing_when_it_goes_on(make_
     cluster = make_cluster(ttl_s=TTL_S)
     await cluster.start("a", "b")
     a = cluster.nodes["a"]
-    async with cluster.load(KEYS, 200):
-        await cluster.until(lambda: all(len(cluster.results[key]) >= 30 for key in KEYS))
+    async with cluster.load(KEYS, 100):
+        await cluster.until(lambda: all(len(cluster.results[key]) >= 20 for key in KEYS))
+        a.order("stop-before-commit")
+        await cluster.send_each(KEYS)
         late = await a.stopped_before_commit()
         await cluster.until_members("b")
         await cluster.until_reopened(late)
@@ -59,10 +62,11 @@ async def test_a_node_stopped_inside_a_transaction_is_killed_and_replaced(make_c
     cluster = make_cluster(ttl_s=TTL_S)
     await cluster.start("a", "b")
     a = cluster.nodes["a"]
-    async with cluster.load(KEYS, 150):
-        await cluster.until(lambda: all(len(cluster.results[key]) >= 30 for key in KEYS))
+    async with cluster.load(KEYS, 100):
+        await cluster.until(lambda: all(len(cluster.results[key]) >= 20 for key in KEYS))
         await owned(cluster, "a")
         a.order("stop-in-transaction")
+        await cluster.send_each(KEYS)
         assert await a.ended() == -signal.SIGKILL
     await cluster.check(alive=["b"])
 
@@ -70,10 +74,11 @@ async def test_a_node_stopped_inside_a_transaction_is_killed_and_replaced(make_c
 async def test_a_drained_node_hands_over_without_a_gap(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(ttl_s=FOREVER_S, visibility_s=50.0)
     await cluster.start("a", "b")
-    async with cluster.load(KEYS, 300):
-        await cluster.until(lambda: all(len(cluster.results[key]) >= 50 for key in KEYS))
+    async with cluster.load(KEYS, 100):
+        await cluster.until(lambda: all(len(cluster.results[key]) >= 20 for key in KEYS))
         await owned(cluster, "a")
         cluster.nodes["a"].signal(signal.SIGTERM)
+        await cluster.send_each(KEYS)
         assert await cluster.nodes["a"].ended() == 0
     await cluster.check(alive=["b"])
     (drained,) = cluster.nodes["a"].said("drained")
@@ -87,8 +92,8 @@ async def test_all_nodes_die_and_come_again(make_cluster: MakeCluster) -> None:
     """Memberships and deliveries of the dead lapse by themselves where nobody is left to end them."""
     cluster = make_cluster(ttl_s=TTL_S, visibility_s=8.0)
     await cluster.start("a", "b")
-    async with cluster.load(KEYS, 200):
-        await cluster.until(lambda: all(len(cluster.results[key]) >= 50 for key in KEYS))
+    async with cluster.load(KEYS, 100):
+        await cluster.until(lambda: all(len(cluster.results[key]) >= 20 for key in KEYS))
         for node in cluster.nodes.values():
             node.signal(signal.SIGKILL)
         for node in cluster.nodes.values():

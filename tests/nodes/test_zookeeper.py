@@ -3,7 +3,9 @@
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
+import pytest
 from tests.nodes.cluster import Cluster
 from tests.nodes.conftest import MakeCluster
 from tests.nodes.test_failures import KEYS, owned
@@ -15,33 +17,45 @@ LONG_S = 20.0
 FOREVER_S = 60.0
 
 
-def more_results(cluster: Cluster, count: int = 30) -> Callable[[], bool]:
-    """True once every stream has so many more results than now."""
-    goals = {key: len(cluster.results[key]) + count for key in KEYS}
+@pytest.fixture
+def url(zookeeper_server: ZooKeeperServer, tmp_path: Path) -> str:
+    """A folder of its own on the server that all share."""
+    return f"{zookeeper_server.url}/{tmp_path.name}"
+
+
+def under_way(cluster: Cluster) -> Callable[[], bool]:
+    """True once every stream has some results."""
+    return lambda: all(len(cluster.results[key]) >= 20 for key in KEYS)
+
+
+def caught_up(cluster: Cluster) -> Callable[[], bool]:
+    """True once all that was sent by now has results."""
+    goals = {key: cluster.sent[key] for key in KEYS}
     return lambda: all(len(cluster.results[key]) >= goal for key, goal in goals.items())
 
 
-async def test_a_killed_node_is_replaced_on_evidence(
-    make_cluster: MakeCluster, zookeeper_server: ZooKeeperServer
-) -> None:
-    cluster = make_cluster(coordinator_url=zookeeper_server.url, ttl_s=FOREVER_S)
+async def test_a_killed_node_is_replaced_on_evidence(make_cluster: MakeCluster, url: str) -> None:
+    cluster = make_cluster(coordinator_url=url, ttl_s=FOREVER_S)
     await cluster.start("a", "b", "c")
-    async with cluster.load(KEYS, 300):
-        await cluster.until(more_results(cluster))
+    async with cluster.load(KEYS, 100):
+        await cluster.until(under_way(cluster))
         await owned(cluster, "b")
         cluster.nodes["b"].signal(signal.SIGKILL)
-        await cluster.until(more_results(cluster, 100))
+        await cluster.send_each(KEYS)
+        await cluster.until(caught_up(cluster))
     await cluster.check(alive=["a", "c"])
 
 
 async def test_a_node_stopped_past_its_ttl_commits_nothing_when_it_goes_on(
-    make_cluster: MakeCluster, zookeeper_server: ZooKeeperServer
+    make_cluster: MakeCluster, url: str
 ) -> None:
-    cluster = make_cluster(coordinator_url=zookeeper_server.url, ttl_s=TTL_S, visibility_s=6.0)
+    cluster = make_cluster(coordinator_url=url, ttl_s=TTL_S, visibility_s=6.0)
     await cluster.start("a", "b")
     a = cluster.nodes["a"]
-    async with cluster.load(KEYS, 150):
-        await cluster.until(more_results(cluster))
+    async with cluster.load(KEYS, 100):
+        await cluster.until(under_way(cluster))
+        a.order("stop-before-commit")
+        await cluster.send_each(KEYS)
         late = await a.stopped_before_commit()
         await cluster.until_members("b")
         await cluster.until_reopened(late)
@@ -51,15 +65,14 @@ async def test_a_node_stopped_past_its_ttl_commits_nothing_when_it_goes_on(
     assert await a.metric("holdfast_fenced_total") >= 1
 
 
-async def test_a_drained_node_hands_over_without_a_gap(
-    make_cluster: MakeCluster, zookeeper_server: ZooKeeperServer
-) -> None:
-    cluster = make_cluster(coordinator_url=zookeeper_server.url, ttl_s=FOREVER_S)
+async def test_a_drained_node_hands_over_without_a_gap(make_cluster: MakeCluster, url: str) -> None:
+    cluster = make_cluster(coordinator_url=url, ttl_s=FOREVER_S)
     await cluster.start("a", "b")
-    async with cluster.load(KEYS, 200):
-        await cluster.until(more_results(cluster))
+    async with cluster.load(KEYS, 100):
+        await cluster.until(under_way(cluster))
         await owned(cluster, "a")
         cluster.nodes["a"].signal(signal.SIGTERM)
+        await cluster.send_each(KEYS)
         assert await cluster.nodes["a"].ended() == 0
     await cluster.check(alive=["b"])
     (drained,) = cluster.nodes["a"].said("drained")
@@ -67,26 +80,27 @@ async def test_a_drained_node_hands_over_without_a_gap(
 
 
 async def test_the_loss_of_the_leader_is_not_noticed(
-    make_cluster: MakeCluster, zookeeper_ensemble: ZooKeeperEnsemble
+    make_cluster: MakeCluster, zookeeper_ensemble: ZooKeeperEnsemble, tmp_path: Path
 ) -> None:
-    cluster = make_cluster(coordinator_url=zookeeper_ensemble.url, ttl_s=LONG_S)
+    cluster = make_cluster(coordinator_url=f"{zookeeper_ensemble.url}/{tmp_path.name}", ttl_s=LONG_S)
     await cluster.start("a", "b")
-    async with cluster.load(KEYS, 400):
-        await cluster.until(more_results(cluster))
+    async with cluster.load(KEYS, 100):
+        await cluster.until(under_way(cluster))
         (await zookeeper_ensemble.led()).kill()
-        await cluster.until(more_results(cluster, 100))
+        await cluster.send_each(KEYS)
+        await cluster.until(caught_up(cluster))
         await zookeeper_ensemble.heal()
     await cluster.check(alive=["a", "b"])
     assert [len(cluster.nodes[name].said("joined")) for name in "ab"] == [1, 1]
 
 
 async def test_a_server_that_forgot_everything_is_joined_anew(
-    make_cluster: MakeCluster, zookeeper_server: ZooKeeperServer
+    make_cluster: MakeCluster, zookeeper_server: ZooKeeperServer, url: str
 ) -> None:
-    cluster = make_cluster(coordinator_url=zookeeper_server.url, ttl_s=FOREVER_S)
+    cluster = make_cluster(coordinator_url=url, ttl_s=FOREVER_S)
     await cluster.start("a", "b")
-    async with cluster.load(KEYS, 200):
-        await cluster.until(more_results(cluster))
+    async with cluster.load(KEYS, 100):
+        await cluster.until(under_way(cluster))
         await zookeeper_server.restart(empty=True)
         forgotten_at = time.monotonic()
         for name in "ab":
