@@ -274,10 +274,14 @@ class _Turn:
             if entry is None or not queue.fits(entry, entry.device, unsent.correlation):
                 continue
             self._changed[entry.id] = msgspec.structs.replace(entry, spent=max(0, entry.spent - 1))
-            if unsent.certain:
+            head = Head(entry.device, entry.lane, entry.shard, Phase.HELD, entry.id)
+            if unsent.certain and entry.device in turn.away:
+                self._put(msgspec.structs.replace(head, due=self._now + turn.patience.probe_s))
+                self._done.freed += entry.pair not in not_out
+            elif unsent.certain:
                 refusals = min(entry.tries - entry.spent, DOUBLINGS_MAX)
                 due = self._now + min(turn.pause_s * 2.0**refusals, turn.patience.retry_max_s)
-                self._put(Head(entry.device, entry.lane, entry.shard, Phase.OUT, entry.id, due))
+                self._put(msgspec.structs.replace(head, phase=Phase.OUT, due=due))
 
     def _free(self, head: Head, *, was_out: bool) -> None:
         self._freed[head.pair] = msgspec.structs.replace(head, phase=Phase.WAITING, command=0, due=self._now)

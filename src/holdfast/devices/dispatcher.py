@@ -136,6 +136,8 @@ class Dispatcher:
         self._heard: list[Heard] = []
         self._unsent: list[Unsent] = []
         self._back: dict[str, None] = {}
+        self._deaf_s = 0.0
+        self._deaf_since: float | None = clock.monotonic()
         self._sweeps_at = 0.0
         self._recount = False
         self.on_first_shard: Callable[[int], None] = lambda _: None
@@ -159,6 +161,7 @@ class Dispatcher:
         if not self.shards:
             self._offset_s = self._clock.wall() - self._clock.monotonic()
         self.shards[number] = shard
+        self._note_ears()
         self._recount = True
         self._checks_until = self._clock.monotonic() + CHECKS_S
         if number == 0:
@@ -172,6 +175,7 @@ class Dispatcher:
         if shard is None:
             return
         self._recount = True
+        self._note_ears()
         await self._idle.wait()
         if shard.reading is not None:
             shard.reading.cancel()
@@ -246,7 +250,7 @@ class Dispatcher:
         sweep = monotonic >= self._sweeps_at
         if sweep:
             self._sweeps_at = monotonic + SWEEP_S
-            self._presence.settle(monotonic)
+            self._presence.settle(self._listened_s())
         heard, self._heard = self._heard, []
         unsent, self._unsent = self._unsent, []
         back, self._back = self._back, {}
@@ -263,7 +267,7 @@ class Dispatcher:
             limit=self._turn_max,
             away=self._presence.away,
             back=list(back),
-            seen=self._seen(now, monotonic) if sweep else {},
+            seen=self._seen(now) if sweep else {},
             shift_s=self._shift_s,
             check_dues=sweep and monotonic < self._checks_until,
             sweep=sweep,
@@ -309,7 +313,7 @@ class Dispatcher:
 
     def _send_one(self, sending: Sending, began_at: float) -> None:
         correlation, shard = sending.correlation, self.shards.get(sending.shard)
-        self._presence.expect(sending.device, self._clock.monotonic())
+        self._presence.expect(sending.device, self._listened_s())
         if correlation.tries > 1:
             self._presence.silent(sending.device)
         command = Command(sending.device, str(correlation), sending.body, self._spec.patience.retry_s)
@@ -359,11 +363,13 @@ class Dispatcher:
                 self._unsent.append(Unsent(Correlation.parse(event.id), certain=False))
             case Connected():
                 shard.connected = True
+                self._note_ears()
                 if shard.was_connected:
                     shard.sends_from = self._clock.monotonic() + RETURN_S * self._clock.random()
                 shard.was_connected = True
             case Disconnected():
                 shard.connected = False
+                self._note_ears()
                 self._log.warning(
                     "disconnected from the broker",
                     outbox=self._spec.name,
@@ -387,7 +393,7 @@ class Dispatcher:
     def _sign(self, device: str) -> None:
         """A sign of life. What an earlier dispatcher held for the device goes, too."""
         is_new = self._presence.last_seen(device) is None
-        if self._presence.seen(device, self._clock.monotonic()) or is_new:
+        if self._presence.seen(device, self._listened_s()) or is_new:
             self._back[device] = None
 
     def _odd(self, device: str, what: str, why: str) -> None:
@@ -396,8 +402,23 @@ class Dispatcher:
 
     # --- times
 
-    def _seen(self, now: float, monotonic: float) -> dict[str, float]:
-        return {device: now - (monotonic - at) for device, at in self._presence.news().items()}
+    def _seen(self, now: float) -> dict[str, float]:
+        listened_s = self._listened_s()
+        return {device: now - (listened_s - at) for device, at in self._presence.news().items()}
+
+    def _listened_s(self) -> float:
+        """A clock that stands still while the broker is away: then silence says nothing of a device."""
+        until = self._clock.monotonic() if self._deaf_since is None else self._deaf_since
+        return until - self._deaf_s
+
+    def _note_ears(self) -> None:
+        """A shard has been connected or disconnected."""
+        deaf = not all(shard.connected for shard in self.shards.values())
+        if deaf and self._deaf_since is None:
+            self._deaf_since = self._clock.monotonic()
+        elif not deaf and self._deaf_since is not None:
+            self._deaf_s += self._clock.monotonic() - self._deaf_since
+            self._deaf_since = None
 
     def _sendable(self, monotonic: float) -> list[int]:
         return [s.number for s in self.shards.values() if s.connected and s.sends_from <= monotonic]

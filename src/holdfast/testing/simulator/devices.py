@@ -21,10 +21,12 @@ from holdfast.adapters.memory.outbox import MemoryOutbox
 from holdfast.adapters.memory.queue import Stored
 from holdfast.adapters.memory.terminal import Conduct
 from holdfast.core.device_queue import CLOSED, Correlation, Entry, Patience, Phase, State
+from holdfast.core.device_turn import Turn, Turned
 from holdfast.core.presence import PresenceRules
 from holdfast.devices.outbox import Outbox
 from holdfast.devices.work import DeviceWork
 from holdfast.ports.device import Command, Devices, Event
+from holdfast.ports.outbox import OnResult
 from holdfast.runtime.node import Work
 from holdfast.testing.simulator.faults import Faulty, Weather
 from holdfast.testing.simulator.loop import Deadlock, SimClock, run
@@ -144,13 +146,30 @@ class Arrived(msgspec.Struct, frozen=True):
     number: int
 
 
+class CheckedOutbox(MemoryOutbox):
+    """Notes every turn that did something to a shard without naming its standing epoch."""
+
+    def __init__(self, clock: SimClock) -> None:
+        super().__init__(clock)
+        self.violations: list[str] = []
+
+    async def turn(self, turn: Turn, on_result: OnResult | None = None) -> Turned:
+        standing = await self.epochs(turn.outbox)
+        turned = await super().turn(turn, on_result)
+        touched = {sending.shard for sending in turned.sendings} | {entry.shard for entry in turned.closed}
+        for shard in touched:
+            if turn.grants[shard] != standing[shard]:
+                self.violations.append(f"shard {shard} was changed by epoch {turn.grants[shard]}: {standing}")
+        return turned
+
+
 class DeviceWorld(Stage):
     """Devices on the stage."""
 
     def __init__(self, scenario: Scenario, verbose: bool = False) -> None:
         super().__init__(scenario, verbose)
         self.scenario = scenario
-        self.store = MemoryOutbox(self.clock)
+        self.store = CheckedOutbox(self.clock)
         self.broker = MemoryBroker(self.clock, delay_s=0.005)
         devices = sorted({planned.device for planned in scenario.planned})
         self.fleet = MemoryFleet(self.broker, devices, scenario.conduct, f"{scenario.seed}", self._work)
@@ -322,6 +341,7 @@ def check(world: DeviceWorld, unfinished: str) -> list[str]:
     """Everything that does not hold."""
     wrong = [f"{name}: {error!r}" for name, error in world.failures]
     wrong += world.coordinator.violations
+    wrong += world.store.violations
     if unfinished:
         wrong.append(unfinished)
     entries = {entry.id: entry for name, entry in world.store.tables.commands.values()}
@@ -331,10 +351,17 @@ def check(world: DeviceWorld, unfinished: str) -> list[str]:
         times = world.store.tables.values.get(f"result {number}", 0)
         if times != (entry.state in CLOSED):
             wrong.append(f"the result of {entry} was applied {times} times")
+        if entry.state is State.ACKNOWLEDGED and not _answered(entry):
+            wrong.append(f"{entry} was closed by an answer to something else")
         if entry.spent > PATIENCE.max_tries:
             wrong.append(f"{entry} has used up {entry.spent} tries")
     wrong += _check_order(world, entries)
     return wrong
+
+
+def _answered(entry: Entry) -> bool:
+    told = msgspec.json.decode(entry.answer or b"{}").get("messageId")
+    return bool(told == str(Correlation(entry.epoch, entry.id, entry.tries)))
 
 
 def _check_order(world: DeviceWorld, entries: dict[int, Entry]) -> list[str]:

@@ -1,0 +1,113 @@
+"""The queue of one device: its table of states, its judgement, its correlations; jobs, and groups' rates."""
+
+from itertools import pairwise
+
+import pytest
+
+from holdfast.core import device_queue as queue
+from holdfast.core.device_queue import (
+    CLOSED,
+    TABLE,
+    Cause,
+    Correlation,
+    Entry,
+    Patience,
+    Phase,
+    State,
+    Verdict,
+)
+from holdfast.core.device_turn import Job
+from holdfast.core.group_rate import GroupRate
+from holdfast.errors import InvalidMessage
+
+PATIENCE = Patience(retry_s=10.0, retry_max_s=60.0, max_tries=3)
+ENTRY = Entry(id=7, device="d1", lane=0, shard=0, state=State.SCHEDULED, body=b"")
+
+
+def test_every_state_is_reached_and_every_open_one_is_left() -> None:
+    assert {State.SCHEDULED, *TABLE.values()} == set(State)
+    assert {state for state, _ in TABLE} >= set(State) - CLOSED
+
+
+def test_a_closed_command_is_opened_again_by_an_operator_only() -> None:
+    assert {cause for (state, cause) in TABLE if state in CLOSED} == {Cause.RETRY}
+
+
+def test_what_is_out_can_t_be_cancelled_or_superseded() -> None:
+    published = queue.publish(ENTRY, 3, 100.0, counts=True)
+    for cause in (Cause.CANCEL, Cause.SUPERSEDE):
+        with pytest.raises(KeyError):
+            queue.close(published, cause, 101.0)
+
+
+def test_only_the_try_that_is_out_fits() -> None:
+    once = queue.publish(ENTRY, 3, 100.0, counts=True)
+    twice = queue.publish(once, 4, 110.0, counts=False)
+    assert (twice.tries, twice.spent, twice.epoch) == (2, 1, 4)
+    assert queue.fits(once, "d1", Correlation(3, 7, 1))
+    assert queue.fits(twice, "d1", Correlation(4, 7, 2))
+    assert not queue.fits(twice, "d1", Correlation(3, 7, 1))
+    assert not queue.fits(twice, "d2", Correlation(4, 7, 2))
+    assert not queue.fits(queue.close(twice, Cause.ANSWER, 111.0), "d1", Correlation(4, 7, 2))
+
+
+@pytest.mark.parametrize(
+    "changes,phase,away,verdict",
+    [
+        ({}, Phase.WAITING, False, Verdict.SEND),
+        ({}, Phase.WAITING, True, Verdict.HOLD),
+        ({}, Phase.HELD, True, Verdict.PROBE),
+        ({}, Phase.HELD, False, Verdict.SEND),
+        ({"spent": 3}, Phase.WAITING, False, Verdict.GIVE_UP),
+        ({"spent": 3}, Phase.WAITING, True, Verdict.HOLD),
+        ({"spent": 3}, Phase.HELD, True, Verdict.PROBE),
+        ({"expires_at": 99.0}, Phase.WAITING, False, Verdict.EXPIRE),
+        ({"expires_at": 99.0}, Phase.HELD, True, Verdict.EXPIRE),
+        ({"expires_at": 101.0}, Phase.WAITING, False, Verdict.SEND),
+    ],
+)
+def test_judgement(changes: dict[str, float], phase: Phase, away: bool, verdict: Verdict) -> None:
+    fields = {name: getattr(ENTRY, name) for name in ENTRY.__struct_fields__} | changes
+    entry = Entry(**fields)
+    assert queue.judge(entry, phase, 100.0, away=away, patience=PATIENCE) is verdict
+
+
+@pytest.mark.parametrize("random", [0.0, 0.5, 0.999])
+def test_intervals_double_and_never_fall_short(random: float) -> None:
+    waits = [PATIENCE.interval_s(spent, random) for spent in range(1, 8)]
+    assert waits[0] >= PATIENCE.retry_s + PATIENCE.late_s
+    assert all(after >= before for before, after in pairwise(waits))
+    assert waits[1] == pytest.approx(2 * waits[0])
+    assert max(waits) <= PATIENCE.longest_s
+
+
+def test_a_correlation_reads_what_it_writes() -> None:
+    correlation = Correlation(1_795_000_000, 2**40, 3)
+    assert Correlation.parse(str(correlation)) == correlation
+    assert len(str(correlation)) <= 128
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1.2", "1.2.3.4", "a.b.c", "1.-2.3", "1.2.\N{SUPERSCRIPT TWO}", "9" * 70]
+)
+def test_what_was_never_sent_is_no_correlation(text: str) -> None:
+    with pytest.raises(InvalidMessage):
+        Correlation.parse(text)
+
+
+def test_a_job_is_aborted_beyond_its_share() -> None:
+    job = Job(1, "firmware", 10, abort_share=0.2)
+    assert not job.after(3, 2).aborted
+    aborted = job.after(3, 2).after(0, 1)
+    assert (aborted.aborted, aborted.over) == (True, False)
+    assert aborted.after(4, 0).aborted
+    assert aborted.after(4, 0).over
+
+
+def test_each_that_waits_for_its_group_gets_its_own_moment() -> None:
+    groups = GroupRate(lambda device: device[0], {"a": 2.0})
+    pairs = [(f"a{n}", 0) for n in range(6)]
+    assert [groups.wait_until(pair, 100.0) for pair in pairs] == [0.0, 0.0, 100.5, 101.0, 101.5, 102.0]
+    assert [groups.wait_until(pair, 100.1) for pair in pairs[2:]] == [100.5, 101.0, 101.5, 102.0]
+    assert [groups.wait_until(pair, 101.0) for pair in pairs[2:]] == [0.0, 0.0, 101.5, 102.0]
+    assert groups.wait_until(("b1", 0), 100.0) == 0.0

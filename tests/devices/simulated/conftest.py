@@ -1,0 +1,86 @@
+"""A dispatcher in virtual time, over a store, a broker and devices in memory."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from random import Random
+from typing import Any
+
+import pytest
+from tests.runtime.fakes import Log
+
+from holdfast.adapters.memory.device import MemoryBroker, MemoryDevices, MemoryFleet
+from holdfast.adapters.memory.outbox import MemoryOutbox
+from holdfast.adapters.memory.terminal import Conduct
+from holdfast.core.device_queue import Entry, State
+from holdfast.devices.dispatcher import Dispatcher
+from holdfast.devices.outbox import Outbox
+from holdfast.runtime.service import Tasks
+from holdfast.testing.simulator.loop import SimClock, VirtualLoop
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return {"virtual": VirtualLoop}
+
+
+class Site:
+    """One dispatcher that owns all shards, and what it stands on."""
+
+    def __init__(self) -> None:
+        self.clock = SimClock(Random(0), "site")
+        self.store = MemoryOutbox(self.clock)
+        self.broker = MemoryBroker(self.clock, delay_s=0.001)
+        self.log = Log()
+        self.crashes: list[BaseException] = []
+        self.tasks = Tasks(self.crashes.append)
+        self.lost: list[int] = []
+        self.alive = True
+        self.outbox: Outbox
+        self.dispatcher: Dispatcher
+
+    async def start(self, devices: int = 0, conduct: Conduct | None = None, **settings: Any) -> None:
+        """Serve an outbox with these settings, and devices ``d0``, ``d1`` and so on."""
+        self.outbox = Outbox("doors", **settings)
+        self.outbox.wall = self.clock.wall
+        await self.store.prepare("doors", self.outbox.spec.shards)
+        self.dispatcher = Dispatcher(
+            self.outbox,
+            self.store,
+            lambda identity, still_ours: MemoryDevices(self.broker, identity, still_ours=still_ours),
+            self.clock,
+            self.tasks,
+            self.log,
+            alive=lambda: self.alive,
+            on_lost=self.lost.append,
+        )
+        fleet = MemoryFleet(self.broker, [f"d{n}" for n in range(devices)], conduct or Conduct(), "seed")
+        fleet.start()
+        for shard in range(self.outbox.spec.shards):
+            await self.dispatcher.own(shard, await self.store.open("doors", shard, 0, "site"))
+        self.tasks.spawn(self.dispatcher.run())
+
+    async def add(self, device: str, command: Any = None, **options: Any) -> int:
+        """Add a command."""
+        new = self.outbox.new([{"device": device, "command": command or {}, **options}])
+        return (await self.store.add(new))[0]
+
+    async def until(self, command: int, state: State, within_s: float = 600.0) -> Entry:
+        """Wait until a command is in this state."""
+        async with asyncio.timeout(within_s):
+            while (entry := await self.store.command(command)) is None or entry.state is not state:
+                await self.clock.sleep(0.01)
+        return entry
+
+    async def stop(self) -> None:
+        """End it all."""
+        await self.tasks.close()
+        await self.store.close()
+        assert self.crashes == []
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    site = Site()
+    yield site
+    await site.stop()

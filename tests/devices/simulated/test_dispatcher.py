@@ -1,0 +1,187 @@
+"""The dispatcher, in virtual time."""
+
+import asyncio
+
+from tests.devices.simulated.conftest import Site
+
+from holdfast.adapters.memory.device import MemoryDevices
+from holdfast.adapters.memory.terminal import Conduct
+from holdfast.core.device_queue import Patience, State
+from holdfast.core.presence import PresenceRules
+from holdfast.errors import OutcomeUnknown
+
+PATIENCE = Patience(retry_s=10.0, retry_max_s=20.0, max_tries=3, probe_s=30.0)
+NO_PRESENCE = PresenceRules(heartbeats=False, silent_tries=0)
+
+
+async def test_commands_go_one_after_the_other(site: Site) -> None:
+    await site.start(2, Conduct(latency_s=0.1))
+    commands = [await site.add(f"d{n % 2}") for n in range(10)]
+    for command in commands:
+        await site.until(command, State.ACKNOWLEDGED)
+    counts = site.dispatcher.counts
+    assert (counts.sent, counts.closed, counts.repeated, counts.strays) == (10, 10, 0, 0)
+    assert site.dispatcher.in_flight == 0
+    assert site.clock.monotonic() < 1.0, "the next follows at once"
+
+
+async def test_an_idle_dispatcher_waits(site: Site) -> None:
+    await site.start(1)
+    await site.until(await site.add("d0"), State.ACKNOWLEDGED)
+    turns = site.dispatcher.counts.turns
+    await site.clock.sleep(600.0)
+    assert site.dispatcher.counts.turns - turns < 700
+
+
+async def test_a_silent_device_costs_its_own_slot_only(site: Site) -> None:
+    await site.start(1, patience=PATIENCE, presence=NO_PRESENCE)
+    for n in range(50):
+        site.broker.listen(f"silent-{n}", lambda id_, payload: None)
+    silent = [await site.add(f"silent-{n}") for n in range(50)]
+    for _ in range(20):
+        await site.until(await site.add("d0"), State.ACKNOWLEDGED, within_s=1.0)
+    for command in silent:
+        entry = await site.until(command, State.FAILED)
+        assert (entry.tries, entry.reason) == (3, "no answer in all tries")
+
+
+async def test_a_device_that_isn_t_there_uses_up_no_tries_and_starts_at_once(site: Site) -> None:
+    await site.start(0, patience=PATIENCE)
+    commands = [await site.add("late") for _ in range(3)]
+    await site.clock.sleep(300.0)
+    entry = await site.store.command(commands[0])
+    assert entry is not None
+    assert (entry.state is State.PUBLISHED, entry.spent) == (True, 0)
+    site.broker.listen("late", lambda id_, payload: site.broker.answer("late", id_, b"{}"))
+    site.broker.heartbeat("late")
+    for command in commands:
+        await site.until(command, State.ACKNOWLEDGED, within_s=1.0)
+
+
+async def test_an_answer_that_is_refused_says_so(site: Site) -> None:
+    site.broker.max_payload = 100
+    await site.start(0)
+    site.broker.listen("d0", lambda id_, payload: site.broker.answer("d0", id_, b"{}"))
+    entry = await site.until(await site.add("d0", {"name": "x" * 200}), State.FAILED)
+    assert "max_payload" in entry.reason
+    await site.until(await site.add("d0"), State.ACKNOWLEDGED)
+
+
+async def test_odd_answers_change_nothing_and_are_logged_once(site: Site) -> None:
+    await site.start(0, patience=PATIENCE)
+    heard: list[str] = []
+    site.broker.listen("d0", lambda id_, payload: heard.append(id_))
+    command = await site.add("d0")
+    await site.until(command, State.PUBLISHED)
+    for _ in range(3):
+        for odd in ("1.1.1", "garbage"):
+            site.broker.answer("d0", odd, b"{}")
+            site.broker.answer("d9", odd, b"{}")
+    await site.clock.sleep(1.0)
+    await site.until(command, State.PUBLISHED)
+    assert site.log.events("warning").count("an odd answer") == 4
+    site.broker.answer("d0", heard[0], b"{}")
+    await site.until(command, State.ACKNOWLEDGED)
+
+
+async def test_nothing_is_sent_while_the_broker_is_away(site: Site) -> None:
+    await site.start(3, patience=PATIENCE)
+    await site.until(await site.add("d0"), State.ACKNOWLEDGED)
+    site.broker.stop()
+    await site.clock.sleep(1.0)
+    commands = [await site.add(f"d{n}") for n in range(3)]
+    await site.clock.sleep(100.0)
+    assert [entry.tries for entry in await site.store.commands("doors", state=State.SCHEDULED)] == [0, 0, 0]
+    site.broker.resume()
+    for command in commands:
+        await site.until(command, State.ACKNOWLEDGED, within_s=5.0)
+
+
+async def test_the_rate_and_what_is_in_flight_are_limited(site: Site) -> None:
+    await site.start(30, Conduct(latency_s=0.5), rate=20.0, in_flight_max=4)
+    commands = [await site.add(f"d{n}") for n in range(30)]
+    most = 0
+    while site.dispatcher.counts.closed < len(commands):
+        most = max(most, site.dispatcher.in_flight)
+        await site.clock.sleep(0.05)
+    assert most == 4
+    assert site.clock.monotonic() >= 30 / 4 * 0.5
+
+
+async def test_a_rate_spreads_what_is_ready(site: Site) -> None:
+    await site.start(100, rate=10.0)
+    for n in range(100):
+        await site.add(f"d{n}")
+    await site.clock.sleep(5.0)
+    assert 45 <= site.dispatcher.counts.sent <= 55
+
+
+async def test_whoever_takes_the_identity_takes_the_shard(site: Site) -> None:
+    await site.start(1)
+    await site.until(await site.add("d0"), State.ACKNOWLEDGED)
+    await MemoryDevices(site.broker, site.outbox.spec.identity(0)).start()
+    await site.clock.sleep(1.0)
+    assert site.lost == [0]
+
+
+async def test_without_a_membership_there_are_no_turns(site: Site) -> None:
+    await site.start(1)
+    site.alive = False
+    await site.add("d0")
+    await site.clock.sleep(10.0)
+    assert site.dispatcher.counts.turns <= 1
+    site.alive = True
+    await site.clock.sleep(5.0)
+    assert site.dispatcher.counts.closed == 1
+
+
+async def test_a_turn_of_unknown_outcome_is_fenced(site: Site) -> None:
+    await site.start(1)
+    before = await site.store.epochs("doors")
+    taken = site.store.turn
+    lost = [True]
+
+    async def unanswered(*args: object) -> object:
+        turned = await taken(*args)  # type: ignore[arg-type]
+        if lost:
+            lost.clear()
+            raise OutcomeUnknown("the answer was lost")
+        return turned
+
+    site.store.turn = unanswered  # type: ignore[method-assign, assignment]
+    await site.until(await site.add("d0"), State.ACKNOWLEDGED)
+    after = await site.store.epochs("doors")
+    assert after[0] > before[0]
+    assert site.lost == []
+
+
+async def test_disowning_ends_all_work_for_a_shard(site: Site) -> None:
+    await site.start(1)
+    await site.until(await site.add("d0"), State.ACKNOWLEDGED)
+    await site.dispatcher.disown(0)
+    await site.dispatcher.disown(0)
+    command = await site.add("d0")
+    await site.clock.sleep(10.0)
+    await site.until(command, State.SCHEDULED)
+    assert site.dispatcher.shards == {}
+    await site.dispatcher.own(
+        0, await site.store.open("doors", 0, (await site.store.epochs("doors"))[0], "me")
+    )
+    await site.until(command, State.ACKNOWLEDGED)
+
+
+async def test_a_clock_that_is_set_shifts_what_is_due(site: Site) -> None:
+    await site.start(0, patience=PATIENCE, presence=NO_PRESENCE)
+    times: list[float] = []
+    site.broker.listen("d0", lambda id_, payload: times.append(site.clock.monotonic()))
+    await site.add("d0", expires_in_s=None)
+    wall, jumps = site.clock.wall, [3600.0, -7200.0]
+    for jump_s in jumps:
+        await site.clock.sleep(6.0)
+        site.clock.wall = lambda by=jump_s: wall() + by  # type: ignore[misc, method-assign]
+    async with asyncio.timeout(60.0):
+        while len(times) < 3:
+            await site.clock.sleep(0.1)
+    first, second, third = times
+    assert second - first >= PATIENCE.retry_s
+    assert third - second >= 2 * PATIENCE.retry_s * 0.9
