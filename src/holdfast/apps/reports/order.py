@@ -205,21 +205,26 @@ class ReportOrder(_Part, frozen=True):
     delivery: Delivery | None = None
 
 
-_ORDERS = msgspec.json.Decoder(ReportOrder)
 _AT_PATH = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
 
 
 def decode(body: bytes) -> ReportOrder:
-    """The order in ``body``, checked. Raises InvalidMessage that names the field."""
+    """The order in ``body``, which is JSON, checked. Raises InvalidMessage that names the field."""
     try:
-        order = _ORDERS.decode(body)
+        return from_plain(msgspec.json.decode(body))
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidMessage(f"the order is no JSON: {error}", "order") from error
+
+
+def from_plain(plain: object) -> ReportOrder:
+    """The order of what JSON can hold, checked. Raises InvalidMessage that names the field."""
+    try:
+        order = msgspec.convert(plain, ReportOrder)
     except msgspec.ValidationError as error:
         found = _AT_PATH.match(str(error))
         assert found is not None
         field = found["path"] or "order"
         raise InvalidMessage(f"{field}: {found['what']}", field) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidMessage(f"the order is no JSON: {error}", "order") from error
     check(order)
     return order
 
