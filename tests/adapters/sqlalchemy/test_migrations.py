@@ -18,7 +18,7 @@ from holdfast.adapters.system.clock import SystemClock
 from holdfast.errors import ConfigError
 from holdfast.testing.servers import PostgresqlServer
 
-DIALECTS = {"sqlite": sqlite.dialect(), "postgresql": postgresql.dialect()}
+DIALECTS = {"sqlite": sqlite.dialect(), "postgresql": postgresql.dialect()}  # type: ignore[no-untyped-call]
 
 
 def words(sql: str) -> list[str]:

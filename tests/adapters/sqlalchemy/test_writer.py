@@ -1,0 +1,129 @@
+"""Adding with every kind of session and connection that SQLAlchemy has, in the business's transaction."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
+from holdfast.adapters.system.clock import SystemClock
+from holdfast.devices.outbox import Outbox
+from holdfast.testing.servers import PostgresqlServer
+
+PATIENCE_S = 30.0
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/app.db"
+    server: PostgresqlServer = request.getfixturevalue("postgresql_server")
+    return server.url
+
+
+@pytest.fixture
+async def store(url: str) -> AsyncIterator[SqlOutbox]:
+    store = SqlOutbox(url, SystemClock())
+    await store.prepare("doors", 1)
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def engine(url: str, store: SqlOutbox) -> Iterator[Engine]:
+    engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE person (id INTEGER PRIMARY KEY, name TEXT)"))
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+async def async_engine(url: str, engine: Engine) -> AsyncIterator[AsyncEngine]:
+    driver = url.replace("postgresql:", "postgresql+psycopg:").replace("sqlite:", "sqlite+aiosqlite:")
+    async_engine = create_async_engine(driver)
+    yield async_engine
+    await async_engine.dispose()
+
+
+@pytest.fixture
+def outbox() -> Outbox:
+    return Outbox("doors")
+
+
+async def bodies(store: SqlOutbox) -> list[bytes]:
+    return [entry.body for entry in await store.commands("doors")]
+
+
+INSERT = text("INSERT INTO person (id, name) VALUES (:id, 'A. Person')")
+
+
+async def test_connections_and_sessions(store: SqlOutbox, engine: Engine, outbox: Outbox) -> None:
+    with engine.begin() as connection:
+        connection.execute(INSERT, {"id": 1})
+        first = outbox.add(connection, device="d1", command=b"1")
+    with Session(engine) as session:
+        session.execute(INSERT, {"id": 2})
+        second = outbox.add(session, device="d1", command=b"2")
+        session.commit()
+        third = outbox.add(session, device="d1", command=b"3")
+        session.rollback()
+        fourth = outbox.add(session, device="d1", command=b"4")
+        session.commit()
+    assert isinstance(third, int)
+    assert await bodies(store) == [b"1", b"2", b"4"]
+    assert [e.id for e in await store.commands("doors")] == [first, second, fourth]
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT count(*) FROM person")).scalar() == 2
+
+
+async def test_asynchronous_ones(store: SqlOutbox, async_engine: AsyncEngine, outbox: Outbox) -> None:
+    async with async_engine.begin() as connection:
+        await connection.execute(INSERT, {"id": 1})
+        await outbox.add(connection, device="d1", command=b"1")
+    async with AsyncSession(async_engine) as session:
+        await outbox.add(session, device="d1", command=b"lost")
+        await session.rollback()
+        await outbox.add_many(session, [{"device": f"d{n}", "command": b"%d" % n} for n in (2, 3)])
+        await session.commit()
+    assert await bodies(store) == [b"1", b"2", b"3"]
+
+
+async def test_a_savepoint_that_fails_takes_its_commands_along(
+    store: SqlOutbox, engine: Engine, outbox: Outbox
+) -> None:
+    with Session(engine) as session, session.begin():
+        outbox.add(session, device="d1", command=b"kept")
+        inner = session.begin_nested()
+        outbox.add(session, device="d1", command=b"lost")
+        inner.rollback()
+    # pysqlite as it comes begins no transaction before a savepoint: what is in it is then its own.
+    assert (await bodies(store))[0] == b"kept"
+
+
+async def test_many_at_once_are_told_of_once_a_device(
+    store: SqlOutbox, engine: Engine, outbox: Outbox
+) -> None:
+    with engine.begin() as connection:
+        ids = outbox.add_many(
+            connection, ({"device": f"d{n % 50}", "command": b"%d" % n} for n in range(5_000))
+        )
+        marks = connection.execute(text("SELECT count(*) FROM holdfast_outbox_arrival")).scalar_one()
+    assert marks <= 50
+    assert ids == sorted(ids)
+    assert await bodies(store) == [b"%d" % n for n in range(100)]
+
+
+async def test_a_commit_wakes_and_a_rollback_may(store: SqlOutbox, engine: Engine, outbox: Outbox) -> None:
+    await store.arrived("doors", 0.01)
+    with Session(engine) as session:
+        for n in range(3):
+            outbox.add(session, device="d1", command=b"%d" % n)
+        session.commit()
+    clock = SystemClock()
+    begun_at = clock.monotonic()
+    await store.arrived("doors", PATIENCE_S)
+    assert clock.monotonic() - begun_at < PATIENCE_S
