@@ -102,15 +102,26 @@ def test_with_too_few_for_all_they_take_turns() -> None:
 def test_a_witness_counts_from_when_it_saw_a_change() -> None:
     witness = Witness()
     permits = give(Permits(10), "a", 4).permits
-    witness.see(permits, 100.0)
-    witness.see(permits, 120.0)
-    assert witness.lapsed(130.0) == set()
-    assert witness.lapsed(130.5) == {"a"}
+    for at in (100.0, 110.0, 120.0, 130.0):
+        witness.see(permits, at)
+        assert witness.lapsed() == set()
+    witness.see(permits, 130.5)
+    assert witness.lapsed() == {"a"}
     renewed = share(permits, "a", 4, 0, lapsed=(), beat=2, lease_s=LEASE_S).permits
-    witness.see(renewed, 130.5)
-    assert witness.lapsed(131.0) == set()
+    witness.see(renewed, 131.0)
+    assert witness.lapsed() == set()
     witness.see(leave(renewed, "a"), 132.0)
-    assert witness.lapsed(1000.0) == set()
+    assert witness.lapsed() == set()
+
+
+def test_time_without_a_look_doesn_t_count() -> None:
+    witness = Witness()
+    permits = give(Permits(10), "a", 4).permits
+    for at in (0.0, 1000.0, 2000.0, 3000.0):
+        witness.see(permits, at)
+    assert witness.lapsed() == set()
+    witness.see(permits, 3001.0)
+    assert witness.lapsed() == {"a"}
 
 
 # --- any interleaving
@@ -159,7 +170,7 @@ class World:
         """Write upon what was read, if that still stands."""
         assert node.read is not None
         node.beats += 1
-        lapsed = node.witness.lapsed(node.time(self.now))
+        lapsed = node.witness.lapsed()
         shared = share(
             node.read, node.name, node.wants, node.running, lapsed=lapsed, beat=node.beats, lease_s=LEASE_S
         )
@@ -217,8 +228,10 @@ def test_never_above_the_maximum(maximum: int, nodes: int, steps: list[tuple[str
                 world.now += number
                 world.lapse()
             case "lapse":
-                world.now += LEASE_S * 1.1
-                world.lapse()
+                for _ in range(number):
+                    world.now += LEASE_S / 5
+                    world.lapse()
+                    world.read(node)
             case "leave":
                 if not node.running:
                     node.granted = 0

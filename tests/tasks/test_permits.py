@@ -220,6 +220,28 @@ def test_cut_off_a_node_keeps_its_grant_until_the_lease_is_over() -> None:
     in_town(story, maximum=10)
 
 
+def test_tasks_that_run_on_while_the_registry_is_away_keep_their_permits() -> None:
+    async def story(town: Town) -> None:
+        first, second = await town.node(), await town.node()
+        for node in (first, second):
+            node.keeper.want(50)
+        await town.until(lambda: first.granted == second.granted == 5)
+        first.running = second.running = 5
+        for node in (first, second):
+            node.line.cut["registry"] = None
+        await town.until(lambda: first.granted == second.granted == 0)
+        await town.clock.sleep(5 * LEASE_S)
+        second.line.cut.clear()
+        await town.until(lambda: second.granted > 0)
+        assert second.granted == 5
+        first.line.cut.clear()
+        await town.until(lambda: first.granted > 0)
+        assert (first.granted, second.granted) == (5, 5)
+        assert second.told[-3:] == [5, 0, 5]
+
+    in_town(story, maximum=10)
+
+
 def test_limits_may_change_while_tasks_run() -> None:
     async def story(town: Town) -> None:
         nodes = [await town.node() for _ in range(3)]

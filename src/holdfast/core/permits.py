@@ -6,7 +6,8 @@ it replaces. The rules:
 - A grant counts until its member gives it up, or until whoever wants it has seen it unchanged for its lease.
   No two clocks are compared: the member counts its lease from before its write was sent, less ``DRIFT``, a
   witness from after it read, plus ``DRIFT``. So clocks may be wrong by any amount, and must only run at the
-  same rate, give or take ``DRIFT`` (1 %).
+  same rate, give or take ``DRIFT`` (1 %). Time in which the witness could read nothing doesn't count: tasks
+  that run on while the registry is away keep their permits.
 - Members share by max-min fairness: who wants less than an equal share gets what it wants, the rest is shared
   equally by the others. Who has more than that while others want starts nothing new, and gives up what no
   task of its runs on any more. What nobody else wants may be had by one.
@@ -18,11 +19,15 @@ A lower maximum takes from everybody in the same way: nothing new begins until f
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
 import msgspec
 
 DRIFT = 0.01
 """How much faster than another a clock may run."""
+
+LOOKS = 3
+"""In a lease: who looks less often counts less time."""
 
 
 class Grant(msgspec.Struct, frozen=True):
@@ -57,25 +62,39 @@ class Share(msgspec.Struct, frozen=True):
     granted: int
 
 
+class _Seen(NamedTuple):
+    """A grant, for how long it has been seen unchanged, and when last."""
+
+    grant: Grant
+    unchanged_s: float
+    at: float
+
+
 class Witness:
-    """Sees which grants are renewed, by the clock of one process."""
+    """Sees which grants are renewed, by the clock of one process.
+
+    Only time in which it looked counts: while nobody can reach the document, nobody can renew either."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, tuple[Grant, float]] = {}
+        self._seen: dict[str, _Seen] = {}
 
     def see(self, permits: Permits, now: float) -> None:
-        """The document as it was read before ``now`` (monotonic seconds)."""
+        """The document as it was read before ``now`` (monotonic seconds). To be told of every reading."""
         before, self._seen = self._seen, {}
         for member, grant in permits.grants.items():
             seen = before.get(member)
-            self._seen[member] = seen if seen and seen[0].beat == grant.beat else (grant, now)
+            if seen is None or seen.grant.beat != grant.beat:
+                self._seen[member] = _Seen(grant, 0.0, now)
+            else:
+                unseen_s = min(now - seen.at, grant.lease_s / LOOKS)
+                self._seen[member] = _Seen(grant, seen.unchanged_s + unseen_s, now)
 
-    def lapsed(self, now: float) -> set[str]:
+    def lapsed(self) -> set[str]:
         """Whose grants in the document seen last count no more."""
         return {
             member
-            for member, (grant, since) in self._seen.items()
-            if now - since > grant.lease_s * (1.0 + DRIFT)
+            for member, seen in self._seen.items()
+            if seen.unchanged_s > seen.grant.lease_s * (1.0 + DRIFT)
         }
 
 

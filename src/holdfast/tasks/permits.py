@@ -28,14 +28,11 @@ UNLIMITED = 2**31
 LEASE_S = 30.0
 """How long a grant counts after its last renewal: what a node had that died is free so much later."""
 
-RENEWALS = 3
+RENEWALS = rules.LOOKS
 """In a lease."""
 
 LOOK_S = 0.25
 """How often, at most, a node looks at the limits, and at what the others want."""
-
-WATCH_S = 20.0
-"""How long one call waits for a change of the limits."""
 
 
 class _Sent(NamedTuple):
@@ -168,7 +165,8 @@ class PermitKeeper:
         while not self._left:
             try:
                 version = self._version
-                self._see(await self._registry.changed(self._name, version, WATCH_S if self._known else 0.0))
+                wait_s = self._lease_s / rules.LOOKS - 2 * self._look_s if self._known else 0.0
+                self._see(await self._registry.changed(self._name, version, wait_s))
                 failures = 0
                 pause_s = self._pause_s()
                 if self._version != version:
@@ -208,7 +206,7 @@ class PermitKeeper:
                 self._member,
                 self._asked(),
                 self._holds(),
-                lapsed=self._witness.lapsed(self._clock.monotonic()),
+                lapsed=self._witness.lapsed(),
                 beat=self._beat + 1,
                 lease_s=self._lease_s,
             )
@@ -263,7 +261,10 @@ class PermitKeeper:
     def _see(self, document: Document | None) -> None:
         """Take a document for the one that stands, unless a newer one is known."""
         version = document.version if document else 0
-        if self._known and (version == self._version or 0 < version < self._version):
+        if self._known and version == self._version:
+            self._witness.see(self._permits, self._clock.monotonic())
+            return
+        if self._known and 0 < version < self._version:
             return
         permits = record_in(document, Permits)
         self._known, self._version, self._permits = True, version, permits
