@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from holdfast.apps.reports.order import Csv, ReportOrder, Xlsx, decode, encode
+from holdfast.apps.reports.order import Column, Csv, Delivery, ReportOrder, Table, Xlsx, decode, encode
 from holdfast.errors import InvalidMessage
 
 MINIMAL: dict[str, Any] = {
@@ -109,3 +112,17 @@ def test_what_is_wrong_is_named_by_its_field(changes: dict[str, Any], field: str
 def test_what_is_no_order_is_refused(body: bytes) -> None:
     with pytest.raises(InvalidMessage):
         decode(body)
+
+
+@pytest.mark.parametrize("struct", [ReportOrder, Table, Column, Csv, Xlsx, Delivery])
+def test_the_docs_name_every_field(struct: type[msgspec.Struct]) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "reports.md").read_text()
+    for field in msgspec.structs.fields(struct):
+        assert f"`{field.name}`" in page, field.name
+
+
+def test_the_order_in_the_docs_is_one() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "reports.md").read_text()
+    shown = re.search(r"```json\n(.*?)```", page, re.DOTALL)
+    assert shown
+    assert decode(shown[1].encode()).tables[0].columns[2].decimals == 2
