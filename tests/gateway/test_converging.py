@@ -1,0 +1,152 @@
+"""Whatever happens to claims and members, and whatever a gateway misses of it: its routes come to be the
+claims that stand, and every stream is found with its owner."""
+
+import asyncio
+import contextlib
+from random import Random
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.runtime.fakes import Log
+
+from holdfast.adapters.memory.coordinator import MemoryCoordinator
+from holdfast.adapters.memory.peer import MemoryNetwork, MemoryPeer
+from holdfast.errors import HoldfastError, Unavailable
+from holdfast.gateway.assigner import Assigner
+from holdfast.gateway.routes import Routes
+from holdfast.ports.coordinator import Load, Member
+from holdfast.runtime.limits import Limits
+from holdfast.runtime.service import Tasks
+from holdfast.runtime.stats import Stats
+from holdfast.runtime.view import View
+from holdfast.testing.simulator.loop import SimClock, VirtualLoop
+
+KEYS = [f"s/{n}" for n in range(4)]
+MEMBERS = ["a", "b", "c"]
+TTL_S = 1e6
+QUIET_S = 30.0
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("join"), st.sampled_from(MEMBERS), st.none()),
+        st.tuples(st.just("leave"), st.sampled_from(MEMBERS), st.none()),
+        st.tuples(st.just("claim"), st.sampled_from(MEMBERS), st.sampled_from(KEYS)),
+        st.tuples(st.just("transfer"), st.sampled_from(MEMBERS), st.sampled_from(KEYS)),
+        st.tuples(st.just("release"), st.none(), st.sampled_from(KEYS)),
+        st.tuples(st.just("resolve"), st.none(), st.sampled_from(KEYS)),
+        st.tuples(st.just("cut off"), st.none(), st.none()),
+        st.tuples(st.just("reach"), st.none(), st.none()),
+        st.tuples(st.just("wait"), st.none(), st.none()),
+    ),
+    max_size=40,
+)
+
+
+class Wire:
+    """The coordinator as the gateway reaches it, or doesn't."""
+
+    def __init__(self, coordinator: MemoryCoordinator) -> None:
+        self._coordinator = coordinator
+        self.cut = False
+
+    def __getattr__(self, name: str) -> Any:
+        async def call(*args: Any) -> Any:
+            if self.cut:
+                raise Unavailable("cut off")
+            return await getattr(self._coordinator, name)(*args)
+
+        return call
+
+
+class Rig:
+    """One gateway's view, routes and assigner, and a coordinator that things happen to."""
+
+    def __init__(self) -> None:
+        self.clock = SimClock(Random(0), "rig")
+        self.coordinator = MemoryCoordinator(self.clock)
+        self.wire: Any = Wire(self.coordinator)
+        self.routes = Routes()
+        self.routes.news = lambda: None
+        self.copy: dict[str, str] = {}
+        self.tasks = Tasks(lambda error: None)
+        peer = MemoryPeer(MemoryNetwork(self.clock), "sim://gateway")
+        self.view = View(
+            self.wire,
+            peer,
+            self.clock,
+            Limits(),
+            self.tasks,
+            Stats(),
+            Log(),
+            on_left=self.routes.left,
+            on_claim=lambda claim: self.assigner.claimed(claim),  # noqa: PLW0108 - made below
+            on_missed=self.routes.clear,
+        )
+        self.assigner = Assigner(self.wire, self.view, self.routes)
+        self.view.start()
+
+    def follow(self) -> None:
+        """What HAProxy is told."""
+        for key, route in self.routes.changed().items():
+            self.copy.pop(key, None)
+            if route is not None:
+                self.copy[key] = route.member
+
+    async def do(self, deed: str, member: str, key: str) -> None:
+        """Let something happen."""
+        claims = {claim.key: claim for claim in await self.coordinator.claims()}
+        match deed:
+            case "join":
+                load = Load(slots=1, serves=("s",))
+                await self.coordinator.join(Member(member, member, f"sim://{member}", load), TTL_S)
+            case "leave":
+                await self.coordinator.leave(member)
+            case "claim":
+                await self.coordinator.claim(key, member)
+            case "transfer" if key in claims:
+                await self.coordinator.transfer(claims[key], member)
+            case "release" if key in claims:
+                await self.coordinator.release(claims[key])
+            case "resolve":
+                await self.assigner.resolve(key)
+            case "cut off" | "reach":
+                self.wire.cut = deed == "cut off"
+            case "wait":
+                await self.clock.sleep(1.0)
+
+
+async def play(steps: list[tuple[str, str, str]]) -> None:
+    rig = Rig()
+    for step in steps:
+        with contextlib.suppress(HoldfastError):  # a member that is none, or nobody to ask
+            await rig.do(*step)
+        rig.follow()
+    rig.wire.cut = False
+    await rig.clock.sleep(QUIET_S)
+    await rig.view.refresh()
+    standing = {claim.key: claim.member for claim in await rig.coordinator.claims()}
+    known = {key: route.member for key, route in rig.routes}
+    assert known.items() <= standing.items()
+    rig.follow()
+    assert rig.copy == known
+    for key, member in standing.items():
+        assert (await rig.assigner.resolve(key)).id == member
+    await rig.tasks.close()
+
+
+@given(STEPS)
+@settings(max_examples=150)
+def test_routes_converge_to_claims(steps: list[tuple[str, str, str]]) -> None:
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(play(steps))
+
+
+def test_a_claim_that_went_by_unseen_is_found() -> None:
+    """The route is to the first owner, and nobody told of the second."""
+    steps: list[Any] = [
+        ("join", "a", None), ("join", "b", None), ("claim", "a", KEYS[0]), ("wait", None, None),
+        ("resolve", None, KEYS[0]), ("cut off", None, None), ("transfer", "b", KEYS[0]), ("wait", None, None),
+    ]  # fmt: skip
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(play(steps))
