@@ -54,7 +54,7 @@ class Yard:
         self.crashes: list[BaseException] = []
         self.clock = SystemClock()
         self.tasks = Tasks(self.crashes.append)
-        self.maker = ForkserverTaskSlots("deeds_app:app", self.clock, check_s=0.05)
+        self.maker = ForkserverTaskSlots("deeds_app:app", self.clock, check_s=0.05, close_timeout_s=0.1)
         self.pool = TaskSlots(
             self.maker, self.clock, self.tasks, self.stats, self.log, **{"limit": 2} | settings
         )

@@ -145,8 +145,8 @@ class TaskSlot(Protocol):
     name: str
 
     def offer(self, number: int, attempt: Attempt) -> bool:
-        """Put an attempt in the tray, under a number of the caller's; False if there is no room for it, or the
-        slot is dead."""
+        """Put an attempt in the tray, under a number of the caller's; False if there is no room for it, or
+        the slot is dead."""
 
     def withdraw(self) -> list[int]:
         """Take back all that lies in the tray, in order."""

@@ -578,6 +578,8 @@ class TaskSlots:
 
     async def _bring_to_an_end(self, seat: Seat, run: Running, grace_s: float) -> None:
         """Tell it; then tell what it started; then kill all of it."""
+        if self._running.get(run.attempt.trace) is not run:
+            return None  # it has ended by itself
         slot = seat.slot
         timed_out = run.fate is How.TIMED_OUT
         run.over = over = asyncio.Event()

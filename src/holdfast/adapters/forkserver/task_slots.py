@@ -45,6 +45,7 @@ class Tray:
         # One message an attempt. Where the kernel has no such stream, datagrams between the two do the same.
         kind = socket.SOCK_SEQPACKET if lifeline.LINUX else socket.SOCK_DGRAM
         self._near, self._far = socket.socketpair(socket.AF_UNIX, kind)
+        self._near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, TRAY_BYTES)
         self._near.setblocking(False)
 
     def fileno(self) -> int:
