@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import psutil
 import pytest
+import pytest_asyncio
 
 from holdfast import App
 from holdfast.adapters.forkserver import ForkserverTaskSlots
@@ -71,6 +72,12 @@ class Yard:
     async def run(self, kind: str, body: Any = None, **changed: Any) -> Ended:
         return await asyncio.wait_for(self.begin(kind, body, **changed), PATIENCE_S)
 
+    async def close(self) -> None:
+        await self.pool.close()
+        await self.tasks.close()
+        for crash in self.crashes:
+            raise crash
+
     @property
     def only(self) -> Running:
         (running,) = self.pool.running.values()
@@ -80,9 +87,18 @@ class Yard:
 Make = Callable[..., Awaitable[Yard]]
 
 
-@pytest.fixture
-async def make(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Make]:
-    monkeypatch.syspath_prepend(HERE)
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def path() -> AsyncIterator[None]:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.syspath_prepend(HERE)
+        yield
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def make(path: None) -> AsyncIterator[Make]:
     made: list[Yard] = []
 
     async def make(**settings: Any) -> Yard:
@@ -92,15 +108,25 @@ async def make(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Make]:
 
     yield make
     for yard in made:
-        await yard.pool.close()
-        await yard.tasks.close()
-        for crash in yard.crashes:
-            raise crash
+        await yard.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def shared(path: None) -> AsyncIterator[Yard]:
+    yard = Yard()
+    await yard.pool.start()
+    yield yard
+    await yard.close()
 
 
 @pytest.fixture
-async def yard(make: Make) -> Yard:
-    return await make()
+def yard(shared: Yard) -> Yard:
+    """One for all tests that don't mind: to start a fork server takes longer than most of them."""
+    assert not shared.pool.running
+    shared.count = 0
+    shared.stats = shared.pool._stats = Stats()
+    shared.log.lines.clear()
+    return shared
 
 
 @pytest.fixture
@@ -265,7 +291,8 @@ async def test_a_fork_that_returns_is_no_second_slot(yard: Yard) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="allocation is limited on Linux only")
-async def test_memory_is_limited_by_task(yard: Yard) -> None:
+async def test_memory_is_limited_by_task(make: Make) -> None:
+    yard = await make(limit=1)
     ended = await yard.run("hoard")
     assert (ended.how, ended.error) == (How.RAISED, "MemoryError")
     await until(lambda: yard.pool.slots == 0)
@@ -315,8 +342,8 @@ async def test_the_deaf_are_killed(yard: Yard, fifo: Path) -> None:
     assert not lives(pid)
 
 
-async def test_what_has_not_begun_is_cancelled_without_a_trace(yard: Yard, fifo: Path) -> None:
-    yard.pool.limit = 1
+async def test_what_has_not_begun_is_cancelled_without_a_trace(make: Make, fifo: Path) -> None:
+    yard = await make(limit=1)
     busy = asyncio.ensure_future(yard.run("sleep", {"fifo": str(fifo)}))
     await told(fifo)
     waiting = asyncio.ensure_future(yard.run("noop"))
@@ -383,8 +410,7 @@ async def test_a_renewed_lease_lasts(yard: Yard, fifo: Path) -> None:
 
 async def test_an_idle_slot_has_no_lease(yard: Yard) -> None:
     await yard.run("noop", lease_s=0.5)
-    (seat,) = yard.pool._seats.values()
-    await until(lambda: seat.leased_until == float("inf"))
+    await until(lambda: {seat.leased_until for seat in yard.pool._seats.values()} == {float("inf")})
 
 
 NODE = """
