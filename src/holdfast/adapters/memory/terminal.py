@@ -84,6 +84,7 @@ class Terminal:
             same again. Without one every command is a success.
 
     Attributes:
+        silent: it never answers.
         heard, crowded: commands that came, and how many of them while it was still busy, which it drops.
         at_once: the most that it had to do at any time.
     """
@@ -96,7 +97,7 @@ class Terminal:
         self._conduct = conduct
         self._random = Random(f"{seed}/{device}")  # noqa: S311 (to play, not to hide)
         self._work = work or _success
-        self._silent = self._random.random() < conduct.silent
+        self.silent = self._random.random() < conduct.silent
         self._busy = False
         self._away_until = -math.inf
         self._old: list[str] = []
@@ -120,7 +121,7 @@ class Terminal:
             return []
         answer = self._work(self.device, command, payload)
         self._remember(command)
-        if self._silent or chance() < conduct.answer_loss:
+        if self.silent or chance() < conduct.answer_loss:
             return []
         after_s = self._latency_s()
         if chance() < conduct.late:
