@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.errors import ConfigError
 from holdfast.testing.servers import certificate, programs
-from holdfast.testing.servers.loopback import HOST, free_port
+from holdfast.testing.servers.loopback import HOST
 from holdfast.testing.servers.server import ASK_TIMEOUT_S, Server
 
 Tls = Literal["", "explicit", "implicit"]
@@ -94,7 +94,7 @@ class FtpServer(_FtpServer):
     ) -> None:
         super().__init__()
         self._host = host
-        self._passive_port = passive_port
+        self.passive_port = passive_port
         self._tls = tls
         self._checksums = checksums
         self._faults = faults or FtpFaults()
@@ -112,7 +112,7 @@ class FtpServer(_FtpServer):
         settings = FtpSettings(
             host=self._host,
             port=self.port,
-            passive_port=self._passive_port,
+            passive_port=self.passive_port,
             data=str(self.data),
             user=self.user,
             password=self.password,
@@ -141,7 +141,6 @@ class VsftpdServer(_FtpServer):
     def __init__(self, *, tls: bool = False) -> None:
         super().__init__()
         self._tls = tls
-        self._passive_port = free_port()
 
     @property
     def url(self) -> str:

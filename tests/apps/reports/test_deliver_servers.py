@@ -1,0 +1,249 @@
+"""Files delivered to real servers, whose connections are cut, by workers that are killed or are two."""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import boto3
+import msgspec
+import pytest
+from tests.apps.reports.delivering import BODY, CHUNK, PARCEL, chunks
+
+from holdfast.adapters.system.clock import SystemClock
+from holdfast.apps.reports import deliver as delivering
+from holdfast.apps.reports import deliver_pipe, deliver_plan
+from holdfast.apps.reports.deliver import Delivered, deliver
+from holdfast.apps.reports.deliver_credentials import Credential
+from holdfast.apps.reports.deliver_plan import Record, Stage
+from holdfast.core.retry import Backoff
+from holdfast.errors import HoldfastError
+from holdfast.ports.sink import Sink
+from holdfast.testing.conformance.sink import held
+from holdfast.testing.faults import TcpFaults
+from holdfast.testing.servers import FtpServer, MotoServer, SftpServer
+from holdfast.testing.servers.loopback import free_port
+from holdfast.wiring import open_sink
+
+LINUX = sys.platform == "linux"
+QUICK = Backoff(first_s=0.0, max_s=0.0)
+OTHER_HOST = "127.0.0.2"
+"""Where an FTP server is, so that proxies in front of both its ports may have their numbers."""
+
+
+class Place:
+    """A destination: straight, and through proxies whose connections are cut."""
+
+    def __init__(self, url: str, credential: Credential, through: str, proxies: list[TcpFaults]) -> None:
+        self.url = url
+        self.credential = credential
+        self.through = through
+        self.proxies = proxies
+
+    def sink(self, url: str = "") -> Sink:
+        return open_sink(url or self.url, self.credential, SystemClock())
+
+    def cut_after(self, size: int) -> None:
+        """Cut what carries data, once so much went over it."""
+        for proxy in self.proxies[-1:]:
+            proxy.cut_after(size)
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[Sink]:
+        sink = self.sink(self.through)
+        try:
+            yield sink
+        finally:
+            await sink.close()
+
+
+@pytest.fixture(scope="module")
+def ftp_server() -> Iterator[FtpServer]:
+    server = FtpServer(host=OTHER_HOST, passive_port=free_port())
+    asyncio.run(server.start())
+    yield server
+    asyncio.run(server.stop())
+
+
+@pytest.fixture(scope="module")
+def sftp_server() -> Iterator[SftpServer]:
+    server = SftpServer()
+    asyncio.run(server.start())
+    yield server
+    asyncio.run(server.stop())
+
+
+@asynccontextmanager
+async def ftp(server: FtpServer) -> AsyncIterator[Place]:
+    server.clear()
+    passive = server.passive_port
+    async with (
+        TcpFaults(server.port, OTHER_HOST) as control,
+        TcpFaults(passive, OTHER_HOST, listen=passive) as data,
+    ):
+        credential = Credential(user=server.user, password=server.password)
+        yield Place(server.url, credential, f"ftp://127.0.0.1:{control.port}", [control, data])
+
+
+@asynccontextmanager
+async def sftp(server: SftpServer) -> AsyncIterator[Place]:
+    server.clear()
+    async with TcpFaults(server.port) as proxy:
+        known = server.known_hosts + server.known_hosts.replace(str(server.port), str(proxy.port))
+        credential = Credential(user=server.user, password=server.password, known_hosts=known)
+        yield Place(server.url, credential, f"sftp://127.0.0.1:{proxy.port}", [proxy])
+
+
+@pytest.fixture(params=["ftp", "sftp"])
+def server(request: pytest.FixtureRequest) -> FtpServer | SftpServer:
+    if request.param == "ftp" and not LINUX:
+        pytest.skip("needs a second address on loopback")
+    found: FtpServer | SftpServer = request.getfixturevalue(f"{request.param}_server")
+    return found
+
+
+@pytest.fixture
+async def place(server: FtpServer | SftpServer) -> AsyncIterator[Place]:
+    async with ftp(server) if isinstance(server, FtpServer) else sftp(server) as place:
+        yield place
+
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deliver_plan, "MARK_BYTES", 4 * CHUNK)
+    monkeypatch.setattr(deliver_pipe, "PIECE_BYTES", CHUNK)
+    monkeypatch.setattr(delivering, "NOTE_S", 0.0)
+
+
+def stands(server: FtpServer | SftpServer) -> None:
+    """The file and its companion are there, whole, and nothing else."""
+    there = {path.name: path.read_bytes() for path in server.files.rglob("*.*")}
+    assert there == {"daily.csv": BODY, "daily.csv.ok": b""}
+
+
+@pytest.mark.usefixtures("small_steps")
+async def test_a_connection_cut_at_every_tenth_is_made_up_for(
+    place: Place, server: FtpServer | SftpServer
+) -> None:
+    gone_on = 0
+    for tenth in range(10):
+        place.cut_after(max(1, len(BODY) * tenth // 10))
+        done = await deliver(PARCEL, chunks, place.connect, SystemClock(), backoff=QUICK)
+        assert done.tries > 1
+        gone_on += done.gone_on
+        stands(server)
+        server.clear()
+    assert gone_on > 0
+
+
+@pytest.mark.usefixtures("small_steps")
+async def test_two_workers_at_once_leave_one_whole_file(place: Place, server: FtpServer | SftpServer) -> None:
+    record: Record | None = None
+    began = asyncio.Event()
+
+    async def note(kept: Record) -> None:
+        nonlocal record
+        record = kept
+        if len(kept.marks) > 1:
+            began.set()
+
+    def work() -> Any:
+        return deliver(PARCEL, chunks, place.connect, SystemClock(), record=record, note=note, backoff=QUICK)
+
+    first = asyncio.create_task(work())
+    await began.wait()
+    outcomes = await asyncio.gather(first, work(), return_exceptions=True)
+    assert any(isinstance(outcome, Delivered) for outcome in outcomes), outcomes
+    assert all(isinstance(outcome, Delivered | HoldfastError) for outcome in outcomes), outcomes
+    assert (server.files / PARCEL.name).read_bytes() == BODY
+
+
+async def worker(order: dict[str, object], folder: Path) -> tuple[int, dict[str, Any]]:
+    """Exit code and words of a worker in a process of its own."""
+    file = folder / "order.json"
+    file.write_text(json.dumps(order))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.apps.reports.delivering", file, stdout=asyncio.subprocess.PIPE
+    )
+    said, _ = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, json.loads(said or "{}")
+
+
+@pytest.mark.parametrize(
+    "server, kill_at", [*(("ftp", at) for at in (1, 4, 14, 31, 34)), ("sftp", 14)], indirect=["server"]
+)
+async def test_a_worker_killed_at_any_step_is_made_up_for(
+    place: Place, tmp_path: Path, kill_at: int, server: FtpServer | SftpServer
+) -> None:
+    """Steps are notes, begun and done, and pieces that are sent; 34 of them make a delivery."""
+    order = {
+        "url": place.url,
+        "credential": place.credential.fields(),
+        "record": str(tmp_path / "record.json"),
+        "kill_at": kill_at,
+    }
+    code, _ = await worker(order, tmp_path)
+    assert code == -9
+    file = server.files / PARCEL.name
+    placed = file.exists()
+    assert not placed or file.read_bytes() == BODY
+    code, said = await worker(order | {"kill_at": 0}, tmp_path)
+    assert code == 0
+    assert said["duplicated"] == placed
+    stands(server)
+    record = msgspec.json.decode((tmp_path / "record.json").read_bytes(), type=Record)
+    assert record.stage is Stage.DONE
+
+
+async def test_parts_of_an_upload_to_s3_are_gone_on_with(
+    moto_server: MotoServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = 8 << 20
+    body = b"".join(bytes([n]) * part for n in range(4)) + b"end"
+    bucket = f"b-{uuid4().hex}"
+    s3 = boto3.client(
+        "s3",
+        endpoint_url=moto_server.endpoint,
+        region_name="eu-west-1",
+        aws_access_key_id="a",
+        aws_secret_access_key="b",
+    )
+    s3.create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
+
+    def parts(upload: str) -> set[int]:
+        """The parts that are there."""
+        found = s3.list_parts(Bucket=bucket, Key=f"a/{PARCEL.name}", UploadId=upload)
+        return {part["PartNumber"] for part in found.get("Parts", [])}
+
+    credential = Credential(access_key_id="a", secret_access_key="b", region="eu-west-1")
+    monkeypatch.setattr(delivering, "NOTE_S", 0.0)
+    async with TcpFaults(moto_server.port) as proxy:
+        through = msgspec.structs.replace(credential, endpoint_url=f"http://127.0.0.1:{proxy.port}")
+        place = Place(f"s3://{bucket}/a", through, f"s3://{bucket}/a", [proxy])
+        outage = iter([True])
+
+        async def note(record: Record) -> None:
+            if len(record.marks) == 3 and next(outage, False):
+                while 1 not in await asyncio.to_thread(parts, record.tokens[-1]):
+                    pass
+                proxy.refuse()
+
+        @asynccontextmanager
+        async def connect() -> AsyncIterator[Sink]:
+            await proxy.accept()
+            async with place.connect() as sink:
+                yield sink
+
+        done = await deliver(PARCEL, lambda: iter([body]), connect, SystemClock(), note=note, backoff=QUICK)
+        s3.close()
+        assert done.tries > 1
+        assert done.gone_on >= part
+        assert done.gone_on % part == 0
+        sink = place.sink()
+        assert await held(sink, PARCEL.name) == body
+        await sink.close()
