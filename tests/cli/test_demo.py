@@ -294,7 +294,10 @@ def demo(*arguments: str, **settings: Any) -> subprocess.Popen[str]:
     )
 
 
-STREAMS, SECONDS = 3, 4
+PATIENCE_S = 180.0
+"""A demo has a dozen processes, which a busy machine takes its time to start."""
+
+STREAMS, SECONDS = 2, 4
 SMALL = ("--streams", str(STREAMS), "--seconds", str(SECONDS))
 FRAMES = STREAMS * SECONDS * FPS
 
@@ -308,9 +311,10 @@ def temporary(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1.5 * PATIENCE_S)
 def test_nothing_is_lost_when_a_node_is_killed_and_another_drained(place: Path, temporary: Path) -> None:
     process = demo("--json", *SMALL, "--nodes", "3")
-    out, err = process.communicate(timeout=100)
+    out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err
     figures = json.loads(out.splitlines()[-1])
     assert list(figures) == FIGURES
@@ -327,12 +331,13 @@ def test_nothing_is_lost_when_a_node_is_killed_and_another_drained(place: Path, 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1.5 * PATIENCE_S)
 @pytest.mark.parametrize("services", ["redis,sqs", "zookeeper,sqs,s3"])
 def test_it_is_the_same_on_services_that_it_starts_itself(
     place: Path, temporary: Path, services: str
 ) -> None:
-    process = demo("--json", *SMALL, "--services", services)
-    out, err = process.communicate(timeout=100)
+    process = demo("--json", *SMALL, "--nodes", "2", "--services", services)
+    out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err
     figures = json.loads(out.splitlines()[-1])
     assert figures["frames_in"] == figures["committed"] == FRAMES
@@ -346,7 +351,7 @@ def test_it_is_the_same_on_services_that_it_starts_itself(
 
 def test_an_unknown_service_is_named(place: Path, temporary: Path) -> None:
     process = demo("--services", "redis,kafka")
-    _, err = process.communicate(timeout=100)
+    _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 2
     assert "no service 'kafka'; known are redis" in err
 
@@ -354,7 +359,7 @@ def test_an_unknown_service_is_named(place: Path, temporary: Path) -> None:
 def test_own_videos_without_faults_on_one_node(place: Path, temporary: Path) -> None:
     first = make_plan(place / "videos", videos=[], streams=2, seconds=2, nodes=1, faults=False)
     process = demo("--json", "--seconds", "2", "--nodes", "1", "--video", *(str(v) for _, v in first.cameras))
-    out, err = process.communicate(timeout=100)
+    out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err
     figures = json.loads(out.splitlines()[-1])
     assert figures["committed"] == 2 * 2 * FPS
@@ -365,7 +370,7 @@ def test_own_videos_without_faults_on_one_node(place: Path, temporary: Path) -> 
 def test_a_file_that_is_no_video_is_named(place: Path, temporary: Path) -> None:
     (place / "notes.mp4").write_text("no video")
     process = demo("--video", "notes.mp4")
-    _, err = process.communicate(timeout=100)
+    _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
     assert "notes.mp4 is not a video" in err
     assert "Traceback" not in err
@@ -375,8 +380,8 @@ def test_nodes_that_can_not_run_end_the_demo(
     place: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOLDFAST_PEER_SECRET", "short")
-    process = demo("--seconds", "1", "--streams", "1")
-    _, err = process.communicate(timeout=100)
+    process = demo("--seconds", "1", "--streams", "1", "--nodes", "1")
+    _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
     assert "all nodes have ended" in err
     assert "peer_secret is" in err
@@ -385,21 +390,22 @@ def test_nodes_that_can_not_run_end_the_demo(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1.5 * PATIENCE_S)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_demo_that_is_told_to_end_leaves_nothing_behind(
     place: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     monkeypatch.setenv("PYTHONFAULTHANDLER", "1")
-    process = demo("--json", "--seconds", "20", "--streams", "1", "--nodes", "2")
+    process = demo("--json", "--seconds", "20", "--streams", "1", "--nodes", "1")
     assert process.stderr is not None
     for line in process.stderr:
         if "node-" in line and "joined" in line:
             break
     children = psutil.Process(process.pid).children(recursive=True)
-    assert len(children) >= 2
+    assert len(children) >= 2, "a node and its slots"
     process.send_signal(number)
     try:
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=PATIENCE_S)
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGABRT)  # it shows where it stands
         pytest.fail(f"it goes on: {process.communicate()}")
