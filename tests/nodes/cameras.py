@@ -12,7 +12,7 @@ from tests.nodes.chaos_app import follow
 from tests.nodes.cluster import LOOK_S, PATIENCE_S, until
 
 KEYS = [f"cam-{i}" for i in range(12)]
-FRAMES = 120
+FRAMES = 70
 LATER = (0, 502, 503, 504)
 """Answers after which a client may send the same again; 0 is a connection that broke."""
 
