@@ -18,12 +18,15 @@ def main() -> int:
         "--break", dest="broken", help="switch off one protection: " + ", ".join(runner.RULES)
     )
     parser.add_argument("--jobs", type=int, default=0, help="processes (default: one a core)")
+    parser.add_argument(
+        "--world", choices=runner.WORLDS, default="streams", help="what the nodes work at (default: streams)"
+    )
     options = parser.parse_args()
     if options.broken is not None and options.broken not in runner.RULES:
         parser.error(f"--break takes one of: {', '.join(runner.RULES)}")
     if options.seed is not None:
-        return runner.replay(options.seed, options.broken)
-    return runner.sweep(options.first, options.seeds, options.broken, options.jobs)
+        return runner.replay(options.seed, options.broken, options.world)
+    return runner.sweep(options.first, options.seeds, options.broken, options.world, options.jobs)
 
 
 if __name__ == "__main__":

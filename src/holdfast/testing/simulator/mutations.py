@@ -14,17 +14,23 @@ from unittest import mock
 import msgspec
 
 from holdfast.adapters.memory.coordinator import MemoryCoordinator
-from holdfast.core import commands, ledger
+from holdfast.core import commands, ledger, task
 from holdfast.core.held import Held, Letter
 from holdfast.core.ledger import Checkpoint
 from holdfast.core.message import Life, Place
 from holdfast.core.owner import Entry, Owner
 from holdfast.core.sequencer import Sequencer
+from holdfast.core.task import End, Start, Task
 from holdfast.errors import HoldfastError, OutcomeUnknown
-from holdfast.runtime.keeper import Keeper
+from holdfast.ports.queue import Outgoing
+from holdfast.runtime.keeper import Keeper, Settlement
 from holdfast.runtime.router import Custody, Router
 from holdfast.streams.owners import Owned, Owners
 from holdfast.streams.requests import Answer, Requests, Waiting
+from holdfast.tasks.finisher import Finisher
+from holdfast.tasks.hand import InHand
+from holdfast.tasks.permits import PermitKeeper
+from holdfast.tasks.work import TaskWork
 
 
 class Mutation(msgspec.Struct, frozen=True):
@@ -35,6 +41,7 @@ class Mutation(msgspec.Struct, frozen=True):
     name: str
     instead: Any
     seeds: int = 300
+    world: str = "streams"
 
 
 def _any_epoch(standing: Checkpoint | None, key: str, epoch: int) -> Checkpoint:
@@ -104,6 +111,35 @@ def _count_nothing(self: Owner, openings: int, now: float) -> None:
 
 _started = Owner.started
 
+
+def _any_attempt(standing: Task | None, trace: str, epoch: int) -> Task:
+    return standing or Task(trace, "")
+
+
+_start = task.start
+
+
+def _start_again(standing: Task | None, wish: Start, now: float) -> Task:
+    return _start(task.reset(standing, now) if standing and standing.ended else standing, wish, now)
+
+
+def _start_without_count(standing: Task | None, wish: Start, now: float) -> Task:
+    return _start(standing, msgspec.structs.replace(wish, tries=10**6), now)
+
+
+def _end_at_once(self: Finisher, item: InHand, end: End, letter: Letter | None = None) -> None:
+    item.outcome_known()
+    self._keepers(item.queue).settle(Settlement(item.full_key, (), (item.held,), lambda: None))
+
+
+async def _reissue_in_hand(self: TaskWork, item: InHand) -> None:
+    queue = self._queues[item.queue]
+    self.hand[item.trace] = item
+    await self._insist(lambda: queue.send([Outgoing(item.held.body, item.held.again, key=item.trace)]))
+    await self._insist(lambda: queue.delete([receipt.receipt for receipt in item.held.receipts]))
+    self._forget(item)
+
+
 RULES: dict[str, Mutation] = {
     "epoch-at-commit": Mutation("only the last opened epoch commits", ledger, "_guard_epoch", _any_epoch),
     "commit-number": Mutation(
@@ -153,6 +189,18 @@ RULES: dict[str, Mutation] = {
         "a request that comes again gets the stored result", Requests, "_answer", _forget_results
     ),
     "poison-count": Mutation("a message that kills nodes is passed over", Owner, "started", _count_nothing),
+    "task-epoch": Mutation("only the last attempt ends a task", task, "_guard", _any_attempt, world="tasks"),
+    "task-ended": Mutation("a task that ended runs no more", task, "start", _start_again, world="tasks"),
+    "task-tries": Mutation("attempts are counted", task, "start", _start_without_count, world="tasks"),
+    "task-outcome-first": Mutation(
+        "a task's message is deleted once its outcome is stored", Finisher, "end", _end_at_once, world="tasks"
+    ),
+    "task-reissue": Mutation(
+        "a copy of a task has receipts of its own", TaskWork, "_reissue", _reissue_in_hand, world="tasks"
+    ),
+    "task-maximum": Mutation(
+        "no more tasks run at once than the app's maximum", PermitKeeper, "granted", 99, world="tasks"
+    ),
 }
 
 

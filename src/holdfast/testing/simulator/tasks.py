@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import Random
 from typing import Any
@@ -71,7 +71,7 @@ class TaskScenario(Setting, frozen=True, kw_only=True):
     tasks: tuple[PlannedTask, ...]
 
 
-def make_tasks(seed: int) -> TaskScenario:
+def make(seed: int) -> TaskScenario:
     """The scenario of a seed."""
     random = Random(f"{seed}:tasks")  # noqa: S311 - to be repeated, not to be secret
     nodes = random.choice((1, 2, 2, 3, 4))
@@ -179,23 +179,24 @@ class Patient:
     def __init__(self, listener: Listener, line: Line) -> None:
         self._listener = listener
         self._line = line
-        self._told: dict[asyncio.Task[None], None] = {}
-        self._turn = asyncio.Lock()
+        self._words: deque[Callable[[], None]] = deque()
+        self._telling: asyncio.Task[None] | None = None
 
     def __getattr__(self, name: str) -> Any:
         member = getattr(self._listener, name)
 
         def say(*args: Any) -> None:
-            task = asyncio.ensure_future(self._say(member, args))
-            self._told[task] = None
-            task.add_done_callback(self._told.pop)
+            self._words.append(partial(member, *args))
+            if self._telling is None:
+                self._telling = asyncio.ensure_future(self._tell())
 
         return say
 
-    async def _say(self, member: Any, args: Sequence[Any]) -> None:
-        async with self._turn:
+    async def _tell(self) -> None:
+        while self._words:
             await self._line.gate.enter()
-            member(*args)
+            self._words.popleft()()
+        self._telling = None
 
 
 class SimTaskSlots:
