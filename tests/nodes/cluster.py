@@ -28,7 +28,7 @@ from holdfast.wiring import Services
 
 STREAM = "chain"
 HERE = Path(__file__).parent
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 """How long a test waits for what must come."""
 
 LOOK_S = 0.02
