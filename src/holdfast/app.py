@@ -1,4 +1,4 @@
-"""An app: the streams and tasks that a node runs, declared in a module that the node imports."""
+"""An app: streams, tasks and outboxes that a node runs, declared in a module that the node imports."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
+from holdfast.devices.outbox import Outbox
 from holdfast.errors import ConfigError
 from holdfast.streams.handler import Context, StreamHandler
 from holdfast.streams.models import ModelSpec
@@ -18,8 +19,8 @@ F = TypeVar("F", bound=Orders)
 
 
 class App:
-    """Declares streams and types of tasks. ``name`` is for people, and tells the tasks of one app from those
-    of others; apps that share a store need streams of different names."""
+    """Declares streams, types of tasks and outboxes. ``name`` is for people, and tells the tasks of one app
+    from those of others; apps that share a store need streams of different names."""
 
     def __init__(self, name: str) -> None:
         if not name.isidentifier():
@@ -29,6 +30,7 @@ class App:
         self.name = name
         self.streams: dict[str, StreamSpec] = {}
         self.tasks: dict[str, TaskSpec] = {}
+        self.outboxes: dict[str, Outbox] = {}
         self.periodics: dict[str, Periodic] = {}
         self.models: dict[str, ModelSpec] = {}
 
@@ -112,6 +114,20 @@ class App:
             return target
 
         return declare
+
+    def outbox(self, name: str, **settings: Any) -> Outbox:
+        """Declare an outbox, through which a back office sends commands to devices, and return it.
+
+        Args:
+            name: the outbox's; it stands once commands have been added.
+            settings: of :class:`holdfast.devices.outbox.Outbox`.
+
+        Raises ConfigError for a setting that is unknown or impossible.
+        """
+        if name in self.outboxes:
+            raise ConfigError(f"outbox {name!r} is declared twice in app {self.name!r}")
+        self.outboxes[name] = Outbox(name, **settings)
+        return self.outboxes[name]
 
     def task(self, name: str, *, body: Any = dict, **settings: Any) -> Callable[[H], H]:
         """Declare a type of task: decorates a function of (body, job), sync or async, or a class with such a

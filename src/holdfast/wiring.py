@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import importlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
@@ -32,6 +33,9 @@ from holdfast.adapters.system.clock import SystemClock
 from holdfast.app import App
 from holdfast.apps.reports.deliver_credentials import Credential
 from holdfast.config import FORWARD_OVERHEAD_BYTES, Config, check
+from holdfast.devices.dispatcher import Connect
+from holdfast.devices.spec import OutboxSpec
+from holdfast.devices.work import DeviceWork
 from holdfast.errors import ConfigError
 from holdfast.gateway import models
 from holdfast.gateway.door import Door
@@ -43,6 +47,7 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Coordinator
 from holdfast.ports.meter import Meter
 from holdfast.ports.objects import Objects
+from holdfast.ports.outbox import OutboxStore
 from holdfast.ports.peer import Peer
 from holdfast.ports.queue import Queue
 from holdfast.ports.registry import Registry
@@ -180,6 +185,47 @@ class Services:
             examples = (SQLITE, "redis://localhost")
             self._state = self._kept(_by_scheme("state_url", self.config.state_url, openers, examples))
         return self._state
+
+    def outbox_store(self) -> OutboxStore:
+        """The tables of outboxes in the business's database: one more opening, which its user closes. Raises
+        ConfigError without ``outbox_url``."""
+        url = self.config.outbox_url
+        if not url:
+            raise ConfigError(
+                "the app has an outbox: set outbox_url to the database that its commands are added in, such"
+                " as 'sqlite:///office.db' or 'postgresql://user@host/office'"
+            )
+        with _extra("outbox", "outbox_url"):
+            from holdfast.adapters.sqlalchemy.outbox import SqlOutbox  # noqa: PLC0415
+        return SqlOutbox(url, self.clock, durability=self.config.durability)
+
+    def devices(self, spec: OutboxSpec) -> Connect:
+        """Makes the devices of an outbox's shards, from ``devices_url``. Raises ConfigError."""
+        openers: dict[str, Callable[[str], Connect]] = dict.fromkeys(
+            ("mqtt", "mqtts"), lambda url: self._mqtt(url, spec)
+        )
+        return _by_scheme("devices_url", self.config.devices_url, openers, ("mqtt://localhost",))
+
+    def _mqtt(self, url: str, spec: OutboxSpec) -> Connect:
+        with _extra("outbox", "devices_url"):
+            from holdfast.adapters.mqtt.address import parse  # noqa: PLC0415
+            from holdfast.adapters.mqtt.device import MqttDevices  # noqa: PLC0415
+        address = parse(url)
+        if spec.shards > 1:  # else each would hear the answers to all the others
+            address = dataclasses.replace(address, hears="own")
+
+        def connect(identity: str, still_ours: Callable[[], Awaitable[bool]]) -> MqttDevices:
+            return MqttDevices(
+                address,
+                identity,
+                self.clock,
+                topics=spec.topics,
+                dialect=spec.dialect,
+                still_ours=still_ours,
+                check=identity == spec.identity(0),
+            )
+
+        return connect
 
     def task_store(self, app: str) -> TaskStore:
         """How the tasks of the app of that name stand."""
@@ -488,7 +534,11 @@ def make_node(services: Services, place: str) -> Node:
     )
     streams = _streams(services, app, host, place) if app.streams else None
     tasks = _tasks(services, app, host, place) if app.tasks else None
-    node = Node(host, [work for work in (streams, tasks) if work is not None])
+    outboxes = [
+        DeviceWork(host, outbox, services.outbox_store(), services.devices(outbox.spec))
+        for outbox in app.outboxes.values()
+    ]
+    node = Node(host, [*(work for work in (streams, tasks) if work is not None), *outboxes])
     registry.register(NodeMetrics(host, node.load, lambda: gauges(streams, tasks, app.models)))
     return node
 
@@ -724,9 +774,9 @@ def load_app(place: str) -> App:
         raise ConfigError(f"app {place!r}: module {module_name!r} has no {name!r}; {hint}")
     if not isinstance(app, App):
         raise ConfigError(f"app {place!r} is {type(app).__name__}, not a holdfast.App; name the App itself")
-    if not (app.streams or app.tasks):
+    if not (app.streams or app.tasks or app.outboxes):
         raise ConfigError(
-            f"app {place!r} declares no stream and no task; decorate a handler with @{name}.stream(…) or"
+            f"app {place!r} declares no stream, task or outbox; decorate a handler with @{name}.stream(…) or"
             f" @{name}.task(…)"
         )
     return app

@@ -1,0 +1,43 @@
+"""An app's outboxes, from their declaration to the services that a config names."""
+
+import pytest
+
+from holdfast import App
+from holdfast.adapters.mqtt.device import MqttDevices
+from holdfast.config import Config
+from holdfast.errors import ConfigError
+from holdfast.wiring import Services
+
+
+async def ours() -> bool:
+    return True
+
+
+def test_an_app_declares_each_outbox_once() -> None:
+    app = App("office")
+    faces = app.outbox("faces", shards=4)
+    assert app.outboxes == {"faces": faces}
+    assert faces.spec.shards == 4
+    with pytest.raises(ConfigError, match="declared twice"):
+        app.outbox("faces")
+    with pytest.raises(ConfigError, match="see Outbox"):
+        app.outbox("doors", colour="red")
+
+
+def test_what_is_not_set_is_named() -> None:
+    services, faces = Services(Config()), App("office").outbox("faces")
+    with pytest.raises(ConfigError, match="outbox_url"):
+        services.outbox_store()
+    with pytest.raises(ConfigError, match="devices_url"):
+        services.devices(faces.spec)
+    with pytest.raises(ConfigError, match="devices_url is 'amqp://x'"):
+        Services(Config(devices_url="amqp://x")).devices(faces.spec)
+
+
+@pytest.mark.parametrize("shards, hears", [(1, "all"), (4, "own")])
+async def test_devices_are_those_of_the_outbox(shards: int, hears: str) -> None:
+    spec = App("office").outbox("faces", shards=shards).spec
+    devices = Services(Config(devices_url="mqtt://broker?max_payload=999")).devices(spec)("me", ours)
+    assert isinstance(devices, MqttDevices)
+    assert devices.max_payload == 999
+    assert devices._address.hears == hears
