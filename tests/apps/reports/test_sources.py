@@ -204,6 +204,12 @@ def test_values_are_read_as_the_columns_type(tmp_path: Path, array: pa.Array, va
         ),
         ({"filter": (Condition(column="l", op="=", value=1),)}, "filter[0].value", "can't be compared"),
         ({"sort": (Sort(column="l"),)}, "sort[0].column", "has no order"),
+        ({"columns": (Column(source="name", decimals=2),)}, "columns[0].decimals", "is text, which has none"),
+        (
+            {"columns": (Column(source="n", pattern="%Y"),)},
+            "columns[0].pattern",
+            "is integer, which has none",
+        ),
         ({"types": {"n": "int"}}, "types.n", "'int' is no type"),
         ({"types": {"x": "int64"}}, "types.x", "no column 'x'"),
     ],
@@ -343,6 +349,26 @@ def test_two_columns_of_one_name(tmp_path: Path) -> None:
 def test_another_scheme(tmp_path: Path) -> None:
     with pytest.raises(InvalidMessage, match="no URL of file, s3, http or https"):
         csv_of("gopher://host/t.parquet")
+
+
+def test_sources_stay_below_their_roots(tmp_path: Path) -> None:
+    source = stored(tmp_path / "in", ROWS)
+    stored(tmp_path / "inside", ROWS)
+    for roots in ([str(tmp_path / "in")], ["s3://b/", f"file://{tmp_path}/in/"]):
+        for url in (source, f"file://{source}"):
+            with Report(ordered(url), ordered_at=ORDERED_AT, roots=roots) as report:
+                assert report.rows_total == 3
+        for url in (
+            f"{tmp_path}/inside/t.parquet",
+            f"{tmp_path}/in/../inside/t.parquet",
+            f"file://{tmp_path}/in/%2e%2e/inside/t.parquet",
+            "s3://bucket/t.parquet",
+            "t.parquet",
+            "http://127.0.0.1/t.parquet",
+        ):
+            with pytest.raises(InvalidMessage, match="isn't below") as refused:
+                Report(ordered(url), ordered_at=ORDERED_AT, roots=roots)
+            assert refused.value.field == "tables[0].sources[0]"
 
 
 # --- HTTP

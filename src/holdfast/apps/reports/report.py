@@ -78,6 +78,7 @@ class Report:
     Args:
         ordered_at: with a zone; dates the files' names if the order names no date.
         secrets: finds the secret of a name.
+        roots: folders and prefixes that sources must lie in, as URLs; any, if there are none.
         on_progress: told after every chunk, in the caller's thread.
         threads: to format and compress on; by default the cores there are, four at most.
 
@@ -92,6 +93,7 @@ class Report:
         *,
         ordered_at: dt.datetime,
         secrets: Secrets = lambda _: {},
+        roots: Sequence[str] = (),
         on_progress: Callable[[Progress], None] = lambda _: None,
         threads: int | None = None,
     ) -> None:
@@ -102,7 +104,9 @@ class Report:
         self._ordered_at = ordered_at
         self._on_progress = on_progress
         self._stack = ExitStack()
-        self.tables = [open_table(table, secrets, f"tables[{at}]") for at, table in enumerate(order.tables)]
+        self.tables = [
+            open_table(table, secrets, f"tables[{at}]", roots) for at, table in enumerate(order.tables)
+        ]
         self._formats = self._make_formats()
         self._refuse_early()
         remote_name(order, ordered_at)

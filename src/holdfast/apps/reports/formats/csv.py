@@ -14,7 +14,7 @@ import pyarrow as pa
 from holdfast.apps.reports.faults import UnwritableColumn
 from holdfast.apps.reports.formats.calendar import date_texts, timestamp_texts
 from holdfast.apps.reports.formats.formulas import PATTERN, guarded, looks_like_formula
-from holdfast.apps.reports.formats.kinds import Framer, Kind, any_of
+from holdfast.apps.reports.formats.kinds import Framer, Kind, any_of, check_columns
 from holdfast.apps.reports.formats.texts import (
     decimal_text,
     encoded_binary,
@@ -88,6 +88,7 @@ class CsvFormat:
         self._writes_point = not (options.decimal_separator == options.delimiter == ",")
         self._special = "[" + re.escape(options.delimiter + options.quote) + r"\r\n]"
         self._framer = Framer(schema, options.unfit)
+        check_columns(columns, self._framer.kinds, field)
         self._cells = [
             self._cell(at, column, kind, type_, f"{field}.columns[{at}]")
             for at, (column, kind, type_) in enumerate(
@@ -286,11 +287,10 @@ def _met(frame: pl.DataFrame, cells: Sequence[_Cell]) -> list[tuple[int, _Case]]
     cases = [(at, case) for at, cell in enumerate(cells) if cell.suspect is None for case in cell.cases]
     found = any_of(frame, [suspect for _, suspect in suspects] + [case.met for _, case in cases])
     met = [case for case, is_met in zip(cases, found[len(suspects) :], strict=True) if is_met]
-    for (at, _), is_suspect in zip(suspects, found, strict=False):
-        if is_suspect:
-            tests = any_of(frame, [case.met for case in cells[at].cases])
-            met += [(at, case) for case, is_met in zip(cells[at].cases, tests, strict=True) if is_met]
-    return met
+    suspected = [at for (at, _), is_suspect in zip(suspects, found, strict=False) if is_suspect]
+    cases = [(at, case) for at in suspected for case in cells[at].cases]
+    found = any_of(frame, [case.met for _, case in cases])
+    return met + [case for case, is_met in zip(cases, found, strict=True) if is_met]
 
 
 class Pieces:

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.apps.reports.faults import UnwritableColumn
-from holdfast.apps.reports.order import Unfit
+from holdfast.apps.reports.order import Column, Unfit
+from holdfast.errors import InvalidMessage
 
 
 class Kind(enum.Enum):
@@ -70,6 +71,19 @@ def kind_of(name: str, type_: pa.DataType) -> Kind:
     raise UnwritableColumn(
         f"column {name!r} is of type {type_}, which has no text; leave it out or cast it in the query", name
     )
+
+
+NUMBERS_WITH_A_POINT = frozenset({Kind.FLOAT, Kind.DECIMAL})
+CALENDAR = frozenset({Kind.DATE, Kind.TIME, Kind.TIMESTAMP, Kind.ZONED})
+
+
+def check_columns(columns: Sequence[Column], kinds: Sequence[Kind], field: str) -> None:
+    """Raises InvalidMessage for what is ordered of a column that isn't of a kind to have it."""
+    for at, (column, kind) in enumerate(zip(columns, kinds, strict=True)):
+        for setting, fits in (("decimals", NUMBERS_WITH_A_POINT), ("pattern", CALENDAR)):
+            if getattr(column, setting) is not None and kind not in fits:
+                where = f"{field}.columns[{at}].{setting}"
+                raise InvalidMessage(f"{where}: {column.source!r} is {kind.value}, which has none", where)
 
 
 class Framer:

@@ -19,7 +19,7 @@ from holdfast.apps.reports.faults import TooManyRows
 from holdfast.apps.reports.formats.cells import Case, Cell, Cells, text_xml
 from holdfast.apps.reports.formats.compress import Workers
 from holdfast.apps.reports.formats.csv import Lines, Pieces
-from holdfast.apps.reports.formats.kinds import Framer, Kind, any_of
+from holdfast.apps.reports.formats.kinds import Framer, Kind, any_of, check_columns
 from holdfast.apps.reports.formats.styles import Styles
 from holdfast.apps.reports.formats.zip import SIZE_MAX, ZipStream
 from holdfast.apps.reports.order import CELL_CHARACTERS_MAX, SHEET_COLUMNS_MAX, SHEET_NAME_MAX, Column, Xlsx
@@ -70,6 +70,7 @@ class SheetFormat:
         self._columns = columns
         self._styles = styles
         self._framer = Framer(schema, options.unfit)
+        check_columns(columns, self._framer.kinds, field)
         made = Cells(options, zone, styles)
         self._cells = [
             made.cell(at, *told)

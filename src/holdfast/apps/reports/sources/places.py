@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,6 +60,20 @@ def list_places(url: str, secret: Mapping[str, str]) -> list[Place]:
         if info.type != pafs.FileType.File:
             raise UnreadableSource(f"there is no file {url}; check its name")
         return [_place(system, prefix, info, {})]
+
+
+def is_below(url: str, roots: Sequence[str]) -> bool:
+    """Whether a source URL lies in a folder of ``roots``. One that climbs (``..``) lies nowhere."""
+    if ".." in re.split(r"[/\\]", unquote(url)):
+        return False
+    whole = _whole(url)
+    return any(whole.startswith(f"{_whole(root).rstrip('/')}/") for root in roots)
+
+
+def _whole(url: str) -> str:
+    if urlsplit(url).scheme:
+        return url.replace("file:///", "/", 1)
+    return url if url.startswith("/") else f"{Path.cwd()}/{url}"
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ from holdfast.apps.reports.order import Column, Table
 from holdfast.apps.reports.sources.files import Files, Piece, Shape, rows_a_batch
 from holdfast.apps.reports.sources.filters import both, expression, partition_holds
 from holdfast.apps.reports.sources.formats import files_for
-from holdfast.apps.reports.sources.places import Place, Secrets, list_places, readable
+from holdfast.apps.reports.sources.places import Place, Secrets, is_below, list_places, readable
 from holdfast.apps.reports.sources.types import cast, plain, type_named
 from holdfast.errors import InvalidMessage
 
@@ -34,11 +34,16 @@ class _File:
     rows: int | None
 
 
-def open_table(table: Table, secrets: Secrets, field: str) -> TableReader:
+def open_table(table: Table, secrets: Secrets, field: str, roots: Sequence[str] = ()) -> TableReader:
     """Find the files, read their heads, and check that table and files fit.
 
-    ``field`` names the table in errors. Raises UnreadableSource, Unavailable and InvalidMessage.
+    ``field`` names the table in errors. ``roots``: what the URLs must lie in; any may be read if there are
+    none. Raises UnreadableSource, Unavailable and InvalidMessage.
     """
+    for at, url in enumerate(table.sources):
+        if roots and not is_below(url, roots):
+            where = f"{field}.sources[{at}]"
+            raise InvalidMessage(f"{where}: {url} isn't below {' or '.join(roots)}", where)
     secret = secrets(table.credentials) if table.credentials is not None else {}
     places = [place for url in table.sources for place in list_places(url, secret)]
     readers = [files_for(place.url, table, field) for place in places]
