@@ -26,7 +26,8 @@ from holdfast.errors import ConfigError
 from holdfast.runtime.service import Tasks
 from holdfast.runtime.stats import Stats
 from holdfast.tasks.body import body_of
-from holdfast.tasks.slots import STUCK_S, Ended, How, Running, TaskSlots
+from holdfast.tasks.running import Ended, How, Running
+from holdfast.tasks.slots import STUCK_S, TaskSlots
 
 HERE = str(Path(__file__).parent)
 PATIENCE_S = 20.0
@@ -236,6 +237,7 @@ async def test_a_flood_is_cut_short_and_holds_nobody_up(yard: Yard) -> None:
     await asyncio.gather(*(yard.run("noop") for _ in range(20)))
     assert (await flooding).how is How.RETURNED
     assert len(yard.log.lines) < 300
+    assert yard.log.said("lines were dropped: too many")
 
 
 # --- what doesn't return
@@ -339,7 +341,7 @@ async def test_the_deaf_are_killed(yard: Yard, fifo: Path) -> None:
     ended = await running
     assert (ended.how, ended.error) == (How.CANCELLED, "enough")
     assert "in hold_lock" in ended.detail
-    assert not lives(pid)
+    await until(lambda: not lives(pid))
 
 
 async def test_what_has_not_begun_is_cancelled_without_a_trace(make: Make, fifo: Path) -> None:

@@ -17,7 +17,8 @@ from holdfast.runtime.service import Tasks
 from holdfast.runtime.stats import Stats
 from holdfast.tasks.body import body_of
 from holdfast.tasks.handler import Job
-from holdfast.tasks.slots import STUCK_S, Ended, How, Running, TaskSlots
+from holdfast.tasks.running import Ended, How, Running
+from holdfast.tasks.slots import STUCK_S, TaskSlots
 from holdfast.tasks.worker import Worker
 from holdfast.testing.simulator.loop import SimClock
 

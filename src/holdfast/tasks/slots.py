@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import enum
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-
-import msgspec
 
 from holdfast.core.retry import Backoff
 from holdfast.errors import ConfigError, HoldfastError
@@ -17,6 +14,7 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.task_slots import Attempt, Progress, Sign, TaskSlot, TaskSlotMaker, Tried
 from holdfast.runtime.service import Tasks
 from holdfast.runtime.stats import Stats
+from holdfast.tasks.running import Ended, How, Running, outcome
 
 SOFT_S = 0.4
 """How long a handler may take to end once it is told to, and its terminate hooks."""
@@ -50,101 +48,6 @@ WEIGHT = 0.2
 """Of the newest in the moving average of how long a type of task takes."""
 
 LEVELS = ("debug", "info", "warning", "error")
-
-
-class How(enum.StrEnum):
-    """How an attempt ended."""
-
-    RETURNED = "returned"
-    RAISED = "raised"
-    TIMED_OUT = "timed out"
-    CANCELLED = "cancelled"
-    DIED = "died"
-
-
-class Ended(msgspec.Struct, frozen=True):
-    """What came of an attempt.
-
-    ``result`` is what the handler returned, as JSON (empty: nothing). ``error`` says in a line why it did
-    not return, ``detail`` has the traceback, the stacks of the hung child or its last words. ``permanent``:
-    no retry can help. ``begun`` is False where the handler never began (cancelled while it waited, or the
-    pool closed): that is no try. An attempt over its time is TIMED_OUT whatever it still returned; one that
-    was told to end may yet have RETURNED or RAISED. ``took_s`` is how long it ran, ``memory_mb`` the most
-    that its process used (0: unknown).
-    """
-
-    how: How
-    result: bytes = b""
-    error: str = ""
-    detail: str = ""
-    permanent: bool = False
-    begun: bool = True
-    took_s: float = 0.0
-    memory_mb: int = 0
-
-
-class Running:
-    """An attempt that is in the pool's hands. Times are the clock's monotonic ones.
-
-    Attributes:
-        attempt: what is run.
-        begun_at: when its handler began; None while it waits.
-        advanced_at: when it last advanced (began, or one of the signs that it declares).
-        progress: what it last said of itself.
-        ended: what comes of it.
-        until: when its lease ends.
-        fate: how it ends whatever it does, once that is so, for a ``reason``.
-    """
-
-    __slots__ = (
-        "advanced_at",
-        "attempt",
-        "begun_at",
-        "ended",
-        "fate",
-        "number",
-        "on_progress",
-        "over",
-        "progress",
-        "reason",
-        "stacks",
-        "until",
-    )
-
-    def __init__(
-        self,
-        number: int,
-        attempt: Attempt,
-        now: float,
-        ended: asyncio.Future[Ended],
-        on_progress: Callable[[Running], None] | None,
-    ) -> None:
-        self.number = number
-        self.attempt = attempt
-        self.begun_at: float | None = None
-        self.advanced_at = now
-        self.progress = Progress()
-        self.ended = ended
-        self.on_progress = on_progress
-        self.until = now + attempt.lease_s if attempt.lease_s else math.inf
-        self.fate: How | None = None
-        self.reason = ""
-        self.stacks = ""
-        self.over: asyncio.Event | None = None
-
-    def hangs_at(self) -> float:
-        """When its time is up."""
-        if self.begun_at is None or self.fate is not None:
-            return math.inf
-        at = self.begun_at + self.attempt.timeout_s
-        return min(at, self.advanced_at + self.attempt.stall_s) if self.attempt.stall_s else at
-
-    def why(self, now: float) -> str:
-        """Why its time is up."""
-        attempt = self.attempt
-        if self.begun_at is not None and now >= self.begun_at + attempt.timeout_s:
-            return f"over its time: timeout_s = {attempt.timeout_s:g}"
-        return f"hangs: no {' or '.join(attempt.advances)} for stall_s = {attempt.stall_s:g}"
 
 
 class Seat:
@@ -330,7 +233,7 @@ class TaskSlots:
         if tried.spoiled or run.fate is not None:  # what it started may go on without it
             self._thin(seat)
             self._retire(seat)
-        self._end(run, _outcome(run, tried))
+        self._end(run, outcome(run, tried))
         self._place()
 
     def advanced(self, slot: TaskSlot, sign: Sign, progress: Progress | None) -> None:
@@ -600,23 +503,3 @@ class TaskSlots:
         if not await self._clock.wait(over, TERM_S):
             await slot.kill(run.reason)
         return None
-
-
-def _outcome(run: Running, tried: Tried) -> Ended:
-    """What came of an attempt whose process told."""
-    how, error, detail = How.RETURNED, tried.error, tried.detail
-    if run.fate is How.TIMED_OUT:
-        how, error, detail = How.TIMED_OUT, run.reason, run.stacks or detail
-    elif tried.cancelled:
-        how, error = How.CANCELLED, run.reason or error
-    elif error:
-        how = How.RAISED
-    return Ended(
-        how,
-        result=tried.result if how is How.RETURNED else b"",
-        error=error,
-        detail=detail,
-        permanent=tried.permanent and how is How.RAISED,
-        took_s=tried.took_s,
-        memory_mb=tried.memory_mb,
-    )

@@ -54,7 +54,7 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
     group_rate: float = 0.0
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.name, str) and NAME.fullmatch(self.name)):
+        if not NAME.fullmatch(str(self.name)):
             raise ConfigError(f"task name {self.name!r} must be 1 to 80 letters, digits, '.', '-' and '_'")
         run = getattr(self.handler, "run", None) if inspect.isclass(self.handler) else self.handler
         if not callable(run):
@@ -69,7 +69,7 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"{self}: tries must be at least 1")
         if self.hold not in HOLDS:
             raise ConfigError(f"{self}: hold is {self.hold!r}; it is one of {', '.join(HOLDS)}")
-        if not isinstance(self.advances, tuple) or not set(self.advances) <= set(SIGNS):
+        if any(sign not in SIGNS for sign in self.advances):
             raise ConfigError(
                 f"{self}: advances is {self.advances!r}; it is one or more of {', '.join(SIGNS)}"
             )
@@ -81,12 +81,11 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(
                 f"{self}: advances is empty; hold='lease' needs at least one of {', '.join(SIGNS)}"
             )
-        kinds = isinstance(self.permanent, tuple) and all(
-            inspect.isclass(kind) and issubclass(kind, BaseException) for kind in self.permanent
-        )
-        if not kinds:
+        kinds: tuple[Any, ...] = self.permanent
+        if not all(inspect.isclass(kind) and issubclass(kind, BaseException) for kind in kinds):
             raise ConfigError(f"{self}: permanent is {self.permanent!r}; it is a tuple of exception types")
-        if not (isinstance(self.group, str) or callable(self.group)):
+        group: Any = self.group
+        if not (isinstance(group, str) or callable(group)):
             raise ConfigError(
                 f"{self}: group is {self.group!r}; it is the name of a field of the body or a function of it"
             )

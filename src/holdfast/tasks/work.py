@@ -29,7 +29,8 @@ from holdfast.tasks.finisher import Finisher, letter_of
 from holdfast.tasks.hand import InHand, stands_here
 from holdfast.tasks.periodic import Scheduler
 from holdfast.tasks.permits import PermitKeeper
-from holdfast.tasks.slots import Ended, How, Running, TaskSlots
+from holdfast.tasks.running import Ended, How, Running
+from holdfast.tasks.slots import TaskSlots
 from holdfast.tasks.spec import TaskSpec
 from holdfast.tasks.wire import Envelope, Message, Unreadable, decode_task
 

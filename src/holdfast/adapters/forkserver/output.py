@@ -41,6 +41,7 @@ class Output:
         self._read()
         rest, self._rest = self._rest, b""
         self._tell([rest] if rest else [])
+        self._tell_dropped()
 
     def close(self) -> None:
         """Read what is left, and no more."""
@@ -83,7 +84,10 @@ class Output:
             if self._lines.take("", 1, now) > 0:
                 self._dropped += len(lines) - done
                 return
-            if self._dropped:
-                dropped, self._dropped = self._dropped, 0
-                self._said(f"({dropped} lines were dropped: too many)")
+            self._tell_dropped()
             self._said(line[:LINE_BYTES_MAX].decode(errors="backslashreplace"))
+
+    def _tell_dropped(self) -> None:
+        if self._dropped:
+            dropped, self._dropped = self._dropped, 0
+            self._said(f"({dropped} lines were dropped: too many)")
