@@ -78,7 +78,7 @@ async def latency(kind: str, server: MosquittoServer, count: int) -> list[float]
 
 
 async def _closed(running: Dispatching, count: int) -> None:
-    while running.dispatcher.counts.closed < count:
+    while running.dispatcher.counts.closed < count:  # noqa: ASYNC110 - it tells nobody
         await asyncio.sleep(LOOK_S)
 
 
@@ -100,8 +100,12 @@ def main() -> None:
         report.figure(f"vs_raw_mqtt_{kind}", median(rates[kind]) / median(rates["raw"]), "≥ 0.5")
     took = asyncio.run(_latencies(2_000 if asked.full else 300))
     for name, measured in took.items():
-        report.say(f"    {name}: p50 {percentile(measured, 50):.2f} ms, p99 {percentile(measured, 99):.2f} ms")
-    added = {kind: percentile(took[kind], 50) - percentile(took["raw"], 50) for kind in ("sqlite", "postgres")}
+        report.say(
+            f"    {name}: p50 {percentile(measured, 50):.2f} ms, p99 {percentile(measured, 99):.2f} ms"
+        )
+    added = {
+        kind: percentile(took[kind], 50) - percentile(took["raw"], 50) for kind in ("sqlite", "postgres")
+    }
     report.figure("added_p50_ms", added["sqlite"], "≤ 5")
     report.figure("added_p50_ms_postgres", added["postgres"], "≤ 5")
     report.end(

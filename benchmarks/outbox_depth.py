@@ -1,0 +1,136 @@
+"""What waiting commands cost: 10 thousand, 100 thousand and a million rows in the table.
+
+The same as ``benchmarks.outbox`` on SQLite, with so many commands waiting all the time: as many are added
+as are closed. Once with all devices answering, and once while 99.9 % of five times as many are silent, so
+that nearly all heads are in flight and few are ready. The rate must not depend on how much waits. Beside it
+is the design that this replaces, without a broker: a scheduler that every 500 ms scans all open rows, sorts
+them, groups them by device and takes the first of each.
+
+Run as ``python -m benchmarks.outbox_depth``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sqlite3
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.dispatching import Dispatching, dispatching
+from benchmarks.fleet import broker, devices_named, fleet
+from benchmarks.peers.replaced import scheduler
+from benchmarks.report import Report
+from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
+from holdfast.adapters.system.clock import SystemClock
+from holdfast.core.device_queue import Patience
+from holdfast.core.presence import PresenceRules
+from holdfast.devices.outbox import Outbox
+
+DEPTHS = (10_000, 100_000, 1_000_000)
+SILENT = 0.999
+REFILL_S = 0.1
+WARM_S = 1.0
+PATIENCE = Patience(retry_s=3600.0, retry_max_s=7200.0)
+NO_PRESENCE = PresenceRules(heartbeats=False, silent_tries=0)
+
+FILL = """
+WITH RECURSIVE n (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM n LIMIT ?)
+INSERT INTO holdfast_outbox_command (outbox, device, shard, body, created_at)
+SELECT 'faces', d.device, 0, '{"operator":"EditPerson","info":{"personId":"951","name":"A. Person"}}', 1.7e9
+FROM n CROSS JOIN devices d ON d.number = n.n % ?"""
+MARK = """
+INSERT INTO holdfast_outbox_arrival (outbox, shard, device) SELECT 'faces', 0, device FROM devices"""
+
+
+async def fill(path: Path, depth: int, devices: Sequence[str]) -> None:
+    """Let commands wait, as ``Outbox.add`` leaves them; those of one device lie far apart."""
+    store = SqlOutbox(f"sqlite:///{path}", SystemClock())
+    await store.prepare("faces", 1)
+    await store.close()
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TEMP TABLE devices (number INTEGER PRIMARY KEY, device TEXT)")
+    connection.executemany("INSERT INTO devices VALUES (?, ?)", enumerate(devices))
+    connection.execute(FILL, (depth, len(devices)))
+    connection.execute(MARK)
+    connection.commit()
+    connection.close()
+
+
+async def refill(running: Dispatching, devices: Sequence[str]) -> None:
+    """Add as many commands as are closed, until cancelled."""
+    added = 0
+    while True:
+        await asyncio.sleep(REFILL_S)
+        missing = running.dispatcher.counts.closed - added
+        some = ({"device": devices[(added + n) % len(devices)], "command": b"{}"} for n in range(missing))
+        await running.store.add(running.outbox.new(some))
+        added += missing
+
+
+async def rate(path: Path, devices: Sequence[str], silent: float, seconds: float) -> float:
+    """Commands closed a second."""
+    outbox = Outbox("faces", patience=PATIENCE, presence=NO_PRESENCE)
+    async with (
+        broker() as server,
+        fleet(server.url, len(devices), "--silent", str(silent)),
+        dispatching(f"sqlite:///{path}", server.url, outbox, [], 0) as running,
+    ):
+        refilling = asyncio.create_task(refill(running, devices))
+        while running.dispatcher.counts.sent < len(devices):  # noqa: ASYNC110 - it tells nobody
+            await asyncio.sleep(REFILL_S)
+        await asyncio.sleep(WARM_S)
+        closed = await running.rate(seconds)
+        refilling.cancel()
+        return closed
+
+
+async def measure(depth: int, devices: int, seconds: float) -> dict[str, float]:
+    """Rates with all devices answering and with few, of this design and of the replaced one."""
+    rates = {}
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
+        for name, silent in (("ready", 0.0), ("silent", SILENT)):
+            names = devices_named(devices * (5 if silent else 1), "")
+            answering = names[: round(len(names) * (1 - SILENT))] if silent else None
+            path = Path(folder) / f"{name}.db"
+            await fill(path, depth, names)
+            rates[name] = await rate(path, names, silent, seconds)
+            rates[f"replaced_{name}"] = scheduler.measure(path, answering, seconds)
+    return rates
+
+
+def main() -> None:
+    """Measure and report."""
+    parser = argparse.ArgumentParser(prog="benchmarks.outbox_depth", description=__doc__)
+    parser.add_argument("--full", action="store_true", help="longer, and thrice")
+    parser.add_argument("--devices", type=int, default=1_000)
+    parser.add_argument("--seconds", type=float, help="measured each (default 1.5, with --full 10)")
+    asked = parser.parse_args()
+    seconds = asked.seconds or (10.0 if asked.full else 1.5)
+    report = Report("outbox_depth")
+    report.say(f"outbox_depth: {asked.devices:,} devices on SQLite, all answering, and 99.9 % of them silent")
+    best: dict[int, dict[str, float]] = {depth: {} for depth in DEPTHS}
+    for _ in range(3 if asked.full else 1):
+        for depth in DEPTHS:
+            told = asyncio.run(measure(depth, asked.devices, seconds))
+            best[depth] = {name: max(value, best[depth].get(name, 0.0)) for name, value in told.items()}
+            rates = ", ".join(f"{name} {value:,.0f}/s" for name, value in told.items())
+            report.say(f"    {depth:,} rows: {rates}")
+    least, most = best[DEPTHS[0]], best[DEPTHS[-1]]
+    report.figure("rate_1m_vs_10k", most["ready"] / least["ready"], "≥ 0.85")
+    report.figure("rate_1m_vs_10k_silent", most["silent"] / least["silent"], "≥ 0.85")
+    report.figure("vs_replaced_1m", most["ready"] / most["replaced_ready"])
+    report.figure("vs_replaced_1m_silent", most["silent"] / most["replaced_silent"])
+    report.end(
+        ["paho-mqtt", "sqlalchemy"],
+        devices=asked.devices,
+        rates={
+            str(depth): {name: round(value, 1) for name, value in told.items()}
+            for depth, told in best.items()
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()
