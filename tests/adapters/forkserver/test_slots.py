@@ -286,7 +286,7 @@ async def test_an_app_that_never_finishes_loading(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "endless_app.py").write_text("while True:\n    pass")
+    (tmp_path / "endless_app.py").write_text("import threading\nthreading.Event().wait()")
     with pytest.raises(ConfigError, match=r"longer than 2.5 s\n(.|\n)*endless_app.py"):
         await make("endless_app:app", preload=False, spawn_timeout_s=2.5).spawn()
     with pytest.raises(ConfigError, match=r"longer than 2\.5 s"):
