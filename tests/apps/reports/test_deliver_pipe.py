@@ -74,4 +74,17 @@ async def test_leaving_ends_the_maker() -> None:
     async with pieces(make, ahead_bytes=5000) as pipe:
         async for _ in pipe:
             break
-    assert ended.wait(30)
+    assert await asyncio.to_thread(ended.wait, 30)
+
+
+async def test_nobody_waits_for_long_for_a_maker_that_is_stuck() -> None:
+    free = threading.Event()
+
+    def make() -> Iterator[bytes]:
+        yield b"x"
+        free.wait(30)
+        yield b"y"
+
+    async with pieces(make) as pipe:
+        assert await anext(aiter(pipe)) == b"x"
+    free.set()

@@ -96,6 +96,19 @@ async def test_connections_are_cut_and_new_ones_stand(faults: TcpFaults) -> None
     again[1].close()
 
 
+async def test_connections_are_cut_once_so_much_went_over_them(faults: TcpFaults) -> None:
+    connection = await connect(faults.port)
+    assert await ask(connection, "PING") == "+PONG"
+    faults.cut_after(len("PING\r\n") + 1)
+    assert await ask(connection, "PING") == "+PONG"
+    connection[1].write(b"PING\r\n")
+    with pytest.raises(ConnectionResetError):
+        await connection[0].readuntil(b"never")
+    again = await connect(faults.port)
+    assert await ask(again, "PING") == "+PONG"
+    again[1].close()
+
+
 async def test_an_outage_refuses_and_ends(faults: TcpFaults) -> None:
     connection = await connect(faults.port)
     await ask(connection, "PING")

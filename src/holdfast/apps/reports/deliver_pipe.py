@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import asynccontextmanager
 
 from holdfast.ports.sink import Data
 
 AHEAD_BYTES = 16 << 20
 PIECE_BYTES = 1 << 20
+STOP_S = 0.5
 
 
 class Stopped(Exception):
@@ -91,29 +93,35 @@ class Pipe:
 
 @asynccontextmanager
 async def pieces(chunks: Callable[[], Iterator[Data]], ahead_bytes: int = AHEAD_BYTES) -> AsyncIterator[Pipe]:
-    """What ``chunks()`` yields, made in a thread of its own. On the way out the thread is told to stop, which
-    it does at its next chunk; nobody waits for it."""
+    """What ``chunks()`` yields, made in a thread of its own. On the way out that is told to stop, which it
+    does at its next chunk; a moment is waited for that, so that two seldom run at once."""
     pipe = Pipe(ahead_bytes)
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
 
     def make() -> None:
-        made = None
+        made: Iterator[Data] = iter(())
         try:
             made = chunks()
             for chunk in made:
                 pipe.put(chunk)
         except Stopped:
-            pipe.end()
+            pass
         except BaseException as error:  # noqa: BLE001 (raised where the bytes are taken)
             pipe.end(error)
         else:
             pipe.end()
         finally:
-            close = getattr(made, "close", None)
-            if close is not None:
-                close()
+            if isinstance(made, Generator):
+                made.close()
+            with contextlib.suppress(RuntimeError):  # the loop is over
+                loop.call_soon_threadsafe(ended.set)
 
     threading.Thread(target=make, name="format", daemon=True).start()
     try:
         yield pipe
     finally:
         pipe.stop()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_S):
+                await ended.wait()
