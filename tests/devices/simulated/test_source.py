@@ -1,0 +1,108 @@
+"""Sources: pages of work are fetched as the devices get through it, and none is missed or taken twice."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.devices.simulated.conftest import Site
+
+from holdfast.core.device_queue import State
+from holdfast.devices.source import fill
+from holdfast.devices.spec import Page
+
+PAGE = 10
+
+
+class Api:
+    """Has ``total`` commands, by pages; its cursor is the number of the next."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.asked: list[str | None] = []
+        self.failures = 0
+
+    async def next_page(self, cursor: str | None) -> Page:
+        self.asked.append(cursor)
+        if self.failures:
+            self.failures -= 1
+            raise ConnectionError("the API doesn't answer")
+        begin = int(cursor or 0)
+        end = min(begin + PAGE, self.total)
+        commands: list[dict[str, Any]] = [
+            {"device": f"d{n % 3}", "command": {"n": n}, "dedupe_key": f"{n}"} for n in range(begin, end)
+        ]
+        return Page(commands, str(end), more=end < self.total)
+
+
+async def filling(site: Site, api: Api, low: int, high: int) -> "asyncio.Task[None] | None":
+    site.outbox.source("api", low=low, high=high, pause_s=5.0)(api.next_page)
+    epoch = (await site.store.epochs("doors"))[0]
+    return site.tasks.spawn(
+        fill(site.outbox, site.outbox.sources[0], site.store, site.clock, site.log, epoch)
+    )
+
+
+async def test_everything_is_done_once(site: Site) -> None:
+    await site.start(3)
+    api = Api(95)
+    await filling(site, api, low=5, high=20)
+    async with asyncio.timeout(600.0):
+        while site.dispatcher.counts.closed < api.total:
+            await site.clock.sleep(0.1)
+    bodies = [entry.body for entry in await site.store.commands("doors", limit=1000)]
+    assert sorted(bodies) == sorted(b'{"n":%d}' % n for n in range(95))
+    assert await site.store.counts("doors") == {State.ACKNOWLEDGED: 95}
+
+
+async def test_no_more_is_fetched_than_is_needed(site: Site) -> None:
+    await site.start(0)
+    for n in range(3):
+        site.broker.listen(f"d{n}", lambda id_, payload: None)
+    api = Api(1000)
+    await filling(site, api, low=5, high=20)
+    await site.clock.sleep(60.0)
+    assert await site.store.waiting("doors", 1000) < 20 + PAGE
+
+
+async def test_an_api_that_fails_is_asked_again_from_the_same_place(site: Site) -> None:
+    await site.start(3)
+    api = Api(25)
+    api.failures = 3
+    await filling(site, api, low=5, high=20)
+    await site.clock.sleep(120.0)
+    assert api.asked[:4] == [None] * 4
+    assert site.dispatcher.counts.closed == 25
+    assert site.log.events("warning").count("a source failed") == 3
+
+
+async def test_an_empty_api_is_asked_now_and_then(site: Site) -> None:
+    await site.start(3)
+    api = Api(0)
+    await filling(site, api, low=5, high=20)
+    await site.clock.sleep(50.0)
+    assert 8 <= len(api.asked) <= 11
+    api.total = 10
+    await site.clock.sleep(6.0)
+    assert site.dispatcher.counts.closed == 10
+
+
+async def test_only_the_owner_of_the_first_shard_fetches(site: Site) -> None:
+    await site.start(3)
+    api = Api(1000)
+    task = await filling(site, api, low=500, high=900)
+    epoch = (await site.store.epochs("doors"))[0]
+    await site.store.open("doors", 0, epoch, "another")
+    assert task is not None
+    await asyncio.wait_for(task, 60.0)
+    cursor = await site.store.cursor("doors", "api")
+    await site.clock.sleep(60.0)
+    assert await site.store.cursor("doors", "api") == cursor
+
+
+@pytest.mark.parametrize("low,high", [(0, 10), (10, 5)])
+async def test_marks_that_make_no_sense_are_refused(site: Site, low: int, high: int) -> None:
+    from holdfast.errors import ConfigError
+
+    await site.start(0)
+    with pytest.raises(ConfigError, match="low"):
+        site.outbox.source("api", low=low, high=high)
