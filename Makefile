@@ -22,7 +22,7 @@ BUILT := --no-binary pyftpdlib --no-build-isolation
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # --- set-up, by stamps
 
@@ -80,6 +80,10 @@ demo: $(VENV)/.services $(patsubst %,$(SERVERS)%,$(sort \
     $(if $(findstring sqs,$(SERVICES))$(findstring s3,$(SERVICES)),fauxqs) \
     $(if $(findstring zookeeper,$(SERVICES)),zookeeper)))
 endif
+
+.PHONY: demo-devices
+demo-devices: $(VENV)/.dev $(SERVERS)mosquitto ## 50 terminals that crash and lose messages come to agree with their office
+	@$(BIN)/python -m examples.whitelist.demo $(ARGS)
 
 .PHONY: bench
 bench: $(VENV)/.bench $(SERVERS)redis-server $(SERVERS)fauxqs ## one benchmark (NAME=streams, ARGS="--full")

@@ -81,9 +81,13 @@ class Config(BaseSettings):
     )
     objects_url: str = _setting("file:./holdfast-objects", "The object store: frames and files.")
     outbox_url: str = _setting(
-        "", "The database in which outboxes are, as SQLAlchemy writes it: that of the business."
+        "",
+        "The database in which outboxes are, as SQLAlchemy writes it: that of the business.",
+        shown="none",
     )
-    devices_url: str = _setting("", "Where the devices of outboxes are: `mqtt://HOST` or `mqtts://HOST`.")
+    devices_url: str = _setting(
+        "", "Where the devices of outboxes are: `mqtt://HOST` or `mqtts://HOST`.", shown="none"
+    )
     durability: Literal["full", "normal"] = _setting(
         "full",
         "What a commit to SQLite survives. `full`: a power cut. `normal`: a crash of any process, but a power"
