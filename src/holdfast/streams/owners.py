@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
 from holdfast.core import commands
@@ -595,18 +595,23 @@ class Owners:
 
     def _settle(self, entry: Owned, command: commands.Settle) -> None:
         owner = entry.owner
-        for held in command.messages:
-            if any(receipt.request for receipt in held.receipts):
-                self._requests.settled(entry.key, held, command.duplicate)
+        asked = [held for held in command.messages if any(receipt.request for receipt in held.receipts)]
+        self._answer_requests(entry, command, [held for held in asked if not held.aside])
         deliveries = sum(len(held.receipts) for held in command.messages)
         self._stats.duplicates += deliveries - (0 if command.duplicate else len(command.messages))
 
         def done() -> None:
+            # Only now is the letter sent: a client that is told may throw the message away.
+            self._answer_requests(entry, command, [held for held in asked if held.aside])
             owner.settled(self._clock.monotonic())
             self._perform(entry)
 
         settlement = Settlement(entry.key, command.letters, command.messages, done)
         self._keepers[entry.spec.name].settle(settlement)
+
+    def _answer_requests(self, entry: Owned, command: commands.Settle, messages: Sequence[Held]) -> None:
+        for held in messages:
+            self._requests.settled(entry.key, held, command.duplicate)
 
     def _return_requests(self, entry: Owned, messages: tuple[Held, ...], target: str) -> None:
         for held in messages:
