@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +55,7 @@ def size(body: bytes, job: Job) -> int:
 def sleep(body: dict[str, Any], job: Job) -> str:
     tell(body)
     while True:
-        time.sleep(30)
+        threading.Event().wait(30)
 
 
 @app.task("wait", timeout_s=30)
@@ -106,7 +105,7 @@ def stubborn(body: dict[str, Any], job: Job) -> None:
     tell(body, child.pid)
     while True:
         try:
-            time.sleep(30)
+            threading.Event().wait(30)
         except Cancelled:
             note(body, "told to end")
 
@@ -116,7 +115,7 @@ def children(body: dict[str, Any], job: Job) -> None:
     pids = [subprocess.Popen(SLEEPER).pid]
     if (pid := os.fork()) == 0:
         while True:
-            time.sleep(30)
+            threading.Event().wait(30)
     tell(body, *pids, pid)
     threading.Event().wait()
 
@@ -146,7 +145,7 @@ def exit_politely(body: dict[str, Any], job: Job) -> None:
 def close_all(body: dict[str, Any], job: Job) -> None:
     os.closerange(3, 256)
     while body.get("stay"):
-        time.sleep(30)
+        threading.Event().wait(30)
 
 
 @app.task("hoard", memory_mb=150)
@@ -208,7 +207,7 @@ class Tidy:
         job.on_terminate(lambda: note(body, "hook"))
         tell(body)
         try:
-            time.sleep(30)
+            threading.Event().wait(30)
         except Cancelled as reason:
             note(body, f"cancelled: {reason}")
             raise
@@ -228,14 +227,14 @@ def quick_or_not(body: dict[str, Any], job: Job) -> str:
 @app.task("reporting", timeout_s=30)
 def reporting(body: dict[str, Any], job: Job) -> None:
     while True:
-        time.sleep(0.01)
+        threading.Event().wait(0.01)
         job.progress()
 
 
 @app.task("printing", timeout_s=30, advances="output")
 def printing(body: dict[str, Any], job: Job) -> None:
     while True:
-        time.sleep(0.01)
+        threading.Event().wait(0.01)
         job.progress()  # no sign here
         if not body.get("hang"):
             print(".")  # noqa: T201
@@ -247,7 +246,7 @@ def computing(body: dict[str, Any], job: Job) -> None:
         subprocess.run([sys.executable, "-c", "while True: pass"], check=True)
     while True:
         if body.get("hang"):
-            time.sleep(0.1)
+            threading.Event().wait(0.1)
 
 
 def beat(body: dict[str, Any], job: Any) -> object:
@@ -258,6 +257,6 @@ def beat(body: dict[str, Any], job: Any) -> object:
 def probed(body: dict[str, Any], job: Any) -> None:
     job.beats = 0
     while True:
-        time.sleep(0.01)
+        threading.Event().wait(0.01)
         if not body.get("hang"):
             job.beats += 1
