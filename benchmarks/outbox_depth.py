@@ -24,7 +24,7 @@ from benchmarks.peers.replaced import scheduler
 from benchmarks.report import Report
 from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
 from holdfast.adapters.system.clock import SystemClock
-from holdfast.core.device_queue import Patience
+from holdfast.core.device_queue import Entry, Patience
 from holdfast.core.presence import PresenceRules
 from holdfast.devices.outbox import Outbox
 
@@ -32,6 +32,7 @@ DEPTHS = (10_000, 100_000, 1_000_000)
 SILENT = 0.999
 REFILL_S = 0.1
 WARM_S = 1.0
+AHEAD = 100
 PATIENCE = Patience(retry_s=3600.0, retry_max_s=7200.0)
 NO_PRESENCE = PresenceRules(heartbeats=False, silent_tries=0)
 
@@ -58,29 +59,38 @@ async def fill(path: Path, depth: int, devices: Sequence[str]) -> None:
     connection.close()
 
 
-async def refill(running: Dispatching, devices: Sequence[str]) -> None:
-    """Add as many commands as are closed, until cancelled."""
-    added = 0
+async def refill(running: Dispatching, closed: list[str]) -> None:
+    """Add a command for each that is closed, until cancelled."""
     while True:
         await asyncio.sleep(REFILL_S)
-        missing = running.dispatcher.counts.closed - added
-        some = ({"device": devices[(added + n) % len(devices)], "command": b"{}"} for n in range(missing))
-        await running.store.add(running.outbox.new(some))
-        added += missing
+        some, closed[:] = closed[:], []
+        await running.store.add(running.outbox.new({"device": device, "command": b"{}"} for device in some))
 
 
 async def rate(path: Path, devices: Sequence[str], silent: float, seconds: float) -> float:
     """Commands closed a second."""
     outbox = Outbox("faces", patience=PATIENCE, presence=NO_PRESENCE)
+    answered: list[str] = []
+    seen: dict[str, None] = {}
+
+    def on_result(_: object, command: Entry) -> None:
+        answered.append(command.device)
+        seen[command.device] = None
+
+    outbox.on_result(on_result)
     async with (
         broker() as server,
         fleet(server.url, len(devices), "--silent", str(silent)),
         dispatching(f"sqlite:///{path}", server.url, outbox, [], 0) as running,
     ):
-        refilling = asyncio.create_task(refill(running, devices))
+        refilling = asyncio.create_task(refill(running, answered))
         while running.dispatcher.counts.sent < len(devices):  # noqa: ASYNC110 - it tells nobody
             await asyncio.sleep(REFILL_S)
         await asyncio.sleep(WARM_S)
+        if silent:  # those that do answer must not run out of commands
+            lively = [{"device": device, "command": b"{}"} for device in seen]
+            for _ in range(AHEAD):
+                await running.store.add(outbox.new(lively))
         closed = await running.rate(seconds)
         refilling.cancel()
         return closed

@@ -20,6 +20,7 @@ from holdfast.cli import (
     ingest,
     limits,
     node,
+    outbox,
     output,
     places,
     queues,
@@ -59,6 +60,7 @@ app.command(tasks.briefs)
 app.command(limits.app)
 app.command(dlq.app)
 app.command(queues.app)
+app.command(outbox.app)
 app.command(devices.app)
 app.command(doctor.doctor)
 app.command(config.app)

@@ -1,0 +1,237 @@
+"""``holdfast outbox``: commands to devices, and the devices they are for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from holdfast.cli import output
+from holdfast.cli.options import DEFAULTS, Json, Options
+from holdfast.core.device_queue import CLOSED, Entry, State
+from holdfast.errors import OperationRefused
+from holdfast.ports.outbox import DeviceStatus, OutboxStore
+from holdfast.wiring import Services
+
+app = App(name="outbox", help="Commands to devices: see how they stand, try them again, take them back.")
+
+Name = Annotated[str, Parameter(help="The outbox's name.")]
+Ids = Annotated[tuple[int, ...], Parameter(help="Ids of commands.")]
+
+
+@app.command(name="ls")
+async def list_commands(
+    outbox: Name,
+    /,
+    *,
+    state: State | None = None,
+    device: str = "",
+    after: int = 0,
+    limit: int = 50,
+    json: Json = False,
+    options: Options = DEFAULTS,
+) -> None:
+    """List commands, in the order of their ids. What they say is not shown.
+
+    ```
+    holdfast outbox ls faces --state failed
+    holdfast outbox ls faces --device 2042253 --after 1200
+    ```
+
+    Args:
+        state: Only those that stand so.
+        device: Only those of this device.
+        after: Only those with a higher id.
+        limit: How many at most.
+        json: Print JSON lines.
+    """
+    async with opened(options) as store:
+        commands = await store.commands(outbox, after=after, limit=limit, state=state, device=device)
+    if json:
+        for entry in commands:
+            output.json_line(_record(entry))
+        return
+    columns = ("id", "device", "state", "tries", "added", "closed", "reason")
+    rows = [
+        (e.id, e.device, e.state, e.tries, _time(e.created_at), _time(e.closed_at), e.reason)
+        for e in commands
+    ]
+    output.console().print(output.table(f"outbox {outbox}", columns, rows))
+
+
+@app.command
+async def show(command: int, /, *, json: Json = False, options: Options = DEFAULTS) -> None:
+    """Show all of one command: what it says, and what the device answered.
+
+    Args:
+        command: Its id.
+        json: Print JSON.
+    """
+    async with opened(options) as store:
+        entry = await store.command(command)
+    if entry is None:
+        raise OperationRefused(f"there is no command {command}; it may have been dropped for its age")
+    record = _record(entry) | output.body(entry.body, "body")
+    if entry.answer is not None:
+        record |= output.body(entry.answer, "answer")
+    if json:
+        output.json_line(record)
+        return
+    for name, value in record.items():
+        output.say(f"{name:<15}{'' if value is None else value}")
+
+
+@app.command
+async def retry(commands: Ids, /, *, options: Options = DEFAULTS) -> None:
+    """Send failed or expired commands again, as if they had just been added, without expiry."""
+    async with opened(options) as store:
+        refused = [command for command in commands if not await store.retry(command)]
+    _refuse(refused, "is neither failed nor expired, or its result has yet to be told")
+
+
+@app.command
+async def cancel(commands: Ids, /, *, options: Options = DEFAULTS) -> None:
+    """Take commands back that were not sent yet; they count as failed."""
+    async with opened(options) as store:
+        refused = [command for command in commands if not await store.cancel(command)]
+    _refuse(refused, "is closed, or out at its device, which may be at it: wait for its answer or its end")
+
+
+@app.command
+async def stats(outbox: Name, /, *, json: Json = False, options: Options = DEFAULTS) -> None:
+    """Count commands by how they stand, and tell how far jobs are.
+
+    Args:
+        json: Print JSON.
+    """
+    async with opened(options) as store:
+        counts = await store.counts(outbox)
+        jobs = await store.jobs(outbox, limit=1000)
+    if json:
+        output.json_line({"outbox": outbox, "commands": counts, "jobs": jobs})
+        return
+    rows = [(state, count) for state, count in counts.items()]
+    output.console().print(output.table(f"outbox {outbox}", ("state", "commands"), rows))
+    if jobs:
+        columns = ("job", "name", "of", "done", "failed", "state")
+        told = [(j.id, j.name, j.total, j.done, j.failed, _standing(j.over, j.aborted)) for j in jobs]
+        output.console().print(output.table("jobs", columns, told))
+
+
+async def list_devices(
+    outbox: Name,
+    /,
+    *,
+    after: str = "",
+    limit: int = 50,
+    stale_after_s: float = 90.0,
+    json: Json = False,
+    options: Options = DEFAULTS,
+) -> None:
+    """List the devices of an outbox: how many commands wait for each, and when it was last seen.
+
+    Args:
+        after: Only those after this id, in order.
+        limit: How many at most.
+        stale_after_s: Flag those that gave no sign of life for so long.
+        json: Print JSON lines.
+    """
+    async with opened(options) as store:
+        statuses = await store.devices(outbox, after=after, limit=limit)
+    _show_devices(outbox, statuses, stale_after_s, json)
+
+
+async def show_device(
+    outbox: Name,
+    device: str,
+    /,
+    *,
+    stale_after_s: float = 90.0,
+    json: Json = False,
+    options: Options = DEFAULTS,
+) -> None:
+    """Show one device, and its commands that are not closed.
+
+    Args:
+        device: Its id.
+        stale_after_s: Flag it if it gave no sign of life for so long.
+        json: Print JSON lines.
+    """
+    async with opened(options) as store:
+        statuses = await store.devices(outbox, device=device)
+        commands = [
+            entry
+            for state in State
+            if state not in CLOSED
+            for entry in await store.commands(outbox, state=state, device=device)
+        ]
+    if not statuses:
+        raise OperationRefused(f"outbox {outbox!r} has never had anything for a device {device!r}")
+    _show_devices(outbox, statuses, stale_after_s, json)
+    if json:
+        for entry in commands:
+            output.json_line(_record(entry))
+        return
+    columns = ("id", "state", "tries", "added", "sent")
+    rows = [(e.id, e.state, e.tries, _time(e.created_at), _time(e.published_at)) for e in commands]
+    output.console().print(output.table("commands", columns, rows))
+
+
+@asynccontextmanager
+async def opened(options: Options) -> AsyncIterator[OutboxStore]:
+    """The store of the settings in force."""
+    async with Services(options.load()) as services:
+        store = services.outbox_store()
+        try:
+            yield store
+        finally:
+            await store.close()
+
+
+def _show_devices(outbox: str, statuses: Sequence[DeviceStatus], stale_after_s: float, json: bool) -> None:
+    stale_before = time.time() - stale_after_s
+    if json:
+        for status in statuses:
+            output.json_line({"status": status, "flag": _flag(status, stale_before)})
+        return
+    rows = [
+        (
+            s.device,
+            s.shard,
+            " ".join(s.phases) or "idle",
+            s.waiting,
+            _time(s.seen_at),
+            _flag(s, stale_before),
+        )
+        for s in statuses
+    ]
+    columns = ("device", "shard", "head", "waiting", "seen", "")
+    output.console().print(output.table(f"devices of outbox {outbox}", columns, rows))
+
+
+def _flag(status: DeviceStatus, stale_before: float) -> str:
+    if status.away:
+        return "away"
+    return "stale" if status.seen_at is not None and status.seen_at < stale_before else ""
+
+
+def _record(entry: Entry) -> dict[str, Any]:
+    hidden = ("body", "answer")
+    return {name: getattr(entry, name) for name in entry.__struct_fields__ if name not in hidden}
+
+
+def _standing(over: bool, aborted: bool) -> str:
+    return "aborted" if aborted else "done" if over else "running"
+
+
+def _time(at: float | None) -> str:
+    return "" if not at else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _refuse(refused: Sequence[int], why: str) -> None:
+    if refused:
+        raise OperationRefused(f"nothing was done to {', '.join(map(str, refused))}: each {why}")

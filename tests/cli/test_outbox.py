@@ -1,0 +1,101 @@
+"""``holdfast outbox`` and ``holdfast devices`` on the database of a business."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
+from holdfast.adapters.system.clock import SystemClock
+from holdfast.cli import run
+from holdfast.core.device_turn import Heard, Turn
+from holdfast.devices.outbox import Outbox
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/app.db"
+
+
+@pytest.fixture
+def commands(url: str) -> list[int]:
+    """Four commands: one failed, one out, two waiting behind it; and a job."""
+
+    async def fill() -> list[int]:
+        clock, outbox = SystemClock(), Outbox("faces")
+        store = SqlOutbox(url, clock)
+        await store.prepare("faces", 1)
+        added = [
+            {"device": "d1", "command": {"n": 0}},
+            *({"device": "d2", "command": {"n": n}} for n in range(3)),
+        ]
+        ids = await store.add(outbox.new(added))
+        epoch = await store.open("faces", 0, 0, "me")
+        turn = Turn(outbox="faces", grants={0: epoch}, sendable=[0], now=clock.wall())
+        sendings = (await store.turn(turn)).sendings
+        refusal = [
+            Heard(s.device, s.correlation, b'{"code":500}', ok=False) for s in sendings if s.device == "d1"
+        ]
+        seen = {"d1": 5.0, "d2": clock.wall()}
+        await store.turn(msgspec.structs.replace(turn, heard=refusal, seen=seen))
+        await store.close()
+        return ids
+
+    return asyncio.run(fill())
+
+
+def told(capsys: pytest.CaptureFixture[str], url: str, *arguments: str) -> list[Any]:
+    assert run([*arguments, "--json", "--set", f"outbox_url={url}"]) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_commands_are_listed_without_what_they_say(
+    capsys: pytest.CaptureFixture[str], url: str, commands: list[int]
+) -> None:
+    listed = told(capsys, url, "outbox", "ls", "faces")
+    assert [(c["id"], c["device"], c["state"]) for c in listed] == [
+        (commands[0], "d1", "failed"),
+        (commands[1], "d2", "published"),
+        (commands[2], "d2", "scheduled"),
+        (commands[3], "d2", "scheduled"),
+    ]
+    assert not any("body" in c or "answer" in c for c in listed)
+    assert [c["id"] for c in told(capsys, url, "outbox", "ls", "faces", "--state", "failed")] == commands[:1]
+    assert run(["outbox", "ls", "faces", "--set", f"outbox_url={url}"]) == 0
+    assert "the device refused" in capsys.readouterr().out
+
+
+def test_one_is_shown_in_full(capsys: pytest.CaptureFixture[str], url: str, commands: list[int]) -> None:
+    [shown] = told(capsys, url, "outbox", "show", str(commands[0]))
+    assert (shown["body"], shown["answer"], shown["reason"]) == (
+        {"n": 0},
+        {"code": 500},
+        "the device refused",
+    )
+    assert run(["outbox", "show", "999", "--set", f"outbox_url={url}"]) != 0
+    assert "no command 999" in capsys.readouterr().err
+
+
+def test_retry_and_cancel(capsys: pytest.CaptureFixture[str], url: str, commands: list[int]) -> None:
+    settings = ["--set", f"outbox_url={url}"]
+    assert run(["outbox", "retry", str(commands[0]), *settings]) == 0
+    assert run(["outbox", "cancel", str(commands[3]), *settings]) == 0
+    assert run(["outbox", "cancel", str(commands[1]), str(commands[2]), *settings]) != 0
+    assert f"nothing was done to {commands[1]}:" in capsys.readouterr().err
+    [stats] = told(capsys, url, "outbox", "stats", "faces")
+    assert stats["commands"] == {"scheduled": 1, "published": 1, "failed": 2}
+
+
+def test_devices(capsys: pytest.CaptureFixture[str], url: str, commands: list[int]) -> None:
+    listed = told(capsys, url, "devices", "ls", "faces")
+    assert [(d["status"]["device"], d["status"]["waiting"], d["flag"]) for d in listed] == [
+        ("d1", 0, "stale"),
+        ("d2", 3, ""),
+    ]
+    shown = told(capsys, url, "devices", "show", "faces", "d2")
+    assert [c.get("id") for c in shown[1:]] == [commands[2], commands[3], commands[1]]
+    assert run(["devices", "show", "faces", "d9", "--set", f"outbox_url={url}"]) != 0
+    assert "d9" in capsys.readouterr().err
