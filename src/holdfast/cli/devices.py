@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
@@ -115,7 +116,9 @@ async def show(
         output.console().print(output.table("commands that are out or next", [*shown[0]], rows))
 
 
-async def _all(store: OutboxStore, outbox: str, limit: int, wanted: Any) -> list[DeviceStatus]:
+async def _all(
+    store: OutboxStore, outbox: str, limit: int, wanted: Callable[[DeviceStatus], bool]
+) -> list[DeviceStatus]:
     found: list[DeviceStatus] = []
     after = ""
     while len(found) < limit and (page := await store.devices(outbox, after=after, limit=PAGE)):

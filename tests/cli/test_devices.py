@@ -1,0 +1,82 @@
+"""``holdfast devices ls`` and ``show``."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
+from holdfast.adapters.system.clock import SystemClock
+from holdfast.core.device_turn import Turn
+from holdfast.devices.outbox import Outbox
+
+CLOCK = SystemClock()
+
+
+@pytest.fixture(autouse=True)
+def office(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three devices: one was just seen, one long ago, one is away; each has two commands, one of them out."""
+    url = f"sqlite:///{place / 'office.db'}"
+    monkeypatch.setenv("HOLDFAST_OUTBOX_URL", url)
+
+    async def prepare() -> None:
+        store, outbox = SqlOutbox(url, CLOCK), Outbox("faces")
+        await store.prepare("faces", 1)
+        names = ("away", "fresh", "old")
+        await store.add(outbox.new({"device": name, "command": {"n": n}} for n in range(2) for name in names))
+        epoch, now = await store.open("faces", 0, 0, "me"), CLOCK.wall()
+        seen = {"fresh": now - 1, "old": now - 7200, "away": now - 50}
+        for _ in range(2):
+            await store.turn(
+                Turn(
+                    outbox="faces",
+                    grants={0: epoch},
+                    sendable=[0],
+                    now=now,
+                    seen=seen,
+                    away={"away"},
+                    sweep=True,
+                )
+            )
+        await store.close()
+
+    asyncio.run(prepare())
+
+
+def test_devices_are_listed_and_stale_ones_flagged(holdfast: Any) -> None:
+    listed = holdfast("devices", "ls", "faces", "--json")
+    assert listed.code == 0, listed.err
+    assert {line["device"]: line["standing"] for line in listed.lines} == {
+        "away": "away",
+        "fresh": "there",
+        "old": "stale",
+    }
+    assert {line["waiting"] for line in listed.lines} == {2}
+    stale = holdfast("devices", "ls", "faces", "--stale", "--stale-after-s", "86400", "--json")
+    assert [line["device"] for line in stale.lines] == ["away"]
+    table = holdfast("devices", "ls", "faces").out
+    assert "fresh" in table
+    assert "standing" in table
+    assert holdfast("devices", "ls", "faces", "--limit", "1", "--json").lines[0]["device"] == "away"
+
+
+def test_one_device_is_shown_with_what_waits_for_it(holdfast: Any) -> None:
+    shown = holdfast("devices", "show", "faces/fresh", "--json")
+    assert shown.code == 0, shown.err
+    [record] = shown.lines
+    assert (record["standing"], record["doing"], record["shard"]) == ("there", "out", 0)
+    assert [command["state"] for command in record["commands"]] == ["published", "scheduled"]
+    assert "scheduled" in holdfast("devices", "show", "faces/old").out
+
+
+@pytest.mark.parametrize("device, said", [("fresh", "OUTBOX/DEVICE"), ("faces/404", "never had anything")])
+def test_what_is_not_there_is_named(holdfast: Any, device: str, said: str) -> None:
+    shown = holdfast("devices", "show", device)
+    assert shown.code == 2
+    assert said in shown.err
+
+
+def test_without_an_outbox_the_setting_is_named(holdfast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOLDFAST_OUTBOX_URL")
+    assert "outbox_url" in holdfast("devices", "ls", "faces").err
