@@ -1,4 +1,4 @@
-"""``holdfast outbox`` and ``holdfast devices`` on the database of a business."""
+"""``holdfast outbox`` on the database of a business."""
 
 import asyncio
 import json
@@ -87,15 +87,3 @@ def test_retry_and_cancel(capsys: pytest.CaptureFixture[str], url: str, commands
     assert f"nothing was done to {commands[1]}:" in capsys.readouterr().err
     [stats] = told(capsys, url, "outbox", "stats", "faces")
     assert stats["commands"] == {"scheduled": 1, "published": 1, "failed": 2}
-
-
-def test_devices(capsys: pytest.CaptureFixture[str], url: str, commands: list[int]) -> None:
-    listed = told(capsys, url, "devices", "ls", "faces")
-    assert [(d["status"]["device"], d["status"]["waiting"], d["flag"]) for d in listed] == [
-        ("d1", 0, "stale"),
-        ("d2", 3, ""),
-    ]
-    shown = told(capsys, url, "devices", "show", "faces", "d2")
-    assert [c.get("id") for c in shown[1:]] == [commands[2], commands[3], commands[1]]
-    assert run(["devices", "show", "faces", "d9", "--set", f"outbox_url={url}"]) != 0
-    assert "d9" in capsys.readouterr().err

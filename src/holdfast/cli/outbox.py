@@ -1,8 +1,7 @@
-"""``holdfast outbox``: commands to devices, and the devices they are for."""
+"""``holdfast outbox``: commands to devices."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -12,9 +11,9 @@ from cyclopts import App, Parameter
 
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
-from holdfast.core.device_queue import CLOSED, Entry, State
+from holdfast.core.device_queue import Entry, State
 from holdfast.errors import OperationRefused
-from holdfast.ports.outbox import DeviceStatus, OutboxStore
+from holdfast.ports.outbox import OutboxStore
 from holdfast.wiring import Services
 
 app = App(name="outbox", help="Commands to devices: see how they stand, try them again, take them back.")
@@ -122,65 +121,6 @@ async def stats(outbox: Name, /, *, json: Json = False, options: Options = DEFAU
         output.console().print(output.table("jobs", columns, told))
 
 
-async def list_devices(
-    outbox: Name,
-    /,
-    *,
-    after: str = "",
-    limit: int = 50,
-    stale_after_s: float = 90.0,
-    json: Json = False,
-    options: Options = DEFAULTS,
-) -> None:
-    """List the devices of an outbox: how many commands wait for each, and when it was last seen.
-
-    Args:
-        after: Only those after this id, in order.
-        limit: How many at most.
-        stale_after_s: Flag those that gave no sign of life for so long.
-        json: Print JSON lines.
-    """
-    async with opened(options) as store:
-        statuses = await store.devices(outbox, after=after, limit=limit)
-    _show_devices(outbox, statuses, stale_after_s, json)
-
-
-async def show_device(
-    outbox: Name,
-    device: str,
-    /,
-    *,
-    stale_after_s: float = 90.0,
-    json: Json = False,
-    options: Options = DEFAULTS,
-) -> None:
-    """Show one device, and its commands that are not closed.
-
-    Args:
-        device: Its id.
-        stale_after_s: Flag it if it gave no sign of life for so long.
-        json: Print JSON lines.
-    """
-    async with opened(options) as store:
-        statuses = await store.devices(outbox, device=device)
-        commands = [
-            entry
-            for state in State
-            if state not in CLOSED
-            for entry in await store.commands(outbox, state=state, device=device)
-        ]
-    if not statuses:
-        raise OperationRefused(f"outbox {outbox!r} has never had anything for a device {device!r}")
-    _show_devices(outbox, statuses, stale_after_s, json)
-    if json:
-        for entry in commands:
-            output.json_line(_record(entry))
-        return
-    columns = ("id", "state", "tries", "added", "sent")
-    rows = [(e.id, e.state, e.tries, _time(e.created_at), _time(e.published_at)) for e in commands]
-    output.console().print(output.table("commands", columns, rows))
-
-
 @asynccontextmanager
 async def opened(options: Options) -> AsyncIterator[OutboxStore]:
     """The store of the settings in force."""
@@ -190,33 +130,6 @@ async def opened(options: Options) -> AsyncIterator[OutboxStore]:
             yield store
         finally:
             await store.close()
-
-
-def _show_devices(outbox: str, statuses: Sequence[DeviceStatus], stale_after_s: float, json: bool) -> None:
-    stale_before = time.time() - stale_after_s
-    if json:
-        for status in statuses:
-            output.json_line({"status": status, "flag": _flag(status, stale_before)})
-        return
-    rows = [
-        (
-            s.device,
-            s.shard,
-            " ".join(s.phases) or "idle",
-            s.waiting,
-            _time(s.seen_at),
-            _flag(s, stale_before),
-        )
-        for s in statuses
-    ]
-    columns = ("device", "shard", "head", "waiting", "seen", "")
-    output.console().print(output.table(f"devices of outbox {outbox}", columns, rows))
-
-
-def _flag(status: DeviceStatus, stale_before: float) -> str:
-    if status.away:
-        return "away"
-    return "stale" if status.seen_at is not None and status.seen_at < stale_before else ""
 
 
 def _record(entry: Entry) -> dict[str, Any]:
