@@ -1,5 +1,7 @@
 """Holdfast keeps every stream on one node: keyed, ordered, stateful, at-least-once work."""
 
+from typing import TYPE_CHECKING, Any
+
 from holdfast.app import App
 from holdfast.errors import (
     ConfigError,
@@ -11,18 +13,39 @@ from holdfast.errors import (
     Unavailable,
 )
 from holdfast.streams.handler import Context, StreamHandler
+from holdfast.tasks.handler import Cancelled, Job
+from holdfast.tasks.outcome import Outcome
+from holdfast.tasks.producer import Order
+
+if TYPE_CHECKING:
+    from holdfast.client import AsyncClient, Client
 
 __version__ = "0.1.0"
 
 __all__ = [
     "App",
+    "AsyncClient",
+    "Cancelled",
+    "Client",
     "ConfigError",
     "Context",
     "HandlerFailed",
     "HoldfastError",
     "InvalidMessage",
+    "Job",
+    "Order",
+    "Outcome",
     "StateRejected",
     "StreamHandler",
     "TooLarge",
     "Unavailable",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The clients, with all the services that they may be asked for: only where they are wanted."""
+    if name in ("AsyncClient", "Client"):
+        from holdfast import client  # noqa: PLC0415
+
+        return getattr(client, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

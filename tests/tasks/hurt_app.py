@@ -83,6 +83,8 @@ def run(deed: Deed, job: Job) -> Any:
             notes.write(f"{job.trace_id} {job.attempt} {job.epoch}\n")
     if deed.do == "fail once" and job.attempt == 1:
         raise ValueError("told to fail once")
+    if deed.do == "hang once" and job.attempt == 1:
+        threading.Event().wait()
     if deed.do == "junk":
         return object()
     if deed.do in DEEDS:

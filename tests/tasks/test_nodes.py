@@ -67,7 +67,7 @@ async def test_a_killed_node_s_tasks_run_elsewhere(make_fleet: MakeFleet, tmp_pa
     fleet = make_fleet()
     await fleet.start("a")
     note = tmp_path / "note"
-    (trace,) = await fleet.send("long", {"seconds": 3.0, "note": str(note)})
+    (trace,) = await fleet.send("long", {"do": "hang once", "note": str(note)})
     await until(note.exists, "it has begun")
     await fleet.start("b")
     fleet.nodes["a"].signal(signal.SIGKILL)
@@ -82,7 +82,7 @@ async def test_a_node_that_stood_still_too_long_says_nothing(make_fleet: MakeFle
     fleet = make_fleet(ttl_s=3.0)
     await fleet.start("a")
     note = tmp_path / "note"
-    (trace,) = await fleet.send("long", {"seconds": 2.0, "note": str(note)})
+    (trace,) = await fleet.send("long", {"do": "hang once", "note": str(note)})
     await until(note.exists, "it has begun")
     fleet.nodes["a"].signal(signal.SIGSTOP)
     await fleet.start("b")
