@@ -320,8 +320,15 @@ class TaskWork:
             self._end(item, State.FAILED, detail=f"malformed: {item.refusal}")
             return
         timeout_s = item.spec.timeout_s
-        if not item.spec.resumable:
-            timeout_s = min(timeout_s, self._holdable_s(item, now))
+        if not item.spec.resumable and (holdable_s := self._holdable_s(item, now)) < timeout_s:
+            self._host.log.warning(
+                "the queue can't hold this task for all of its timeout; it ends earlier, as timed out",
+                task=item.trace,
+                type=item.type,
+                timeout_s=timeout_s,
+                holdable_s=holdable_s,
+            )
+            timeout_s = holdable_s
         attempt = item.spec.attempt(item.message.body, task, timeout_s)
         ended = self.slots.run(attempt, partial(self._progressed, item))
         ended.add_done_callback(lambda future: self._attempted(item, future.result()))
