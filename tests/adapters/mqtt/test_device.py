@@ -10,6 +10,7 @@ from tests.adapters.mqtt.bench import MqttBench, benched
 from holdfast.adapters.mqtt import device as module
 from holdfast.adapters.mqtt.address import parse
 from holdfast.adapters.mqtt.device import MqttDevices
+from holdfast.adapters.mqtt.link import CONNECT_TIMEOUT_S
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.core.dialect import PlainDialect
 from holdfast.errors import ConfigError, TooLarge
@@ -26,6 +27,7 @@ from holdfast.ports.device import (
 )
 from holdfast.testing.conformance.device import BODY, LIMIT_S, Ears
 from holdfast.testing.servers import MosquittoServer
+from holdfast.testing.servers.server import until
 
 
 async def connected(devices: Devices) -> Ears:
@@ -301,3 +303,28 @@ def test_settings_that_cannot_work_are_refused_at_once() -> None:
         MqttDevices(parse("mqtt://broker"), "a/b", SystemClock())
     with pytest.raises(ConfigError, match="files"):
         MqttDevices(parse("mqtts://broker?ca=/nowhere"), "me", SystemClock())
+
+
+async def test_closing_does_not_wait_for_a_broker_that_says_nothing(five: MqttBench) -> None:
+    five.faults.freeze()
+    devices = five.devices("me")
+    await devices.start()
+
+    async def came() -> bool:
+        return five.faults.accepted > 0
+
+    await until(came, "it has connected", LIMIT_S)
+    begun_at = SystemClock().monotonic()
+    await devices.close()
+    assert SystemClock().monotonic() - begun_at < CONNECT_TIMEOUT_S / 2
+    assert not [event for event in await devices.events() if isinstance(event, Connected)]
+
+
+async def test_a_bug_is_told_to_who_waits(five: MqttBench) -> None:
+    async def bug() -> bool:
+        raise ZeroDivisionError
+
+    devices = five.devices("me", still_ours=bug)
+    await devices.start()
+    with pytest.raises(ZeroDivisionError):
+        await Ears(devices).next()

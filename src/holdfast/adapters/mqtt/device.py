@@ -86,6 +86,7 @@ class MqttDevices:
         self._up = False
         self._told: Connected | Disconnected | None = None
         self._closed = False
+        self._error: BaseException | None = None
         self._links = [
             Link(
                 address,
@@ -108,7 +109,7 @@ class MqttDevices:
             else:
                 self._links[0].hear(self._topics.heard_from_all())
         for link in self._links:
-            link.start()
+            link.start().add_done_callback(self._ended)
 
     def watch(self, devices: Iterable[str]) -> None:
         if self._address.hears == "own":
@@ -143,6 +144,8 @@ class MqttDevices:
         await self._bell.wait()
         events, self._events = self._events, []
         self._seen.clear()
+        if self._error is not None:
+            raise self._error
         if not self._closed:
             self._bell.clear()
         for link in self._links:
@@ -253,6 +256,12 @@ class MqttDevices:
             return
         if said:
             log.warning("the broker is slow", identity=self._identity, why=said)
+
+    def _ended(self, life: asyncio.Task[None]) -> None:
+        """A link whose life ended in an error is a bug, which must not pass for silence."""
+        if not life.cancelled() and (error := life.exception()) is not None:
+            self._error = error
+            self._bell.set()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -28,6 +28,8 @@ from holdfast.errors import HoldfastError, TooLarge, Unavailable
 from holdfast.ports.clock import Clock
 
 CONNECT_TIMEOUT_S = 10.0
+GOODBYE_S = 2.0
+CLOSED = "closed"
 READ_PACKETS_MAX = 500
 """Packets handled before others in the process get their turn."""
 FILTERS_PER_SUBSCRIBE = 500
@@ -132,16 +134,19 @@ class Link:
         self._task: asyncio.Task[None] | None = None
         self._client = self._make_client()
 
-    def start(self) -> None:
-        """Connect, and again whenever the connection ends, until ``close`` or a takeover."""
+    def start(self) -> asyncio.Task[None]:
+        """Connect, and again whenever the connection ends, until ``close`` or a takeover: the task of that."""
         self._task = asyncio.get_running_loop().create_task(self._run())
+        return self._task
 
     async def close(self) -> None:
         """Say goodbye, and end."""
         self._closing.set()
         self._changed.set()
         if self._task is not None:
-            await self._task
+            if not self.connected:  # a broker that isn't there is not waited for
+                self._task.cancel()
+            await asyncio.wait([self._task])
 
     def hear(self, filters: Iterable[str]) -> None:
         """Subscribe, now and in every later connection."""
@@ -180,7 +185,8 @@ class Link:
                 since = self._clock.monotonic()
                 if await self._connect():
                     await self._until_down()
-                    await self._clock.wait(self._wire.closed, CONNECT_TIMEOUT_S)
+                    if self._reason != CLOSED or not await self._clock.wait(self._wire.closed, GOODBYE_S):
+                        self._wire.abort()
                     self._account()
                     failures = 0 if self._clock.monotonic() - since > STABLE_S else failures
             self._owner.down(self._reason, taken=self._taken)
@@ -227,10 +233,12 @@ class Link:
                 await self._changed.wait()
         except TimeoutError:
             self._reason = f"{address} doesn't answer"
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # the latter for a host that can't be one
             self._reason = f"{address}: {error}"
+        finally:
+            if not self.connected:
+                wire.abort()
         if not self.connected:
-            wire.abort()
             log.info("not connected to the broker", client=self.client_id, reason=self._reason)
         return self.connected
 
@@ -249,7 +257,7 @@ class Link:
     def _leave(self) -> None:
         if self._status:
             self._client.publish(self._status, b"offline", min(self._address.qos, 1), retain=True)
-        self._reason = "closed"
+        self._reason = CLOSED
         self._client.disconnect()
         self._client.loop_write()
 
