@@ -130,6 +130,9 @@ class FtpSink:
         control = self._control
         if control is None:
             control = self._control = Control(self._url, self._user, self._password, self._timeout_s)
+            if self._closed:  # meanwhile
+                self._drop(control)
+                raise Unavailable(f"{what}: the connection is closed")
         with told(f"{what} at {self._url}"):
             try:
                 return call(control)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import getpass
 import shutil
+import socket
 import ssl
 import sys
 from collections.abc import Sequence
@@ -125,7 +126,8 @@ class FtpServer(_FtpServer):
         return [sys.executable, "-P", "-m", "holdfast.testing.servers.ftp_server", file]
 
     async def answers(self) -> bool:
-        return await _greets(self._host, self.port, self.ca if self._tls == "implicit" else None)
+        ca = self.ca if self._tls == "implicit" else None
+        return await asyncio.to_thread(_greets, self._host, self.port, ca)
 
 
 class VsftpdServer(_FtpServer):
@@ -195,17 +197,22 @@ class VsftpdServer(_FtpServer):
         return [programs.find("vsftpd"), file]
 
     async def answers(self) -> bool:
-        return await _greets(HOST, self.port, None)
+        return await asyncio.to_thread(_greets, HOST, self.port, None)
 
 
-async def _greets(host: str, port: int, ca: Path | None) -> bool:
+def _greets(host: str, port: int, ca: Path | None) -> bool:
+    """Blocking, for a TLS connection of asyncio outlives the loop that only asked."""
     try:
-        async with asyncio.timeout(ASK_TIMEOUT_S):
-            tls = ssl.create_default_context(cafile=ca) if ca is not None else None
-            reader, writer = await asyncio.open_connection(host, port, ssl=tls)
-            try:
-                return (await reader.readline()).startswith(b"220")
-            finally:
-                writer.close()
-    except (OSError, TimeoutError):
+        with (
+            socket.create_connection((host, port), ASK_TIMEOUT_S) as plain,
+            _secured(plain, ca) as connection,
+        ):
+            return connection.recv(64).startswith(b"220")
+    except OSError:
         return False
+
+
+def _secured(connection: socket.socket, ca: Path | None) -> socket.socket:
+    if ca is None:
+        return connection
+    return ssl.create_default_context(cafile=ca).wrap_socket(connection, server_hostname=HOST)
