@@ -135,7 +135,7 @@ class Link:
         self._client = self._make_client()
 
     def start(self) -> asyncio.Task[None]:
-        """Connect, and again whenever the connection ends, until ``close`` or a takeover; returns that task."""
+        """Connect, and again whenever the connection ends, until ``close`` or a takeover, in that task."""
         self._task = asyncio.get_running_loop().create_task(self._run())
         return self._task
 
