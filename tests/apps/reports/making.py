@@ -10,12 +10,15 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from hypothesis import HealthCheck
 
 from holdfast.apps.reports.order import Csv, ReportOrder, Table, Xlsx
 from holdfast.apps.reports.report import Report
 
 ORDERED_AT = dt.datetime(2024, 3, 1, 23, 30, tzinfo=dt.UTC)
 UTC = dt.UTC
+SLOW = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+"""What hypothesis is not to mind: files in one folder for all examples, and a loaded machine."""
 
 
 def naive(*parts: int) -> dt.datetime:

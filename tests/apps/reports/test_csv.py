@@ -16,9 +16,9 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.apps.reports.making import EVERY_TYPE, ORDERED_AT, UTC, csv_of, made, naive, ordered, stored
+from tests.apps.reports.making import EVERY_TYPE, ORDERED_AT, SLOW, UTC, csv_of, made, naive, ordered, stored
 
 from holdfast.apps.reports.faults import UnwritableColumn
 from holdfast.apps.reports.order import Column, Csv, Table
@@ -100,7 +100,7 @@ def test_duckdb_reads_back_what_was_written(tmp_path: Path) -> None:
     assert back.cast(table.schema).to_pylist() == table.to_pylist()
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
 @given(
     st.lists(
         st.tuples(

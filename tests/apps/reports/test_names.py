@@ -6,7 +6,7 @@ import datetime as dt
 from pathlib import PurePosixPath
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.apps.reports.making import ORDERED_AT, ordered
 
@@ -85,6 +85,7 @@ def test_a_customer_cannot_leave_the_root(customer: str) -> None:
         check(ordered("x", name="{customer}/{report}.csv", customer=customer))
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.text(max_size=40), st.text(min_size=1, max_size=40))
 def test_what_is_accepted_stays_below_the_root(template: str, report: str) -> None:
     order = ordered("x", name=template + "{report}", report=report)

@@ -59,6 +59,21 @@ def test_a_file_is_read_to_its_end_before_the_next(tmp_path: Path) -> None:
             next(files)
 
 
+def test_the_bytes_of_one_file_are_made_again_and_again(tmp_path: Path) -> None:
+    source = stored(tmp_path, {"n": range(10_000)}, row_group_size=1000)
+    order = ordered(source, form=Xlsx(rows_per_sheet=4000, overflow="files"))
+    whole = made(order)
+    before = threads()
+    with Report(order, ordered_at=ORDERED_AT) as report:
+        for number in (1, 3, 1, 2):
+            half = report.chunks(number)
+            next(half)  # a delivery that broke off
+            assert b"".join(report.chunks(number)) == whole[number - 1]
+        assert report.progress.bytes_out == len(whole[0]) + len(whole[1])
+        assert list(report.chunks(4)) == []
+    assert threads() == before
+
+
 def test_the_id_is_that_of_the_bytes(tmp_path: Path) -> None:
     source = stored(tmp_path, {"n": [1]})
 
@@ -206,6 +221,7 @@ def large(path: Path, rows: int) -> str:
     return str(path)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
 @pytest.mark.parametrize("form", ["none", "xlsx"])
 def test_memory_is_flat(tmp_path: Path, form: str) -> None:
     _, small = peak(large(tmp_path / "small.parquet", 300_000), form)

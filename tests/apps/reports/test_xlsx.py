@@ -14,10 +14,10 @@ from typing import Any
 import openpyxl
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from openpyxl.worksheet.worksheet import Worksheet
-from tests.apps.reports.making import EVERY_TYPE, ORDERED_AT, UTC, made, naive, ordered, stored
+from tests.apps.reports.making import EVERY_TYPE, ORDERED_AT, SLOW, UTC, made, naive, ordered, stored
 
 from holdfast.apps.reports.faults import TooManyRows, UnwritableColumn
 from holdfast.apps.reports.formats.cells import letters
@@ -96,7 +96,7 @@ def _to_the_ms(value: object) -> object:
     return value
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=SLOW)
 @given(
     st.lists(
         st.tuples(

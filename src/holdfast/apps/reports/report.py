@@ -143,8 +143,12 @@ class Report:
     def files(self) -> Iterator[ReportFile]:
         """The files, one after the other: none for an empty result if so ordered.
 
-        May be called once. Raises UnreadableSource, UnwritableColumn, TooManyRows and Unavailable.
+        A second call begins anew, and ends what the first left. Raises UnreadableSource, UnwritableColumn,
+        TooManyRows and Unavailable.
         """
+        self.close()
+        self._rows = self._bytes_out = 0
+        self._source_bytes = 0.0
         pool = self._stack.enter_context(ThreadPoolExecutor(self._threads, "format"))
         workers = Workers(pool, self._threads)
         sources = [Rows(self._batches(table)) for table in self.tables]
@@ -162,6 +166,19 @@ class Report:
             if all(rows.peek() is None for rows in sources):
                 return
             number += 1
+
+    def chunks(self, number: int = 1) -> Iterator[bytes]:
+        """The bytes of one file, made from the beginning; what comes before it is made and dropped.
+
+        The same each time, so that a delivery can begin anew or go on. No bytes if there is no such file.
+        Raises as ``files`` does.
+        """
+        for file in self.files():
+            if file.number == number:
+                yield from file.chunks
+                return
+            for _ in file.chunks:
+                pass
 
     def preview(self, rows: int) -> list[bytes]:
         """The header and the first rows as CSV lines, as far as the format has them; without progress."""
