@@ -77,7 +77,7 @@ def meter() -> Meter:
 async def make_client(quick: QuickClock, meter: Meter) -> AsyncIterator[MakeClient]:
     made: list[AwsClient] = []
 
-    def make(service: str = "sqs", **options: str) -> AwsClient:
+    def make(service: str = "sqs", **options: Any) -> AwsClient:
         made.append(AwsClient(service, quick, meter, **options))
         return made[-1]
 
