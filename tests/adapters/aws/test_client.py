@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import AsyncIterator, Awaitable, Callable
 from email.utils import format_datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
