@@ -655,8 +655,14 @@ def queues_of(app: App) -> dict[str, float]:
 
 def make_producer(services: Services, app: str) -> Producer:
     """What sends the tasks of the app of that name, and hears of their outcomes. Raises ConfigError."""
-    log = structlog.get_logger()
-    return Producer(app, services.queue, services.task_store(app), services.clock, log)
+    return Producer(
+        app,
+        services.queue,
+        services.task_store(app),
+        services.clock,
+        structlog.get_logger(),
+        receive_wait_s=services.config.receive_wait_s,
+    )
 
 
 def _machine() -> tuple[float, float]:

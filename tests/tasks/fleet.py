@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import structlog
 from tests.nodes.cluster import Process, lives, until
 
 from holdfast.config import Config
@@ -18,8 +17,8 @@ from holdfast.errors import OutcomeUnknown, Unavailable
 from holdfast.ports.queue import DeadLetter, Outgoing, Queue
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.outcome import Outcome
-from holdfast.tasks.producer import Order, Producer
-from holdfast.wiring import Services
+from holdfast.tasks.producer import Order
+from holdfast.wiring import Services, make_producer
 
 APP = "hurt"
 HERE = Path(__file__).parent
@@ -42,14 +41,12 @@ class Fleet:
         self._environment = {f"HOLDFAST_{name.upper()}": str(value) for name, value in values.items()}
         self.services = Services(Config(**values))
         self.store = self.services.task_store(APP)
-        self.producer = Producer(
-            APP, self.services.queue, self.store, self.services.clock, structlog.get_logger()
-        )
+        self.producer = make_producer(self.services, APP)
         self.nodes: dict[str, Process] = {}
         self.sent: list[str] = []
         self.outcomes: dict[str, list[Outcome]] = defaultdict(list)
         self._started: list[Process] = []
-        self._reader = asyncio.create_task(self._read())
+        self._reader: asyncio.Task[None] | None = None
 
     def queue(self, task_type: str) -> Queue:
         """The queue of a type."""
@@ -58,11 +55,13 @@ class Fleet:
     # --- nodes
 
     async def start(self, *names: str) -> None:
-        """Start nodes, and return when all run."""
+        """Start nodes, and return when all run. From the first on outcomes are read: it may be the one that
+        makes the queues."""
         for name in names:
             self.spawn(name)
         for name in names:
             await self.nodes[name].until_said("node runs")
+        self._reader = self._reader or asyncio.create_task(self._read())
 
     def spawn(self, name: str) -> Process:
         """Start a node, and don't wait for it."""
@@ -73,8 +72,9 @@ class Fleet:
 
     async def close(self) -> None:
         """Kill what still runs. No process of a node may outlive it."""
-        self._reader.cancel()
-        await asyncio.wait((self._reader,))
+        if self._reader is not None:
+            self._reader.cancel()
+            await asyncio.wait((self._reader,))
         family = [child for node in self._started for child in node.family()]
         for node in self._started:
             node.child.kill()

@@ -18,6 +18,7 @@ from holdfast.errors import HoldfastError, InvalidMessage
 from holdfast.gateway import problem
 from holdfast.gateway.door import read_body, slow_body
 from holdfast.gateway.problem import Refused
+from holdfast.streams.codec import UNREADABLE
 from holdfast.tasks.outcome import value_of
 from holdfast.tasks.producer import Order, Producer
 
@@ -141,10 +142,10 @@ class TaskApi:
             raise slow_body() from None
         try:
             asked = _asked.decode(data)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise InvalidMessage(f"the body must be a JSON object with a task to send: {error}") from None
-        if not asked.delay_s >= 0:
-            raise InvalidMessage("field 'delay_s' must not be negative", "delay_s")
+        if asked.trace_id:
+            check_key(asked.trace_id, "trace_id")
         return asked
 
     async def _on_status(self, request: web.Request) -> web.Response:

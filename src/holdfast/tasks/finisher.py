@@ -23,12 +23,15 @@ from holdfast.runtime.service import Tasks
 from holdfast.runtime.stats import Stats
 from holdfast.tasks.hand import InHand
 from holdfast.tasks.outcome import Outcome, outcome_of
-from holdfast.tasks.wire import encode_brief
+from holdfast.tasks.wire import Envelope, encode_brief
 
 T = TypeVar("T")
 
 ENDS_MAX = 500
 """Outcomes that one call takes to the store."""
+
+DETAIL_CHARS = 1000
+"""What is told of why, in a brief that was too large."""
 
 
 class Finished(msgspec.Struct, frozen=True):
@@ -174,7 +177,7 @@ class Finisher:
     async def _tell(self, taken: Sequence[Finished]) -> None:
         """Letters first: of a task whose brief was sent, nobody looks whether its letter was."""
         await asyncio.gather(*(self._bury(done) for done in taken if done.letter))
-        await self._send([(done.item, done.outcome) for done in taken])
+        await self._send([(done.item.message.envelope, done.outcome) for done in taken])
         for done in taken:
             item = done.item
             self._stats.tasks_duplicated += done.outcome.state is State.DUPLICATED
@@ -194,8 +197,8 @@ class Finisher:
         self._on_gone(item)
         self._done(1)
 
-    async def _send(self, briefs: Sequence[tuple[InHand, Outcome]]) -> None:
-        bodies = [encode_brief(item.message.envelope, outcome) for item, outcome in briefs]
+    async def _send(self, briefs: Sequence[tuple[Envelope, Outcome]], *, short: bool = False) -> None:
+        bodies = [encode_brief(envelope, outcome) for envelope, outcome in briefs]
         try:
             await self._insist(
                 "the queue of briefs", lambda: self._briefs.send([Outgoing(b) for b in bodies])
@@ -204,10 +207,10 @@ class Finisher:
             if len(briefs) > 1:
                 for one in briefs:
                     await self._send([one])
-                return
-            item, outcome = briefs[0]
-            detail = f"{outcome.detail[:1000]}\nwhat the handler returned is left out: {error}".strip()
-            await self._send([(item, msgspec.structs.replace(outcome, value=None, detail=detail))])
+            elif short:
+                self._log.error("no brief fits its queue", task=briefs[0][1].trace_id, error=str(error))
+            else:
+                await self._send([_short(*briefs[0], error)], short=True)
 
     async def _insist(self, what: str, call: Callable[[], Awaitable[T]]) -> T | None:
         """Repeat a call that is harmless to repeat until it is answered; None if it is refused for good.
@@ -225,6 +228,13 @@ class Finisher:
                 failures += 1
                 self._log.warning(f"{what} does not answer", error=str(error))
             await self._clock.sleep(self._limits.retry.delay_s(failures, self._clock.random()))
+
+
+def _short(envelope: Envelope, outcome: Outcome, error: TooLarge) -> tuple[Envelope, Outcome]:
+    """A brief that says what it must, and no more."""
+    detail = f"{outcome.detail[:DETAIL_CHARS]}\nwhat the handler returned is left out: {error}".strip()
+    told = msgspec.structs.replace(outcome, value=None, detail=detail)
+    return msgspec.structs.replace(envelope, raw=b""), told
 
 
 def letter_of(item: InHand, task: Task) -> Letter | None:

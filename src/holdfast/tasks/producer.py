@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.core.message import check_key
 from holdfast.core.task import Task
-from holdfast.errors import HoldfastError, InvalidMessage, OperationRefused
+from holdfast.errors import HoldfastError, InvalidMessage, OperationRefused, TooLarge
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import DeadLetter, Delivery, Outgoing, Queue
 from holdfast.ports.tasks import TaskStore
@@ -52,24 +52,37 @@ class Brief(msgspec.Struct, frozen=True):
 
 
 class Producer:
-    """Sends the tasks of ``app`` and receives their outcomes. ``queue`` opens a queue by name."""
+    """Sends the tasks of ``app`` and receives their outcomes. ``queue`` opens a queue by name; one receive
+    waits up to ``receive_wait_s``, for which closing it may have to wait in turn."""
 
     def __init__(
-        self, app: str, queue: Callable[[str], Queue], store: TaskStore, clock: Clock, log: Any
+        self,
+        app: str,
+        queue: Callable[[str], Queue],
+        store: TaskStore,
+        clock: Clock,
+        log: Any,
+        *,
+        receive_wait_s: float = RECEIVE_WAIT_S,
     ) -> None:
         self._app = app
         self._queue = queue
         self._store = store
         self._clock = clock
         self._log = log
+        self._receive_wait_s = receive_wait_s
         self._acked: list[str] = []
         self._acking = asyncio.Event()
 
     async def send(self, orders: Sequence[Order]) -> list[str]:
         """Send tasks; returns their traces, in order. An order whose task (by its trace or dedupe key) has
-        begun or ended already is not sent again. Raises InvalidMessage before anything is sent."""
+        begun or ended already is not sent again. Raises InvalidMessage and TooLarge before anything is sent;
+        if a queue doesn't answer, some may have been sent, and to send the same again does no harm if they
+        have traces or dedupe keys."""
         traces = [self._trace(order) for order in orders]
         bodies = [self._encode(order, trace) for order, trace in zip(orders, traces, strict=True)]
+        for order, body in zip(orders, bodies, strict=True):
+            self._check_fits(order, body)
         standing = await self._store.queue(
             [
                 Task(trace, order.task_type, group=order.group)
@@ -115,7 +128,7 @@ class Producer:
         holder = f"briefs-{self._clock.new_id()}"
         acking = asyncio.ensure_future(self._acknowledge(queue))
         try:
-            wait_s = RECEIVE_WAIT_S if follow else 0.0
+            wait_s = self._receive_wait_s if follow else 0.0
             while (
                 some := await queue.receive(queue.max_batch, wait_s, BRIEF_VISIBILITY_S, holder)
             ) or follow:
@@ -162,7 +175,23 @@ class Producer:
             return check_key(order.trace_id, "trace_id")
         return deduplicated(order.task_type, order.dedupe) if order.dedupe else self._clock.new_id()
 
+    def _check_fits(self, order: Order, body: bytes) -> None:
+        queue = self._queue(task_queue(self._app, order.task_type))
+        if len(body) > queue.max_bytes:
+            raise TooLarge(f"a task of {len(body)} bytes is over its queue's max_bytes, {queue.max_bytes}")
+        if not 0 <= order.delay_s <= queue.delay_max_s:
+            raise InvalidMessage(
+                f"field 'delay_s' is {order.delay_s:g}; it is 0 to {queue.delay_max_s:g} on this queue",
+                "delay_s",
+            )
+
     def _encode(self, order: Order, trace: str) -> bytes:
+        if order.group:
+            check_key(order.group, "group")
+        if not -(2**31) <= order.priority < 2**31:
+            raise InvalidMessage(
+                f"field 'priority' is {order.priority}; it is a number of 32 bits", "priority"
+            )
         envelope = Envelope(
             app=self._app,
             trace_id=trace,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from google.protobuf import wrappers_pb2
@@ -20,6 +20,7 @@ from holdfast.core.task import State
 from holdfast.errors import InvalidMessage
 from holdfast.protocol.tasks import State as WireState
 from holdfast.protocol.tasks import TaskBrief, TaskEnvelop, TaskMessage
+from holdfast.streams.codec import UNREADABLE
 from holdfast.tasks.body import Body
 from holdfast.tasks.outcome import Outcome
 
@@ -31,6 +32,12 @@ ENVELOPE = 0x0A
 """How a message with an envelope begins that isn't in base64."""
 
 MS = 1000.0
+
+TYPE_BYTES_MAX = 256
+"""Of a type that the app may not know."""
+
+Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
+Moment = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 
 _numbers = {State(value.name.lower()): value.number for value in WireState.values[1:]}
 _states = {number: state for state, number in _numbers.items()}
@@ -86,7 +93,7 @@ def decode_task(data: bytes, default: Envelope, *, text: bool = False) -> Messag
     if wire is not None:
         return _from_wire(wire, default)
     if text:
-        return Message(default, Body(data))
+        return Message(_checked(default, default), Body(data))
     raise Unreadable(
         "the message is neither a TaskMessage with an Envelop (protobuf, in base64 or as it is) nor a JSON"
         " object"
@@ -123,7 +130,7 @@ def decode_brief(data: bytes) -> Outcome:
         raise InvalidMessage(f"field 'Result' of the brief of {brief.Envelop.TraceID!r} is {brief.Result}")
     try:
         value = msgspec.json.decode(brief.Value) if brief.Value else None
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise InvalidMessage(f"field 'Value' of the brief is no JSON: {error}", "Value") from None
     return Outcome(
         trace_id=brief.Envelop.TraceID,
@@ -181,7 +188,8 @@ def _wire_envelope(envelope: Envelope) -> Any:
     wire = TaskEnvelop.FromString(envelope.raw)
     wire.App, wire.TraceID, wire.TaskType = envelope.app, envelope.trace_id, envelope.task_type
     wire.Group, wire.Priority = envelope.group, envelope.priority
-    wire.SentAtMs = round(envelope.sent_at * MS)
+    if not envelope.raw:
+        wire.SentAtMs = round(envelope.sent_at * MS)
     return wire
 
 
@@ -204,8 +212,8 @@ class _JsonEnvelope(msgspec.Struct):
     TraceID: str = ""
     TaskType: str = ""
     Group: str = ""
-    Priority: int = 0
-    SentAtMs: int = 0
+    Priority: Int32 = 0
+    SentAtMs: Moment = 0
 
 
 class _JsonTask(msgspec.Struct):
@@ -220,13 +228,13 @@ _json_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 def _from_json(data: bytes, default: Envelope) -> Message:
     try:
         fields = _json_object.decode(data)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise Unreadable(f"the message begins as JSON and is none: {error}") from None
     if "Envelop" not in fields:
-        return Message(default, Body(data))
+        return Message(_checked(default, default), Body(data))
     try:
         task = _json_task.decode(data)
-    except msgspec.ValidationError as error:
+    except UNREADABLE as error:
         raise Unreadable(f"the message's Envelop is wrong: {error}") from None
     told = task.Envelop
     envelope = Envelope(
@@ -241,11 +249,20 @@ def _from_json(data: bytes, default: Envelope) -> Message:
 
 
 def _checked(envelope: Envelope, default: Envelope) -> Envelope:
-    """The envelope if its trace can be an id, and its app is the one that this queue belongs to."""
+    """The envelope if its trace can be an id, its group one too, and its app and type can be what they say:
+    the app that this queue belongs to, and no text of any length."""
     try:
         check_key(envelope.trace_id, "TraceID")
     except InvalidMessage as error:
         raise Unreadable(str(error)) from None
+    if len(envelope.task_type.encode()) > TYPE_BYTES_MAX:
+        known = msgspec.structs.replace(envelope, task_type=default.task_type)
+        raise Unreadable(f"field 'TaskType' is over {TYPE_BYTES_MAX} bytes", known)
+    try:
+        if envelope.group:
+            check_key(envelope.group, "Group")
+    except InvalidMessage as error:
+        raise Unreadable(str(error), msgspec.structs.replace(envelope, group="")) from None
     if envelope.app != default.app:
         raise Unreadable(f"the task is for app {envelope.app!r}; this queue is {default.app!r}'s", envelope)
     return envelope

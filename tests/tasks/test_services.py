@@ -1,0 +1,176 @@
+"""Tasks on SQS and Redis, and what becomes of them when those, or a node, are hurt."""
+
+import base64
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from tests.nodes.cluster import until
+from tests.tasks.conftest import MakeFleet
+from tests.tasks.fleet import Fleet
+from tests.tasks.hurt_app import app
+from tests.tasks.plain import plain
+
+from holdfast.adapters.aws.channel import dead_letter_name
+from holdfast.adapters.aws.client import AwsClient
+from holdfast.adapters.aws.sqs import Nothing, Sqs
+from holdfast.adapters.system.clock import SystemClock
+from holdfast.core.task import State
+from holdfast.testing.servers import FauxqsServer, MotoServer, RedisServer
+from holdfast.testing.servers.server import Server
+from holdfast.wiring import queues_of
+
+OUTAGE_S = 2.0
+
+OnServices = Callable[[Server], Awaitable[Fleet]]
+
+
+@pytest.fixture
+async def keeping() -> AsyncIterator[RedisServer]:
+    """A Redis that keeps what it answered, for memberships, tasks and limits."""
+    async with RedisServer(appendonly=True, settings={"appendfsync": "always"}) as server:
+        yield server
+
+
+@pytest.fixture
+async def on_services(
+    keeping: RedisServer, make_fleet: MakeFleet, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[OnServices]:
+    """Makes a fleet on a server of SQS, where its first node makes the queues, and on Redis."""
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    fleets: list[Fleet] = []
+
+    async def make(server: Server) -> Fleet:
+        for variable, value in server.environment().items():  # type: ignore[attr-defined]
+            monkeypatch.setenv(variable, value)
+        fleet = make_fleet(
+            queue_url="sqs:///",
+            coordinator_url=keeping.url,
+            state_url=keeping.url,
+            create_queues="true",
+            receive_wait_s=1.0,
+        )
+        fleets.append(fleet)
+        return fleet
+
+    yield make
+    for fleet in fleets:
+        await fleet.close()
+    client = AwsClient("sqs", SystemClock())
+    sqs = Sqs(client)
+    for queue in queues_of(app):
+        for name in (queue, dead_letter_name(queue)):
+            await sqs.call("DeleteQueue", name, {"QueueUrl": await sqs.queue_url(name)}, Nothing)
+    await client.close()
+
+
+async def ends_as_it_should(fleet: Fleet) -> None:
+    """Tasks that succeed, fail once, and fail for good."""
+    good = await fleet.send("deed", *({"do": f"thing {n}"} for n in range(25)))
+    (once,) = await fleet.send("tried", {"do": "fail once"})
+    (failing,) = await fleet.send("tried", {"do": "fail"})
+    assert {(o.state, o.attempts) for o in await fleet.until_ended(good)} == {(State.SUCCEED, 1)}
+    (retried,) = await fleet.until_ended([once])
+    assert (retried.state, retried.attempts, retried.value) == (State.SUCCEED, 2, {"did": "fail once"})
+    (failed,) = await fleet.until_ended([failing])
+    assert (failed.state, failed.attempts) == (State.FAILED, 3)
+    assert "ValueError: told to fail" in failed.detail
+    await fleet.check()
+
+
+async def test_tasks_end_in_outcomes(on_services: OnServices, fauxqs_server: FauxqsServer) -> None:
+    fleet = await on_services(fauxqs_server)
+    await fleet.start("a", "b")
+    await ends_as_it_should(fleet)
+
+
+async def test_tasks_end_in_outcomes_on_another_sqs(on_services: OnServices, moto_server: MotoServer) -> None:
+    fleet = await on_services(moto_server)
+    await fleet.start("a")
+    await ends_as_it_should(fleet)
+
+
+async def test_a_killed_node_s_tasks_run_once_they_show_again(
+    on_services: OnServices, fauxqs_server: FauxqsServer, tmp_path: Path
+) -> None:
+    fleet = await on_services(fauxqs_server)
+    await fleet.start("a")
+    note = tmp_path / "note"
+    (trace,) = await fleet.send("long", {"seconds": 1.5, "note": str(note)})
+    await until(note.exists, "it has begun")
+    fleet.nodes.pop("a").signal(signal.SIGKILL)
+    await fleet.start("b")
+    (outcome,) = await fleet.until_ended([trace])
+    assert (outcome.state, outcome.attempts, outcome.node) == (State.SUCCEED, 2, "b")
+    (_, _, first), (_, attempt, second) = (line.split() for line in note.read_text().splitlines())
+    assert (attempt, int(first) < int(second)) == ("2", True)
+    await fleet.check()
+
+
+async def test_poison_is_set_aside_with_its_reason(
+    on_services: OnServices, fauxqs_server: FauxqsServer
+) -> None:
+    fleet = await on_services(fauxqs_server)
+    await fleet.start("a")
+    wrong = plain().TaskMessage()
+    wrong.Envelop.App, wrong.Envelop.TraceID, wrong.Envelop.TaskType = "hurt", "wrong", "deed"
+    wrong.Body.Pack(plain().Order(customer="acme"))
+    (good,) = await fleet.send("deed", {})
+    await fleet.send_raw(
+        "deed", b"!!! no base64", b"{ no json", b" ", base64.b64encode(wrong.SerializeToString())
+    )
+    assert [o.state for o in await fleet.until_ended([good, "wrong"])] == [State.SUCCEED, State.FAILED]
+
+    async def all_aside() -> bool:
+        return len(await fleet.letters("deed")) == 4
+
+    await until(all_aside, "four dead letters")
+    reasons = " | ".join(letter.reason for letter in await fleet.letters("deed"))
+    for said in ("neither a TaskMessage", "begins as JSON", "empty", "plain.Order"):
+        assert said in reasons
+    await fleet.check()
+
+
+async def die_and_come_back(server: Server) -> None:
+    """Be killed, and started anew with what was written."""
+    server.kill()
+    await server.restart()
+
+
+async def pause(server: Server) -> None:
+    """Stand still for a while."""
+    server.pause()
+    began = time.monotonic()
+    await until(lambda: time.monotonic() > began + OUTAGE_S, "the outage is over")
+    server.resume()
+
+
+async def endure(fleet: Fleet, hurt: Callable[[], Awaitable[None]]) -> None:
+    """Tasks run before, during and after what hurts, and each comes to its end."""
+    await fleet.start("a", "b")
+    before = await fleet.send("deed", *({"seconds": 0.1} for _ in range(20)))
+    (long,) = await fleet.send("long", {"seconds": 1.5})
+    await fleet.until_ended(before[:3])
+    await hurt()
+    after = await fleet.send("deed", {}, {})
+    outcomes = await fleet.until_ended([*before, long, *after])
+    assert {outcome.state for outcome in outcomes} == {State.SUCCEED}
+    await fleet.check()
+
+
+@pytest.mark.parametrize("hurt", [die_and_come_back, pause])
+async def test_whatever_becomes_of_redis_no_task_is_lost(
+    on_services: OnServices,
+    fauxqs_server: FauxqsServer,
+    keeping: RedisServer,
+    hurt: Callable[[Server], Awaitable[None]],
+) -> None:
+    await endure(await on_services(fauxqs_server), lambda: hurt(keeping))
+
+
+async def test_a_queue_that_was_away_loses_no_task(
+    on_services: OnServices, fauxqs_server: FauxqsServer
+) -> None:
+    await endure(await on_services(fauxqs_server), lambda: pause(fauxqs_server))
