@@ -202,6 +202,8 @@ def summary(doors: Terminals, changes: int, commands: list[Entry], equal: int) -
         "of these sent again": sum(max(command.tries - 1, 0) for command in commands),
         "agreed": states[State.ACKNOWLEDGED],
         "failed or expired": states[State.FAILED] + states[State.EXPIRED],
+        "messages that terminals lost": counts.lost,
+        "times that a terminal crashed": counts.crashes,
         "most that a terminal had to do at a time": counts.at_once,
         "people on the terminals' whitelists": sum(len(people) for people in doors.people.values()),
         "whitelists equal to the office's": f"{equal} of {counts.devices}",

@@ -87,11 +87,14 @@ class Terminal:
         silent: it never answers.
         heard, crowded: commands that came, and how many of them while it was still busy, which it drops.
         at_once: the most that it had to do at any time.
+        lost, crashes: commands and answers that went astray, and how often it went away.
     """
 
     def __init__(self, device: str, conduct: Conduct, seed: str, work: Work | None = None) -> None:
         self.device = device
         self.heard = 0
+        self.lost = 0
+        self.crashes = 0
         self.crowded = 0
         self.at_once = 0
         self._conduct = conduct
@@ -110,6 +113,7 @@ class Terminal:
         """What it will say to a command with the id ``command``."""
         conduct, chance = self._conduct, self._random.random
         if self.away(now) or chance() < conduct.loss:
+            self.lost += 1
             return []
         self.heard += 1
         self.at_once = max(self.at_once, 1 + self._busy)
@@ -118,10 +122,14 @@ class Terminal:
             return []
         if chance() < conduct.crash:
             self._away_until = now + conduct.crash_s
+            self.crashes += 1
             return []
         answer = self._work(self.device, command, payload)
         self._remember(command)
-        if self.silent or chance() < conduct.answer_loss:
+        if self.silent:
+            return []
+        if chance() < conduct.answer_loss:
+            self.lost += 1
             return []
         after_s = self._latency_s()
         if chance() < conduct.late:

@@ -25,11 +25,13 @@ TICK_S = 0.005
 
 class Counts(msgspec.Struct, frozen=True):
     """What became of a fleet's commands. ``crowded`` came while their device was still busy; ``at_once`` is
-    the most that any device had to do at a time."""
+    the most that any device had to do at a time. ``lost`` are commands and answers that went astray."""
 
     devices: int
     heard: int
     said: int
+    lost: int
+    crashes: int
     crowded: int
     at_once: int
     away: int
@@ -114,6 +116,8 @@ class Fleet:
             devices=len(self.terminals),
             heard=sum(terminal.heard for terminal in all_of_them),
             said=self._said,
+            lost=sum(terminal.lost for terminal in all_of_them),
+            crashes=sum(terminal.crashes for terminal in all_of_them),
             crowded=sum(terminal.crowded for terminal in all_of_them),
             at_once=max((terminal.at_once for terminal in all_of_them), default=0),
             away=sum(terminal.away(now) for terminal in all_of_them),
