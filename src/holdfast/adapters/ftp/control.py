@@ -26,8 +26,11 @@ FULL = ("452", "552")
 LOGGED_OUT = "530"
 HEX = re.compile(r"\b[0-9a-fA-F]{64}\b")
 SIZE = re.compile(r"(?:^|[;\s])size=(\d+)", re.IGNORECASE)
-CHECKSUM_BYTES_S = 10_000_000
-"""How fast a server reads a file to sum it up, at least."""
+PATIENCE_BYTES_S = 10_000_000
+"""How fast a server reads a file that it received, to sum it up or to look through it, at least."""
+
+SEND_BYTES = 1 << 18
+"""So much must go within the time that a server may be silent."""
 
 
 class Control(ftplib.FTP):
@@ -88,12 +91,8 @@ class Control(ftplib.FTP):
             command = f"HASH {name}"
         else:
             return ""
-        assert self.sock is not None
-        self.sock.settimeout((self.timeout or 0) + size / CHECKSUM_BYTES_S)
-        try:
+        with self._patient(size):
             found = HEX.search(self.sendcmd(command))
-        finally:
-            self.sock.settimeout(self.timeout)
         return found[0].lower() if found else ""
 
     def make_folders(self, name: str) -> None:
@@ -126,15 +125,17 @@ class Control(ftplib.FTP):
             connection.close()
             raise
 
-    def finish(self, connection: socket.socket) -> None:
-        """End a transfer from this side, and await the server's word that it has all. Raises its refusal."""
+    def finish(self, connection: socket.socket, size: int = 0) -> None:
+        """End a transfer of ``size`` bytes from this side, and await the server's word that it has all.
+        Raises its refusal."""
         try:
             if isinstance(connection, ssl.SSLSocket):
                 with contextlib.suppress(OSError):  # of some servers no farewell comes; sizes tell
                     connection.unwrap()
         finally:
             connection.close()
-        self.voidresp()
+        with self._patient(size):
+            self.voidresp()
 
     def ntransfercmd(self, cmd: str, rest: int | str | None = None) -> tuple[socket.socket, int | None]:
         if self.passiveserver:
@@ -184,6 +185,18 @@ class Control(ftplib.FTP):
         assert self.sock is not None
         self.file = self.sock.makefile("r", encoding=self.encoding, errors="replace")
 
+    @contextlib.contextmanager
+    def _patient(self, size: int) -> Iterator[None]:
+        """While the server may be busy with a file of so many bytes."""
+        connection = self.sock
+        assert connection is not None
+        connection.settimeout((self.timeout or 0) + size / PATIENCE_BYTES_S)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):  # it was closed meanwhile
+                connection.settimeout(self.timeout)
+
     def _learn(self) -> None:
         try:
             lines = self.sendcmd("FEAT").splitlines()[1:-1]
@@ -220,6 +233,13 @@ def told(what: str, *, login: bool = False) -> Iterator[None]:
         raise kind(f"{what}: {error.strerror}") from error
     except (OSError, EOFError) as error:
         raise Unavailable(f"{what}: {str(error) or 'the connection was closed'}") from error
+
+
+def send(connection: socket.socket, data: bytes | memoryview) -> None:
+    """Send it all, however slowly. (``sendall`` would have all of it go within the timeout.)"""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[connection.send(rest[:SEND_BYTES]) :]
 
 
 def keep_alive(connection: socket.socket) -> None:

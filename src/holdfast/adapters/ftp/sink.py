@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from holdfast.adapters.ftp.control import Control, shut, told
+from holdfast.adapters.ftp.control import Control, send, shut, told
 from holdfast.adapters.ftp.url import FtpUrl
 from holdfast.core.remote_name import check
 from holdfast.errors import AlreadyThere, Damaged, HoldfastError, OutcomeUnknown, Unavailable
@@ -24,7 +24,7 @@ from holdfast.ports.sink import Data, RemoteFile
 T = TypeVar("T")
 
 TIMEOUT_S = 60.0
-ABORT_S = 10.0
+ABORT_S = 5.0
 CHUNK_BYTES = 1 << 18
 
 
@@ -229,7 +229,7 @@ class FtpUpload:
     def _send(self, control: Control, data: Data) -> None:
         connection = self._connection or self._begin(control)
         try:
-            connection.sendall(data)
+            send(connection, data)
         except OSError:
             self._connection = None
             connection.close()
@@ -238,7 +238,7 @@ class FtpUpload:
 
     def _finish(self, control: Control) -> None:
         connection, self._connection = self._connection or self._begin(control), None
-        control.finish(connection)
+        control.finish(connection, self._at)
 
     def _compare(self, control: Control, sha256: str, *, read_back: bool) -> None:
         size = control.size_of(self.token)

@@ -22,7 +22,7 @@ from holdfast.ports.sink import Data, RemoteFile
 AT_ONCE = 16
 BLOCK_BYTES_MAX = 1 << 18
 READ_BYTES = 1 << 20
-ABORT_S = 10.0
+ABORT_S = 5.0
 MISSING = (asyncssh.SFTPNoSuchFile, asyncssh.SFTPNoSuchPath, asyncssh.SFTPNotADirectory)
 
 
