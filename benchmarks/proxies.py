@@ -8,17 +8,20 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import psutil
 
 from benchmarks.cluster import ROOT, until
 from holdfast.errors import ConfigError
 from holdfast.gateway.haproxy.binary import find
 from holdfast.testing.servers.loopback import HOST, free_port
 
-HEADER_BYTES = 20 * 1024
-"""What a buffer holds beside a body."""
+HEADER_BYTES = 2 * 1024
+"""What a buffer holds beside a body, as the gateway's do."""
 
 
 class Cores(NamedTuple):
@@ -38,11 +41,28 @@ def cores() -> Cores:
 
 
 class Rate(NamedTuple):
-    """What a load of some seconds brought."""
+    """What a load of some seconds brought, and the proxy's processor time for each request."""
 
     per_s: float
     p99_ms: float
     errors: int
+    cpu_us: float
+
+
+def listening(url: str) -> set[psutil.Process]:
+    """The processes that listen at a URL, and their children."""
+    port = urlsplit(url).port
+    found = {
+        psutil.Process(connection.pid)
+        for connection in psutil.net_connections("tcp4")
+        if connection.pid and connection.status == psutil.CONN_LISTEN and connection.laddr[1:] == (port,)
+    }
+    return found.union(*(process.children() for process in found))
+
+
+def cpu_s(processes: Iterable[psutil.Process]) -> float:
+    """Processor time that they have used so far."""
+    return sum(sum(process.cpu_times()[:2]) for process in processes)
 
 
 def program(name: str) -> str:
@@ -192,17 +212,21 @@ class Load:
         """Post bodies of that size for ``keys`` streams, evenly at random."""
         script = self._place / f"{body_bytes}-{keys}.lua"
         script.write_text(_SCRIPT % {"bytes": body_bytes, "keys": keys})
+        proxy = listening(url)
+        before_s = cpu_s(proxy)
         process = await asyncio.create_subprocess_exec(
             self._wrk, "-t1", f"-c{connections}", f"-d{seconds}s", "--latency", "-s", str(script), url,
             stdout=asyncio.subprocess.PIPE, preexec_fn=lambda: os.sched_setaffinity(0, self._on),
         )  # fmt: skip
         told = (await process.communicate())[0].decode()
+        per_s = float(_find(r"Requests/sec: *([\d.]+)", told))
         failed = re.search(r"Non-2xx or 3xx responses: (\d+)", told)
         broken = re.search(r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)", told)
         return Rate(
-            float(_find(r"Requests/sec: *([\d.]+)", told)),
+            per_s,
             _ms(_find(r"99% +(\S+)", told)),
             int(failed[1] if failed else 0) + sum(map(int, broken.groups() if broken else ())),
+            1e6 * (cpu_s(proxy) - before_s) / (per_s * seconds),
         )
 
 
