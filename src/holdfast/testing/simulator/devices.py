@@ -281,7 +281,7 @@ class DeviceWorld(Stage):
         if entry.state in CLOSED:
             return True
         head = self.store.tables.heads.get((OUTBOX, entry.pair))
-        silent = self.fleet.terminals[entry.device]._silent
+        silent = self.fleet.terminals[entry.device].silent
         return silent and not self.scenario.heartbeats and head is not None and self._gave_up(head.phase)
 
     def _gave_up(self, phase: Phase) -> bool:
