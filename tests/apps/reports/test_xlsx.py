@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import datetime as dt
 import decimal
 import io
 import math
 import re
+import shutil
+import subprocess
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -360,3 +363,47 @@ def test_the_same_order_gives_the_same_bytes(tmp_path: Path) -> None:
 
 def test_letters() -> None:
     assert [letters(at) for at in (0, 25, 26, 701, 702, 16_383)] == ["A", "Z", "AA", "ZZ", "AAA", "XFD"]
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(shutil.which("soffice") is None, reason="LibreOffice isn't installed")
+def test_libreoffice_reads_every_type(tmp_path: Path) -> None:
+    table = EVERY_TYPE.drop_columns(["null"])
+    source = tmp_path / "every.arrow"
+    with pa.OSFile(str(source), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+    (data,) = made(ordered(str(source), form=Xlsx(rows_per_sheet=3)))
+    (tmp_path / "every.xlsx").write_bytes(data)
+    # As formatted, comma, quote, UTF-8; the last -1: every sheet to a file of its own.
+    filters = "csv:Text - txt - csv (StarCalc):44,34,76,1,,0,false,false,true,false,false,-1"
+    command = [
+        "soffice",
+        f"-env:UserInstallation=file://{tmp_path}/profile",
+        "--headless",
+        "--convert-to",
+        filters,
+    ]
+    subprocess.run(
+        [*command, "--outdir", str(tmp_path), str(tmp_path / "every.xlsx")], check=True, timeout=300
+    )
+    rows = list(csv.reader((tmp_path / "every-Report.csv").read_text("utf-8").splitlines()))
+    assert rows[0] == table.column_names
+    shown = dict(zip(rows[0], rows[1], strict=True))
+    for name, text in {
+        "bool": "TRUE",
+        "int8": "-128",
+        "int64": "-9223372036854775808",
+        "decimal": "-0.50",
+        "decimal38": "9" * 38,
+        "date32": "0001-01-01",
+        "date64": "2024-02-29",
+        "time": "00:00:00",
+        "seconds": "2024-01-01 12:00:00",
+        "zoned": "2024-01-01 12:00:00",
+        "duration": "25:00:01",
+        "string": "Grüße, „Ω“",
+        "list": "[1,null,3]",
+        "map": '{"k":1,"l":2}',
+    }.items():
+        assert shown[name] == text, name
+    assert (tmp_path / "every-Report (2).csv").exists()
