@@ -167,6 +167,7 @@ class FtpUpload:
         self._replace = replace
         self._at = 0
         self._connection: socket.socket | None = None
+        self._sending = False
         self._over = False
 
     async def skip(self, size: int) -> None:
@@ -186,9 +187,12 @@ class FtpUpload:
         return RemoteFile(self._name, self._at)
 
     async def abort(self) -> None:
+        shut(self._connection)  # what is being sent fails now
         await self._end(lambda control: _delete(control, self.token))
 
     async def leave(self) -> None:
+        if self._sending:
+            shut(self._connection)  # a write that was cancelled; others have ended
         await self._end(lambda _: None)
 
     async def _run(self, call: Callable[[Control], T]) -> T:
@@ -206,7 +210,6 @@ class FtpUpload:
                     control.finish(connection)
             last(control)
 
-        shut(self._connection)  # what is being sent fails now
         try:
             with contextlib.suppress(HoldfastError):
                 async with asyncio.timeout(ABORT_S):
@@ -228,6 +231,7 @@ class FtpUpload:
 
     def _send(self, control: Control, data: Data) -> None:
         connection = self._connection or self._begin(control)
+        self._sending = True
         try:
             send(connection, data)
         except OSError:
@@ -235,6 +239,8 @@ class FtpUpload:
             connection.close()
             control.voidresp()  # why, if the server says so
             raise
+        finally:
+            self._sending = False
 
     def _finish(self, control: Control) -> None:
         connection, self._connection = self._connection or self._begin(control), None
