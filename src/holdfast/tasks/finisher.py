@@ -232,7 +232,7 @@ class Finisher:
 
 def _short(envelope: Envelope, outcome: Outcome, error: TooLarge) -> tuple[Envelope, Outcome]:
     """A brief that says what it must, and no more."""
-    detail = f"{outcome.detail[:DETAIL_CHARS]}\nwhat the handler returned is left out: {error}".strip()
+    detail = f"{outcome.detail[:DETAIL_CHARS]}\nthe rest is left out: {error}".strip()
     told = msgspec.structs.replace(outcome, value=None, detail=detail)
     return msgspec.structs.replace(envelope, raw=b""), told
 

@@ -1,0 +1,227 @@
+"""How simulated nodes bring tasks to their end: in what order, and whatever stops them between."""
+
+import base64
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from google.protobuf.wrappers_pb2 import StringValue
+from tests.tasks.plain import plain
+
+from holdfast.adapters.memory.queue import QueueEvent
+from holdfast.adapters.memory.tasks import Changed
+from holdfast.core.task import State
+from holdfast.errors import InvalidMessage, Unavailable
+from holdfast.ports.queue import Outgoing
+from holdfast.tasks.names import brief_queue, task_queue
+from holdfast.tasks.wire import decode_brief
+from holdfast.testing.simulator import tasks
+from holdfast.testing.simulator.faults import Weather
+from holdfast.testing.simulator.loop import run
+from holdfast.testing.simulator.stage import SimNode
+from holdfast.testing.simulator.tasks import APP, QUICK, TRIES, PlannedTask, TaskScenario, TaskWorld, check
+
+FAILING = PlannedTask(at_s=0.1, name="t", type=QUICK, seconds=0.01, fails=-1)
+FINE = PlannedTask(at_s=0.1, name="t", type=QUICK, seconds=0.01)
+LIMIT_BYTES = 3000
+
+
+def scenario(*planned: PlannedTask) -> TaskScenario:
+    return TaskScenario(
+        seed=1,
+        nodes=1,
+        weather=Weather(),
+        drift=0.0,
+        faults=(),
+        frees_on_evict=False,
+        hold_max_s=float("inf"),
+        maximum=0,
+        tasks=planned,
+    )
+
+
+class Stumbling(TaskWorld):
+    """A world whose node dies at its first ``call`` to a service: before it has an effect, or ``after``."""
+
+    def __init__(self, planned: PlannedTask, call: str, *, after: bool) -> None:
+        super().__init__(scenario(planned))
+        self._call = call
+        self._after = after
+
+    def make_works(self, node: SimNode) -> Any:
+        carry = node.line.carry
+
+        async def stumble(service: str, name: str, call: Callable[[], Awaitable[Any]]) -> Any:
+            if name != self._call or self.lives[node.index] > 1:
+                return await carry(service, name, call)
+            if self._after:
+                await call()
+            node.crash()
+            self.restart_later(node.index, 0.3)
+            return await carry(service, name, call)  # which a dead node never gets to
+
+        node.line.carry = stumble  # type: ignore[method-assign]
+        return super().make_works(node)
+
+
+def lived(
+    make: Callable[[], TaskWorld],
+    meanwhile: Callable[[TaskWorld], Awaitable[None]] | None = None,
+    wrong: Sequence[str] = (),
+) -> TaskWorld:
+    """A world at the end of its life, in which nothing is wrong but what is said."""
+
+    async def live() -> TaskWorld:
+        world = make()
+        if meanwhile is not None:
+            world.spawn(meanwhile(world))
+        found = check(world, await world.live())
+        assert [line.partition(",")[0] for line in found] == list(wrong)
+        return world
+
+    return run(live())
+
+
+def effects(world: TaskWorld) -> list[str]:
+    """What became of the task at its end, in order."""
+    found = []
+    for event in world.log:
+        if isinstance(event, Changed) and event.call in ("end", "briefed"):
+            found.append(event.call)
+        elif isinstance(event, QueueEvent):
+            found.append(f"{event.kind} {'brief' if is_brief(event) else 'task'}")
+    return found
+
+
+def is_brief(event: QueueEvent) -> bool:
+    try:
+        decode_brief(event.body)
+    except InvalidMessage:
+        return False
+    return True
+
+
+def letters(world: TaskWorld) -> Sequence[Any]:
+    return [letter for queue in world.queues.values() for letter in queue.letters.values()]
+
+
+def test_a_failed_task_is_stored_then_buried_then_told_then_deleted() -> None:
+    world = lived(lambda: TaskWorld(scenario(FAILING)))
+    done = effects(world)
+    end = done.index("end")
+    order = ["end", "buried task", "sent brief", "deleted task"]
+    assert [step for step in done[end:] if step in order] == order
+    assert done[end:].index("briefed") > done[end:].index("sent brief")
+    assert [(o.state, o.attempts) for o in world.outcomes["t"]] == [(State.FAILED, TRIES)]
+    assert [(letter.key, letter.reason) for letter in letters(world)] == [
+        ("t", "failed: ValueError: told to fail")
+    ]
+
+
+CALLS = ("end", "bury", "send", "briefed", "delete")
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("call", CALLS)
+def test_whenever_a_node_dies_there_is_one_outcome_and_one_letter(call: str, after: bool) -> None:
+    world = lived(lambda: Stumbling(FAILING, call, after=after))
+    assert world.lives[0] == 2, "it died"
+    assert len(letters(world)) == 1
+    final = [o for o in world.outcomes["t"] if o.state is not State.DUPLICATED]
+    assert {(o.state, o.attempts) for o in final} == {(State.FAILED, TRIES)}
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("call", [call for call in CALLS if call != "bury"])
+def test_what_succeeded_succeeds_whenever_a_node_dies(call: str, after: bool) -> None:
+    world = lived(lambda: Stumbling(FINE, call, after=after))
+    assert world.lives[0] == 2
+    assert not letters(world)
+    assert {o.state for o in world.outcomes["t"]} <= {State.SUCCEED, State.DUPLICATED}
+    if (call, after) == ("end", False):  # nobody knew that it had succeeded
+        assert world.outcomes["t"][0].attempts == 2
+
+
+def test_a_message_of_a_task_that_ended_is_told_as_a_duplicate() -> None:
+    async def again(world: TaskWorld) -> None:
+        await world.clock.sleep(20.0)
+        events = [event for event in world.log if isinstance(event, QueueEvent) and event.kind == "sent"]
+        (sent,) = (event for event in events if not is_brief(event))
+        await world.queues[task_queue(APP, QUICK)].send([Outgoing(sent.body, key="t")])
+
+    world = lived(lambda: TaskWorld(scenario(FINE)), again)
+    assert [o.state for o in world.outcomes["t"]] == [State.SUCCEED, State.DUPLICATED]
+    assert (world.tried["t"], world.outcomes["t"][1].value) == (1, None)
+
+
+def test_a_brief_that_is_too_large_says_what_it_must(monkeypatch: pytest.MonkeyPatch) -> None:
+    wordy = msgspec.structs.replace(tasks.SPECS[QUICK], handler=lambda body, job: "x" * LIMIT_BYTES)
+    monkeypatch.setattr(tasks, "SPECS", {**tasks.SPECS, QUICK: wordy})
+
+    def make() -> TaskWorld:
+        world = TaskWorld(scenario(FINE, msgspec.structs.replace(FAILING, name="other")))
+        world.queues[brief_queue(APP)].max_bytes = LIMIT_BYTES
+        return world
+
+    world = lived(make, wrong=["t is succeed of epoch 1"])  # its brief has another detail
+    (told,) = world.outcomes["t"]
+    assert (told.state, told.value) == (State.SUCCEED, None)
+    assert "the rest is left out" in told.detail
+    assert world.store.standing["t"].result == msgspec.json.encode("x" * LIMIT_BYTES)
+    assert [o.state for o in world.outcomes["other"]] == [State.FAILED]
+
+
+@pytest.mark.parametrize("number", [900, 3, 16], ids=["unknown", "TaskType", "Group"])
+def test_an_envelope_that_fits_no_brief_stops_no_node(number: int) -> None:
+    wire = plain().TaskMessage()
+    wire.Envelop.App, wire.Envelop.TraceID, wire.Envelop.TaskType = APP, "odd", QUICK
+    raw = wire.Envelop.SerializeToString()
+    raw += _field(number, b"x" * LIMIT_BYTES)
+    wire.Body.Pack(StringValue(value="{}"))
+    message = _field(1, raw) + _field(2, wire.Body.SerializeToString())
+
+    async def odd(world: TaskWorld) -> None:
+        world.queues[brief_queue(APP)].max_bytes = LIMIT_BYTES
+        world.planned["odd"] = FINE if number == 900 else FAILING
+        await world.queues[task_queue(APP, QUICK)].send([Outgoing(base64.b64encode(message))])
+
+    state = State.SUCCEED if number == 900 else State.FAILED
+    wrong = ["odd is succeed of epoch 1"] if number == 900 else []
+    world = lived(lambda: TaskWorld(scenario(FINE)), odd, wrong)
+    assert [o.state for o in world.outcomes["odd"]] == [state]
+    assert {letter.key for letter in letters(world)} == (set() if state is State.SUCCEED else {"odd"})
+
+
+def _field(number: int, value: bytes) -> bytes:
+    """A field of bytes on protobuf's wire."""
+    return _varint(number << 3 | 2) + _varint(len(value)) + value
+
+
+def _varint(number: int) -> bytes:
+    low, rest = number & 0x7F, number >> 7
+    return bytes([low | 0x80]) + _varint(rest) if rest else bytes([low])
+
+
+def test_a_queue_of_briefs_that_is_away_is_waited_for() -> None:
+    async def away(world: TaskWorld) -> None:
+        queue = world.queues[brief_queue(APP)]
+        send, calls = queue.send, 0
+
+        async def refused(messages: Sequence[Outgoing]) -> list[str]:
+            nonlocal calls
+            calls += 1
+            raise Unavailable("the queue of briefs is away")
+
+        queue.send = refused  # type: ignore[method-assign]
+        await world.clock.sleep(15.0)
+        assert world.store.standing["t"].ended
+        assert not world.outcomes["t"]
+        assert world.queues[task_queue(APP, QUICK)].messages, "the task's message stands until it is told"
+        assert 1 < calls < 30
+        queue.send = send  # type: ignore[method-assign]
+
+    world = lived(lambda: TaskWorld(scenario(FAILING)), away)
+    assert [o.state for o in world.outcomes["t"]] == [State.FAILED]
+    assert len(letters(world)) == 1
+    assert world.tried["t"] == TRIES
