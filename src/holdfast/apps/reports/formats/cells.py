@@ -128,18 +128,9 @@ class Cells:
             Case(value.str.contains(_ESCAPED), value=_escaped),
         ]
         if self._options.formulas == "guard":
-            cases.append(Case(looks_like_formula(value), cell=self._quoted(name, value)))
+            quoted = f' s="{self._styles.quoted()}"{_TEXT}'  # as Excel does with a leading apostrophe
+            cases.append(_as_text(name, looks_like_formula(value), start=quoted))
         return Cell(name, value, _TEXT, _TEXT_END, cases)
-
-    def _quoted(self, name: str, value: pl.Expr) -> Callable[[pl.Expr, pl.Expr, pl.Expr], pl.Expr]:
-        """Cells whose text stays text when it is edited: what Excel does with a leading apostrophe."""
-        start = f'" s="{self._styles.quoted()}"{_TEXT}'
-
-        def cell(row: pl.Expr, text: pl.Expr, whole: pl.Expr) -> pl.Expr:
-            quoted = pl.concat_str(pl.lit(f'<c r="{name}'), row, pl.lit(start), text, pl.lit(_TEXT_END))
-            return pl.when(looks_like_formula(value)).then(quoted).otherwise(whole)
-
-        return cell
 
     def _fit(self, text: pl.Expr, name: str) -> pl.Expr:
         if self._options.unfit == "error":
@@ -227,9 +218,12 @@ class Cells:
         }.get(kind, "")
 
 
-def _as_text(name: str, met: pl.Expr, text: pl.Expr) -> Case:
-    def cell(row: pl.Expr, _: pl.Expr, whole: pl.Expr) -> pl.Expr:
-        instead = pl.concat_str(pl.lit(f'<c r="{name}'), row, pl.lit(f'"{_TEXT}'), text, pl.lit(_TEXT_END))
+def _as_text(name: str, met: pl.Expr, text: pl.Expr | None = None, start: str = _TEXT) -> Case:
+    """Cells that hold another text, or the same in another way."""
+
+    def cell(row: pl.Expr, value: pl.Expr, whole: pl.Expr) -> pl.Expr:
+        held = value if text is None else text
+        instead = pl.concat_str(pl.lit(f'<c r="{name}'), row, pl.lit(f'"{start}'), held, pl.lit(_TEXT_END))
         return pl.when(met).then(instead).otherwise(whole)
 
     return Case(met, cell=cell)
