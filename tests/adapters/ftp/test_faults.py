@@ -12,13 +12,14 @@ from holdfast.adapters.ftp.url import FtpUrl
 from holdfast.errors import ConfigError, Damaged, LoginRefused, Unavailable
 from holdfast.testing.conformance.sink import held, part, put, sha256
 from holdfast.testing.servers import FtpFaults, FtpServer
+from holdfast.testing.servers.ftp import Checksums
 
 BODY = part(1, 3_000_000)
 
 
 @asynccontextmanager
 async def served(
-    faults: FtpFaults | None = None, *, checksums: bool = False
+    faults: FtpFaults | None = None, *, checksums: Checksums = ""
 ) -> AsyncIterator[tuple[FtpServer, FtpSink]]:
     async with FtpServer(faults=faults, checksums=checksums) as server:
         sink = FtpSink(FtpUrl.parse(server.url), server.user, server.password)
@@ -84,8 +85,9 @@ async def test_a_server_that_renames_over_nothing_is_helped() -> None:
         assert names(server) == ["a.csv"]
 
 
-async def test_its_checksums_are_heeded() -> None:
-    async with served(checksums=True) as (server, sink):
+@pytest.mark.parametrize("command", ["XSHA256", "HASH"])
+async def test_its_checksums_are_heeded(command: Checksums) -> None:
+    async with served(checksums=command) as (server, sink):
         await put(sink, "a.csv", BODY)
         upload = await sink.open("b.csv", ".b.part")
         await upload.write(BODY)

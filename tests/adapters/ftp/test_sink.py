@@ -12,8 +12,6 @@ from holdfast.testing.servers import FtpServer, VsftpdServer
 
 SERVERS: dict[str, Callable[[], FtpServer | VsftpdServer]] = {
     "plain": FtpServer,
-    "checksums": lambda: FtpServer(checksums=True),
-    "explicit": lambda: FtpServer("explicit"),
     "implicit": lambda: FtpServer("implicit"),
     "vsftpd": VsftpdServer,
     "vsftpd-tls": lambda: VsftpdServer(tls=True),

@@ -21,6 +21,7 @@ from holdfast.testing.servers.loopback import HOST
 from holdfast.testing.servers.server import ASK_TIMEOUT_S, Server
 
 Tls = Literal["", "explicit", "implicit"]
+Checksums = Literal["", "XSHA256", "HASH"]
 
 
 class FtpFaults(msgspec.Struct, frozen=True):
@@ -45,7 +46,7 @@ class FtpSettings(msgspec.Struct, frozen=True):
     user: str
     password: str
     tls: Tls
-    checksums: bool
+    checksums: Checksums
     faults: FtpFaults
 
 
@@ -74,7 +75,7 @@ class FtpServer(_FtpServer):
     Args:
         tls: over TLS, begun by the client (explicit) or at once (implicit), with a certificate of its own
             making (``ca``), and data connections only over TLS.
-        checksums: it tells the SHA-256 of a file (XSHA256).
+        checksums: the command by which it tells the SHA-256 of a file, if it does.
         faults: what is wrong with it.
         host: where it listens, on loopback.
         passive_port: where it awaits data connections, one at a time; 0 for any port.
@@ -88,7 +89,7 @@ class FtpServer(_FtpServer):
         self,
         tls: Tls = "",
         *,
-        checksums: bool = False,
+        checksums: Checksums = "",
         faults: FtpFaults | None = None,
         host: str = HOST,
         passive_port: int = 0,

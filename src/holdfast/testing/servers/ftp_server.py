@@ -32,7 +32,8 @@ def main() -> None:
     kind: Any = TLS_FTPHandler if settings.tls else FTPHandler
     commands = dict(kind.proto_cmds)
     if settings.checksums:
-        commands["XSHA256"] = {"perm": "l", "auth": True, "arg": True, "help": "Syntax: XSHA256 <SP> file"}
+        takes_a_file = {"perm": "l", "auth": True, "arg": True, "help": "Tell the SHA-256 of a file."}
+        commands[settings.checksums] = takes_a_file
     for command in ("SIZE", "REST", "MLST") if faults.bare else ():
         del commands[command]
 
@@ -56,6 +57,7 @@ def main() -> None:
         tls_control_required = bool(settings.tls)
         tls_data_required = bool(settings.tls)
         auth_failed_timeout = 0
+        _extra_feats: Any
 
         def handle(self) -> None:
             if settings.tls == "implicit":
@@ -70,9 +72,21 @@ def main() -> None:
         def ftp_XSHA256(self, path: str) -> None:  # noqa: N802 (named by the command)
             self.respond(f"250 {hashlib.sha256(Path(path).read_bytes()).hexdigest()}")
 
+        def ftp_HASH(self, path: str) -> None:  # noqa: N802
+            body = Path(path).read_bytes()
+            name = Path(path).name
+            self.respond(f"213 SHA-256 0-{len(body)} {hashlib.sha256(body).hexdigest()} {name}")
+
+        def ftp_OPTS(self, line: str) -> None:  # noqa: N802
+            if line == "HASH SHA-256":
+                self.respond("200 SHA-256")
+            else:
+                super().ftp_OPTS(line)
+
         def ftp_FEAT(self, line: str) -> None:  # noqa: N802
+            features = {"HASH": "HASH SHA-1*;SHA-256;MD5", "XSHA256": "XSHA256"}
             if settings.checksums:
-                self._extra_feats.append("XSHA256")
+                self._extra_feats = [*self._extra_feats, features[settings.checksums]]
             super().ftp_FEAT(line)
 
     if settings.passive_port:
