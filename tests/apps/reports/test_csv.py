@@ -223,6 +223,12 @@ def test_a_pattern_that_does_not_fit_is_refused(
     assert refused.value.field == field
 
 
+def test_columns_of_nothing_but_nulls(tmp_path: Path) -> None:
+    assert csv_of(stored(tmp_path, {"a": pa.nulls(3), "b": pa.nulls(3)})) == "a,b\n,\n,\n,\n"
+    assert csv_of(stored(tmp_path, {"a": pa.nulls(3, pa.date32())}), null_text="-") == "a\n-\n-\n-\n"
+    assert csv_of(stored(tmp_path, {"a": pa.nulls(3)}), null_text="-") == "a\n-\n-\n-\n"
+
+
 # --- encodings
 
 

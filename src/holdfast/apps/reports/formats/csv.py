@@ -124,7 +124,7 @@ class CsvFormat:
             case Kind.BINARY:
                 return self._text(encoded_binary(value, options.binary), column.source)
             case Kind.NULL:
-                return _Cell(pl.lit(None, pl.String))
+                return _Cell(value.cast(pl.String))
             case Kind.DURATION:
                 return _Cell(value.dt.to_string("iso"))
             case Kind.BOOLEAN:
