@@ -150,7 +150,9 @@ def _app(place: str, services: Services) -> tuple[App | None, Finding]:
     except HoldfastError as error:
         fix = "correct it, then run this again"
         return None, Finding("app", "failed", str(error), fix, exits.code(error))
-    return app, Finding("app", "ok", f"{app.name} declares {', '.join(sorted({*app.streams, *app.tasks, *app.outboxes}))}")
+    return app, Finding(
+        "app", "ok", f"{app.name} declares {', '.join(sorted({*app.streams, *app.tasks, *app.outboxes}))}"
+    )
 
 
 async def _services(services: Services, app: App | None) -> list[Finding]:
