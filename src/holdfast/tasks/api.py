@@ -7,7 +7,7 @@ import hmac
 from collections.abc import Awaitable, Callable, Iterable
 from importlib.resources import files
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote_to_bytes
 
 import msgspec
 from aiohttp import web
@@ -106,35 +106,27 @@ class TaskApi:
         return guarded
 
     async def _on_send(self, request: web.Request) -> web.Response:
-        asked = await self._read(request)
-        known = await self._producer.status(asked.trace_id) if asked.trace_id else None
+        order = await self._read(request)
+        known = await self._producer.status(order.trace_id) if order.trace_id else None
         if known is not None and known.state is State.RUNNING:
             raise Refused(409, "running", "It is running", f"task {known.trace!r} runs on node {known.node}")
-        if known is not None and not asked.task_type:
+        if known is not None and not order.task_type:
             await self._producer.retry(known)
-            return _answer({"trace_id": known.trace}, 202)
-        if asked.task_type not in self._types:
+            return _sent(known.trace)
+        if order.task_type not in self._types:
             names = ", ".join(self._types)
             raise Refused(
                 404,
                 "no-task-type",
                 "No such task type",
-                f"field 'task_type' is {asked.task_type!r}; it is one of: {names}",
+                f"field 'task_type' is {order.task_type!r}; it is one of: {names}",
             )
         if known is not None:
-            await self._producer.reset(known.trace)
-        order = Order(
-            task_type=asked.task_type,
-            body=msgspec.json.decode(asked.body),
-            trace_id=asked.trace_id,
-            group=asked.group,
-            priority=asked.priority,
-            delay_s=asked.delay_s,
-        )
+            return _sent(await self._producer.send_anew(order))
         (trace,) = await self._producer.send([order])
-        return _answer({"trace_id": trace}, 202, {"Location": f"{PATH}/{trace}"})
+        return _sent(trace)
 
-    async def _read(self, request: web.Request) -> Asked:
+    async def _read(self, request: web.Request) -> Order:
         try:
             async with asyncio.timeout(BODY_S):
                 data = await read_body(request, self._max_body_bytes)
@@ -142,11 +134,19 @@ class TaskApi:
             raise slow_body() from None
         try:
             asked = _asked.decode(data)
+            body = msgspec.json.decode(asked.body)
         except UNREADABLE as error:
             raise InvalidMessage(f"the body must be a JSON object with a task to send: {error}") from None
         if asked.trace_id:
             check_key(asked.trace_id, "trace_id")
-        return asked
+        return Order(
+            task_type=asked.task_type,
+            body=body,
+            trace_id=asked.trace_id,
+            group=asked.group,
+            priority=asked.priority,
+            delay_s=asked.delay_s,
+        )
 
     async def _on_status(self, request: web.Request) -> web.Response:
         return _answer(shown(await self._known(request)))
@@ -161,7 +161,11 @@ class TaskApi:
         return _answer(shown(cancelled or task), 202)
 
     async def _known(self, request: web.Request) -> Task:
-        trace = check_key(unquote(request.match_info["trace"]), "trace")
+        raw = request.rel_url.raw_path.removeprefix(f"{PATH}/").removesuffix("/cancel")
+        try:
+            trace = check_key(unquote_to_bytes(raw).decode(), "trace")
+        except UnicodeDecodeError:
+            raise InvalidMessage("field 'trace' is no UTF-8", "trace") from None
         task = await self._producer.status(trace)
         if task is None:
             raise Refused(404, "no-task", "No such task", f"no task {trace!r} is known, or not any more")
@@ -185,6 +189,10 @@ def shown(task: Task) -> Standing:
         started_at=task.started_at,
         ended_at=task.ended_at,
     )
+
+
+def _sent(trace: str) -> web.Response:
+    return _answer({"trace_id": trace}, 202, {"Location": f"{PATH}/{quote(trace, safe='')}"})
 
 
 def _answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:

@@ -156,9 +156,16 @@ class Producer:
             )
         await self.redrive(task.type, letters)
 
-    async def reset(self, trace_id: str) -> None:
-        """Forget how a task ended, so that the next message with its trace runs."""
-        await self._store.reset([trace_id])
+    async def send_anew(self, order: Order) -> str:
+        """Send a task with all its tries, whatever became before of the one with its trace; returns that.
+        Raises as ``send``."""
+        trace = self._trace(order)
+        body = self._encode(order, trace)
+        queue = self._check_fits(order, body)
+        await self._store.queue([Task(trace, order.task_type, group=order.group)])
+        await self._store.reset([trace])
+        await queue.send([Outgoing(body, delay_s=order.delay_s, key=trace)])
+        return trace
 
     async def redrive(self, task_type: str, letters: Iterable[DeadLetter]) -> int:
         """Send dead letters of one type to their queue again, each with all its tries; returns how many."""
@@ -175,7 +182,8 @@ class Producer:
             return check_key(order.trace_id, "trace_id")
         return deduplicated(order.task_type, order.dedupe) if order.dedupe else self._clock.new_id()
 
-    def _check_fits(self, order: Order, body: bytes) -> None:
+    def _check_fits(self, order: Order, body: bytes) -> Queue:
+        """The queue of a task, if that can take it."""
         queue = self._queue(task_queue(self._app, order.task_type))
         if len(body) > queue.max_bytes:
             raise TooLarge(f"a task of {len(body)} bytes is over its queue's max_bytes, {queue.max_bytes}")
@@ -184,6 +192,7 @@ class Producer:
                 f"field 'delay_s' is {order.delay_s:g}; it is 0 to {queue.delay_max_s:g} on this queue",
                 "delay_s",
             )
+        return queue
 
     def _encode(self, order: Order, trace: str) -> bytes:
         if order.group:

@@ -1,0 +1,332 @@
+"""A node's ``/v1/tasks``: what clients may ask, and that they are answered as its description says."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from importlib.resources import files
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+from tests.runtime.fakes import Log
+from yarl import URL
+
+from holdfast.adapters.memory.queue import MemoryQueue
+from holdfast.adapters.memory.tasks import MemoryTasks
+from holdfast.adapters.system.clock import SystemClock
+from holdfast.core.task import End, Start, State
+from holdfast.errors import Unavailable
+from holdfast.ports.queue import DeadLetter
+from holdfast.tasks import api
+from holdfast.tasks.api import PATH, TaskApi
+from holdfast.tasks.names import task_queue
+from holdfast.tasks.producer import Producer
+from holdfast.tasks.wire import Envelope, decode_task
+
+APP, TYPE = "reports", "report.publish"
+LIMIT_BYTES = 10_000
+SECRET = "a-secret-for-tests-only"
+DOCUMENT: dict[str, Any] = json.loads(files("holdfast.tasks").joinpath("openapi.json").read_text())
+
+
+class Rig:
+    """The API over services in memory, and a client of it."""
+
+    def __init__(self, client: TestClient[web.Request, web.Application], store: MemoryTasks) -> None:
+        self.client = client
+        self.store = store
+        self.queues: dict[str, MemoryQueue] = {}
+        self.stopped: list[tuple[str, str]] = []
+
+    @property
+    def queue(self) -> MemoryQueue:
+        return self.queues[task_queue(APP, TYPE)]
+
+    @property
+    def sent(self) -> list[tuple[str, str]]:
+        """Trace and body of each message in the queue."""
+        default = Envelope(app=APP, trace_id="-", task_type=TYPE)
+        read = [decode_task(message.body, default) for message in self.queue.messages.values()]
+        return [(message.envelope.trace_id, message.body.data.decode()) for message in read]
+
+    async def post(self, asked: Any, path: str = PATH) -> tuple[int, dict[str, Any]]:
+        """Ask with JSON, or the bytes given."""
+        data = asked if isinstance(asked, bytes) else json.dumps(asked).encode()
+        return await self.ask("POST", path, data=data)
+
+    async def ask(self, method: str, path: str, **more: Any) -> tuple[int, dict[str, Any]]:
+        """The status and the JSON of an answer, which must be one that is described."""
+        async with self.client.request(method, URL(path, encoded=True), **more) as response:
+            said = await response.json(content_type=None)
+            described(method, path, response.status, response.content_type, said)
+            return response.status, said
+
+    async def begin(self, trace: str) -> int:
+        (task,) = await self.store.start([Start(trace, TYPE, "m", "node-1", 3, 30.0)])
+        return task.epoch
+
+    async def end(self, trace: str, state: State, detail: str = "") -> None:
+        await self.store.end([End(trace, await self.begin(trace), state, b'"3 pages"', detail)])
+
+
+def described(method: str, path: str, status: int, kind: str, said: Any) -> None:
+    """An answer is one that the description has for the request."""
+    place = PATH if path.partition("?")[0] == PATH else f"{PATH}/{{trace}}"
+    place += "/cancel" if path.partition("?")[0].endswith("/cancel") else ""
+    answer = DOCUMENT["paths"][place][method.lower()]["responses"][str(status)]
+    schema = answer["content"][kind]["schema"]["$ref"].rpartition("/")[2]
+    for name in DOCUMENT["components"]["schemas"][schema]["required"]:
+        assert name in said
+    if schema == "Problem":
+        assert said["status"] == status
+
+
+@asynccontextmanager
+async def serving(secret: str | None = None) -> AsyncIterator[Rig]:
+    clock = SystemClock()
+    store = MemoryTasks(clock)
+    queues: dict[str, MemoryQueue] = {task_queue(APP, TYPE): MemoryQueue(clock)}
+    stopped: list[tuple[str, str]] = []
+
+    def stop_here(trace: str, why: str) -> bool:
+        stopped.append((trace, why))
+        return True
+
+    served = TaskApi(
+        [TYPE],
+        Producer(APP, queues.__getitem__, store, clock, Log()),
+        stop_here=stop_here,
+        max_body_bytes=LIMIT_BYTES,
+        secret=secret,
+    )
+    application = web.Application()
+    application.add_routes(served.routes())
+    async with TestClient(TestServer(application)) as client:
+        rig = Rig(client, store)
+        rig.queues, rig.stopped = queues, stopped
+        yield rig
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    async with serving() as made:
+        yield made
+
+
+async def test_a_task_is_sent_and_stands_in_its_queue(rig: Rig) -> None:
+    status, said = await rig.post({"task_type": TYPE, "body": {"customer": "acme"}, "group": "acme"})
+    assert status == 202
+    assert rig.sent == [(said["trace_id"], '{"customer":"acme"}')]
+    status, task = await rig.ask("GET", f"{PATH}/{said['trace_id']}")
+    assert (status, task["state"], task["group"], task["attempts"]) == (200, "queued", "acme", 0)
+
+
+@pytest.mark.parametrize("trace", ["t 1/ä", "a%41b", "a%2Fb", "a+b?c#d"])
+async def test_where_a_task_is_asked_for_is_told(rig: Rig, trace: str) -> None:
+    async with rig.client.post(PATH, json={"task_type": TYPE, "trace_id": trace}) as response:
+        place = response.headers["Location"]
+    assert (await rig.ask("GET", place))[1]["trace_id"] == trace
+
+
+async def test_what_a_task_returned_is_told(rig: Rig) -> None:
+    await rig.end("t", State.SUCCEED)
+    _, task = await rig.ask("GET", f"{PATH}/t")
+    assert (task["state"], task["value"], task["node"], task["progress"]) == (
+        "succeed",
+        "3 pages",
+        "node-1",
+        1,
+    )
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        b"",
+        b"no json",
+        b"[]",
+        b'{"task_type": 3}',
+        b'{"task_type": "report.publish", "spelling": 1}',
+        b'{"task_type": "report.publish", "delay_s": -1}',
+        b'{"task_type": "report.publish", "delay_s": 1e999}',
+        b'{"task_type": "report.publish", "priority": 2147483648}',
+        b'{"task_type": "report.publish", "trace_id": "a\\u0007b"}',
+        b'{"task_type": "report.publish", "group": "%s"}' % (b"x" * 600),
+        b'{"task_type": "report.publish", "body": %s}' % (b"[" * 4000 + b"]" * 4000),
+        b'{"task_type": "report.publish", "body": "\xff"}',
+        b'{"task_type": "report.publish", "body": "\\ud800"}',
+    ],
+)
+async def test_what_can_t_be_understood_is_refused(rig: Rig, asked: bytes) -> None:
+    assert (await rig.post(asked))[0] == 400
+    assert not rig.sent
+    assert not rig.store.standing
+
+
+async def test_what_is_too_large_is_refused(rig: Rig) -> None:
+    assert (await rig.post(b"x" * (LIMIT_BYTES + 1)))[0] == 413
+    rig.queue.max_bytes = 1000
+    assert (await rig.post({"task_type": TYPE, "body": "x" * 1000}))[0] == 413
+    assert not rig.store.standing, "nobody waits for it"
+
+
+async def test_a_body_that_comes_too_slowly_is_not_waited_for(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "BODY_S", 0.05)
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.Event().wait()
+
+    assert (await rig.ask("POST", PATH, data=body()))[0] == 408
+
+
+async def test_what_is_not_known_is_not_found(rig: Rig) -> None:
+    assert (await rig.post({"task_type": "no.such"}))[0] == 404
+    assert (await rig.post({"trace_id": "unheard"}))[0] == 404
+    assert (await rig.ask("GET", f"{PATH}/unheard"))[0] == 404
+    assert (await rig.ask("POST", f"{PATH}/unheard/cancel"))[0] == 404
+    assert (await rig.ask("GET", f"{PATH}/%FF"))[0] == 400
+
+
+async def test_a_running_task_is_not_run_again(rig: Rig) -> None:
+    await rig.begin("t")
+    status, said = await rig.post({"task_type": TYPE, "trace_id": "t"})
+    assert (status, "node-1" in said["detail"]) == (409, True)
+    assert (await rig.post({"trace_id": "t"}))[0] == 409
+    assert not rig.sent
+
+
+async def test_an_ended_task_runs_anew_with_its_dead_letter_s_body(rig: Rig) -> None:
+    await rig.post({"task_type": TYPE, "trace_id": "t", "body": 7})
+    (message,) = rig.queue.messages.values()
+    (delivery,) = await rig.queue.receive(1, 0, 30, "m")
+    await rig.end("t", State.FAILED, "no such table")
+    letter = DeadLetter(f"{TYPE}/t", message.body, "failed", key="t")
+    await rig.queue.bury([letter])
+    await rig.queue.delete([delivery.receipt])
+    assert (await rig.post({"trace_id": "t"}))[0] == 202
+    assert rig.sent == [("t", "7")]
+    task = rig.store.standing["t"]
+    assert (task.state, task.attempts) == (State.QUEUED, 0)
+
+
+async def test_an_ended_task_whose_body_nobody_has_needs_a_new_one(rig: Rig) -> None:
+    await rig.end("t", State.FAILED, "no such table")
+    status, said = await rig.post({"trace_id": "t"})
+    assert (status, "send it with its body" in said["detail"]) == (409, True)
+    assert (await rig.post({"trace_id": "t", "task_type": TYPE, "body": 8}))[0] == 202
+    assert rig.sent == [("t", "8")]
+    assert rig.store.standing["t"].state is State.QUEUED
+
+
+async def test_what_waits_is_cancelled_at_once_and_what_runs_is_told(rig: Rig) -> None:
+    await rig.post({"task_type": TYPE, "trace_id": "waits"})
+    status, task = await rig.ask("POST", f"{PATH}/waits/cancel?reason=ordered+twice")
+    assert (status, task["state"], task["detail"]) == (202, "failed", "cancelled: ordered twice")
+    assert (await rig.ask("POST", f"{PATH}/waits/cancel"))[0] == 409
+    await rig.begin("runs")
+    status, task = await rig.ask("POST", f"{PATH}/runs/cancel")
+    assert (status, task["state"]) == (202, "running")
+    assert rig.stopped[-1] == ("runs", "over HTTP")
+    assert rig.store.standing["runs"].cancel == "over HTTP"
+
+
+async def test_a_node_with_a_secret_asks_for_it() -> None:
+    async with serving(SECRET) as rig:
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": SECRET}):
+            assert (await rig.ask("GET", f"{PATH}/t", headers=headers))[0] == 401
+            assert (await rig.ask("POST", PATH, headers=headers))[0] == 401
+            assert (await rig.ask("POST", f"{PATH}/t/cancel", headers=headers))[0] == 401
+        known = {"Authorization": f"Bearer {SECRET}"}
+        assert (await rig.ask("GET", f"{PATH}/t", headers=known))[0] == 404
+
+
+async def test_a_store_that_is_away_is_told(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def away(trace: str) -> None:
+        raise Unavailable("the store is away")
+
+    monkeypatch.setattr(rig.store, "get", away)
+    assert (await rig.ask("GET", f"{PATH}/t"))[0] == 503
+
+
+async def test_the_description_is_served(rig: Rig) -> None:
+    async with rig.client.get("/v1/openapi.json") as response:
+        assert await response.json() == DOCUMENT
+
+
+# --- anything that is HTTP
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def kept(runner: asyncio.Runner) -> Iterator[Rig]:
+    context = serving()
+    yield runner.run(context.__aenter__())
+    runner.run(context.__aexit__(None, None, None))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+ASKED = st.fixed_dictionaries(
+    {},
+    optional={
+        "task_type": st.just(TYPE) | st.text(max_size=9),
+        "body": JSON,
+        "trace_id": st.sampled_from(["runs", "ended", "waits"]) | st.text(max_size=9),
+        "group": st.text(max_size=9),
+        "priority": st.integers(),
+        "delay_s": st.floats() | st.integers(),
+    },
+)
+BODIES = st.one_of(
+    ASKED.map(lambda made: json.dumps(made).encode()),
+    JSON.map(lambda made: json.dumps(made).encode()),
+    st.binary(max_size=50),
+)
+TRACES = st.sampled_from(["runs", "ended", "waits"]) | st.text(st.sampled_from("ab%2F.0éĀ~"), min_size=1)
+
+
+async def prepared(rig: Rig) -> None:
+    rig.store.standing.clear()
+    await rig.begin("runs")
+    await rig.end("ended", State.FAILED)
+    await rig.post({"task_type": TYPE, "trace_id": "waits"})
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(body=BODIES)
+def test_whatever_is_posted_is_answered_as_described(runner: asyncio.Runner, kept: Rig, body: bytes) -> None:
+    runner.run(prepared(kept))
+    before = dict(kept.store.standing), len(kept.queue.messages)
+    status, _ = runner.run(kept.post(body))
+    event(f"{status}")
+    assert status < 500
+    if status != 202:
+        assert (dict(kept.store.standing), len(kept.queue.messages)) == before
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(trace=TRACES, reason=st.text(max_size=9))
+def test_whatever_is_asked_for_is_answered_as_described(
+    runner: asyncio.Runner, kept: Rig, trace: str, reason: str
+) -> None:
+    runner.run(prepared(kept))
+    quoted = str(URL.build(path=f"/{trace}"))[1:]
+    query = str(URL.build(query={"reason": reason}))
+    for method, path in (("GET", f"{PATH}/{quoted}"), ("POST", f"{PATH}/{quoted}/cancel{query}")):
+        if "/" not in quoted and quoted not in (".", ".."):
+            assert runner.run(kept.ask(method, path))[0] < 500
