@@ -222,7 +222,9 @@ async def test_two_deaths_in_a_row() -> None:
 
 async def test_what_was_half_sent_is_gone_on_with(desk: Desk) -> None:
     desk.at, desk.error = LATE, Unavailable("cut")
-    done = await desk.deliver()
+    told: list[int] = []
+    done = await desk.deliver(progress=told.append)
+    assert told == [CHUNK * n for n in (*range(1, 5), *range(1, 6))]  # it goes on while nothing is sent
     assert done.gone_on == 2 * MARK
     assert done.sent == len(BODY)
     assert done.tries == 2

@@ -162,6 +162,26 @@ async def test_two_workers_at_once_leave_one_whole_file(place: Place, server: Ft
     assert (server.files / PARCEL.name).read_bytes() == BODY
 
 
+async def test_cancelled_on_the_way_it_leaves_nothing(place: Place, server: FtpServer | SftpServer) -> None:
+    sent = asyncio.Event()
+
+    def endless() -> Iterator[bytes]:
+        while True:
+            yield bytes(CHUNK)
+
+    def progress(size: int) -> None:
+        if size > len(BODY):
+            sent.set()
+
+    work = deliver(PARCEL, endless, place.connect, SystemClock(), progress=progress)
+    task = asyncio.create_task(work)
+    await sent.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not list(server.files.rglob("*.*"))
+
+
 async def worker(order: dict[str, object], folder: Path) -> tuple[int, dict[str, Any]]:
     """Exit code and words of a worker in a process of its own."""
     file = folder / "order.json"

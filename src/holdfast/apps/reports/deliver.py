@@ -71,7 +71,8 @@ async def deliver(
         clock: for pauses, ids and the pace.
         record: what is known of this parcel from before.
         note: keeps what is known now; awaited before the next step is taken.
-        progress: is told how many bytes of the file are on their way; what came before a resumption counts.
+        progress: is told how many bytes of the file are made, and sent unless the service had them; it begins
+            anew with each try.
         pace: is told how many bytes are to be sent, and returns the seconds to wait before.
         tries: how often to try while no try gets any further.
         backoff: pauses between tries.
@@ -205,10 +206,10 @@ class _Work:
                         sums.add(part)
                         if mark is not None and sums.size == skipped and sums.sha256 != mark.sha256:
                             raise await self._made_differently()
-                        continue
-                    await self._write_part(upload, part, sums)
-                    if sums.size % step == 0:
-                        await self._mark(upload, Mark(sums.size, sums.sha256))
+                    else:
+                        await self._write_part(upload, part, sums)
+                        if sums.size % step == 0:
+                            await self._mark(upload, Mark(sums.size, sums.sha256))
                     if self._progress is not None:
                         self._progress(sums.size)
         if sums.size < skipped:
