@@ -12,7 +12,7 @@ from tests.streams.town import LIMITS, Town, TownNode
 from holdfast import App, Context, StreamHandler
 from holdfast.core.message import Place
 from holdfast.errors import Busy, NotOwner
-from holdfast.streams.requests import DONE_MIN, Line
+from holdfast.streams.requests import ANSWERS_MIN, Pace
 
 VIRTUAL = True
 STREAMS = 10
@@ -25,7 +25,7 @@ class Slow(StreamHandler[bytes]):
     """Takes its time."""
 
     async def process(self, message: bytes, context: Context) -> Any:
-        await asyncio.sleep(HANDLING_S)
+        await asyncio.sleep(HANDLING_S if message else 0.001)
         return 1
 
 
@@ -118,8 +118,8 @@ async def test_a_message_that_others_wait_for_gets_in(town: Town) -> None:
     await ask(0)
     waiting = [asyncio.create_task(ask(n)) for n in range(2, 30)]
     await town.clock.sleep(5)
-    line = node.work.requests._lines["s/k"]
-    line.done, line.since = DONE_MIN, 0.0
+    for n in range(ANSWERS_MIN):
+        node.work.requests._pace.answered(float(n))
     assert node.work.requests._wait_s("s/k") > TIMEOUT_S
     assert await ask(1) == b"1"
     assert set(await asyncio.gather(*waiting)) == {b"1"}
@@ -137,12 +137,44 @@ async def test_no_more_wait_than_a_node_has_room_for(town: Town) -> None:
         task.cancel()
 
 
-def test_a_pace_is_measured_from_the_first_answer_and_follows_what_changes() -> None:
-    line = Line()
-    for n in range(1 + DONE_MIN):
-        assert line.interval_s(100.0 + n) == 0
-        line.served(100.0 + n)
-    assert line.interval_s(103.0) == 1.0
+async def test_after_a_pause_nobody_is_refused(town: Town) -> None:
+    """The store was away for a while: what gathered is done in a moment."""
+    node = await town.start(app(seq_kind="increasing", seq="n", checkpoint_after_ms=1.0))
+    commit = town.state.commit
+    away = asyncio.Event()
+
+    async def late(*args: Any) -> Any:
+        await away.wait()
+        return await commit(*args)
+
+    async def ask(n: int) -> Any:
+        await node.work.requests.process("s", f"s/{n % 20}", Place(0, n), b"", {}, TIMEOUT_S)
+
+    async def ask_for(first: int, count: int) -> list[asyncio.Task[Any]]:
+        asked = []
+        for n in range(first, first + count):
+            asked.append(asyncio.create_task(ask(n)))
+            await town.clock.sleep(0.006)
+        return asked
+
+    asked = await ask_for(0, 200)
+    node.state.instead["commit"] = late
+    asked += await ask_for(200, 400)
+    away.set()
+    asked += await ask_for(600, 200)
+    await asyncio.gather(*asked)
+
+
+def test_a_pace_is_that_of_the_last_answers_without_the_longest_pause() -> None:
+    pace = Pace()
+    for n in range(ANSWERS_MIN):
+        assert pace.interval_s == 0
+        pace.answered(100.0 + n)
+    assert pace.interval_s == 1.0
+    pace.answered(200.0)
+    assert pace.interval_s == 1.0
     for n in range(1000):
-        line.served(103.0 + n / 100)
-    assert 0.009 < line.interval_s(113.0) < 0.02
+        pace.answered(200.0 + n / 128)
+    assert pace.interval_s == 1 / 128
+    pace.rest()
+    assert pace.interval_s == 0

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 
 import msgspec
 
@@ -27,11 +29,8 @@ BUSY_S = 1.0
 PATIENCE = 0.25
 """The share of its time that a request may have to wait for its turn: the rest is for what may go wrong."""
 
-WINDOW_S = 4.0
-"""The pace of a stream is what it did within about so long."""
-
-DONE_MIN = 3
-"""A pace is known from so many answers on."""
+ANSWERS, ANSWERS_MIN = 64, 16
+"""The pace of a node is that of its last answers; it is known from so many on."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -52,30 +51,30 @@ class Waiting(msgspec.Struct, eq=False):
     error: Exception | None = None
 
 
-class Line:
-    """Clients who wait, and the pace at which they are served.
+class Pace:
+    """How fast requests are answered while some wait.
 
-    The first answer only begins the measurement: before it may have come the loading of models."""
-
-    __slots__ = ("done", "since", "waiting")
+    The longest pause among the last answers doesn't count: it may be a model that was loaded, or a service
+    that was away, after which all goes on as before."""
 
     def __init__(self) -> None:
-        self.waiting = 0
-        self.done = -1.0
-        self.since = 0.0
+        self._at: deque[float] = deque(maxlen=ANSWERS)
 
-    def served(self, now: float) -> None:
+    def answered(self, now: float) -> None:
         """One more has its answer."""
-        if self.done < 0:
-            self.since = now
-        elif now - self.since > WINDOW_S:
-            self.since += (now - self.since) / 2
-            self.done /= 2
-        self.done += 1
+        self._at.append(now)
 
-    def interval_s(self, now: float) -> float:
+    def rest(self) -> None:
+        """Nobody waits."""
+        self._at.clear()
+
+    @property
+    def interval_s(self) -> float:
         """The time from one answer to the next; 0 if nobody can tell."""
-        return (now - self.since) / self.done if self.done >= DONE_MIN else 0.0
+        if len(self._at) < ANSWERS_MIN:
+            return 0.0
+        longest_s = max(later - earlier for earlier, later in pairwise(self._at))
+        return (self._at[-1] - self._at[0] - longest_s) / (len(self._at) - 2)
 
 
 class Requests:
@@ -99,8 +98,8 @@ class Requests:
         self._owners = owners
         self._draining = draining
         self._most = most
-        self._lines: dict[str, Line] = {}
-        self._all = Line()
+        self._lines: Counter[str] = Counter()
+        self._pace = Pace()
         self._number = 0
         self._waiting: dict[int, Waiting] = {}
         self._claiming: dict[str, asyncio.Task[Claim]] = {}
@@ -119,16 +118,16 @@ class Requests:
     ) -> Answer:
         """Bring a message to the stream's owner here and wait for its result. ``key`` is the full key.
 
-        Raises NotOwner if the owner is another node, Unavailable; Busy at once if there is no room, or its turn
-        would come late; SetAside if the stream passed over it; OutcomeUnknown if nothing was committed in
-        time, though it may be still."""
+        Raises NotOwner if the owner is another node, Unavailable; Busy at once if there is no room, or its
+        turn would come late; SetAside if the stream passed over it; OutcomeUnknown if nothing was committed
+        in time, though it may be still."""
         deadline = self._clock.monotonic() + timeout_s
         self._admit(key, timeout_s)
         self._number += 1
         number = self._number
         receipt = Receipt(f"request {number}", math.inf, stale=True, request=number)
         waiting = self._waiting[number] = Waiting(asyncio.Event())
-        self._enter(key)
+        self._lines[key] += 1
         try:
             await self._offer(stream, key, Held(place, body, dict(attributes), [receipt]), timeout_s)
             if not await self._clock.wait(waiting.over, deadline - self._clock.monotonic()):
@@ -144,7 +143,7 @@ class Requests:
 
     def _admit(self, key: str, timeout_s: float) -> None:
         """Who would wait in vain is told at once. Behind a gap nobody is: the missing message must get in."""
-        if self._all.waiting >= self._most:
+        if len(self._waiting) >= self._most:
             raise Busy(f"{key}: {self._most} requests wait on this node already (max_held)", BUSY_S)
         late_s = self._wait_s(key) - PATIENCE * timeout_s
         entry = self._owners().get(key)
@@ -152,23 +151,16 @@ class Requests:
             raise Busy(f"{key}: too many requests wait before this one", max(BUSY_S, late_s))
 
     def _wait_s(self, key: str) -> float:
-        """How long one more would wait, by the stream's own pace, or else by its share of all."""
-        line, now = self._lines.get(key), self._clock.monotonic()
-        if line is None:
-            return 0.0
-        return line.waiting * (line.interval_s(now) or self._all.interval_s(now) * len(self._lines))
-
-    def _enter(self, key: str) -> None:
-        if not self._all.waiting:
-            self._all = Line()
-        for line in (self._all, self._lines.setdefault(key, Line())):
-            line.waiting += 1
+        """How long one more would wait, as it looks: streams that have requests take turns."""
+        ahead = self._lines[key]
+        return ahead * len(self._lines) * self._pace.interval_s if ahead else 0.0
 
     def _leave(self, key: str) -> None:
-        for line in (self._all, self._lines[key]):
-            line.waiting -= 1
-        if not self._lines[key].waiting:
+        self._lines[key] -= 1
+        if not self._lines[key]:
             del self._lines[key]
+        if not self._lines:
+            self._pace.rest()
 
     async def _answer(self, key: str, place: Place, waiting: Waiting) -> Answer:
         assert waiting.held is not None
@@ -235,8 +227,7 @@ class Requests:
         now = self._clock.monotonic()
         for waiting in self._of(held):
             waiting.held, waiting.duplicate = held, duplicate
-            for line in (self._all, self._lines[key]):
-                line.served(now)
+            self._pace.answered(now)
             if held.aside:
                 waiting.error = SetAside(f"{key}: {held.aside}")
             waiting.over.set()
