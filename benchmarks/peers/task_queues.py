@@ -1,0 +1,152 @@
+"""Runs the task queues that tasks are compared with, each with results, at its best settings for that."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.cluster import ROOT, workplace
+from benchmarks.peers.redis_server import redis_server
+
+APPEND_ONLY = ("--appendonly", "yes", "--appendfsync", "everysec", "--save", "")
+REDIS = (
+    "Redis with an append-only file, to disk every second: survives a crash of any process, a power cut takes"
+    " back the last moments"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskQueue:
+    """A contender: ``arguments`` start its workers, where ``{processes}`` stands for how many. ``share`` of the
+    tasks are enough to measure it by."""
+
+    module: str
+    arguments: Sequence[str]
+    settings: str
+    packages: Sequence[str]
+    share: float = 1.0
+    file: str = ""
+
+
+HUEY = (
+    "huey.bin.huey_consumer", "benchmarks.peers.huey_tasks_app.huey",
+    "--workers", "{processes}", "--worker-type", "process", "--delay", "0.002", "--backoff", "1",
+    "--max-delay", "0.002", "--disable-health-check", "--no-periodic", "--quiet",
+)  # fmt: skip
+
+QUEUES = {
+    "celery": TaskQueue(
+        "celery_app",
+        (
+            "celery", "--app", "benchmarks.peers.celery_app:app", "worker", "--pool", "prefork",
+            "--concurrency", "{processes}", "--without-gossip", "--without-mingle", "--without-heartbeat",
+            "--loglevel", "CRITICAL",
+        ),
+        f"{REDIS}; results in Redis; acknowledged after the task (task_acks_late), 64 fetched ahead a process"
+        " (1 to 256 tried), prefork, a further process that fetches; no gossip, mingle, heartbeat, events",
+        ("celery", "redis"),
+        share=0.3,
+    ),
+    "dramatiq": TaskQueue(
+        "dramatiq_tasks_app",
+        (
+            "dramatiq", "benchmarks.peers.dramatiq_tasks_app",
+            "--processes", "{processes}", "--threads", "4",
+        ),
+        f"{REDIS}; results in Redis; no other middleware, 4 threads a process, 1,000 messages fetched ahead",
+        ("dramatiq", "redis"),
+        share=0.5,
+    ),
+    "taskiq": TaskQueue(
+        "taskiq_app",
+        (
+            "taskiq", "worker", "benchmarks.peers.taskiq_app:broker", "--workers", "{processes}",
+            "--max-async-tasks", "100", "--max-prefetch", "100", "--no-parse", "--log-level", "CRITICAL",
+        ),
+        f"{REDIS}; a stream, acknowledged when the result is stored; results in Redis; async tasks, 100 at once"
+        " and 100 fetched ahead, uvloop",
+        ("taskiq", "taskiq-redis", "redis"),
+        share=0.5,
+    ),
+    "saq": TaskQueue(
+        "saq_app",
+        ("saq", "benchmarks.peers.saq_app.settings", "--workers", "{processes}", "--quiet"),
+        f"{REDIS}; the job keeps its result; async tasks, 50 at once a process, uvloop",
+        ("saq", "redis"),
+        share=0.3,
+    ),
+    "huey": TaskQueue(
+        "huey_tasks_app",
+        HUEY,
+        f"{REDIS}; results in Redis; a task is deleted before it runs: a crash of its worker loses it",
+        ("huey", "redis"),
+        share=0.5,
+    ),
+    "huey_sqlite": TaskQueue(
+        "huey_tasks_app",
+        HUEY,
+        "SQLite (WAL), fsync=True: survives a power cut; results there, too; a task is deleted before it runs:"
+        " a crash of its worker loses it",
+        ("huey",),
+        share=0.1,
+        file="huey.db",
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Tasks a second of one round, and how long single tasks took."""
+
+    per_s: float
+    latencies_ms: Sequence[float]
+
+
+def measure(name: str, tasks: int, processes: int, ones: int) -> Measured:
+    """Measure one, with so many worker processes."""
+    queue = QUEUES[name]
+    with workplace() as place, contextlib.ExitStack() as stack:
+        environment = os.environ | {"dramatiq_queue_prefetch": "1000"}
+        if queue.file:
+            environment["BENCHMARK_HUEY"] = str(place / queue.file)
+        else:
+            port = stack.enter_context(redis_server(place, *APPEND_ONLY))
+            environment["BENCHMARK_REDIS"] = f"redis://127.0.0.1:{port}"
+        stack.enter_context(workers(queue, processes, environment, place))
+        count = max(1, round(tasks * queue.share))
+        ran = subprocess.run(
+            [sys.executable, "-m", "benchmarks.peers.task_driver", queue.module, str(count), str(ones)],
+            cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True,
+        )  # fmt: skip
+    return Measured(**json.loads(ran.stdout.splitlines()[-1]))
+
+
+@contextlib.contextmanager
+def workers(
+    queue: TaskQueue, processes: int, environment: Mapping[str, str], place: Path
+) -> Iterator[None]:
+    """Run its workers in a process group of their own, which ends as one."""
+    arguments = [argument.format(processes=processes) for argument in queue.arguments]
+    with (place / "workers.log").open("w") as log:
+        running = subprocess.Popen(
+            [sys.executable, "-m", *arguments],
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        try:
+            yield
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGKILL)
+            running.wait()

@@ -1,0 +1,254 @@
+"""No-op tasks a second, and the time from sending one to its outcome, against five task queues.
+
+One rule for all: the tasks are enqueued, the workers run and are warm, and then all tasks show at one instant.
+The clock stops when the last one is acknowledged and its result can be read. Then single tasks are sent, each
+after the result of the one before. Every contender has the same number of worker processes; Holdfast's are its
+node and the slots, which isolate each task from the node. Every contender keeps results, and is compared with
+Holdfast at the same durability: what is on Redis with an append-only file (to disk every second) with
+``durability=normal``, which both survive the crash of any process; what is on SQLite with fsync with
+``durability=full``, which both survive a power cut.
+
+Run as ``python -m benchmarks.tasks``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import median
+from typing import Any
+
+from benchmarks.cluster import Cluster, cluster
+from benchmarks.frames import sqs_server
+from benchmarks.peers.task_queues import QUEUES, Measured
+from benchmarks.peers.task_queues import measure as measure_peer
+from benchmarks.report import Report, percentile
+from holdfast.core.task import State
+from holdfast.tasks.names import brief_queue, task_queue
+from holdfast.tasks.producer import Brief, Order, Producer
+from holdfast.testing.servers import RedisServer
+from holdfast.wiring import make_producer
+
+APP, TYPE = "bare", "noop"
+DEFAULT = ("celery", "dramatiq")
+TIMEOUT_S = 120.0
+BUDGET_S = 40.0
+CHECK_S = 0.005
+WARM_UP = 400
+CHUNK = 500
+"""Tasks that are sent together: for each such, how long until they show is reckoned anew."""
+
+SENT_PER_S = 3000.0
+"""How fast tasks can surely be sent, beside much else."""
+
+SQS_TASKS = 0.2
+"""The share of tasks on SQS, where servers for tests are slower than either side."""
+
+DURABLE = {
+    "normal": "SQLite (WAL), durability=normal: survives a crash of any process, a power cut takes back the last"
+    " moments",
+    "full": "SQLite (WAL), durability=full, the default: outcomes are confirmed by the disk before a task is"
+    " deleted",
+    "sqs": "SQS and Redis servers in memory",
+}
+
+
+class Site:
+    """An app's node on a cluster's services, and its producer."""
+
+    def __init__(self, nodes: Cluster) -> None:
+        self._producer: Producer = make_producer(nodes.services, APP)
+        self._clock = nodes.services.clock
+        self._tasks = nodes.services.queue(task_queue(APP, TYPE))
+        self._briefs = nodes.services.queue(brief_queue(APP))
+
+    async def rate(self, count: int) -> float:
+        """Tasks a second, of so many that show at one instant. Their outcomes are left to be read."""
+        left_before = (await self._briefs.depth()).ready
+        begin_at = self._clock.monotonic() + 0.5 + count / SENT_PER_S
+        for start in range(0, count, CHUNK):
+            delay_s = begin_at - self._clock.monotonic()
+            if delay_s <= 0:
+                raise RuntimeError(f"sending took longer than for {SENT_PER_S:g} tasks a second")
+            numbers = range(start, min(start + CHUNK, count))
+            await self._producer.send([Order(task_type=TYPE, body={"n": n}, delay_s=delay_s) for n in numbers])
+        await self._clock.sleep(begin_at - self._clock.monotonic())
+        end_at = await self._emptied(begin_at + TIMEOUT_S)
+        depth = await self._briefs.depth()
+        if depth.ready != left_before + count:
+            raise AssertionError(f"{depth.ready - left_before} outcomes of {count} tasks can be read")
+        return count / (end_at - begin_at)
+
+    async def _emptied(self, deadline: float) -> float:
+        while True:
+            depth = await self._tasks.depth()
+            now = self._clock.monotonic()
+            if not (depth.ready or depth.in_flight or depth.delayed):
+                return now
+            if now > deadline:
+                raise RuntimeError(f"after {TIMEOUT_S:g} s there still is {depth}")
+            await asyncio.sleep(CHECK_S)
+
+    async def latencies_ms(self, count: int) -> list[float]:
+        """Of single tasks, from before each is sent to its outcome. All that lies unread is read before."""
+        latencies_ms = []
+        async with contextlib.aclosing(self._producer.briefs(follow=False)) as unread:
+            async for brief in unread:
+                _check(brief).ack()
+        async with contextlib.aclosing(self._producer.briefs()) as briefs:
+            for n in range(count):
+                begin_at = time.monotonic()
+                (trace,) = await self._producer.send([Order(task_type=TYPE, body={"n": n})])
+                brief = _check(await anext(briefs))
+                latencies_ms.append(1000 * (time.monotonic() - begin_at))
+                if brief.outcome.trace_id != trace:
+                    raise AssertionError(f"the outcome of {brief.outcome.trace_id} came, and not that of {trace}")
+                brief.ack()
+        return latencies_ms
+
+
+def _check(brief: Brief) -> Brief:
+    if brief.outcome.state is not State.SUCCEED:
+        raise AssertionError(f"{brief.outcome}")
+    return brief
+
+
+@contextlib.asynccontextmanager
+async def services(kind: str) -> AsyncIterator[dict[str, Any]]:
+    """Settings that name them: ``normal`` or ``full`` on SQLite, or ``sqs`` with Redis."""
+    if kind != "sqs":
+        yield {"durability": kind}
+        return
+    async with sqs_server(), RedisServer() as redis:
+        yield {
+            "queue_url": "sqs://eu-west-1/",
+            "create_queues": True,
+            "coordinator_url": redis.url,
+            "state_url": redis.url,
+        }
+
+
+async def holdfast(kind: str, tasks: int, slots: int, ones: int) -> Measured:
+    """One node with so many slots."""
+    async with (
+        services(kind) as settings,
+        cluster("benchmarks.task_apps:bare", task_slots=slots, **settings) as nodes,
+    ):
+        await nodes.start_all(1)
+        site = Site(nodes)
+        await site.rate(WARM_UP)
+        return Measured(await site.rate(tasks), await site.latencies_ms(ones))
+
+
+@dataclass(slots=True)
+class Rounds:
+    """What a contender took, in all rounds."""
+
+    rates: list[float] = field(default_factory=list)
+    latencies_ms: list[float] = field(default_factory=list)
+
+    @property
+    def per_s(self) -> float:
+        """Tasks a second in the middle round."""
+        return median(self.rates)
+
+    def told(self) -> dict[str, Any]:
+        """All of it, for the report."""
+        return {
+            "tasks_per_s": [round(rate) for rate in self.rates],
+            "p50_ms": round(median(self.latencies_ms), 2),
+            "p99_ms": round(percentile(self.latencies_ms, 99), 2),
+        }
+
+
+Contend = Callable[[], Measured]
+
+
+def measure(
+    contenders: Mapping[str, Contend], rounds: int, budget_s: float, report: Report
+) -> dict[str, Rounds]:
+    """All contenders in turn, for as many rounds as fit into ``budget_s``, at least one."""
+    begun_at = time.monotonic()
+    found = {name: Rounds() for name in contenders}
+    for done in range(rounds):
+        if done and (time.monotonic() - begun_at) * (done + 1) / done > budget_s:
+            break
+        for name, contend in contenders.items():
+            measured = contend()
+            found[name].rates.append(measured.per_s)
+            found[name].latencies_ms.extend(measured.latencies_ms)
+            report.say(
+                f"    {name} {measured.per_s:,.0f}/s; one by one p50 {median(measured.latencies_ms):.1f} ms"
+            )
+    return found
+
+
+def main() -> None:
+    """Measure and report."""
+    parser = argparse.ArgumentParser(prog="benchmarks.tasks", description=__doc__)
+    parser.add_argument("--full", action="store_true", help="all five, SQS too, and more rounds")
+    parser.add_argument("--tasks", type=int, default=10_000, help="of Holdfast; slower ones get fewer")
+    parser.add_argument("--ones", type=int, default=200, help="tasks that are sent one by one")
+    parser.add_argument("--slots", type=int, default=3, help="of the node; the peers have one process more")
+    parser.add_argument("--rounds", type=int, help="at most; the median counts (default 3, with --full 5)")
+    parser.add_argument("--peers", nargs="*", choices=QUEUES, help="compare with these only")
+    asked = parser.parse_args()
+    peers = asked.peers if asked.peers is not None else list(QUEUES) if asked.full else DEFAULT
+    kinds = ["normal", "full", *(["sqs"] if asked.full else [])]
+    processes = 1 + asked.slots
+    report = Report("tasks")
+    report.say(
+        f"tasks: {asked.tasks:,} no-op tasks; {processes} processes each (Holdfast: a node with {asked.slots}"
+        " slots)"
+    )
+    contenders: dict[str, Contend] = {}
+    told: dict[str, str] = {}
+    for kind in kinds:
+        name, tasks = f"holdfast_{kind}", round(asked.tasks * (SQS_TASKS if kind == "sqs" else 1))
+        contenders[name] = partial(_run, kind, tasks, asked.slots, asked.ones)
+        told[name] = DURABLE[kind]
+    for name in peers:
+        contenders[name] = partial(measure_peer, name, asked.tasks, processes, asked.ones)
+        told[name] = QUEUES[name].settings
+    for name, text in told.items():
+        report.say(f"  {name}: {text}")
+    rounds = asked.rounds or (5 if asked.full else 3)
+    found = measure(contenders, rounds, math.inf if asked.full else BUDGET_S, report)
+    normal, full = found["holdfast_normal"], found["holdfast_full"]
+    report.figure("tasks_per_s", normal.per_s)
+    report.figure("durable_tasks_per_s", full.per_s)
+    for name in peers:
+        ours = full if QUEUES[name].file else normal
+        report.figure(f"vs_{name}", ours.per_s / found[name].per_s, "> 1")
+    report.figure("p50_ms", median(full.latencies_ms), "< 10")
+    report.figure("p99_ms", percentile(full.latencies_ms, 99))
+    for name in peers:
+        report.figure(f"{name}_p50_ms", median(found[name].latencies_ms))
+    if "sqs" in kinds:
+        sqs = found["holdfast_sqs"]
+        report.figure("sqs_tasks_per_s", sqs.per_s)
+        report.figure("sqs_p50_ms", median(sqs.latencies_ms))
+        report.figure("sqs_p99_ms", percentile(sqs.latencies_ms, 99))
+    report.end(
+        sorted({package for name in peers for package in QUEUES[name].packages}),
+        tasks=asked.tasks,
+        tasks_of={name: max(1, round(asked.tasks * QUEUES[name].share)) for name in peers},
+        slots=asked.slots,
+        worker_processes=processes,
+        measured={name: rounds.told() for name, rounds in found.items()},
+        durability=told,
+    )
+
+
+def _run(kind: str, tasks: int, slots: int, ones: int) -> Measured:
+    return asyncio.run(holdfast(kind, tasks, slots, ones))
+
+
+if __name__ == "__main__":
+    main()
