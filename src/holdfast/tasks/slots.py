@@ -452,6 +452,8 @@ class TaskSlots:
             assert run.begun_at is not None
             if now >= run.begun_at + STUCK_S:
                 self._thin(seat)
+                if not seat.line:  # it had not begun even the first
+                    return self._rest(seat, now)
             else:
                 next_at = run.begun_at + STUCK_S
         if "cpu" in run.attempt.advances:
