@@ -135,6 +135,7 @@ class Dispatcher:
         self._idle.set()
         self._heard: list[Heard] = []
         self._unsent: list[Unsent] = []
+        self._marked: tuple[Turned, float] | None = None
         self._back: dict[str, None] = {}
         self._deaf_s = 0.0
         self._deaf_since: float | None = clock.monotonic()
@@ -192,6 +193,7 @@ class Dispatcher:
                 await self._clock.wait(self._wake, await self._pause_s())
             self._wake.clear()
             if not self.shards or not self._alive():
+                self._marked = None  # nothing new is begun; the next owner sends it again
                 continue
             self._idle.clear()
             try:
@@ -273,8 +275,10 @@ class Dispatcher:
             sweep=sweep,
             groups=self._groups,
         )
+        turning = asyncio.ensure_future(self._store.turn(turn, self._outbox.results))
+        self._send_marked()
         try:
-            turned = await self._store.turn(turn, self._outbox.results)
+            turned = await turning
         except HoldfastError:
             # Answers may be told again: those that were taken will fit nothing any more.
             self._heard = heard + self._heard
@@ -286,7 +290,9 @@ class Dispatcher:
         else:
             self._turn_max = min(TURN_MAX, self._turn_max + TURN_MIN)
         self._took(turned)
-        self._send(turned, monotonic)
+        self._marked = turned, monotonic
+        if not self._wake.is_set():
+            self._send_marked()  # else while the next turn is written
 
     def _took(self, turned: Turned) -> None:
         counts = self.counts
@@ -303,8 +309,12 @@ class Dispatcher:
         if turned.more:
             self._wake.set()
 
-    def _send(self, turned: Turned, began_at: float) -> None:
-        """Send what a turn has marked; what is late by now would come too soon before it is sent again."""
+    def _send_marked(self) -> None:
+        """Send what the last turn has marked; what is late by now would come too soon before it is sent
+        again."""
+        if self._marked is None:
+            return
+        (turned, began_at), self._marked = self._marked, None
         if turned.sendings and self._spec.rate:
             monotonic = self._clock.monotonic()
             self._sends_from = monotonic + self._limiter.spend("", len(turned.sendings), monotonic)
