@@ -162,6 +162,17 @@ async def test_a_line_behind_what_stands_is_taken_back(make: MakeRig) -> None:
     assert rig.pool.room <= 20, "their type isn't quick any more"
 
 
+async def test_a_slot_that_takes_nothing_from_its_tray_is_replaced(make: MakeRig) -> None:
+    rig = await make(limit=1)
+    for n in range(10):
+        assert (await rig.run(f"quick {n}", body={"for_s": 0})).how is How.RETURNED
+    (slot,) = (slot for slot in rig.maker.slots if slot.name in rig.pool._seats)
+    slot._task.cancel()  # it stands still
+    ends = [rig.run(f"behind {n}", body={"for_s": 0}) for n in range(5)]
+    assert {(await end).how for end in ends} == {How.RETURNED}
+    assert not slot.alive
+
+
 async def test_what_waits_is_cancelled_where_it_waits(make: MakeRig) -> None:
     rig = await make(limit=1)
     for n in range(3):

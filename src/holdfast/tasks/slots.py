@@ -452,7 +452,8 @@ class TaskSlots:
             assert run.begun_at is not None
             if now >= run.begun_at + STUCK_S:
                 self._thin(seat)
-                if not seat.line:  # it had not begun even the first
+                if not seat.line:  # it had begun none: next time it gets a single one, whose time will be up
+                    self._note_time(run.attempt.type, STUCK_S)
                     return self._rest(seat, now)
             else:
                 next_at = run.begun_at + STUCK_S
