@@ -374,9 +374,25 @@ def test_slots_die_with_a_node_that_is_killed(fifo: Path) -> None:
     family = [process.pid for process in psutil.Process(node.pid).children(recursive=True)]
     assert set(pids) < set(family)
     node.kill()
-    out, log = node.communicate()
     assert all_end(family)
-    assert (out, log) == (b"", b"noise\n"), "what handlers print goes to the log"
+    assert node.communicate() == (b"", b"noise\n"), "what handlers print goes to the log"
+
+
+def test_slots_die_with_a_node_that_leaves_something_unread(fifo: Path) -> None:
+    node = subprocess.Popen([sys.executable, "-c", textwrap.dedent(NODE), HERE, str(fifo)])
+    pids = read_pids(fifo)
+    family = [process.pid for process in psutil.Process(node.pid).children(recursive=True)]
+    server = psutil.Process(pids[0]).parent()
+    assert server
+    node.send_signal(signal.SIGSTOP)
+    idle = [process for process in server.children() if process.pid not in pids]
+    for process in idle:
+        process.kill()  # of which the server tells the node
+    assert idle
+    assert all_end([process.pid for process in idle])
+    node.kill()
+    node.wait()
+    assert all_end(family)
 
 
 def test_any_loop_will_do(monkeypatch: pytest.MonkeyPatch) -> None:

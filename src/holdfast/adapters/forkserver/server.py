@@ -168,7 +168,10 @@ def _signal_group(pid: int, number: int) -> None:
 
 def _receive(control: socket.socket) -> tuple[bytes, list[int]]:
     """One frame's payload and the descriptors that came along; an empty payload at the end."""
-    header, fds, _, _ = socket.recv_fds(control, wire.HEADER.size, FDS_MAX, socket.MSG_WAITALL)
+    try:
+        header, fds, _, _ = socket.recv_fds(control, wire.HEADER.size, FDS_MAX, socket.MSG_WAITALL)
+    except ConnectionResetError:  # the node died before it read all that it was told
+        return b"", []
     for fd in fds:
         os.set_inheritable(fd, False)
     if len(header) < wire.HEADER.size:
