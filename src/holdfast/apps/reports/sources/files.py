@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from holdfast.apps.reports.sources.places import Place
 
-BATCH_ROWS_MAX = 8192
+BATCH_ROWS_MAX = 16_384
 BATCH_BYTES = 8 * 1024 * 1024
 """Rows and bytes of a batch, decoded, as far as a file's metadata tells."""
 
