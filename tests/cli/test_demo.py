@@ -349,11 +349,10 @@ def test_it_is_the_same_on_services_that_it_starts_itself(
     assert list(temporary.rglob("*")) == []
 
 
-def test_an_unknown_service_is_named(place: Path, temporary: Path) -> None:
-    process = demo("--services", "redis,kafka")
-    _, err = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 2
-    assert "no service 'kafka'; known are redis" in err
+def test_an_unknown_service_is_named(holdfast: Any) -> None:
+    outcome = holdfast("demo", "--services", "redis,kafka")
+    assert outcome.code == 2
+    assert "no service 'kafka'; known are redis" in outcome.err
 
 
 def test_own_videos_without_faults_on_one_node(place: Path, temporary: Path) -> None:
