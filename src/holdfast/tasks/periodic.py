@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import takewhile
 from typing import Any, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -57,12 +58,7 @@ class Periodic(msgspec.Struct, frozen=True, kw_only=True):
 
     def due(self, after: float, now: float) -> list[datetime]:
         """The times to fire, in (after, now]; what is longer ago than the window is past."""
-        times: list[datetime] = []
-        begin = max(after, now - self.window_s)
-        for moment in CronSim(self.cron, datetime.fromtimestamp(begin, ZoneInfo(self.zone))):
-            if moment.timestamp() > now:
-                break
-            times.append(moment)
+        times = list(takewhile(lambda moment: moment.timestamp() <= now, self._times(after, now)))
         if self.missed == "all":
             return times[-FIRINGS_MAX:]
         fresh = [moment for moment in times if moment.timestamp() > now - 2 * LOOK_S]
@@ -70,7 +66,14 @@ class Periodic(msgspec.Struct, frozen=True, kw_only=True):
 
     def next_at(self, now: float) -> float:
         """The next time to fire."""
-        return next(CronSim(self.cron, datetime.fromtimestamp(now, ZoneInfo(self.zone)))).timestamp()
+        return next(self._times(now, now)).timestamp()
+
+    def _times(self, after: float, now: float) -> Iterator[datetime]:
+        """The times after that, and within the window. In an hour that comes twice the expression's next
+        time may lie an hour back."""
+        begin = max(after, now - self.window_s)
+        times = CronSim(self.cron, datetime.fromtimestamp(begin, ZoneInfo(self.zone)))
+        return (moment for moment in times if moment.timestamp() > begin)
 
 
 class _Fired(msgspec.Struct, frozen=True):

@@ -1,0 +1,234 @@
+"""What the clock sends: once over all nodes, in the zone that was meant, and caught up as was said."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from random import Random
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from tests.runtime.fakes import Log
+
+from holdfast import App
+from holdfast.adapters.memory.queue import MemoryQueue
+from holdfast.adapters.memory.registry import MemoryRegistry
+from holdfast.adapters.memory.tasks import MemoryTasks
+from holdfast.errors import ConfigError
+from holdfast.tasks.names import task_queue
+from holdfast.tasks.periodic import Periodic, Scheduler
+from holdfast.tasks.producer import Order, Producer
+from holdfast.testing.simulator.loop import SimClock
+
+VIRTUAL = True
+APP, TYPE = "reports", "report.publish"
+EPOCH = 1_700_000_000.0
+"""Where simulated clocks begin."""
+
+HOUR_S = 3600.0
+
+
+def at(year: int, month: int, day: int, hour: int = 0, minute: int = 0) -> datetime:
+    return datetime(year, month, day, hour, minute, tzinfo=UTC)
+
+
+START = at(2026, 1, 10)
+
+
+@pytest.fixture(autouse=True)
+def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Virtual time doesn't wait for threads."""
+
+    async def inline(call: Callable[..., Any], *args: Any) -> Any:
+        return call(*args)
+
+    monkeypatch.setattr(asyncio, "to_thread", inline)
+
+
+class Rig:
+    """What schedulers share, at a time of the world's."""
+
+    def __init__(self, start: datetime = START) -> None:
+        offset_s = start.timestamp() - EPOCH - asyncio.get_running_loop().time()
+        self.clock = SimClock(Random(1), "c", offset_s=offset_s)
+        self.registry = MemoryRegistry(self.clock)
+        self.store = MemoryTasks(self.clock)
+        self.queue = MemoryQueue(self.clock)
+        queues = {task_queue(APP, TYPE): self.queue}
+        self.producer = Producer(APP, queues.__getitem__, self.store, self.clock, Log())
+
+    @asynccontextmanager
+    async def scheduling(self, *periodics: Periodic, leads: Sequence[bool] = (True,)) -> AsyncIterator[None]:
+        """Nodes, each with a scheduler; those lead of which it is said."""
+        running = [
+            asyncio.ensure_future(
+                Scheduler(
+                    APP,
+                    {periodic.name: periodic for periodic in periodics},
+                    self.registry,
+                    self.producer,
+                    self.clock,
+                    Log(),
+                    leads=lambda lead=lead: lead,  # type: ignore[misc]
+                ).run()
+            )
+            for lead in leads
+        ]
+        await self.clock.sleep(1.0)  # what is declared now counts from now
+        yield
+        assert not any(task.done() for task in running)
+        for task in running:
+            task.cancel()
+        await asyncio.wait(running)
+
+    async def until(self, moment: datetime) -> None:
+        await self.clock.sleep(moment.timestamp() - self.clock.wall())
+
+    @property
+    def sent(self) -> list[str]:
+        """The traces of the tasks that are known."""
+        return sorted(self.store.standing)
+
+
+def periodic(cron: str = "30 2 * * *", orders: Any = None, **settings: Any) -> Periodic:
+    return Periodic(
+        name="nightly", cron=cron, orders=orders or (lambda when: [Order(task_type=TYPE)]), **settings
+    )
+
+
+def stamped(*moments: datetime) -> list[str]:
+    return [f"nightly-{moment:%Y%m%dT%H%M%SZ}-0" for moment in moments]
+
+
+async def test_each_time_is_fired_once_by_the_node_that_leads() -> None:
+    rig = Rig()
+    async with rig.scheduling(periodic(), leads=[False, True, False]):
+        await rig.until(at(2026, 1, 13))
+    assert rig.sent == stamped(at(2026, 1, 10, 2, 30), at(2026, 1, 11, 2, 30), at(2026, 1, 12, 2, 30))
+    assert len(rig.queue.messages) == 3
+
+
+async def test_several_that_think_they_lead_send_the_same_tasks() -> None:
+    rig = Rig()
+    async with rig.scheduling(periodic(), leads=[True, True, True]):
+        await rig.until(at(2026, 1, 12))
+    assert rig.sent == stamped(at(2026, 1, 10, 2, 30), at(2026, 1, 11, 2, 30))
+
+
+async def test_orders_learn_their_time_in_their_zone_and_may_be_many() -> None:
+    rig, told = Rig(), list[datetime]()
+
+    def orders(when: datetime) -> list[Order]:
+        told.append(when)
+        return [
+            Order(task_type=TYPE, body={"customer": "a"}),
+            Order(task_type=TYPE, trace_id=f"b-{when:%Y-%m-%d}"),
+            Order(task_type=TYPE, dedupe=f"c-{when:%Y-%m-%d}"),
+        ]
+
+    async with rig.scheduling(periodic(orders=orders, zone="Asia/Tokyo")):
+        await rig.until(at(2026, 1, 11))
+    assert told == [datetime(2026, 1, 11, 2, 30, tzinfo=ZoneInfo("Asia/Tokyo"))]
+    assert stamped(at(2026, 1, 10, 17, 30))[0] in rig.sent
+    assert "b-2026-01-11" in rig.sent
+    assert len(rig.sent) == 3
+
+
+async def test_summer_time() -> None:
+    """What is skipped when clocks are put forward is fired all the same, what comes twice once."""
+    rig = Rig(at(2026, 3, 28, 12))
+    async with rig.scheduling(periodic(zone="Europe/Berlin")):
+        await rig.until(at(2026, 3, 30, 12))
+    assert rig.sent == stamped(at(2026, 3, 29, 1, 0), at(2026, 3, 30, 0, 30))
+    rig = Rig(at(2026, 10, 24, 12))
+    async with rig.scheduling(periodic(zone="Europe/Berlin")):
+        await rig.until(at(2026, 10, 26, 12))
+    assert rig.sent == stamped(at(2026, 10, 25, 0, 30), at(2026, 10, 26, 1, 30))
+
+
+@pytest.mark.parametrize("missed, hours", [("all", [3, 4, 5]), ("last", [5]), ("skip", list[int]())], ids=str)
+async def test_what_was_missed_is_caught_up_as_said(missed: Any, hours: list[int]) -> None:
+    rig = Rig()
+    hourly = periodic("0 * * * *", missed=missed, window_s=3 * HOUR_S)
+    async with rig.scheduling(hourly):
+        await rig.until(at(2026, 1, 10, 0, 30))
+    await rig.until(at(2026, 1, 10, 5, 30))
+    async with rig.scheduling(hourly):
+        assert rig.sent == stamped(*(at(2026, 1, 10, hour) for hour in hours))
+        await rig.until(at(2026, 1, 10, 6, 30))
+    assert rig.sent == stamped(*(at(2026, 1, 10, hour) for hour in [*hours, 6]))
+
+
+async def test_what_is_declared_now_has_missed_nothing() -> None:
+    rig = Rig(at(2026, 1, 10, 2, 31))
+    async with rig.scheduling(periodic(missed="all", window_s=HOUR_S)):
+        await rig.until(at(2026, 1, 10, 12))
+    assert rig.sent == []
+
+
+async def test_another_node_fires_what_its_leader_did_not() -> None:
+    rig = Rig()
+    async with rig.scheduling(periodic()):
+        await rig.until(at(2026, 1, 10, 2, 29))
+    await rig.until(at(2026, 1, 10, 2, 31))  # the leader died, nobody has noticed yet
+    async with rig.scheduling(periodic()):
+        await rig.until(at(2026, 1, 10, 3))
+    assert rig.sent == stamped(at(2026, 1, 10, 2, 30))
+
+
+@pytest.mark.parametrize("failures, sent", [(3, 1), (1000, 0)])
+async def test_orders_that_fail_are_asked_for_again_within_their_window(failures: int, sent: int) -> None:
+    rig, asked = Rig(), list[float]()
+
+    def orders(when: datetime) -> list[Order]:
+        asked.append(rig.clock.wall())
+        if len(asked) <= failures:
+            raise OSError("no such database")
+        return [Order(task_type=TYPE)]
+
+    other = Periodic(name="other", cron="0 * * * *", orders=lambda when: [Order(task_type=TYPE)])
+    async with rig.scheduling(periodic(orders=orders, window_s=HOUR_S), other):
+        await rig.until(at(2026, 1, 10, 5))
+        assert [trace for trace in rig.sent if trace.startswith("nightly")] == (
+            stamped(at(2026, 1, 10, 2, 30)) * sent
+        )
+    assert max(asked) - at(2026, 1, 10, 2, 30).timestamp() <= HOUR_S
+    assert len(asked) == (failures + 1 if sent else HOUR_S // 30)
+    assert sum(trace.startswith("other") for trace in rig.sent) == 4, "others are fired meanwhile"
+
+
+async def test_a_clock_that_is_put_back_fires_nothing_twice() -> None:
+    rig = Rig()
+    async with rig.scheduling(periodic("*/10 * * * *")):
+        await rig.until(at(2026, 1, 10, 0, 35))
+    assert rig.sent == stamped(*(at(2026, 1, 10, 0, minute) for minute in (10, 20, 30)))
+    late = Rig(at(2026, 1, 10, 0, 5))
+    late.registry = rig.registry
+    async with late.scheduling(periodic("*/10 * * * *")):
+        await late.until(at(2026, 1, 10, 0, 34))
+        assert late.sent == []
+        await late.until(at(2026, 1, 10, 0, 41))
+    assert late.sent == stamped(at(2026, 1, 10, 0, 40))
+
+
+@pytest.mark.parametrize(
+    "settings, said",
+    [
+        ({"cron": "30 2 * *"}, "five fields"),
+        ({"cron": "0 0 31 4 *"}, "day-of-month"),
+        ({"cron": "30 2 * * *", "zone": "Mars/Base"}, "no time zone"),
+        ({"cron": "30 2 * * *", "missed": "some"}, "all, last or skip"),
+        ({"cron": "30 2 * * *", "window_s": 0.0}, "above 0"),
+    ],
+)
+def test_what_can_t_be_meant_is_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        App("reports").periodic("nightly", **settings)(lambda when: [])
+
+
+def test_a_name_is_declared_once() -> None:
+    app = App("reports")
+    app.periodic("nightly", "30 2 * * *")(lambda when: [])
+    with pytest.raises(ConfigError, match="twice"):
+        app.periodic("nightly", "30 3 * * *")(lambda when: [])
