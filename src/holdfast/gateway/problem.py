@@ -88,12 +88,13 @@ def response(
     error: HoldfastError, more: dict[str, str] | None = None, *, no_421: bool = False
 ) -> web.Response:
     """The answer to a request that failed; with ``no_421`` a redirect is a 503 that names the owner."""
-    problem = of(error)
+    problem, told = of(error), headers(error)
     if no_421 and problem.status == 421:
         problem = msgspec.structs.replace(problem, status=503)
+        told["Retry-After"] = str(RETRY_AFTER_S)
     return web.Response(
         body=msgspec.json.encode(problem),
         status=problem.status,
         content_type=MEDIA_TYPE,
-        headers={**headers(error), **(more or {})},
+        headers={**told, **(more or {})},
     )

@@ -116,6 +116,7 @@ async def test_a_wrong_route_is_put_right(make_setting: MakeSetting) -> None:
         async with setting.client.post(url, data=body, headers=JSON) as response:
             assert response.status == status, await response.text()
             assert response.headers["X-Owner"] == route.member
+            assert response.headers.get("Retry-After") == ("1" if status == 503 else None)
 
 
 async def mislead(setting: Setting, key: str) -> None:
