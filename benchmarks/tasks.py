@@ -44,8 +44,8 @@ WARM_UP = 400
 CHUNK = 500
 """Tasks that are sent together: for each such, how long until they show is reckoned anew."""
 
-SENT_PER_S = 3000.0
-"""How fast tasks can surely be sent, beside much else."""
+LEAD_S, LEADS = 0.3, 3.0
+"""Tasks show so long after their sending begins, and so many times longer than it should take."""
 
 SQS_TASKS = 0.2
 """The share of tasks on SQS, where servers for tests are slower than either side."""
@@ -67,17 +67,20 @@ class Site:
         self._clock = nodes.services.clock
         self._tasks = nodes.services.queue(task_queue(APP, TYPE))
         self._briefs = nodes.services.queue(brief_queue(APP))
+        self._sending_s = 1e-3
 
     async def rate(self, count: int) -> float:
         """Tasks a second, of so many that show at one instant. Their outcomes are left to be read."""
         left_before = (await self._briefs.depth()).ready
-        begin_at = self._clock.monotonic() + 0.5 + count / SENT_PER_S
+        sends_at = self._clock.monotonic()
+        begin_at = sends_at + LEAD_S + LEADS * count * self._sending_s
         for start in range(0, count, CHUNK):
             delay_s = begin_at - self._clock.monotonic()
             if delay_s <= 0:
-                raise RuntimeError(f"sending took longer than for {SENT_PER_S:g} tasks a second")
+                raise RuntimeError(f"sending a task took longer than {LEADS * self._sending_s:g} s")
             numbers = range(start, min(start + CHUNK, count))
             await self._producer.send([Order(task_type=TYPE, body={"n": n}, delay_s=delay_s) for n in numbers])
+        self._sending_s = (self._clock.monotonic() - sends_at) / count
         await self._clock.sleep(begin_at - self._clock.monotonic())
         end_at = await self._emptied(begin_at + TIMEOUT_S)
         depth = await self._briefs.depth()
@@ -143,7 +146,9 @@ async def holdfast(kind: str, tasks: int, slots: int, ones: int) -> Measured:
         await nodes.start_all(1)
         site = Site(nodes)
         await site.rate(WARM_UP)
-        return Measured(await site.rate(tasks), await site.latencies_ms(ones))
+        measured = Measured(await site.rate(tasks), await site.latencies_ms(ones))
+        nodes.kill()
+        return measured
 
 
 @dataclass(slots=True)

@@ -119,7 +119,8 @@ def measure(name: str, tasks: int, processes: int, ones: int) -> Measured:
         else:
             port = stack.enter_context(redis_server(place, *APPEND_ONLY))
             environment["BENCHMARK_REDIS"] = f"redis://127.0.0.1:{port}"
-        stack.enter_context(workers(queue, processes, environment, place))
+        arguments = [argument.format(processes=processes) for argument in queue.arguments]
+        stack.enter_context(running(arguments, environment, place))
         count = max(1, round(tasks * queue.share))
         ran = subprocess.run(
             [sys.executable, "-m", "benchmarks.peers.task_driver", queue.module, str(count), str(ones)],
@@ -129,13 +130,10 @@ def measure(name: str, tasks: int, processes: int, ones: int) -> Measured:
 
 
 @contextlib.contextmanager
-def workers(
-    queue: TaskQueue, processes: int, environment: Mapping[str, str], place: Path
-) -> Iterator[None]:
-    """Run its workers in a process group of their own, which ends as one."""
-    arguments = [argument.format(processes=processes) for argument in queue.arguments]
+def running(arguments: Sequence[str], environment: Mapping[str, str], place: Path) -> Iterator[None]:
+    """Run a Python program with all its processes, which end together."""
     with (place / "workers.log").open("w") as log:
-        running = subprocess.Popen(
+        program = subprocess.Popen(
             [sys.executable, "-m", *arguments],
             cwd=ROOT,
             env=environment,
@@ -148,5 +146,5 @@ def workers(
             yield
         finally:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(running.pid, signal.SIGKILL)
-            running.wait()
+                os.killpg(program.pid, signal.SIGKILL)
+            program.wait()
