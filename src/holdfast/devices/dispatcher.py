@@ -355,7 +355,9 @@ class Dispatcher:
         while events := await shard.devices.events():
             for event in events:
                 self._take(shard, event)
-            self._wake.set()
+            # The broker's word for a command alone needs no turn, which the answer would have to wait for.
+            if self._heard or self._unsent or self._back or not shard.connected:
+                self._wake.set()
 
     def _take(self, shard: Shard, event: Event) -> None:
         match event:
@@ -373,6 +375,7 @@ class Dispatcher:
                 self._unsent.append(Unsent(Correlation.parse(event.id), certain=False))
             case Connected():
                 shard.connected = True
+                self._wake.set()
                 self._note_ears()
                 if shard.was_connected:
                     shard.sends_from = self._clock.monotonic() + RETURN_S * self._clock.random()
