@@ -72,6 +72,9 @@ class Client:
     """The same for programs without an event loop; use it with ``with``. Any thread may call it."""
 
     def __init__(self, app: str, *, config: Path | None = None, **settings: Any) -> None:
+        self._lock = threading.Lock()
+        self._closed = False
+        self._calls: set[concurrent.futures.Future[Any]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="holdfast-client", daemon=True)
         self._thread.start()
@@ -90,9 +93,13 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Release connections."""
-        if not self._loop.is_closed():
-            self._run(self._client.close())
+        """Release connections. Calls that wait in other threads end with RuntimeError."""
+        with self._lock:
+            self._closed, closing = True, not self._closed
+        if closing:
+            for call in list(self._calls):
+                call.cancel()
+            asyncio.run_coroutine_threadsafe(self._client.close(), self._loop).result()
             self._end()
 
     def send(self, task_type: str, body: Any = None, **options: Any) -> str:
@@ -125,11 +132,18 @@ class Client:
         return self._run(self._client.cancel(trace_id, reason))
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._lock:
+            if self._closed:
+                work.close()
+                raise RuntimeError("the client is closed")
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+            self._calls.add(future)
         try:
             return future.result()
         except concurrent.futures.CancelledError:
             raise RuntimeError("the client is closed") from None
+        finally:
+            self._calls.discard(future)
 
     def _end(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)

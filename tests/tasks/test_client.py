@@ -1,0 +1,140 @@
+"""The client of a producing application, sync and async, with a node on SQLite."""
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+from tests.tasks.conftest import MakeFleet
+from tests.tasks.fleet import APP
+
+from holdfast import AsyncClient, Client, Order
+from holdfast.core.task import State
+from holdfast.errors import InvalidMessage, OperationRefused
+
+PATIENCE_S = 120.0
+
+
+def url(place: Path) -> str:
+    return f"sqlite:///{place}/holdfast.db"
+
+
+async def test_a_program_with_a_loop_sends_and_hears(make_fleet: MakeFleet, tmp_path: Path) -> None:
+    fleet = make_fleet()
+    async with AsyncClient(APP, url=url(tmp_path)) as client:
+        once = await client.send("deed", {"do": "this"}, dedupe="monday")
+        again = await client.send("deed", {"do": "this"}, dedupe="monday")
+        assert once == again
+        many = await client.send_many([Order(task_type="deed", body={"do": f"{n}"}) for n in range(12)])
+        waiting = await client.status(once)
+        assert waiting is not None
+        assert waiting.state is State.QUEUED
+        assert await client.status("unheard") is None
+        cancelled = await client.send("deed", {}, delay_s=600.0)
+        ended = await client.cancel(cancelled, "not wanted")
+        assert ended is not None
+        assert ended.detail == "cancelled: not wanted"
+        fleet.spawn("a")
+        outcomes = [await client.wait(trace, PATIENCE_S) for trace in [once, *many]]
+        assert [outcome.value for outcome in outcomes] == [
+            {"did": "this"},
+            *({"did": f"{n}"} for n in range(12)),
+        ]
+        heard = set()
+        async for brief in client.briefs():
+            assert brief.outcome.ok
+            heard.add(brief.outcome.trace_id)
+            brief.ack()
+            if heard == {once, *many}:
+                break
+        with pytest.raises(OperationRefused, match="unheard"):
+            await client.wait("unheard")
+        with pytest.raises(InvalidMessage, match="priority"):
+            await client.send("deed", {}, priority=2**40)
+
+
+async def test_a_task_that_takes_too_long_to_wait_for_goes_on(tmp_path: Path) -> None:
+    async with AsyncClient(APP, url=url(tmp_path)) as client:
+        trace = await client.send("deed", {})
+        with pytest.raises(TimeoutError, match="queued"):
+            await client.wait(trace, 0.0)
+        task = await client.status(trace)
+        assert task is not None
+        assert not task.ended
+
+
+async def test_a_brief_that_is_not_acknowledged_stays(make_fleet: MakeFleet, tmp_path: Path) -> None:
+    fleet = make_fleet()
+    fleet.spawn("a")
+    async with AsyncClient(APP, url=url(tmp_path)) as client:
+        trace = await client.send("text", "words")
+        assert (await client.wait(trace, PATIENCE_S)).value == "WORDS"
+        async for brief in client.briefs():
+            assert brief.outcome.trace_id == trace
+            break
+        depth = await fleet.services.queue(f"{APP}-briefs").depth()
+        assert (depth.ready, depth.in_flight) == (0, 1)
+
+
+async def test_a_program_without_a_loop_does_the_same(make_fleet: MakeFleet, tmp_path: Path) -> None:
+    fleet = make_fleet()
+    fleet.spawn("a")
+
+    def produce() -> None:
+        with Client(APP, url=url(tmp_path)) as client:
+            found: dict[str, object] = {}
+
+            def send(number: int) -> None:
+                trace = client.send("deed", {"do": f"{number}"})
+                found[trace] = client.wait(trace, PATIENCE_S).value
+
+            threads = [threading.Thread(target=send, args=(number,)) for number in range(3)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert sorted(map(str, found.values())) == [f"{{'did': '{number}'}}" for number in range(3)]
+            (failing,) = client.send_many([Order(task_type="deed", body={"do": "fail"})])
+            assert client.wait(failing, PATIENCE_S).state is State.FAILED
+            waiting = client.send("deed", {}, delay_s=600.0)
+            ended = client.cancel(waiting)
+            assert ended is not None
+            assert ended.state is State.FAILED
+            task = client.status(failing)
+            assert task is not None
+            assert "told to fail" in task.detail
+            heard = set[str]()
+            for brief in client.briefs():
+                heard.add(brief.outcome.trace_id)
+                brief.ack()
+                if heard >= {*found, failing}:
+                    break
+            assert not [brief for brief in client.briefs(follow=False) if brief.outcome.trace_id in heard]
+        with pytest.raises(RuntimeError, match="closed"):
+            client.send("deed", {})
+        client.close()  # again
+
+    await asyncio.to_thread(produce)
+
+
+async def test_closing_ends_calls_that_wait_in_other_threads(tmp_path: Path) -> None:
+    def produce() -> None:
+        client = Client(APP, url=url(tmp_path))
+        trace, told = client.send("deed", {}), list[str]()
+        begun = threading.Event()
+
+        def listen() -> None:
+            begun.set()
+            try:
+                client.wait(trace)
+            except RuntimeError as error:
+                told.append(str(error))
+
+        waiting = threading.Thread(target=listen)
+        waiting.start()
+        begun.wait()
+        client.close()
+        waiting.join(PATIENCE_S)
+        assert told == ["the client is closed"]
+
+    await asyncio.to_thread(produce)
