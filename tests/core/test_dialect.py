@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.dialect import JsonDialect
+from holdfast.core.dialect import JsonDialect, PlainDialect, check_id
 from holdfast.errors import InvalidMessage
 
 DIALECT = JsonDialect()
@@ -49,3 +49,15 @@ def test_a_device_may_say_that_it_could_not() -> None:
     assert not dialect.read(b'{"id":"a","code":500}').ok
     assert not dialect.read(b'{"id":"a"}').ok
     assert not dialect.read(b'{"id":"a","code":[0]}').ok
+
+
+def test_a_plain_payload_stays_as_it_is() -> None:
+    assert PlainDialect().write(b"\x00any", "7") == b"\x00any"
+    assert PlainDialect().read(b"\x00any").id == ""
+
+
+@pytest.mark.parametrize("name", ["", "a b", "x" * 129, "\u00e9", "a\n"])
+def test_what_can_not_be_an_id_is_refused(name: str) -> None:
+    assert check_id("7.3/2") == "7.3/2"
+    with pytest.raises(InvalidMessage, match="128 printable"):
+        check_id(name)

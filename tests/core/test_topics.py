@@ -83,3 +83,8 @@ def test_heartbeats_may_be_missing() -> None:
     quiet = Topics(heartbeat="")
     assert quiet.heard_from_all() == ["dev/face/+/Ack"]
     assert quiet.read("dev/face/7/heartbeat") is None
+
+
+def test_a_template_over_what_mqtt_allows_is_refused() -> None:
+    with pytest.raises(ConfigError, match="longer than MQTT allows"):
+        Topics(command="x" * 65_500 + "/{device}")
