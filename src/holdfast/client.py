@@ -39,7 +39,8 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Release connections."""
+        """Release connections. Briefs that were acknowledged are gone, others come again."""
+        await self._producer.close()
         await self._services.close()
 
     async def send(self, task_type: str, body: Any = None, **options: Any) -> str:

@@ -5,6 +5,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.nodes.cluster import until
 from tests.tasks.conftest import MakeFleet
 from tests.tasks.fleet import APP
 
@@ -74,6 +75,28 @@ async def test_a_brief_that_is_not_acknowledged_stays(make_fleet: MakeFleet, tmp
             break
         depth = await fleet.services.queue(f"{APP}-briefs").depth()
         assert (depth.ready, depth.in_flight) == (0, 1)
+
+
+async def test_what_was_acknowledged_last_is_gone_and_what_was_not_read_is_there(
+    make_fleet: MakeFleet, tmp_path: Path
+) -> None:
+    fleet = make_fleet()
+    fleet.spawn("a")
+    async with AsyncClient(APP, url=url(tmp_path)) as client:
+        traces = await client.send_many([Order(task_type="text", body=f"{n}") for n in range(3)])
+        for trace in traces:
+            await client.wait(trace, PATIENCE_S)
+        queue = fleet.services.queue(f"{APP}-briefs")
+
+        async def all_told() -> bool:
+            return (await queue.depth()).ready == 3
+
+        await until(all_told, "three briefs")
+        async for brief in client.briefs():
+            brief.ack()
+            break
+    depth = await queue.depth()
+    assert (depth.ready, depth.in_flight) == (2, 0)
 
 
 async def test_a_program_without_a_loop_does_the_same(make_fleet: MakeFleet, tmp_path: Path) -> None:

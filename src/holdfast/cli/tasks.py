@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import time
 from collections.abc import Sequence
@@ -262,14 +263,15 @@ async def briefs(
     """
     async with Services(options.load()) as services:
         left = limit
-        async for brief in make_producer(services, owner).briefs(follow=follow):
-            output.json_line(outcome_record(brief.outcome))
-            if not keep:
-                brief.ack()
-            if left is not None:
-                left -= 1
-                if left <= 0:
-                    return
+        async with contextlib.aclosing(make_producer(services, owner).briefs(follow=follow)) as found:
+            async for brief in found:
+                output.json_line(outcome_record(brief.outcome))
+                if not keep:
+                    brief.ack()
+                if left is not None:
+                    left -= 1
+                    if left <= 0:
+                        return
 
 
 COLUMNS = ["trace id", "type", "state", "attempts", "progress", "node", "since", "detail"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import Any
 
@@ -73,6 +74,7 @@ class Producer:
         self._receive_wait_s = receive_wait_s
         self._acked: list[str] = []
         self._acking = asyncio.Event()
+        self._unread: list[collections.deque[Delivery]] = []
 
     async def send(self, orders: Sequence[Order]) -> list[str]:
         """Send tasks; returns their traces, in order. An order whose task (by its trace or dedupe key) has
@@ -127,12 +129,16 @@ class Producer:
         queue = self._queue(brief_queue(self._app))
         holder = f"briefs-{self._clock.new_id()}"
         acking = asyncio.ensure_future(self._acknowledge(queue))
+        unread = collections.deque[Delivery]()
+        self._unread.append(unread)
         try:
             wait_s = self._receive_wait_s if follow else 0.0
             while (
                 some := await queue.receive(queue.max_batch, wait_s, BRIEF_VISIBILITY_S, holder)
             ) or follow:
-                for delivery in some:
+                unread.extend(some)
+                while unread:
+                    delivery = unread.popleft()
                     outcome = await self._read(queue, delivery)
                     if outcome is not None:
                         yield Brief(outcome, lambda receipt=delivery.receipt: self._ack(queue, receipt))  # type: ignore[misc]
@@ -140,6 +146,16 @@ class Producer:
             acking.cancel()
             await asyncio.wait((acking,))
             await self._delete_acked(queue)
+            await self._give_back(queue, unread)
+            self._unread.remove(unread)
+
+    async def close(self) -> None:
+        """Do what is left of reading briefs, where somebody left off in the midst of it."""
+        if self._unread:
+            queue = self._queue(brief_queue(self._app))
+            await self._delete_acked(queue)
+            for unread in self._unread:
+                await self._give_back(queue, unread)
 
     async def cancel(self, trace_id: str, reason: str) -> Task | None:
         """Have a task end: at once if it waits, within seconds if it runs. None for one not known."""
@@ -226,6 +242,15 @@ class Producer:
             await queue.bury([letter])
             await queue.delete([delivery.receipt])
             return None
+
+    async def _give_back(self, queue: Queue, unread: collections.deque[Delivery]) -> None:
+        """Let others have what nobody here looked at."""
+        receipts = [delivery.receipt for delivery in unread]
+        unread.clear()
+        try:
+            await queue.give_back(receipts, 0.0)
+        except HoldfastError as error:  # they come again
+            self._log.warning("could not give briefs back", error=str(error))
 
     def _ack(self, queue: Queue, receipt: str) -> None:
         self._acked.append(receipt)

@@ -1,0 +1,180 @@
+"""``holdfast tasks``, ``holdfast briefs``, and ``holdfast dlq`` for the letters of tasks."""
+
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.conftest import Arrange, Holdfast
+
+from holdfast.cli import exits
+from holdfast.core.task import End, Start, State
+from holdfast.ports.queue import DeadLetter, Outgoing
+from holdfast.tasks.names import brief_queue, task_queue
+from holdfast.tasks.outcome import outcome_of
+from holdfast.tasks.wire import Envelope, decode_task, encode_brief
+from holdfast.wiring import Services
+
+APP, TYPE = "reports", "report.publish"
+
+
+def ended(
+    trace: str, state: State = State.SUCCEED, detail: str = ""
+) -> Callable[[Services], Awaitable[None]]:
+    """A node that takes one task's message, and brings it to its end."""
+
+    async def end(services: Services) -> None:
+        store, queue = services.task_store(APP), services.queue(task_queue(APP, TYPE))
+        (task,) = await store.start([Start(trace, TYPE, "m", "node-1", 3, 30.0)])
+        (task,) = await store.end([End(trace, task.epoch, state, b'{"pages":3}', detail)])  # type: ignore[assignment]
+        for delivery in await queue.receive(10, 0.0, 30.0, "m"):
+            message = decode_task(delivery.body, Envelope(app=APP, trace_id="-", task_type=TYPE))
+            if message.envelope.trace_id != trace:
+                await queue.give_back([delivery.receipt], 0.0)
+                continue
+            if state is not State.SUCCEED:
+                at = services.clock.wall()
+                letter = DeadLetter(f"{TYPE}/{trace}", delivery.body, detail, stream=TYPE, key=trace, at=at)
+                await queue.bury([letter])
+            await queue.delete([delivery.receipt])
+        brief = encode_brief(Envelope(app=APP, trace_id=trace, task_type=TYPE), outcome_of(APP, task))
+        await services.queue(brief_queue(APP)).send([Outgoing(brief)])
+
+    return end
+
+
+async def bodies(services: Services) -> list[str]:
+    """The bodies in the queue, which stay."""
+    queue = services.queue(task_queue(APP, TYPE))
+    found = await queue.receive(10, 0.0, 30.0, "looking")
+    await queue.give_back([delivery.receipt for delivery in found], 0.0)
+    default = Envelope(app=APP, trace_id="-", task_type=TYPE)
+    return sorted(decode_task(delivery.body, default).body.data.decode() for delivery in found)
+
+
+def send(holdfast: Holdfast, *more: str) -> str:
+    done = holdfast("tasks", "send", APP, TYPE, *more)
+    assert done.code == exits.OK, done.err
+    return done.out.strip()
+
+
+def test_what_is_sent_waits_and_is_shown(holdfast: Holdfast, arrange: Arrange[Any], place: Path) -> None:
+    trace = send(holdfast, '{"customer": "acme"}', "--group", "acme")
+    (place / "order.json").write_text('{"customer": "file"}')
+    send(holdfast, "--file", "order.json")
+    send(holdfast, "plain words", "--text")
+    sent = holdfast("tasks", "send", APP, TYPE, "--trace-id", "mine", "--json").lines
+    assert sent == [{"trace_id": "mine"}]
+    assert arrange(bodies) == ["null", "plain words", '{"customer":"acme"}', '{"customer":"file"}']
+    (task,) = holdfast("tasks", "show", APP, trace, "--json").lines
+    assert (task["state"], task["task_type"], task["group"]) == ("queued", TYPE, "acme")
+    assert f"trace_id: {trace}" in holdfast("tasks", "show", APP, trace).out
+
+
+def test_of_orders_with_one_dedupe_key_one_is_run(holdfast: Holdfast, arrange: Arrange[Any]) -> None:
+    trace = send(holdfast, "--dedupe", "monday")
+    arrange(ended(trace))
+    assert send(holdfast, "--dedupe", "monday") == trace
+    assert arrange(bodies) == []
+
+
+def test_waiting_tells_how_it_ended(holdfast: Holdfast, arrange: Arrange[Any]) -> None:
+    arrange(ended("fine"))
+    arrange(ended("bad", State.FAILED, "no such table\nTraceback"))
+    done = holdfast("tasks", "send", APP, TYPE, "--trace-id", "fine", "--wait")
+    assert (done.code, done.out) == (exits.OK, "fine: succeed after 1 attempt(s)\n{'pages': 3}\n")
+    done = holdfast("tasks", "send", APP, TYPE, "--trace-id", "bad", "--wait", "--json")
+    assert (done.code, done.lines[0]["state"], done.lines[0]["node"]) == (1, "failed", "node-1")
+
+
+def test_tasks_are_listed(holdfast: Holdfast, arrange: Arrange[Any]) -> None:
+    assert "no tasks are known" in holdfast("tasks", "ls", APP).out
+    send(holdfast, "--trace-id", "waits")
+    arrange(ended("fine"))
+    arrange(ended("bad", State.FAILED, "no such table\nTraceback"))
+    shown = holdfast("tasks", "ls", APP).out
+    assert f"{TYPE} failed: 1, {TYPE} queued: 1, {TYPE} succeed: 1" in shown
+
+    def traces(*more: str) -> set[str]:
+        return {line["trace_id"] for line in holdfast("tasks", "ls", APP, "--json", *more).lines}
+
+    assert traces() == {"waits", "fine", "bad"}
+    assert traces("--state", "failed", "--since", "2h") == {"bad"}
+    assert traces("--type", "other") == set()
+    assert len(traces("--limit", "2")) == 2
+    refused = holdfast("tasks", "ls", APP, "--since", "yesterday")
+    assert (refused.code, "such as 2h" in refused.err) == (exits.USAGE, True)
+
+
+def test_what_waits_is_cancelled(holdfast: Holdfast) -> None:
+    trace = send(holdfast)
+    assert holdfast("tasks", "cancel", APP, trace, "--reason", "ordered twice").code == exits.OK
+    (task,) = holdfast("tasks", "show", APP, trace, "--json").lines
+    assert (task["state"], task["detail"]) == ("failed", "cancelled: ordered twice")
+    again = holdfast("tasks", "cancel", APP, trace)
+    assert (again.code, "failed already" in again.err) == (exits.FAILED, True)
+
+
+def test_what_failed_is_run_anew(holdfast: Holdfast, arrange: Arrange[Any]) -> None:
+    trace = send(holdfast, "7")
+    arrange(ended(trace, State.FAILED, "no such table"))
+    assert arrange(bodies) == []
+    assert holdfast("tasks", "retry", APP, trace).code == exits.OK
+    assert arrange(bodies) == ["7"]
+    (task,) = holdfast("tasks", "show", APP, trace, "--json").lines
+    assert (task["state"], task["attempts"]) == ("queued", 0)
+    again = holdfast("tasks", "retry", APP, trace)
+    assert (again.code, "no dead letter holds it" in again.err) == (exits.FAILED, True)
+
+
+@pytest.mark.parametrize("command", ["show", "cancel", "retry"])
+def test_what_is_not_known_is_refused(holdfast: Holdfast, command: str) -> None:
+    done = holdfast("tasks", command, APP, "unheard")
+    assert (done.code, "no task 'unheard' is known" in done.err) == (exits.FAILED, True)
+
+
+def test_what_is_no_body_is_refused(holdfast: Holdfast) -> None:
+    done = holdfast("tasks", "send", APP, TYPE, "{customer: acme}")
+    assert (done.code, "quote it for the shell" in done.err) == (exits.USAGE, True)
+
+
+def test_watching_ends_with_what_is_watched(holdfast: Holdfast, arrange: Arrange[Any]) -> None:
+    arrange(ended("fine"))
+    done = holdfast("tasks", "watch", APP, "fine")
+    assert (done.code, "fine" in done.out) == (exits.OK, True)
+
+
+def test_briefs_are_read_once_acknowledged(holdfast: Holdfast, arrange: Arrange[Any]) -> None:
+    for trace in ("a", "b", "c"):
+        arrange(ended(trace))
+    first = holdfast("briefs", APP, "--limit", "2").lines
+    assert {(line["state"], line["value"]["pages"]) for line in first} == {("succeed", 3)}
+    rest = holdfast("briefs", APP).lines
+    assert sorted(line["trace_id"] for line in [*first, *rest]) == ["a", "b", "c"]
+    assert holdfast("briefs", APP).lines == []
+
+
+def test_letters_are_copied_once_and_sent_again_by_choice(
+    holdfast: Holdfast, arrange: Arrange[Any], place: Path
+) -> None:
+    for number, error in enumerate(("connection refused", "no such table", "connection refused")):
+        arrange(ended(send(holdfast, str(number), "--trace-id", f"t{number}"), State.FAILED, error))
+    backup = ("dlq", "backup", "letters.jsonl", "--app", APP, "--json")
+    assert holdfast(*backup, "--error", "refused").lines[0]["copied"] == 2
+    assert holdfast(*backup).lines[0]["copied"] == 1
+    assert holdfast(*backup).lines[0]["copied"] == 0
+    kept = [json.loads(line) for line in (place / "letters.jsonl").read_text().splitlines()]
+    assert sorted(letter["trace_id"] for letter in kept) == ["t0", "t1", "t2"]
+
+    redrive = ("dlq", "redrive", "--app", APP, "--json")
+    assert holdfast(*redrive, "--type", "other").lines == [{"redriven": 0}]
+    assert holdfast(*redrive, "--error", "refused", "--trace", "t1").lines == [{"redriven": 0}]
+    assert holdfast(*redrive, "--type", TYPE, "--error", "refused", "--since", "1h").lines == [
+        {"redriven": 2}
+    ]
+    assert arrange(bodies) == ["0", "2"]
+    assert {line["state"] for line in holdfast("tasks", "ls", APP, "--json").lines} == {"queued", "failed"}
+    assert holdfast(*redrive).lines == [{"redriven": 1}]
+    wrong = holdfast(*redrive, "--error", "(")
+    assert (wrong.code, "no regular expression" in wrong.err) == (exits.USAGE, True)
