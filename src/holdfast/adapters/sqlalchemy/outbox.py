@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +32,9 @@ from holdfast.ports.outbox import DeviceStatus, NewCommand, OnResult
 T = TypeVar("T")
 
 WAITING_MAX = 1000
+SWITCH_S = 0.0001
+"""How long a busy thread may keep the interpreter from one that is ready (Python's default is 0.005)."""
+
 TELL_MAX = 200
 """Closed commands that a sweep tells again."""
 
@@ -75,6 +79,8 @@ class SqlOutbox:
         self._listener = Listener(self._url, clock)
         self._writer = ThreadPoolExecutor(1, "holdfast-outbox-writer")
         self._reader = ThreadPoolExecutor(1, "holdfast-outbox-reader")
+        # For all of the process: with the default a busy event loop keeps these waiting at every statement.
+        sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
 
     # --- the owner of a shard
 
