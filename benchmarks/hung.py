@@ -1,10 +1,10 @@
-"""Tasks that hang for ever, in C with the interpreter's lock held, among others: how soon each is known to have
-timed out, and what the others notice of it.
+"""Tasks that hang for ever, in C with the interpreter's lock held, among others: how soon each is known to
+have timed out, and what the others notice of it.
 
-Tasks come at an even pace to twelve workers; every tenth hangs. Its time is up after 2 s, and from when it began
-to when its producer reads that it timed out is ``timeout_brief_max_s``. The others, which take 20 ms, are compared
-with a run in which none hangs: ``others_p99_ratio``. Celery has soft and hard time limits, Dramatiq a time limit;
-both are on Redis with results.
+Tasks come at an even pace to twelve workers; every tenth hangs. Its time is up after 2 s, and from when it
+began to when its producer reads that it timed out is ``timeout_brief_max_s``. The others, which take 20 ms,
+are compared with a run in which none hangs: ``others_p99_ratio``. Celery has soft and hard time limits,
+Dramatiq a time limit; both are on Redis with results.
 
 Run as ``python -m benchmarks.hung``.
 """
@@ -172,7 +172,8 @@ def main() -> None:
     tasks = asked.tasks or (400 if asked.full else 100)
     report = Report("hung")
     report.say(
-        f"hung: {tasks} tasks at {asked.per_s:g}/s, every tenth hangs; timeout {TIMEOUT_S:g} s, {WORKERS} workers"
+        f"hung: {tasks} tasks at {asked.per_s:g}/s, every tenth hangs; timeout {TIMEOUT_S:g} s,"
+        f" {WORKERS} workers"
     )
     for name in ("holdfast", *asked.peers):
         report.say(f"  {name}: {TOLD[name]}")

@@ -1,12 +1,12 @@
 """No-op tasks a second, and the time from sending one to its outcome, against five task queues.
 
-One rule for all: the tasks are enqueued, the workers run and are warm, and then all tasks show at one instant.
-The clock stops when the last one is acknowledged and its result can be read. Then single tasks are sent, each
-after the result of the one before. Every contender has the same number of worker processes; Holdfast's are its
-node and the slots, which isolate each task from the node. Every contender keeps results, and is compared with
-Holdfast at the same durability: what is on Redis with an append-only file (to disk every second) with
-``durability=normal``, which both survive the crash of any process; what is on SQLite with fsync with
-``durability=full``, which both survive a power cut.
+One rule for all: the tasks are enqueued, the workers run and are warm, and then all tasks show at one
+instant. The clock stops when the last one is acknowledged and its result can be read. Then single tasks are
+sent, each after the result of the one before. Every contender has the same number of worker processes;
+Holdfast's are its node and the slots, which isolate each task from the node. Every contender keeps results,
+and is compared with Holdfast at the same durability: what is on Redis with an append-only file (to disk
+every second) with ``durability=normal``, which both survive the crash of any process; what is on SQLite
+with fsync with ``durability=full``, which both survive a power cut.
 
 Run as ``python -m benchmarks.tasks``.
 """
@@ -51,8 +51,8 @@ SQS_TASKS = 0.2
 """The share of tasks on SQS, where servers for tests are slower than either side."""
 
 DURABLE = {
-    "normal": "SQLite (WAL), durability=normal: survives a crash of any process, a power cut takes back the last"
-    " moments",
+    "normal": "SQLite (WAL), durability=normal: survives a crash of any process, a power cut takes back the"
+    " last moments",
     "full": "SQLite (WAL), durability=full, the default: outcomes are confirmed by the disk before a task is"
     " deleted",
     "sqs": "SQS and Redis servers in memory",
@@ -79,7 +79,9 @@ class Site:
             if delay_s <= 0:
                 raise RuntimeError(f"sending a task took longer than {LEADS * self._sending_s:g} s")
             numbers = range(start, min(start + CHUNK, count))
-            await self._producer.send([Order(task_type=TYPE, body={"n": n}, delay_s=delay_s) for n in numbers])
+            await self._producer.send(
+                [Order(task_type=TYPE, body={"n": n}, delay_s=delay_s) for n in numbers]
+            )
         self._sending_s = (self._clock.monotonic() - sends_at) / count
         await self._clock.sleep(begin_at - self._clock.monotonic())
         end_at = await self._emptied(begin_at + TIMEOUT_S)
@@ -111,7 +113,9 @@ class Site:
                 brief = _check(await anext(briefs))
                 latencies_ms.append(1000 * (time.monotonic() - begin_at))
                 if brief.outcome.trace_id != trace:
-                    raise AssertionError(f"the outcome of {brief.outcome.trace_id} came, and not that of {trace}")
+                    raise AssertionError(
+                        f"the outcome of {brief.outcome.trace_id} came, and not that of {trace}"
+                    )
                 brief.ack()
         return latencies_ms
 

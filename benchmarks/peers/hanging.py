@@ -1,4 +1,4 @@
-"""Tasks that hang, sent at an even pace among others that don't, to any task queue; and what became of them."""
+"""Tasks that hang, sent at an even pace among others that don't, to any task queue; what became of them."""
 
 from __future__ import annotations
 

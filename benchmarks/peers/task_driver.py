@@ -1,12 +1,12 @@
-"""Measures the workers of one task queue, which run already: how fast they empty it, and how long one task takes
-from sending to its result.
+"""Measures the workers of one task queue, which run already: how fast they empty it, and how long one task
+takes from sending to its result.
 
-Arguments: the module of the queue's app, how many tasks, how many of them one by one. Prints a JSON object with
-``per_s`` and ``latencies_ms``.
+Arguments: the module of the queue's app, how many tasks, how many of them one by one. Prints a JSON object
+with ``per_s`` and ``latencies_ms``.
 
-A module's ``Driver`` has ``park(count)``, which enqueues aside; ``show()``, which brings all of that before the
-workers at one instant; ``is_done()``, true once all of them have their results and are acknowledged; and
-``once(n)``, which sends a task and waits for its result as the queue's own client does.
+A module's ``Driver`` has ``park(count)``, which enqueues aside; ``show()``, which brings all of that before
+the workers at one instant; ``is_done()``, true once all of them have their results and are acknowledged;
+and ``once(n)``, which sends a task and waits for its result as the queue's own client does.
 """
 
 from __future__ import annotations

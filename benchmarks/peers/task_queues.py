@@ -17,8 +17,8 @@ from benchmarks.peers.redis_server import redis_server
 
 APPEND_ONLY = ("--appendonly", "yes", "--appendfsync", "everysec", "--save", "")
 REDIS = (
-    "Redis with an append-only file, to disk every second: survives a crash of any process, a power cut takes"
-    " back the last moments"
+    "Redis with an append-only file, to disk every second: survives a crash of any process, a power cut"
+    " takes back the last moments"
 )
 
 
@@ -70,8 +70,8 @@ QUEUES = {
             "taskiq", "worker", "benchmarks.peers.taskiq_app:broker", "--workers", "{processes}",
             "--max-async-tasks", "100", "--max-prefetch", "100", "--no-parse", "--log-level", "CRITICAL",
         ),
-        f"{REDIS}; a stream, acknowledged when the result is stored; results in Redis; async tasks, 100 at once"
-        " and 100 fetched ahead, uvloop",
+        f"{REDIS}; a stream, acknowledged when the result is stored; results in Redis; async tasks, 100 at"
+        " once and 100 fetched ahead, uvloop",
         ("taskiq", "taskiq-redis", "redis"),
         share=0.5,
     ),
@@ -92,8 +92,8 @@ QUEUES = {
     "huey_sqlite": TaskQueue(
         "huey_tasks_app",
         HUEY,
-        "SQLite (WAL), fsync=True: survives a power cut; results there, too; a task is deleted before it runs:"
-        " a crash of its worker loses it",
+        "SQLite (WAL), fsync=True: survives a power cut; results there, too; a task is deleted before it"
+        " runs: a crash of its worker loses it",
         ("huey",),
         share=0.1,
         file="huey.db",

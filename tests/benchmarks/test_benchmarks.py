@@ -70,6 +70,34 @@ SMALL = {
             "undisturbed_p99_ms",
         },
     ),
+    "tasks": (
+        "--tasks 200 --ones 5 --rounds 1 --peers",
+        {"tasks_per_s", "durable_tasks_per_s", "p50_ms", "p99_ms"},
+    ),
+    "tasks_cost": (
+        "--tasks 200 --paced 20 --unbatched 5",
+        {"calls_per_task", "paced_calls_per_task", "unbatched_calls_per_task"},
+    ),
+    "hung": (
+        "--tasks 20 --peers",
+        {
+            "timeout_brief_max_s",
+            "hangs_without_end",
+            "others_without_end",
+            "others_p99_ms",
+            "others_p99_ratio",
+        },
+    ),
+    "fairness": (
+        "--large 20 --customers 5 --each 2 --rounds 1",
+        {
+            "small_p99_ratio",
+            "small_p99_ms",
+            "small_alone_p99_ms",
+            "ungrouped_small_p99_ratio",
+            "ungrouped_small_p99_ms",
+        },
+    ),
     "outbox_recovery": (
         "--devices 40 --each 100 --seconds 0.4",
         {"recovery_s", "lost", "max_in_flight"},
@@ -77,14 +105,14 @@ SMALL = {
 }
 """Arguments for those that can be small, and their figures."""
 
-ZERO = {"dead_lettered", "lost", "out_of_order"}
+ZERO = {"dead_lettered", "hangs_without_end", "lost", "others_without_end", "out_of_order"}
 """Figures that are promises."""
 
 PEERS = {"sqs_throughput": "aiobotocore", "redis_coordinator": "redis_lock"}
 """What some compare with in every run, which is installed for benchmarks only (``make bench``): without it
 there is nothing to test."""
 
-LONG = {"sqs_cost", "sqs_throughput", "failover"}
+LONG = {"sqs_cost", "sqs_throughput", "failover", "tasks_cost"}
 """Long even in small."""
 
 RUN = [name for name in SMALL if name not in PEERS or find_spec(PEERS[name])]
