@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import importlib
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
@@ -31,8 +31,8 @@ from holdfast.adapters.sqlite.state import SqliteState
 from holdfast.adapters.sqlite.tasks import SqliteTasks
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.app import App
-from holdfast.apps.reports.deliver_credentials import Credential
-from holdfast.config import FORWARD_OVERHEAD_BYTES, Config, check
+from holdfast.apps.reports.deliver_credentials import Credential, Credentials
+from holdfast.config import FORWARD_OVERHEAD_BYTES, Config, check, load
 from holdfast.devices.dispatcher import Connect
 from holdfast.devices.spec import OutboxSpec
 from holdfast.devices.work import DeviceWork
@@ -76,6 +76,9 @@ if TYPE_CHECKING:
     from holdfast.adapters.aws.url import SqsUrl
     from holdfast.adapters.redis.connection import RedisConnection
     from holdfast.adapters.redis.durability import Risk
+    from holdfast.apps.reports.deliver_pool import PoolLimits
+    from holdfast.apps.reports.publish import Publisher
+    from holdfast.tasks.handler import Job
 
 
 class Closing(Protocol):
@@ -487,6 +490,66 @@ def _http_sink(url: str, credential: Credential) -> Sink:
 
     headers = {"Authorization": credential.authorization} if credential.authorization else {}
     return HttpSink(url, headers, user=credential.user, password=credential.password)
+
+
+def publish_reports(
+    app: App,
+    *,
+    credentials: Credentials | None = None,
+    limits: PoolLimits | None = None,
+    roots: Sequence[str] = (),
+    config: Config | None = None,
+    **settings: Any,
+) -> None:
+    """Declare the task type ``report.publish`` in an app: its body is an order, its files are delivered.
+
+    Args:
+        credentials: finds the secrets that orders name; those of the environment, if not given.
+        limits: of one attempt's connections and rates.
+        roots: folders and prefixes that sources must lie in, as URLs; any, if there are none.
+        config: says where rows of the audit are kept (``registry_url``); without, what the file of settings
+            and the environment say to a slot, which doesn't see the node's command line.
+        settings: of ``App.task``, in place of those of :mod:`holdfast.apps.reports.task`.
+    """
+    with _extra("reports", "report.publish"):
+        from holdfast.apps.reports.task import declare  # noqa: PLC0415
+
+    @contextlib.asynccontextmanager
+    async def opened(job: Job) -> AsyncIterator[tuple[Publisher, float]]:
+        async with Services(config or load()) as services:
+            task = await services.task_store(job.app).get(job.trace_id)
+            registry, known = services.registry(), credentials or Credentials()
+            async with report_publisher(services.clock, registry, known, limits, roots) as publisher:
+                yield publisher, (task.queued_at if task else 0.0) or services.clock.wall()
+
+    declare(app, opened, **settings)
+
+
+@contextlib.asynccontextmanager
+async def report_publisher(
+    clock: Clock,
+    registry: Registry,
+    credentials: Credentials,
+    limits: PoolLimits | None = None,
+    roots: Sequence[str] = (),
+) -> AsyncIterator[Publisher]:
+    """A publisher of reports, whose audit is in a registry."""
+    with _extra("reports", "report.publish"):
+        from holdfast.apps.reports.publish import Publisher  # noqa: PLC0415
+    from holdfast.apps.reports.audit import Audit  # noqa: PLC0415
+
+    publisher = Publisher(
+        clock,
+        lambda url, credential: open_sink(url, credential, clock),
+        credentials,
+        Audit(registry, clock),
+        limits=limits,
+        roots=roots,
+    )
+    try:
+        yield publisher
+    finally:
+        await publisher.close()
 
 
 def make_node(services: Services, place: str) -> Node:

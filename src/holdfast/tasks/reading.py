@@ -26,12 +26,16 @@ def reader(body: Any) -> Read:
     """What makes a handler's body out of (data, name of the protobuf type in it), as :class:`Body` has them.
 
     A protobuf class is read from its own kind or from JSON; ``str`` from any text; ``bytes`` from anything;
-    all else from JSON. What is read raises InvalidMessage; this raises ConfigError for a type that can't be.
+    a class with a static method ``read_body`` by that; all else from JSON. What is read raises
+    InvalidMessage; this raises ConfigError for a type that can't be.
     """
     if inspect.isclass(body) and issubclass(body, Message):
         return _protobuf_reader(body)
     if body is bytes:
         return _bytes
+    if (own := getattr(body, "read_body", None)) is not None:
+        read_own: Read = own
+        return read_own
     read = _text if body is str else decoder(body)
 
     def read_json(data: bytes, name: str) -> Any:

@@ -1,0 +1,366 @@
+"""Publish one report: read, formatted and delivered in one pass, each of its files told of in the audit."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import functools
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from holdfast.apps.reports.audit import Audit, Row
+from holdfast.apps.reports.deliver import Connect, deliver
+from holdfast.apps.reports.deliver_credentials import Credential, Credentials
+from holdfast.apps.reports.deliver_plan import Companion, Parcel, Record
+from holdfast.apps.reports.deliver_pool import PoolLimits, SinkPool
+from holdfast.apps.reports.names import remote_name
+from holdfast.apps.reports.order import Delivery, ReportOrder, Xlsx
+from holdfast.apps.reports.report import Report, ReportFile
+from holdfast.core.task import State
+from holdfast.errors import Fenced, HoldfastError, InvalidMessage, Retry
+from holdfast.ports.clock import Clock
+from holdfast.ports.sink import Sink
+
+ERROR_CHARS_MAX = 1000
+MB = 1_000_000
+OPTIONS = {"replace": bool, "read_back": bool, "if_gone": str}
+"""What ``delivery.options`` may hold: fields of :class:`Parcel`."""
+
+OpenSink = Callable[[str, Credential], Sink]
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt at a task, as the audit tells of it. ``ordered_at`` is a wall time in seconds; what was said
+    at the task's first attempt counts."""
+
+    trace: str
+    ordered_at: float
+    app: str = ""
+    attempt: int = 1
+    tries: int = 1
+    epoch: int = 0
+
+
+class PublishedFile(msgspec.Struct, frozen=True):
+    """A file in its place. ``duplicated``: it was there before."""
+
+    name: str
+    size: int
+    rows: int
+    sha256: str
+    duplicated: bool = False
+
+
+class Published(msgspec.Struct, frozen=True):
+    """What came of an order. ``duplicated``: all of its files were there before."""
+
+    files: list[PublishedFile]
+    duplicated: bool
+
+
+class Headway(NamedTuple):
+    """How far an order is: bytes that the destination has, rows that were read, bytes a second on average,
+    and seconds left (None: unknown)."""
+
+    fraction: float
+    bytes: int
+    rows: int
+    rate: float
+    left_s: float | None
+
+    def __str__(self) -> str:
+        left = "" if self.left_s is None else f", {self.left_s:.0f} s left"
+        rate = f"{self.rate / MB:.1f} MB/s"
+        return f"{self.bytes / MB:.1f} MB, {self.rows} rows, {self.fraction:.0%}, {rate}{left}"
+
+
+class Publisher:
+    """Publishes orders in one event loop.
+
+    Args:
+        open_sink: a connection to a destination, by URL and credential.
+        credentials: finds the secrets that orders name.
+        audit: keeps the rows.
+        limits: of connections and rates.
+        roots: what sources must lie in, as URLs; any, if there are none.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        open_sink: OpenSink,
+        credentials: Credentials,
+        audit: Audit,
+        *,
+        limits: PoolLimits | None = None,
+        roots: Sequence[str] = (),
+    ) -> None:
+        self._clock = clock
+        self._open_sink = open_sink
+        self._credentials = credentials
+        self._audit = audit
+        self._pool = SinkPool(clock, limits)
+        self._roots = roots
+
+    async def close(self) -> None:
+        """Close connections that are kept."""
+        await self._pool.close()
+
+    async def publish(
+        self, order: ReportOrder, attempt: Attempt, told: Callable[[Headway], None] = lambda _: None
+    ) -> Published:
+        """Publish an order; ``told`` hears of headway, often.
+
+        Files that an earlier attempt delivered are not delivered again; a half-sent one is gone on with. If
+        this is cancelled, what was sent is removed. Raises as ``Report`` and ``deliver`` do, and Fenced if
+        another attempt goes on with it."""
+        delivery = order.delivery
+        if delivery is None:
+            raise InvalidMessage("delivery: is missing; say where the files go", "delivery")
+        options = _options(delivery)
+        attempt = msgspec.structs.replace(
+            attempt, ordered_at=await self._audit.ordered_at(attempt.trace, attempt.ordered_at)
+        )
+        ordered_at = dt.datetime.fromtimestamp(attempt.ordered_at, dt.UTC)
+        day = order.date or ordered_at.astimezone(ZoneInfo(order.time_zone)).date()
+        book = _Book(self._audit, order, delivery, attempt, day, self._clock)
+        await book.begin(1, remote_name(order, ordered_at))
+        try:
+            # First of all: where a credential is wanted, the sources needn't be opened.
+            connect = await self._connect(order, delivery)
+            report = await asyncio.to_thread(
+                Report,
+                order,
+                ordered_at=ordered_at,
+                secrets=lambda name: self._credentials.find(name).fields(),
+                roots=self._roots,
+            )
+            try:
+                return await self._deliver(report, delivery, options, connect, book, told)
+            finally:
+                # In a thread that nobody waits for: what formats ends at its next batch.
+                asyncio.get_running_loop().run_in_executor(None, report.close)
+        except BaseException as error:
+            await book.fail(error)
+            raise
+
+    async def _connect(self, order: ReportOrder, delivery: Delivery) -> Connect:
+        credential = Credential()
+        if delivery.credentials is not None:
+            credential = await asyncio.to_thread(self._credentials.find, delivery.credentials)
+        place = f"{delivery.destination} {delivery.credentials or ''}"
+        return lambda: self._pool.sink(
+            place, order.customer, lambda: self._open_sink(delivery.destination, credential)
+        )
+
+    async def _deliver(
+        self,
+        report: Report,
+        delivery: Delivery,
+        options: dict[str, Any],
+        connect: Connect,
+        book: _Book,
+        told: Callable[[Headway], None],
+    ) -> Published:
+        maker = _Maker(report)
+        counter = _Counter(self._clock, report, told)
+        files: list[PublishedFile] = []
+        while (file := await maker.file(len(files) + 1)) is not None:
+            if files:
+                await book.begin(file.number, file.name)
+            parcel = Parcel(
+                name=file.name,
+                content=f"{report.id}-{file.number}",
+                companions=tuple(Companion[kind.upper()] for kind in delivery.companions),
+                **options,
+            )
+            done = await deliver(
+                parcel,
+                functools.partial(maker.chunks, file.number),
+                connect,
+                self._clock,
+                record=book.row.record,
+                note=functools.partial(book.note, maker),
+                progress=counter.sent,
+                pace=self._pool.pace(report.order.customer),
+            )
+            counter.next_file()
+            row = await book.end(done.record, before=done.duplicated)
+            files.append(PublishedFile(row.name, row.size, row.rows, row.sha256, done.duplicated))
+            if not maker.may_split:
+                break
+        if not files:
+            await book.end(None)
+        return Published(files, bool(files) and all(file.duplicated for file in files))
+
+
+class _Book:
+    """The row of the file at hand."""
+
+    def __init__(
+        self,
+        audit: Audit,
+        order: ReportOrder,
+        delivery: Delivery,
+        attempt: Attempt,
+        day: dt.date,
+        clock: Clock,
+    ) -> None:
+        self._audit = audit
+        self._order = order
+        self._delivery = delivery
+        self._attempt = attempt
+        self._day = day
+        self._clock = clock
+        self.row: Row
+
+    async def begin(self, number: int, name: str) -> None:
+        """Begin a file's row, or go on with the one that an earlier attempt left."""
+        told = self._attempt
+        known = await self._audit.find(self._day, told.trace, number)
+        if known is not None and known.epoch > told.epoch:
+            raise Fenced(f"attempt {known.epoch} at {told.trace!r} goes on with {known.name!r}", known.epoch)
+        row = known or Row(
+            app=told.app,
+            trace=told.trace,
+            number=number,
+            customer=self._order.customer,
+            report=self._order.report,
+            day=self._day,
+            destination=self._delivery.destination,
+            name=name,
+            ordered_at=told.ordered_at,
+            started_at=self._clock.wall(),
+        )
+        await self._keep(
+            msgspec.structs.replace(
+                row, name=name, epoch=told.epoch, attempts=told.attempt, state=State.RUNNING, error=""
+            )
+        )
+
+    async def note(self, maker: _Maker, record: Record) -> None:
+        """Keep how far its delivery is."""
+        made = maker.made
+        rows = made.rows if made is not None and made.ended else self.row.rows
+        await self._keep(
+            msgspec.structs.replace(
+                self.row, record=record, size=record.size, sha256=record.sha256, rows=rows
+            )
+        )
+
+    async def end(self, record: Record | None, *, before: bool = False) -> Row:
+        """It is delivered, perhaps ``before`` this attempt, or there is nothing to deliver."""
+        ended_at = (before and self.row.ended_at) or self._clock.wall()
+        await self._keep(
+            msgspec.structs.replace(self.row, record=record, state=State.SUCCEED, ended_at=ended_at)
+        )
+        return self.row
+
+    async def fail(self, error: BaseException) -> None:
+        """The attempt failed: for good, or for another to come."""
+        if isinstance(error, Fenced) or self.row.state is State.SUCCEED:
+            return
+        told = self._attempt
+        permanent = isinstance(error, HoldfastError) and error.retry is Retry.NEVER
+        cancelled = not isinstance(error, Exception)
+        over = permanent or cancelled or told.attempt >= told.tries
+        text = "it was told to end" if cancelled else f"{type(error).__name__}: {error}"
+        with contextlib.suppress(HoldfastError):  # the first error is the one to tell
+            await self._keep(
+                msgspec.structs.replace(
+                    self.row,
+                    state=State.FAILED if over else State.QUEUED,
+                    error=text[:ERROR_CHARS_MAX].encode("utf-8", "backslashreplace").decode(),
+                    ended_at=self._clock.wall() if over else 0.0,
+                )
+            )
+
+    async def _keep(self, row: Row) -> None:
+        await self._audit.keep(row)
+        self.row = row
+
+
+class _Maker:
+    """Makes a report's files, each as often as it is asked for, and each but once if all goes well.
+
+    ``made`` is the file at hand."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._files: Iterator[ReportFile] = iter(())
+        self._begun = False
+        self.made: ReportFile | None = None
+        options = report.order.format
+        self.may_split = isinstance(options, Xlsx) and options.overflow == "files"
+
+    async def file(self, number: int) -> ReportFile | None:
+        """The file of that number, if there is one."""
+        return await asyncio.to_thread(self._seek, number)
+
+    def chunks(self, number: int) -> Generator[bytes, None, None]:
+        """Its bytes, from the beginning."""
+        file = self._seek(number)
+        if file is None:
+            return
+        self._begun = True
+        yield from file.chunks
+
+    def _seek(self, number: int) -> ReportFile | None:
+        made = self.made
+        if made is not None and made.number == number and not self._begun:
+            return made
+        if made is None or made.number >= number or not (made.ended or not self._begun):
+            self._files = self._report.files()
+            made = self._next()
+        while made is not None and made.number < number:
+            for _ in made.chunks:
+                pass
+            made = self._next()
+        return made
+
+    def _next(self) -> ReportFile | None:
+        self._begun = False
+        self.made = next(self._files, None)
+        return self.made
+
+
+class _Counter:
+    """Turns what is sent of each file into headway of the whole."""
+
+    def __init__(self, clock: Clock, report: Report, told: Callable[[Headway], None]) -> None:
+        self._clock = clock
+        self._report = report
+        self._told = told
+        self._began_at = clock.monotonic()
+        self._before = 0
+        self._size = 0
+
+    def sent(self, size: int) -> None:
+        """So much of the file at hand is made and sent."""
+        self._size = size
+        sent, read = self._before + size, self._report.progress
+        # What is read and made is ahead of what is sent.
+        fraction = read.fraction * min(1.0, sent / max(1, read.bytes_out))
+        took_s = max(1e-3, self._clock.monotonic() - self._began_at)
+        left_s = took_s * (1 - fraction) / fraction if fraction > 0 else None
+        self._told(Headway(fraction, sent, read.rows, sent / took_s, left_s))
+
+    def next_file(self) -> None:
+        """The file at hand is delivered."""
+        self._before += self._size
+        self._size = 0
+
+
+def _options(delivery: Delivery) -> dict[str, Any]:
+    for name, value in delivery.options.items():
+        field = f"delivery.options.{name}"
+        if name not in OPTIONS:
+            raise InvalidMessage(f"{field}: is no option; there are {', '.join(OPTIONS)}", field)
+        if type(value) is not OPTIONS[name] or (name == "if_gone" and value not in ("leave", "send")):
+            kind = "leave or send" if name == "if_gone" else "true or false"
+            raise InvalidMessage(f"{field}: is {value!r}; it is {kind}", field)
+    return dict(delivery.options)

@@ -1,0 +1,97 @@
+"""The task type ``report.publish``: an order in, files at the customer's server out.
+
+An app gets it by :func:`holdfast.wiring.publish_reports`, which knows the services.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import msgspec
+
+from holdfast.app import App
+from holdfast.apps.reports.faults import TooManyRows, UnreadableSource, UnwritableColumn
+from holdfast.apps.reports.order import ReportOrder, decode
+from holdfast.apps.reports.publish import Attempt, Headway, Publisher
+from holdfast.apps.reports.wire import OrderMessage, decode_protobuf
+from holdfast.core.retry import Backoff
+from holdfast.errors import AlreadyThere, ConfigError, InvalidMessage, TooLarge
+from holdfast.tasks.handler import Job
+
+NAME = "report.publish"
+PERMANENT = (
+    AlreadyThere,
+    ConfigError,
+    InvalidMessage,
+    TooLarge,
+    TooManyRows,
+    UnreadableSource,
+    UnwritableColumn,
+)
+"""What no other attempt can help; a refused login is a ConfigError."""
+
+SETTINGS: dict[str, Any] = {
+    "timeout_s": 6 * 3600.0,
+    "stall_s": 300.0,
+    "tries": 5,
+    "backoff": Backoff(5.0, 300.0),
+    "hold": "lease",
+    "lease_s": 60.0,
+    "resumable": True,
+    "group": "customer",
+    "group_limit": 2,
+}
+"""Of ``App.task``, unless said otherwise. An attempt may take hours, as long as it advances."""
+
+Opened = Callable[[Job], AbstractAsyncContextManager[tuple[Publisher, float]]]
+"""Gives a publisher for the length of an attempt, and when its task was ordered (wall time in seconds)."""
+
+
+class OrderBody:
+    """A body that is an order: JSON, or a ``holdfast.reports.v1.ReportOrder``."""
+
+    @staticmethod
+    def read_body(data: bytes, name: str) -> ReportOrder:
+        """The order, checked. Raises InvalidMessage that names the field."""
+        if not name:
+            return decode(data)
+        if name != OrderMessage.DESCRIPTOR.full_name:
+            raise InvalidMessage(
+                f"the body is a protobuf message of type {name}; an order is JSON or"
+                f" a {OrderMessage.DESCRIPTOR.full_name}"
+            )
+        return decode_protobuf(data)
+
+
+def declare(app: App, opened: Opened, *, name: str = NAME, **settings: Any) -> None:
+    """Declare the task type in an app, with ``settings`` of ``App.task`` in place of ``SETTINGS``. Its value
+    is what ``Publisher.publish`` returns; its progress tells bytes, rows, bytes a second and seconds left."""
+
+    async def publish(order: ReportOrder, job: Job) -> dict[str, Any]:
+        def told(headway: Headway) -> None:
+            left = {} if headway.left_s is None else {"left_s": headway.left_s}
+            job.progress(
+                headway.fraction,
+                str(headway),
+                bytes=headway.bytes,
+                rows=headway.rows,
+                rate=headway.rate,
+                **left,
+            )
+
+        job.progress(0.0, "opens the sources")
+        async with opened(job) as (publisher, ordered_at):
+            attempt = Attempt(
+                app=job.app,
+                trace=job.trace_id,
+                ordered_at=ordered_at,
+                attempt=job.attempt,
+                tries=job.tries,
+                epoch=job.epoch,
+            )
+            published: dict[str, Any] = msgspec.to_builtins(await publisher.publish(order, attempt, told))
+        return published
+
+    app.task(name, body=OrderBody, **{"permanent": PERMANENT, **SETTINGS, **settings})(publish)
