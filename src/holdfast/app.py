@@ -148,7 +148,7 @@ class App:
             probe: a function of (body, job), called now and then in a thread beside the handler: while what
                 it returns changes, the task advances.
             stall_s: a task that hasn't advanced for so long hangs, and is ended as by its timeout (default:
-                only the timeout ends it).
+                ``lease_s`` with a ``lease``; else only the timeout ends it).
             memory_mb: what its process may allocate, in MiB; 0 for as much as the app allows.
             weight: its share of the slots, where several types of task wait.
             priority: the higher, the sooner, where the producer doesn't say.

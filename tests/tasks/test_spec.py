@@ -53,6 +53,12 @@ def test_an_app_knows_its_tasks() -> None:
     assert (attempt.lease_s, attempt.stall_s) == (15, 0)
 
 
+def test_a_lease_is_for_what_advances() -> None:
+    assert declared(hold="lease", lease_s=7).stalls_s == 7
+    assert declared(hold="lease", lease_s=7, stall_s=20).stalls_s == 20
+    assert declared().stalls_s == 0
+
+
 @pytest.mark.parametrize(
     "settings,complaint",
     [

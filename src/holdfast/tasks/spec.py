@@ -108,6 +108,11 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
         """How long a delivery is held at a time."""
         return self.lease_s if self.hold == "lease" else self.timeout_s + self.margin_s
 
+    @property
+    def stalls_s(self) -> float:
+        """How long it may stand still; 0 for as long as it may take. A lease is for what advances."""
+        return self.stall_s or (self.lease_s if self.hold == "lease" else 0.0)
+
     def attempt(self, body: Body, task: Task, timeout_s: float | None = None) -> Attempt:
         """The attempt that a task stands at, for a slot; ``timeout_s`` is its own unless given."""
         return Attempt(
@@ -119,7 +124,7 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
             self.tries,
             task.epoch,
             self.timeout_s if timeout_s is None else timeout_s,
-            self.stall_s or 0.0,
+            self.stalls_s,
             self.advances,
             self.memory_mb,
             self.visibility_s,
