@@ -28,7 +28,8 @@ PATIENCE = Patience(retry_s=10.0, retry_max_s=40.0, max_tries=3, probe_s=60.0)
 LATEST_S = 14.0
 """After so long the first try is over, whatever the jitter."""
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
+"""How long a test waits for what must come."""
 
 
 class Dispatcher:
