@@ -85,6 +85,10 @@ def run(deed: Deed, job: Job) -> Any:
         raise ValueError("told to fail once")
     if deed.do == "hang once" and job.attempt == 1:
         threading.Event().wait()
+    if deed.do == "odd words":
+        job.progress(0.5, "odd \udc80")
+        job.log.info("odd \udc80", odd="\udc80")
+        raise ValueError("odd \udc80 words")
     if deed.do == "junk":
         return object()
     if deed.do in DEEDS:

@@ -43,6 +43,7 @@ async def test_tasks_end_in_outcomes(make_fleet: MakeFleet) -> None:
         ("sys.exit", State.FAILED, "SystemExit"),
         ("eat", State.FAILED, "MemoryError"),
         ("junk", State.FAILED, "JSON"),
+        ("odd words", State.FAILED, "ValueError: odd"),
         ("flood", State.SUCCEED, ""),
     ],
 )

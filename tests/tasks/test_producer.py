@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 from random import Random
+from typing import Any
 
 import pytest
 from tests.tasks.plain import plain
@@ -11,7 +12,7 @@ from tests.tasks.plain import plain
 from holdfast.adapters.memory.queue import MemoryQueue
 from holdfast.adapters.memory.tasks import MemoryTasks
 from holdfast.core.task import End, Start, State
-from holdfast.errors import InvalidMessage, OperationRefused
+from holdfast.errors import InvalidMessage, OperationRefused, TooLarge
 from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.outcome import outcome_of
@@ -192,3 +193,48 @@ async def test_a_waiting_task_is_cancelled_at_once(rig: Rig) -> None:
     task = await rig.producer.cancel(trace, "ordered twice")
     assert task is not None
     assert (task.state, task.detail) == (State.FAILED, "cancelled: ordered twice")
+
+
+@pytest.mark.parametrize(
+    "options, error, said",
+    [
+        ({"body": "x" * 300_000}, TooLarge, "max_bytes"),
+        ({"delay_s": -1.0}, InvalidMessage, "delay_s"),
+        ({"delay_s": float("nan")}, InvalidMessage, "delay_s"),
+        ({"delay_s": 901.0}, InvalidMessage, "0 to 900"),
+        ({"priority": 2**31}, InvalidMessage, "priority"),
+        ({"group": "g" * 600}, InvalidMessage, "group"),
+        ({"trace_id": "a\x07b"}, InvalidMessage, "trace_id"),
+    ],
+)
+async def test_what_can_t_be_sent_leaves_no_trace(
+    rig: Rig, options: dict[str, Any], error: type[Exception], said: str
+) -> None:
+    rig.tasks.delay_max_s = 900.0
+    with pytest.raises(error, match=said):
+        await rig.producer.send([ORDER, Order(task_type=TYPE, **options)])
+    assert not rig.store.standing
+    assert not rig.tasks.messages
+
+
+@pytest.mark.parametrize("state", [None, State.SUCCEED, State.FAILED])
+async def test_a_task_sent_anew_runs_whatever_became_of_it(rig: Rig, state: State | None) -> None:
+    if state is not None:
+        await rig.end("t", state)
+    assert await rig.producer.send_anew(Order(task_type=TYPE, trace_id="t", body=8)) == "t"
+    (message,) = rig.tasks.messages.values()
+    assert decode_task(message.body, Envelope(app=APP, trace_id="-", task_type=TYPE)).body.data == b"8"
+    (task,) = await rig.store.start([Start("t", TYPE, "m", "n", 3, 30.0)])
+    assert (task.state, task.attempts) == (State.RUNNING, 1)
+
+
+async def test_briefs_that_nobody_looked_at_are_there_for_others_at_once(rig: Rig) -> None:
+    for trace in ("a", "b", "c"):
+        await rig.end(trace)
+    briefs = rig.producer.briefs()
+    first = await anext(briefs)
+    first.ack()
+    await rig.producer.close()  # in the midst of it
+    others = [brief.outcome.trace_id async for brief in rig.producer.briefs(follow=False)]
+    assert sorted([first.outcome.trace_id, *others]) == ["a", "b", "c"]
+    await briefs.aclose()

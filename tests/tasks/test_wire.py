@@ -155,3 +155,53 @@ def test_a_task_of_another_app_is_refused_with_its_envelope() -> None:
 def test_what_is_no_brief_is_refused(data: bytes) -> None:
     with pytest.raises(InvalidMessage):
         decode_brief(data)
+
+
+NESTED = b"[" * 100_000 + b"]" * 100_000
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"a": %s}' % NESTED,
+        b'{"Envelop": {"TraceID": "t"}, "Body": %s}' % NESTED,
+        b'{"Envelop": %s}' % NESTED,
+        b'{"a\xed\xa0\x80": 1}',
+        b'{"Envelop": {"TraceID": "\xff"}}',
+        b'{"Envelop": {"TraceID": "t", "Priority": 2147483648}}',
+        b'{"Envelop": {"TraceID": "t", "SentAtMs": -1}}',
+        b'{"Envelop": {"TraceID": "t", "SentAtMs": 9223372036854775807}}',
+        b'{"Envelop": {"TraceID": "a\\u0007b"}}',
+        b'{"Envelop": {"TraceID": "%s"}}' % (b"x" * 600),
+    ],
+)
+def test_no_message_does_more_than_be_refused(data: bytes) -> None:
+    with pytest.raises(Unreadable):
+        decode_task(data, DEFAULT)
+
+
+@pytest.mark.parametrize("field", ["TaskType", "Group"])
+def test_endless_names_are_refused_and_not_told_on(field: str) -> None:
+    envelope = {"App": "reports", "TraceID": "t-1", "TaskType": "publish"} | {field: "x" * 5000}
+    with pytest.raises(Unreadable, match=field) as refused:
+        decode_task(json.dumps({"Envelop": envelope}).encode(), DEFAULT)
+    known = refused.value.envelope
+    assert known is not None
+    assert (known.trace_id, known.task_type, known.group) == ("t-1", "publish", "")
+
+
+def test_any_moment_that_a_program_sends_goes_back_to_it() -> None:
+    wire = plain().TaskMessage()
+    wire.Envelop.App, wire.Envelop.TraceID, wire.Envelop.TaskType = "reports", "t-1", "publish"
+    odd = bytes([0x90, 0x01]) + b"\xff" * 8 + b"\x7f"  # SentAtMs, the largest there is
+    raw = wire.Envelop.SerializeToString() + odd
+    message = bytes([0x0A, len(raw)]) + raw
+    envelope = decode_task(base64.b64encode(message), DEFAULT).envelope
+    assert odd in base64.b64decode(encode_brief(envelope, OUTCOME))
+
+
+@pytest.mark.parametrize("trace", ["", "a\x07b", "x" * 600])
+@pytest.mark.parametrize("data, text", [(b"{}", False), (b"words", True)])
+def test_what_a_queue_calls_a_message_must_do_as_a_trace(trace: str, data: bytes, text: bool) -> None:
+    with pytest.raises(Unreadable, match="TraceID"):
+        decode_task(data, Envelope(app="reports", trace_id=trace, task_type="publish"), text=text)

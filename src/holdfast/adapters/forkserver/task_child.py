@@ -66,7 +66,8 @@ class TaskChildHost:
 
     def progress(self, progress: Progress, sign: Sign = "progress") -> None:
         if self._news.take(sign, 1, time.monotonic()) == 0:
-            self._send(wire.Advanced(sign, progress))
+            told = msgspec.structs.replace(progress, note=_text(progress.note))
+            self._send(wire.Advanced(sign, told))
 
     def log(self, level: str, event: str, values: Mapping[str, Any]) -> None:
         if self._lines.take("", 1, time.monotonic()) > 0:
