@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime as dt
 import functools
 import importlib
 import sys
@@ -77,6 +78,8 @@ if TYPE_CHECKING:
     from holdfast.adapters.redis.connection import RedisConnection
     from holdfast.adapters.redis.durability import Risk
     from holdfast.apps.reports.deliver_pool import PoolLimits
+    from holdfast.apps.reports.dry_run import Outlook
+    from holdfast.apps.reports.order import ReportOrder
     from holdfast.apps.reports.publish import Publisher
     from holdfast.tasks.handler import Job
 
@@ -550,6 +553,16 @@ async def report_publisher(
         yield publisher
     finally:
         await publisher.close()
+
+
+def report_sample(
+    order: ReportOrder, ordered_at: dt.datetime, credentials: Credentials, rows: int
+) -> Outlook:
+    """What an order would make, with so many of its first rows; reads, and is for a thread."""
+    with _extra("reports", "report.publish"):
+        from holdfast.apps.reports.dry_run import look_ahead  # noqa: PLC0415
+
+    return look_ahead(order, ordered_at, lambda name: credentials.find(name).fields(), rows)
 
 
 def make_node(services: Services, place: str) -> Node:

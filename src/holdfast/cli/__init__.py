@@ -24,6 +24,7 @@ from holdfast.cli import (
     output,
     places,
     queues,
+    reports,
     results,
     status,
     streams,
@@ -61,6 +62,7 @@ app.command(limits.app)
 app.command(dlq.app)
 app.command(queues.app)
 app.command(outbox.app)
+app.command(reports.app)
 app.command(devices.app)
 app.command(doctor.doctor)
 app.command(config.app)

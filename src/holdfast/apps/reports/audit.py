@@ -20,10 +20,23 @@ from holdfast.errors import Fenced, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.registry import Document, Registry
 
+TASK_TYPE = "report.publish"
 DAYS = "reports/days/"
 TASKS = "reports/tasks/"
 TRIES = 5
 PAUSE_S = 0.2
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt at a task, as the audit tells of it. ``ordered_at`` is a wall time in seconds; what was said
+    at the task's first attempt counts."""
+
+    trace: str
+    ordered_at: float
+    app: str = ""
+    attempt: int = 1
+    tries: int = 1
+    epoch: int = 0
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

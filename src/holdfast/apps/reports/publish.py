@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from holdfast.apps.reports.audit import Audit, Row
+from holdfast.apps.reports.audit import Attempt, Audit, Row
 from holdfast.apps.reports.deliver import Connect, deliver
 from holdfast.apps.reports.deliver_credentials import Credential, Credentials
 from holdfast.apps.reports.deliver_plan import Companion, Parcel, Record
@@ -31,18 +31,6 @@ OPTIONS = {"replace": bool, "read_back": bool, "if_gone": str}
 """What ``delivery.options`` may hold: fields of :class:`Parcel`."""
 
 OpenSink = Callable[[str, Credential], Sink]
-
-
-class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt at a task, as the audit tells of it. ``ordered_at`` is a wall time in seconds; what was said
-    at the task's first attempt counts."""
-
-    trace: str
-    ordered_at: float
-    app: str = ""
-    attempt: int = 1
-    tries: int = 1
-    epoch: int = 0
 
 
 class PublishedFile(msgspec.Struct, frozen=True):

@@ -12,15 +12,15 @@ from typing import Any
 import msgspec
 
 from holdfast.app import App
+from holdfast.apps.reports.audit import TASK_TYPE, Attempt
 from holdfast.apps.reports.faults import TooManyRows, UnreadableSource, UnwritableColumn
 from holdfast.apps.reports.order import ReportOrder, decode
-from holdfast.apps.reports.publish import Attempt, Headway, Publisher
+from holdfast.apps.reports.publish import Headway, Publisher
 from holdfast.apps.reports.wire import OrderMessage, decode_protobuf
 from holdfast.core.retry import Backoff
 from holdfast.errors import AlreadyThere, ConfigError, InvalidMessage, TooLarge
 from holdfast.tasks.handler import Job
 
-NAME = "report.publish"
 PERMANENT = (
     AlreadyThere,
     ConfigError,
@@ -65,7 +65,7 @@ class OrderBody:
         return decode_protobuf(data)
 
 
-def declare(app: App, opened: Opened, *, name: str = NAME, **settings: Any) -> None:
+def declare(app: App, opened: Opened, *, name: str = TASK_TYPE, **settings: Any) -> None:
     """Declare the task type in an app, with ``settings`` of ``App.task`` in place of ``SETTINGS``. Its value
     is what ``Publisher.publish`` returns; its progress tells bytes, rows, bytes a second and seconds left."""
 

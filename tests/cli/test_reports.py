@@ -1,0 +1,181 @@
+"""``holdfast reports``: published without a queue, looked at before, and as a task on a node that is hurt."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+from tests.apps.reports.making import stored
+from tests.cli.conftest import Holdfast
+from tests.cli.test_node import PATIENCE_S, Process
+
+from holdfast.apps.reports.audit import Row
+from holdfast.apps.reports.deliver_plan import MARK_BYTES
+from holdfast.core.task import State
+from holdfast.wiring import Services
+
+ROWS = 3
+ROW = "reports/days/2024-02-29/night/000001"
+APP = """
+from holdfast import App
+from holdfast.apps.reports.deliver_pool import PoolLimits
+from holdfast.core.rate import Rate
+from holdfast.wiring import publish_reports
+
+app = App("reports")
+publish_reports(app, limits=PoolLimits(bytes_rate=Rate(per_s=1_000_000, burst=9_000_000)))
+"""
+
+
+@pytest.fixture
+def source(place: Path) -> str:
+    (place / "out").mkdir()
+    return stored(place, {"id": range(ROWS), "t": ["a", "=b", None]}, "sales.parquet")
+
+
+def test_a_file_is_published_without_a_queue(place: Path, holdfast: Holdfast, source: str) -> None:
+    done = holdfast("reports", "publish", source, "./out", "--option", "delimiter=;", "--column", "id=Number")
+    assert done.code == 0, done.err
+    assert (place / "out/sales.csv").read_text() == "Number\n0\n1\n2\n"
+    assert "sales.csv: 13 bytes, 3 rows, sha256" in done.out
+    assert not (place / "holdfast.db").exists()
+
+
+def test_what_is_published_may_be_recorded(place: Path, holdfast: Holdfast, source: str) -> None:
+    arguments = ("--format", "xlsx", "--customer", "acme", "--companion", "ok", "--record", "--json")
+    (published,) = holdfast("reports", "publish", source, "./out", *arguments).lines
+    (file,) = published["files"]
+    (row,) = holdfast("reports", "status", "--json").lines
+    assert (row["name"], row["state"], row["customer"]) == ("sales.xlsx", "succeed", "acme")
+    assert (row["size"], row["rows"], row["sha256"]) == (file["size"], ROWS, file["sha256"])
+    assert row["attempts"] == 1
+    assert (place / "out/sales.xlsx.ok").read_bytes() == b""
+    shown = holdfast("reports", "status", "--customer", "acme")
+    assert file["sha256"][:12] in shown.out
+    assert holdfast("reports", "status", "--customer", "other", "--json").lines == []
+    assert "1 files" in holdfast("reports", "forget", "9999-01-01").out
+    assert holdfast("reports", "status", "--json").lines == []
+
+
+def test_a_dry_run_sends_nothing(place: Path, holdfast: Holdfast, source: str) -> None:
+    done = holdfast("reports", "publish", source, "./out", "--dry-run")
+    assert done.code == 0, done.err
+    assert list((place / "out").iterdir()) == []
+    assert "'=b" in done.out
+    assert "int64" in done.out
+    assert "3 rows, 18 bytes" in done.out
+    (told,) = holdfast("reports", "publish", source, "./out", "--dry-run", "--json").lines
+    assert (told["size"], told["exact"]) == (18, True)
+
+
+def test_the_size_of_much_is_estimated(place: Path, holdfast: Holdfast) -> None:
+    source = stored(place, {"id": [10**9] * 1_000_000}, "many.parquet", row_group_size=50_000)
+    (told,) = holdfast("reports", "publish", source, "./out", "--dry-run", "--json").lines
+    assert told["exact"] is False
+    assert told["size"] == pytest.approx(11_000_003, rel=0.05)
+
+
+def test_an_order_may_come_from_a_file(place: Path, holdfast: Holdfast, source: str) -> None:
+    order = {"customer": "acme", "report": "sales", "name": "{customer}-{date}.csv", "date": "2024-02-29"}
+    (place / "order.json").write_text(json.dumps(order))
+    done = holdfast("reports", "publish", source, "./out", "--order", "order.json")
+    assert done.code == 0, done.err
+    assert (place / "out/acme-2024-02-29.csv").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments, code, said",
+    [
+        (["missing.parquet", "./out"], 1, "missing.parquet"),
+        (["sales.parquet", "./nowhere"], 2, "nowhere isn't there"),
+        (["sales.parquet", "./out", "--option", "delimiter"], 2, "NAME=VALUE"),
+        (["sales.parquet", "./out", "--option", "delimter=;"], 1, "delimter"),
+        (["sales.parquet", "./out", "--name", "../x"], 1, "name"),
+        (["sales.parquet", "./out", "--credentials", "acme"], 2, "HOLDFAST_CREDENTIAL_ACME"),
+        (["sales.parquet", "./out", "--order", "none.json"], 2, "none.json can't be read"),
+        (["sales.parquet", "ftp://127.0.0.1:1/", "--dry-run"], 0, ""),
+    ],
+)
+def test_what_is_wrong_is_said(
+    place: Path, holdfast: Holdfast, source: str, arguments: list[str], code: int, said: str
+) -> None:
+    done = holdfast("reports", "publish", *arguments)
+    assert (done.code, said in done.err) == (code, True), done.err
+    assert list((place / "out").iterdir()) == []
+
+
+# --- on a node
+
+
+@pytest.fixture
+def node(place: Path) -> Iterator[Callable[[], Process]]:
+    """Start a node of an app that publishes a little over 8 MiB of a file at once, and then slowly."""
+    (place / "publishing.py").write_text(APP)
+    started: list[Process] = []
+
+    def run() -> Process:
+        started.append(Process("publishing:app", "--name", "a", "--set", "task_slots=1"))
+        started[-1].wait_for("node runs")
+        return started[-1]
+
+    yield run
+    for process in started:
+        process.child.kill()
+        process.join()
+
+
+def test_a_worker_killed_in_the_midst_of_a_file_leaves_no_torn_one(
+    place: Path, holdfast: Holdfast, arrange: Any, node: Callable[[], Process]
+) -> None:
+    (place / "out").mkdir()
+    rows = 1_650_000
+    body = "id\n" + "1000000000\n" * rows
+    order = {
+        "customer": "acme",
+        "report": "sales",
+        "tables": [{"sources": [stored(place, {"id": [10**9] * rows})]}],
+        "name": "sales.csv",
+        "date": "2024-02-29",
+        "delivery": {"destination": f"file:{place}/out", "companions": ["ok"]},
+    }
+    (place / "order.json").write_text(json.dumps(order))
+    process = node()
+    holdfast("tasks", "send", "reports", "report.publish", "--file", "order.json", "--trace-id", "night")
+
+    def until(done: Callable[[Row], bool]) -> Row:
+        async def wait(services: Services) -> Row:
+            version = 0
+            async with asyncio.timeout(PATIENCE_S):
+                while True:
+                    document = await services.registry().changed(ROW, version, PATIENCE_S)
+                    assert document is not None
+                    version = document.version
+                    if (place / "out/sales.csv").exists():
+                        assert (place / "out/sales.csv").stat().st_size == len(body)
+                    row = msgspec.json.decode(document.body, type=Row)
+                    if done(row):
+                        return row
+
+        row: Row = arrange(wait)
+        return row
+
+    half_sent = until(lambda row: row.record is not None and bool(row.record.marks))
+    assert half_sent.state is State.RUNNING
+    (forks,) = [child for child in psutil.Process(process.child.pid).children() if child.children()]
+    for slot in forks.children():
+        slot.kill()
+    ended = until(lambda row: row.state is State.SUCCEED)
+    assert (ended.attempts, ended.rows, ended.size) == (2, rows, len(body))
+    assert (place / "out/sales.csv").read_text() == body
+    assert sorted(path.name for path in (place / "out").iterdir()) == ["sales.csv", "sales.csv.ok"]
+    assert half_sent.record is not None
+    assert half_sent.record.marks[0].size == MARK_BYTES
+    (row,) = holdfast("reports", "status", "--date", "2024-02-29", "--json").lines
+    assert (row["state"], row["attempts"], row["trace"]) == ("succeed", 2, "night")
+    assert process.end() == 0
+    (task,) = holdfast("tasks", "show", "reports", "night", "--json").lines
+    assert (task["state"], task["value"]["files"][0]["sha256"]) == ("succeed", row["sha256"])
