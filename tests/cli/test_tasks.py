@@ -11,6 +11,7 @@ from tests.cli.conftest import Arrange, Holdfast
 from holdfast.cli import exits
 from holdfast.core.task import End, Start, State
 from holdfast.ports.queue import DeadLetter, Outgoing
+from holdfast.tasks.discovery import Directory, Entry, announced
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.outcome import outcome_of
 from holdfast.tasks.wire import Envelope, decode_task, encode_brief
@@ -178,3 +179,17 @@ def test_letters_are_copied_once_and_sent_again_by_choice(
     assert holdfast(*redrive).lines == [{"redriven": 1}]
     wrong = holdfast(*redrive, "--error", "(")
     assert (wrong.code, "no regular expression" in wrong.err) == (exits.USAGE, True)
+
+
+def test_letters_that_were_never_tasks_are_found_by_the_types_that_nodes_run(
+    holdfast: Holdfast, arrange: Arrange[Any]
+) -> None:
+    async def malformed(services: Services) -> None:
+        letter = DeadLetter("odd", b"{ no json", "malformed", at=services.clock.wall())
+        await services.queue(task_queue(APP, TYPE)).bury([letter])
+        listing = Directory(services.registry(), APP, services.clock)
+        entry = Entry("node-1", "http://127.0.0.1:1", (TYPE,))
+        await listing.change(lambda known: announced(known, "m", entry, ["m"], {}))
+
+    arrange(malformed)
+    assert holdfast("dlq", "backup", "l.jsonl", "--app", APP, "--json").lines[0]["copied"] == 1

@@ -16,6 +16,7 @@ from holdfast.cli.tasks import ago
 from holdfast.errors import ConfigError, OperationRefused
 from holdfast.ports.queue import DeadLetter, Queue
 from holdfast.runtime import operations
+from holdfast.tasks.discovery import Directory
 from holdfast.tasks.letters import Choice, back_up, chosen
 from holdfast.wiring import Services, make_producer
 
@@ -188,8 +189,11 @@ async def _redrive_tasks(
 
 
 async def _types(services: Services, owner: str) -> list[str]:
-    """The types of which the store knows tasks."""
-    return sorted({task_type for task_type, _ in await services.task_store(owner).counts()})
+    """The types of which the store knows tasks, and those that nodes run: a message that nobody could read
+    is no task."""
+    counts = await services.task_store(owner).counts()
+    listing = await Directory(services.registry(), owner, services.clock).read()
+    return sorted({task_type for task_type, _ in counts} | listing.types.keys())
 
 
 @app.command
