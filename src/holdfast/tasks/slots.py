@@ -28,8 +28,8 @@ STOP_S = 1.0
 QUICK_S = 0.002
 """Tasks of types that take no longer than this, lately, are lined up in trays."""
 
-LINE_MAX = 16
-"""How many attempts a slot may have in hand, if they are quick."""
+LINE_S, LINE_MAX = 0.03, 64
+"""How many quick attempts a slot may have in hand: those that it works off in this time, and no more."""
 
 STUCK_S = 0.05
 """What lies behind an attempt that takes longer than this goes elsewhere."""
@@ -152,8 +152,7 @@ class TaskSlots:
     @property
     def room(self) -> int:
         """How many more attempts could begin now, or within milliseconds. More may be run: they wait."""
-        each = LINE_MAX if self._took_lately <= QUICK_S else 1
-        return max(0, self._limit * each - len(self._running))
+        return max(0, self._limit * _line_of(self._took_lately) - len(self._running))
 
     async def vacancy(self) -> None:
         """Return when there is room."""
@@ -299,7 +298,9 @@ class TaskSlots:
                 idle = seat  # the one that was last at work, so that others become idle for good
         if busy < self._limit and idle is not None:
             return idle
-        if best is None or busy > self._limit or len(best.line) >= LINE_MAX or not self._quick(run):
+        if best is None or busy > self._limit or not self._quick(run):
+            return None
+        if len(best.line) >= _line_of(self._took[run.attempt.type]):
             return None
         begun_at = best.line[0].begun_at
         stuck = begun_at is None or now >= begun_at + STUCK_S
@@ -506,3 +507,10 @@ class TaskSlots:
         if not await self._clock.wait(over, TERM_S):
             await slot.kill(run.reason)
         return None
+
+
+def _line_of(took_s: float) -> int:
+    """How many attempts that take so long may be lined up in a slot."""
+    if took_s > QUICK_S:
+        return 1
+    return min(LINE_MAX, int(LINE_S / max(took_s, LINE_S / LINE_MAX)))
