@@ -160,7 +160,7 @@ async def endure(fleet: Fleet, hurt: Callable[[], Awaitable[None]]) -> None:
     await fleet.check()
 
 
-@pytest.mark.parametrize("hurt", [die_and_come_back, pause])
+@pytest.mark.parametrize("hurt", [die_and_come_back, pytest.param(pause, marks=pytest.mark.soak)])
 async def test_whatever_becomes_of_redis_no_task_is_lost(
     on_services: OnServices,
     fauxqs_server: FauxqsServer,
