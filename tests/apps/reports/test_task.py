@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime as dt
+import functools
 import hashlib
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ import pytest
 from tests.apps.reports.making import stored
 
 from holdfast.app import App
+from holdfast.apps.reports import publish
 from holdfast.apps.reports.audit import Audit, Row
+from holdfast.apps.reports.deliver import deliver
 from holdfast.apps.reports.deliver_credentials import Credentials
 from holdfast.apps.reports.order import from_plain
 from holdfast.apps.reports.wire import OrderMessage, encode_protobuf
@@ -196,7 +199,8 @@ def test_a_wrong_order_is_refused_by_field(folders: Path, wrong: dict[str, Any],
         TaskTest(made_app()).run(body)
 
 
-def test_what_passes_waits_for_another_attempt(folders: Path) -> None:
+def test_what_passes_waits_for_another_attempt(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publish, "deliver", functools.partial(deliver, tries=1))
     body = order(folders, delivery={"destination": "ftp://127.0.0.1:1/in"})
     for attempt, state in ((1, State.QUEUED), (5, State.FAILED)):
         with pytest.raises(Exception, match=r"127\.0\.0\.1") as caught:

@@ -1,0 +1,72 @@
+"""Reports: every night each customer's sales, from the lake to the customer's own server.
+
+Run it:     holdfast node examples.reports:app
+Order one:  holdfast tasks send reports report.publish --file order.json
+See them:   holdfast reports status --of reports
+
+Needs pip install 'holdfast[reports]'. Secrets are in the environment (HOLDFAST_CREDENTIAL_ACME), or in the
+file that HOLDFAST_CREDENTIALS names.
+"""
+
+import datetime as dt
+import os
+from pathlib import Path
+
+import msgspec
+
+from holdfast import App, Order
+from holdfast.apps.reports.deliver_credentials import Credentials
+from holdfast.apps.reports.deliver_pool import PoolLimits
+from holdfast.apps.reports.order import Column, Csv, Delivery, ReportOrder, Table
+from holdfast.core.rate import Rate
+from holdfast.wiring import publish_reports
+
+LAKE = "s3://lake/sales/"
+CUSTOMERS = {"acme": "sftp://sftp.acme.example/in"}
+
+app = App("reports")
+secrets = os.environ.get("HOLDFAST_CREDENTIALS")
+publish_reports(
+    app,
+    credentials=Credentials(file=Path(secrets) if secrets else None),
+    limits=PoolLimits(bytes_rate=Rate(per_s=50_000_000, burst=10_000_000)),
+    roots=[LAKE],  # an order can't read anything else
+    group_limit=2,  # of one customer's reports at once, on a node
+)
+
+
+@app.periodic("nightly", "30 2 * * *", zone="Europe/Berlin", missed="all")
+def nightly(at: dt.datetime) -> list[Order]:
+    """Yesterday's sales, for each customer."""
+    day = at.date() - dt.timedelta(days=1)
+    return [
+        Order(
+            task_type="report.publish",
+            body=msgspec.to_builtins(sales(customer, destination, day)),
+            trace_id=f"sales-{customer}-{day}",
+        )
+        for customer, destination in CUSTOMERS.items()
+    ]
+
+
+def sales(customer: str, destination: str, day: dt.date) -> ReportOrder:
+    """The report of one customer's day."""
+    return ReportOrder(
+        customer=customer,
+        report="sales",
+        date=day,
+        time_zone="Europe/Berlin",
+        tables=(
+            Table(
+                sources=(f"{LAKE}day={day}/customer={customer}/",),
+                columns=(
+                    Column(source="id"),
+                    Column(source="sold_at", title="Sold"),
+                    Column(source="price", decimals=2),
+                ),
+            ),
+        ),
+        name="{report}/{date:%Y-%m}/{customer}-{date}.csv.gz",
+        format=Csv(delimiter=";", decimal_separator=",", compression="gzip"),
+        delivery=Delivery(destination=destination, credentials=customer, companions=("sha256", "ok")),
+    )
