@@ -24,8 +24,8 @@ REDIS = (
 
 @dataclass(frozen=True, slots=True)
 class TaskQueue:
-    """A contender: ``arguments`` start its workers, where ``{processes}`` stands for how many. ``share`` of the
-    tasks are enough to measure it by."""
+    """A contender: ``arguments`` start its workers, where ``{processes}`` stands for how many. ``share`` of
+    the tasks are enough to measure it by."""
 
     module: str
     arguments: Sequence[str]
