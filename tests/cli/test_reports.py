@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from tests.cli.test_node import PATIENCE_S, Process
 from holdfast.apps.reports.audit import Row
 from holdfast.apps.reports.deliver_plan import MARK_BYTES
 from holdfast.core.task import State
+from holdfast.testing.servers import FtpServer
 from holdfast.wiring import Services
 
 ROWS = 3
@@ -133,54 +134,96 @@ def node(place: Path) -> Iterator[Callable[[], Process]]:
         process.join()
 
 
-def test_a_worker_killed_in_the_midst_of_a_file_leaves_no_torn_one(
-    place: Path, holdfast: Holdfast, arrange: Any, node: Callable[[], Process]
-) -> None:
-    (place / "out").mkdir()
-    rows = 2_700_000
-    body = "id\n" + "1000000000\n" * rows
+@pytest.fixture
+def ftp_server() -> Iterator[FtpServer]:
+    server = FtpServer()
+    asyncio.run(server.start())
+    yield server
+    asyncio.run(server.stop())
+
+
+def ordered(place: Path, rows: int, destination: str, **delivery: Any) -> None:
+    """Write an order of so many rows to ``order.json``."""
     order = {
         "customer": "acme",
         "report": "sales",
         "tables": [{"sources": [stored(place, {"id": [10**9] * rows})]}],
         "name": "sales.csv",
         "date": "2024-02-29",
-        "delivery": {"destination": f"file:{place}/out", "companions": ["ok"]},
+        "delivery": {"destination": destination, "companions": ["ok"], **delivery},
     }
     (place / "order.json").write_text(json.dumps(order))
+
+
+def row_once(
+    done: Callable[[Row], bool], at_each: Callable[[Row], None] = lambda _: None
+) -> Callable[[Services], Awaitable[Row]]:
+    """The file's row, once it is so; ``at_each`` looks at all that stand before."""
+
+    async def wait(services: Services) -> Row:
+        version = 0
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                document = await services.registry().changed(ROW, version, PATIENCE_S)
+                assert document is not None
+                version = document.version
+                row = msgspec.json.decode(document.body, type=Row)
+                at_each(row)
+                if done(row):
+                    return row
+
+    return wait
+
+
+def test_a_worker_killed_in_the_midst_of_a_file_leaves_no_torn_one(
+    place: Path, holdfast: Holdfast, arrange: Any, node: Callable[[], Process]
+) -> None:
+    (place / "out").mkdir()
+    rows = 2_700_000
+    body = "id\n" + "1000000000\n" * rows
+    ordered(place, rows, f"file:{place}/out")
     process = node()
     holdfast("tasks", "send", "reports", "report.publish", "--file", "order.json", "--trace-id", "night")
 
-    def until(done: Callable[[Row], bool]) -> Row:
-        async def wait(services: Services) -> Row:
-            version = 0
-            async with asyncio.timeout(PATIENCE_S):
-                while True:
-                    document = await services.registry().changed(ROW, version, PATIENCE_S)
-                    assert document is not None
-                    version = document.version
-                    if (place / "out/sales.csv").exists():
-                        assert (place / "out/sales.csv").stat().st_size == len(body)
-                    row = msgspec.json.decode(document.body, type=Row)
-                    if done(row):
-                        return row
+    def is_never_torn(row: Row) -> None:
+        if (place / "out/sales.csv").exists():
+            assert (place / "out/sales.csv").stat().st_size == len(body)
 
-        row: Row = arrange(wait)
-        return row
-
-    half_sent = until(lambda row: row.record is not None and bool(row.record.marks))
+    half_sent = arrange(row_once(lambda row: bool(row.record and row.record.marks), is_never_torn))
     assert half_sent.state is State.RUNNING
     (forks,) = [child for child in psutil.Process(process.child.pid).children() if child.children()]
     for slot in forks.children():
         slot.kill()
-    ended = until(lambda row: row.state is State.SUCCEED)
+    ended = arrange(row_once(lambda row: row.state is State.SUCCEED, is_never_torn))
     assert (ended.attempts, ended.rows, ended.size) == (2, rows, len(body))
     assert (place / "out/sales.csv").read_text() == body
     assert sorted(path.name for path in (place / "out").iterdir()) == ["sales.csv", "sales.csv.ok"]
-    assert half_sent.record is not None
     assert half_sent.record.marks[0].size >= MARK_BYTES
     (row,) = holdfast("reports", "status", "--date", "2024-02-29", "--json").lines
     assert (row["state"], row["attempts"], row["trace"]) == ("succeed", 2, "night")
     assert process.end() == 0
     (task,) = holdfast("tasks", "show", "reports", "night", "--json").lines
     assert (task["state"], task["value"]["files"][0]["sha256"]) == ("succeed", row["sha256"])
+
+
+def test_a_cancelled_task_cleans_up_at_the_server(
+    place: Path,
+    holdfast: Holdfast,
+    arrange: Any,
+    node: Callable[[], Process],
+    ftp_server: FtpServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    login = {"user": ftp_server.user, "password": ftp_server.password}
+    monkeypatch.setenv("HOLDFAST_CREDENTIAL_ACME", json.dumps(login))
+    ordered(place, 2_700_000, ftp_server.url, credentials="acme")
+    process = node()
+    holdfast("tasks", "send", "reports", "report.publish", "--file", "order.json", "--trace-id", "night")
+    arrange(row_once(lambda row: bool(row.record and row.record.marks)))
+    assert [path.suffix for path in ftp_server.files.iterdir()] == [".part"]
+    assert holdfast("tasks", "cancel", "reports", "night").code == 0
+    row = arrange(row_once(lambda row: row.state is State.FAILED))
+    assert row.error == "it was told to end"
+    assert list(ftp_server.files.iterdir()) == []
+    assert process.end() == 0
+    assert holdfast("reports", "status", "--date", "2024-02-29").code == 1
