@@ -17,7 +17,6 @@ from holdfast.core.device_queue import (
     Verdict,
 )
 from holdfast.core.device_turn import Job
-from holdfast.core.group_rate import GroupRate
 from holdfast.errors import InvalidMessage
 
 PATIENCE = Patience(retry_s=10.0, retry_max_s=60.0, max_tries=3)
@@ -104,10 +103,8 @@ def test_a_job_is_aborted_beyond_its_share() -> None:
     assert aborted.after(4, 0).over
 
 
-def test_each_that_waits_for_its_group_gets_its_own_moment() -> None:
-    groups = GroupRate(lambda device: device[0], {"a": 2.0})
-    pairs = [(f"a{n}", 0) for n in range(6)]
-    assert [groups.wait_until(pair, 100.0) for pair in pairs] == [0.0, 0.0, 100.5, 101.0, 101.5, 102.0]
-    assert [groups.wait_until(pair, 100.1) for pair in pairs[2:]] == [100.5, 101.0, 101.5, 102.0]
-    assert [groups.wait_until(pair, 101.0) for pair in pairs[2:]] == [0.0, 0.0, 101.5, 102.0]
-    assert groups.wait_until(("b1", 0), 100.0) == 0.0
+def test_a_device_s_place_follows_from_its_id() -> None:
+    head = queue.Head("d1", 2, 0)
+    assert head.pair == ("d1", 2)
+    assert ENTRY.pair == ("d1", 0)
+    assert {queue.shard_of(f"d{n}", 4) for n in range(50)} == {0, 1, 2, 3}

@@ -360,7 +360,7 @@ class _Turn:
             if room > 0 and head.shard in sendable:
                 going[pair] = head
                 room -= 1
-            elif pair in fresh:
+            else:
                 self._put(head)
         self._go(going)
 
@@ -406,7 +406,7 @@ class _Turn:
                 self._done.freed += head.phase is Phase.OUT
                 due = now + turn.patience.probe_s
                 self._put(msgspec.structs.replace(head, phase=Phase.HELD, command=out, due=due))
-            case Verdict.SEND | Verdict.PROBE:
+            case _:  # send, or probe
                 counts = verdict is Verdict.SEND
                 wait_until = turn.groups.wait_until(head.pair, now) if turn.groups else 0.0
                 if wait_until:

@@ -1,0 +1,46 @@
+"""A turn at the heads of devices, as every store takes it: here over rows in memory, in virtual time."""
+
+from collections.abc import AsyncIterator
+from random import Random
+
+import pytest
+
+from holdfast.adapters.memory.outbox import MemoryOutbox
+from holdfast.core.device_turn import Unsent
+from holdfast.ports.clock import Clock
+from holdfast.testing.conformance import OutboxConformance
+from holdfast.testing.conformance.outbox import PATIENCE, Begin, Dispatcher, new
+from holdfast.testing.simulator.loop import SimClock
+
+VIRTUAL = True
+
+
+class TestTurns(OutboxConformance):
+    @pytest.fixture
+    async def clock(self) -> SimClock:
+        return SimClock(Random(0), "turns")
+
+    @pytest.fixture
+    async def store(self, clock: Clock) -> AsyncIterator[MemoryOutbox]:
+        store = MemoryOutbox(clock)
+        yield store
+        await store.close()
+
+    @pytest.fixture
+    def begin(self, store: MemoryOutbox) -> Begin:
+        return store.transaction
+
+    # No turns in these.
+    test_adding_wakes_who_waits = None  # type: ignore[assignment]
+    test_closing_ends_a_wait = None  # type: ignore[assignment]
+
+    async def test_what_was_not_taken_for_a_device_that_is_away_waits_for_its_probe(
+        self, dispatcher: Dispatcher, begin: Begin
+    ) -> None:
+        with begin() as db:
+            db.add([new("d1")])
+        [sending] = await dispatcher.send()
+        turned = await dispatcher.turn(unsent=[Unsent(sending.correlation)], away={"d1"})
+        assert (turned.sendings, turned.freed) == ([], 1)
+        dispatcher.now += PATIENCE.probe_s
+        assert len(await dispatcher.send(away={"d1"})) == 1
