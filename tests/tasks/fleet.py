@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -128,7 +129,9 @@ class Fleet:
         and was not cancelled lies with the dead letters, and nothing else does; no queue holds anything."""
         await self.until_ended(self.sent)
         await until(self._is_over, "all queues are empty")
-        dead = {letter.key for name in TYPES for letter in await self.letters(name)}
+        dead = {
+            letter.key for letters in await asyncio.gather(*map(self.letters, TYPES)) for letter in letters
+        }
         for trace in self.sent:
             final = {
                 (o.state, o.epoch, o.detail) for o in self.outcomes[trace] if o.state is not State.DUPLICATED
@@ -144,5 +147,5 @@ class Fleet:
 
     async def _is_over(self) -> bool:
         names = [*(task_queue(APP, name) for name in TYPES), brief_queue(APP)]
-        depths = [await self.services.queue(name).depth() for name in names]
+        depths = await asyncio.gather(*(self.services.queue(name).depth() for name in names))
         return all(depth.ready == depth.in_flight == depth.delayed == 0 for depth in depths)

@@ -18,6 +18,7 @@ from holdfast.adapters.aws.client import AwsClient
 from holdfast.adapters.aws.sqs import Nothing, Sqs
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.core.task import State
+from holdfast.ports.queue import DeadLetter
 from holdfast.testing.servers import FauxqsServer, MotoServer, RedisServer
 from holdfast.testing.servers.server import Server
 from holdfast.wiring import queues_of
@@ -122,12 +123,14 @@ async def test_poison_is_set_aside_with_its_reason(
         "deed", b"!!! no base64", b"{ no json", b" ", base64.b64encode(wrong.SerializeToString())
     )
     assert [o.state for o in await fleet.until_ended([good, "wrong"])] == [State.SUCCEED, State.FAILED]
+    letters: list[DeadLetter] = []
 
     async def all_aside() -> bool:
-        return len(await fleet.letters("deed")) == 4
+        letters[:] = await fleet.letters("deed")
+        return len(letters) == 4
 
     await until(all_aside, "four dead letters")
-    reasons = " | ".join(letter.reason for letter in await fleet.letters("deed"))
+    reasons = " | ".join(letter.reason for letter in letters)
     for said in ("neither a TaskMessage", "begins as JSON", "empty", "plain.Order"):
         assert said in reasons
     await fleet.check()
