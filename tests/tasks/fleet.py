@@ -129,9 +129,8 @@ class Fleet:
         and was not cancelled lies with the dead letters, and nothing else does; no queue holds anything."""
         await self.until_ended(self.sent)
         await until(self._is_over, "all queues are empty")
-        dead = {
-            letter.key for letters in await asyncio.gather(*map(self.letters, TYPES)) for letter in letters
-        }
+        letters = await asyncio.gather(*map(self.letters, TYPES))
+        dead = {letter.key for letter in itertools.chain(*letters)}
         for trace in self.sent:
             final = {
                 (o.state, o.epoch, o.detail) for o in self.outcomes[trace] if o.state is not State.DUPLICATED
