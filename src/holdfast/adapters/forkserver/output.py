@@ -36,6 +36,11 @@ class Output:
         self._open = True
         self._listen()
 
+    @property
+    def owes(self) -> bool:
+        """True if a line was begun, or some were dropped and that isn't told yet."""
+        return bool(self._rest or self._dropped)
+
     def flush(self) -> None:
         """Read what there is, unfinished lines included: who wrote it has ended."""
         self._read()

@@ -186,7 +186,7 @@ class ForkserverTaskSlot(SlotProcess):
             case wire.Told(number, tried):
                 self._in_tray.popleft()
                 self.memory_mb = self._in_tray[0][1] if self._in_tray else self._default_mb
-                if tried.output:
+                if tried.output or self._output.owes:
                     self._output.flush()
                 self._listener.told(self, number, tried)
             case wire.Advanced(sign, progress):
