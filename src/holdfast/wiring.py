@@ -517,9 +517,12 @@ def publish_reports(
     with _extra("reports", "report.publish"):
         from holdfast.apps.reports.task import declare  # noqa: PLC0415
 
+    # Where an attempt runs, and once there: who only declares the task needs no settings.
+    settled = functools.cache(lambda: config or load())
+
     @contextlib.asynccontextmanager
     async def opened(job: Job) -> AsyncIterator[tuple[Publisher, float]]:
-        async with Services(config or load()) as services:
+        async with Services(settled()) as services:
             task = await services.task_store(job.app).get(job.trace_id)
             registry, known = services.registry(), credentials or Credentials()
             async with report_publisher(services.clock, registry, known, limits, roots) as publisher:

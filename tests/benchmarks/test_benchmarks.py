@@ -98,6 +98,7 @@ SMALL = {
             "ungrouped_small_p99_ms",
         },
     ),
+    "publish_night": ("--orders 8", {"makespan_vs_limit", "failed", "small_p99_s"}),
     "outbox_recovery": (
         "--devices 40 --each 100 --seconds 0.4",
         {"recovery_s", "lost", "max_in_flight"},
@@ -105,7 +106,7 @@ SMALL = {
 }
 """Arguments for those that can be small, and their figures."""
 
-ZERO = {"dead_lettered", "hangs_without_end", "lost", "others_without_end", "out_of_order"}
+ZERO = {"dead_lettered", "hangs_without_end", "lost", "others_without_end", "out_of_order", "failed"}
 """Figures that are promises."""
 
 PEERS = {"sqs_throughput": "aiobotocore", "redis_coordinator": "redis_lock"}

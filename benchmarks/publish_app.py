@@ -1,0 +1,9 @@
+"""The app of the benchmark ``publish_night``."""
+
+from __future__ import annotations
+
+from holdfast import App
+from holdfast.wiring import publish_reports
+
+app = App("night")
+publish_reports(app)
