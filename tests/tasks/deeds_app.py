@@ -205,8 +205,8 @@ class Tidy:
     def run(self, body: dict[str, Any], job: Any) -> None:
         job.body = body
         job.on_terminate(lambda: note(body, "hook"))
-        tell(body)
         try:
+            tell(body)
             threading.Event().wait(30)
         except Cancelled as reason:
             note(body, f"cancelled: {reason}")
