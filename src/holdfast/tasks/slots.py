@@ -154,6 +154,13 @@ class TaskSlots:
         """How many more attempts could begin now, or within milliseconds. More may be run: they wait."""
         return max(0, self._limit * _line_of(self._took_lately) - len(self._running))
 
+    @property
+    def refill(self) -> int:
+        """How many attempts to begin now: all that there is room for; but quick ones only when half of what
+        may be in hand is done, so that many begin together."""
+        together = _line_of(self._took_lately) > 1 and self.room < len(self._running)
+        return 0 if together else self.room
+
     async def vacancy(self) -> None:
         """Return when there is room."""
         while not self.room:

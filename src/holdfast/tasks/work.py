@@ -244,7 +244,7 @@ class TaskWork:
         now = self._host.clock.monotonic()
         self._heed_permits()
         self._permits.want(len(self.slots.running) + self._turns.ready)
-        room = min(self.slots.room, STARTS_MAX)
+        room = min(self.slots.refill, STARTS_MAX)
         while len(batch) < room and (item := self._turns.take(now)) is not None:
             if item.lapsed(now):
                 self._turns.done(item.spec.name, item.group)
