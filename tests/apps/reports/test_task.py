@@ -1,6 +1,7 @@
 """``report.publish``: orders read, formatted and delivered, told of in the audit, resumed and cancelled."""
 
 import asyncio
+import contextlib
 import datetime as dt
 import functools
 import hashlib
@@ -13,12 +14,15 @@ from tests.apps.reports.making import stored
 
 from holdfast.app import App
 from holdfast.apps.reports import publish
-from holdfast.apps.reports.audit import Audit, Row
+from holdfast.apps.reports.audit import Attempt, Audit, Row
 from holdfast.apps.reports.deliver import deliver
 from holdfast.apps.reports.deliver_credentials import Credentials
+from holdfast.apps.reports.deliver_pool import PoolLimits
 from holdfast.apps.reports.order import from_plain
+from holdfast.apps.reports.publish import Published
 from holdfast.apps.reports.wire import OrderMessage, encode_protobuf
 from holdfast.config import load
+from holdfast.core.rate import Rate
 from holdfast.core.task import State
 from holdfast.errors import ConfigError, Fenced, InvalidMessage, LoginRefused
 from holdfast.tasks.body import Body
@@ -26,7 +30,7 @@ from holdfast.tasks.handler import Cancelled
 from holdfast.tasks.spec import TaskSpec
 from holdfast.testing import TaskTest
 from holdfast.testing.servers import FtpServer, RedisServer
-from holdfast.wiring import Services, publish_reports
+from holdfast.wiring import Services, publish_reports, report_publisher
 
 DAY = dt.date(2024, 2, 29)
 NAME = "sales-2024-02-29.csv"
@@ -258,3 +262,29 @@ def test_a_misdeclared_task_says_so() -> None:
 def test_orders_are_grouped_by_customer(folders: Path) -> None:
     body = Body(msgspec.json.encode(order(folders)))
     assert made_app().tasks["report.publish"].group_of(body) == "acme"
+
+
+async def test_of_two_attempts_at_once_the_later_one_delivers(folders: Path) -> None:
+    body = from_plain(order(folders, rows=300_000))
+    halting = PoolLimits(bytes_rate=Rate(per_s=1.0, burst=1 << 20))
+    begun = asyncio.Event()
+    async with Services(load()) as services, contextlib.AsyncExitStack() as stack:
+
+        async def attempt(epoch: int, limits: PoolLimits | None) -> Published:
+            publisher = await stack.enter_async_context(
+                report_publisher(services.clock, services.registry(), Credentials(), limits)
+            )
+            told = Attempt(trace="t", ordered_at=1.0, attempt=epoch, epoch=epoch)
+            return await publisher.publish(body, told, lambda _: begun.set())
+
+        earlier = asyncio.create_task(attempt(1, halting))
+        await begun.wait()
+        later = await attempt(2, None)
+        earlier.cancel()
+        await asyncio.wait([earlier])
+        assert earlier.cancelled()
+        data = (folders / "in" / NAME).read_bytes()
+        assert hashlib.sha256(data).hexdigest() == later.files[0].sha256
+        assert [path.name for path in (folders / "in").iterdir()] == [NAME]
+        (row,) = await Audit(services.registry(), services.clock).day(DAY)
+        assert (row.state, row.epoch, row.rows) == (State.SUCCEED, 2, 300_000)

@@ -21,11 +21,12 @@ from holdfast.apps.reports.names import remote_name
 from holdfast.apps.reports.order import Delivery, ReportOrder, Xlsx
 from holdfast.apps.reports.report import Report, ReportFile
 from holdfast.core.task import State
-from holdfast.errors import Fenced, HoldfastError, InvalidMessage, Retry
+from holdfast.errors import Fenced, HoldfastError, InvalidMessage, Retry, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.sink import Sink
 
 ERROR_CHARS_MAX = 1000
+CONFLICTS_MAX = 20
 MB = 1_000_000
 OPTIONS = {"replace": bool, "read_back": bool, "if_gone": str}
 """What ``delivery.options`` may hold: fields of :class:`Parcel`."""
@@ -207,7 +208,16 @@ class _Book:
         self.row: Row
 
     async def begin(self, number: int, name: str) -> None:
-        """Begin a file's row, or go on with the one that an earlier attempt left."""
+        """Begin a file's row, or go on with the one that an earlier attempt left, and may still write to."""
+        for _ in range(CONFLICTS_MAX):
+            try:
+                return await self._begin(number, name)
+            except Fenced as fenced:
+                if fenced.epoch > self._attempt.epoch:
+                    raise
+        raise Unavailable(f"the row of {name!r} changes too often")
+
+    async def _begin(self, number: int, name: str) -> None:
         told = self._attempt
         known = await self._audit.find(self._day, told.trace, number)
         if known is not None and known.epoch > told.epoch:
