@@ -1,6 +1,7 @@
 """``holdfast reports``: published without a queue, looked at before, and as a task on a node that is hurt."""
 
 import asyncio
+import datetime as dt
 import json
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -13,9 +14,9 @@ from tests.apps.reports.making import stored
 from tests.cli.conftest import Holdfast
 from tests.cli.test_node import PATIENCE_S, Process
 
-from holdfast.apps.reports.audit import Row
+from holdfast.apps.reports.audit import Audit, Row
 from holdfast.apps.reports.deliver_plan import MARK_BYTES
-from holdfast.core.task import State
+from holdfast.core.task import State, Task
 from holdfast.testing.servers import FtpServer
 from holdfast.wiring import Services
 
@@ -112,6 +113,34 @@ def test_what_is_wrong_is_said(
     done = holdfast("reports", "publish", *arguments)
     assert (done.code, said in done.err) == (code, True), done.err
     assert list((place / "out").iterdir()) == []
+
+
+def test_what_nobody_has_begun_is_listed_too(place: Path, holdfast: Holdfast, source: str) -> None:
+    ordered(place, 3, f"file:{place}/out")
+    send = ("tasks", "send", "reports", "report.publish", "--file", "order.json")
+    assert holdfast(*send, "--trace-id", "waits", "--group", "acme").code == 0
+    assert holdfast("reports", "status", "--json").lines == []
+    (row,) = holdfast("reports", "status", "--of", "reports", "--json").lines
+    assert (row["trace"], row["customer"], row["state"]) == ("waits", "acme", "queued")
+
+
+def test_a_row_that_its_slot_could_not_end_stands_as_its_task(
+    place: Path, holdfast: Holdfast, arrange: Any
+) -> None:
+    left = Row(
+        app="reports", trace="gone", customer="acme", report="sales", day=dt.date(2024, 2, 29),
+        destination="", name="sales.csv",
+    )  # fmt: skip
+
+    async def leave(services: Services) -> None:
+        await Audit(services.registry(), services.clock).keep(left)
+        store = services.task_store("reports")
+        await store.queue([Task("gone", "report.publish")])
+        await store.cancel("gone", "too late")
+
+    arrange(leave)
+    (row,) = holdfast("reports", "status", "--date", "2024-02-29", "--json").lines
+    assert (row["state"], row["error"]) == ("failed", "cancelled: too late")
 
 
 # --- on a node
