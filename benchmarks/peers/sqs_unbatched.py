@@ -13,7 +13,8 @@ class Unbatched:
     def __init__(self) -> None:
         self._sqs: Any = boto3.client("sqs")
         self._tasks, self._outcomes = (
-            self._sqs.create_queue(QueueName=f"unbatched-{name}")["QueueUrl"] for name in ("tasks", "outcomes")
+            self._sqs.create_queue(QueueName=f"unbatched-{name}")["QueueUrl"]
+            for name in ("tasks", "outcomes")
         )
 
     def run(self, tasks: int) -> None:
