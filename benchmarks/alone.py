@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import resource
 import subprocess
 import sys
 import time
@@ -37,13 +36,18 @@ def main() -> None:
     written, begun_at = _written(), time.monotonic()
     function(*arguments)
     taken_s = time.monotonic() - begun_at
-    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    # Not getrusage: its peak is that of the process that started this one, if that is higher.
+    peak_mb = int(_told("status")["VmHWM"].split()[0]) / 1024
     print(json.dumps([taken_s, peak_mb, (_written() - written) / 1e6]))
 
 
 def _written() -> int:
-    lines = Path("/proc/self/io").read_text().splitlines()
-    return int(dict(line.split(": ") for line in lines)["wchar"])
+    return int(_told("io")["wchar"])
+
+
+def _told(file: str) -> dict[str, str]:
+    lines = Path(f"/proc/self/{file}").read_text().splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
 if __name__ == "__main__":

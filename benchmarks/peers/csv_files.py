@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ftplib
-import os
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -51,7 +50,7 @@ def write_then_ftp(writer: str, source: str, target: str, url: str) -> None:
         ftp.login(unquote(parts.username or ""), unquote(parts.password or ""))
         ftp.storbinary("STOR peer.csv.part", file, blocksize=1 << 18)
         ftp.rename("peer.csv.part", "peer.csv")
-    os.unlink(target)
+    Path(target).unlink()
 
 
 def write_then_s3(writer: str, source: str, target: str, url: str) -> None:
@@ -59,4 +58,4 @@ def write_then_s3(writer: str, source: str, target: str, url: str) -> None:
     WRITERS[writer](source, target)
     parts = urlsplit(url)
     boto3.client("s3").upload_file(target, parts.netloc, parts.path.strip("/") + "/peer.csv")
-    os.unlink(target)
+    Path(target).unlink()

@@ -50,7 +50,7 @@ QUEUES = {
             "--loglevel", "CRITICAL",
         ),
         f"{REDIS}; results in Redis; acknowledged after the task (task_acks_late), 64 fetched ahead a process"
-        " (1 to 256 tried), prefork, a further process that fetches; no gossip, mingle, heartbeat, events",
+        ", prefork, a further process that fetches; no gossip, mingle, heartbeat, events",
         ("celery", "redis"),
         share=0.3,
     ),
