@@ -22,7 +22,7 @@ HOLD_MAX_S = 200.0
 """Longer than four visibilities, and short enough that a gap outlasts it."""
 
 FaultKind = Literal[
-    "crash", "pause", "cut", "forget", "slot", "move", "operator", "stop", "duplicate", "isolate"
+    "crash", "pause", "cut", "forget", "slot", "move", "operator", "stop", "duplicate", "isolate", "clock"
 ]
 
 

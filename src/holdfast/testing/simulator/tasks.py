@@ -97,6 +97,7 @@ def make(seed: int) -> TaskScenario:
 
 KINDS: tuple[FaultKind, ...] = (
     "crash", "crash", "pause", "pause", "cut", "cut", "isolate", "forget", "slot", "stop", "duplicate",
+    "clock",
 )  # fmt: skip
 
 
@@ -342,7 +343,10 @@ class TaskWorld(Stage):
             brief.ack()
 
     async def strike_else(self, fault: Fault, node: SimNode) -> None:
-        if fault.kind == "slot":
+        if fault.kind == "clock":  # that of the stores, and of a node
+            self.clock.set_by_s += self._random.choice((-30.0, 3600.0))
+            node.clock.set_by_s += self._random.choice((-3600.0, 3600.0))
+        elif fault.kind == "slot":
             for slot in self.slots[node].slots[:1]:
                 slot.die("was killed by the scenario")
 
