@@ -12,7 +12,7 @@ from holdfast import adapters
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.app import App
 from holdfast.apps.reports.deliver_credentials import Credential
-from holdfast.config import load
+from holdfast.config import Config, load
 from holdfast.errors import ConfigError
 from holdfast.ports.meter import Meter
 from holdfast.ports.objects import Objects
@@ -25,6 +25,7 @@ from holdfast.wiring import (
     discovered,
     limits,
     load_app,
+    make_node,
     open_objects,
     open_sink,
     open_slot_objects,
@@ -312,3 +313,10 @@ def test_destinations_that_cannot_be_are_refused_without_their_password(url: str
     with pytest.raises(ConfigError, match="destination") as caught:
         open_sink(url, Credential(), SystemClock())
     assert "ann:pa55" not in str(caught.value)
+
+
+async def test_a_node_of_tasks_alone_is_given_no_streams(tmp_path: Path) -> None:
+    async with Services(Config(url=f"sqlite:///{tmp_path}/holdfast.db")) as services:
+        told = make_node(services, "examples.tasks:app").load()
+        assert (told.room, told.serves) == (0, ())
+        assert make_node(services, "examples.cameras:app").load().room > 0

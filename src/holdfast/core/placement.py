@@ -43,8 +43,10 @@ class Load(msgspec.Struct, frozen=True):
     """The share of its machine's memory in use, 0 to 1."""
     serves: tuple[str, ...] = ()
     """Names of the streams that the node declares; none: any."""
+    outboxes: tuple[str, ...] = ()
+    """Names of the outboxes whose devices it may serve."""
     warm: tuple[str, ...] = ()
-    """Those of them that use models, all of which are loaded."""
+    """Those of the streams that use models, all of which are loaded."""
     models: tuple[str, ...] = ()
     """Names of the models that are loaded."""
 

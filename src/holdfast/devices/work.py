@@ -21,9 +21,6 @@ EXPIRE_BATCH = 500
 EXPIRE_PAUSE_S = 0.05
 """Between batches of a clean-up, so that it never keeps the dispatcher from the database for long."""
 
-ROOM = 1_000_000
-"""Of streams: devices take none of it."""
-
 
 class DeviceWork:
     """The devices of one outbox on one node. ``connect`` makes the devices of a shard."""
@@ -84,7 +81,7 @@ class DeviceWork:
         return None
 
     def load(self) -> Load:
-        return Load(room=ROOM, draining=self._host.draining, serves=(self._outbox.spec.label,))
+        return Load(room=0, draining=self._host.draining, outboxes=(self._outbox.spec.name,))
 
     def left(self, member: str) -> None:
         self.shards.look()

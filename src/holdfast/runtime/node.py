@@ -158,7 +158,7 @@ class Node(Service):
         return Load(
             streams=sum(load.streams for load in loads),
             slots=max((load.slots for load in loads), default=1),
-            room=min((load.room for load in loads), default=0),
+            room=max((load.room for load in loads), default=0),  # of streams: other work has none
             draining=self._host.draining,
             handled=self._host.stats.handled,
             calls=self._host.meter.calls.total(),
@@ -166,6 +166,7 @@ class Node(Service):
             cpu=cpu,
             memory=memory,
             serves=tuple(name for load in loads for name in load.serves),
+            outboxes=tuple(name for load in loads for name in load.outboxes),
             warm=tuple(name for load in loads for name in load.warm),
             models=tuple(name for load in loads for name in load.models),
         )

@@ -48,9 +48,6 @@ BEATS_A_LEASE = 3
 GONE_MAX = 1000
 """Members known to be gone that are remembered."""
 
-ROOM = 1_000_000
-"""Of streams: tasks take none of it."""
-
 DRAIN, LAPSED, REISSUE = (
     "the node is stopping",
     "its delivery lapsed",
@@ -561,7 +558,7 @@ class TaskWork:
 
     def load(self) -> Load:
         running = self.slots.running
-        return Load(0, self._slots_max, ROOM, self._host.draining, busy=float(len(running)))
+        return Load(0, self._slots_max, 0, self._host.draining, busy=float(len(running)))
 
     def left(self, member: str) -> None:
         """What a dead node held shows again at once, where the queue can do that, and may begin at once."""
