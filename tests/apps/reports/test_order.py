@@ -123,6 +123,6 @@ def test_the_docs_name_every_field(struct: type[msgspec.Struct]) -> None:
 
 def test_the_order_in_the_docs_is_one() -> None:
     page = (Path(__file__).parents[3] / "docs" / "reports.md").read_text()
-    shown = re.search(r"```json\n(.*?)```", page, re.DOTALL)
+    shown = re.search(r'```json\n(\{\s*"customer".*?)```', page, re.DOTALL)
     assert shown
     assert decode(shown[1].encode()).tables[0].columns[2].decimals == 2

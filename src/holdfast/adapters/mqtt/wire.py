@@ -52,6 +52,7 @@ class Wire(asyncio.Protocol):
         self._readable()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None  # one of TLS that is lost can't even be aborted in Python 3.11.2
         self.closed.set()
         self._readable()
 
