@@ -11,7 +11,7 @@ import pytest
 from holdfast.adapters.memory.outbox import MemoryOutbox, MemoryRows
 from holdfast.core import device_queue, device_turn
 from holdfast.core.device_queue import Phase
-from holdfast.testing.simulator.devices import simulate
+from holdfast.testing.simulator.runner import simulate
 
 SEEDS_A_TEST = 25
 SEEDS_TO_NOTICE = 150
@@ -20,12 +20,12 @@ SEEDS_TO_NOTICE = 150
 @pytest.mark.parametrize("first", range(0, 100, SEEDS_A_TEST))
 def test_seeds_hold(first: int) -> None:
     for seed in range(first, first + SEEDS_A_TEST):
-        assert simulate(seed).wrong == []
+        assert simulate(seed, kind="devices").wrong == []
 
 
 def test_a_seed_replays_the_same() -> None:
     for seed in (3, 8, 25):
-        assert simulate(seed) == simulate(seed)
+        assert simulate(seed, kind="devices") == simulate(seed, kind="devices")
 
 
 _take, _arrivals, _heads = device_turn.take, MemoryRows.arrivals, MemoryRows.heads
@@ -73,5 +73,5 @@ RULES: dict[str, tuple[Any, str, Any]] = {
 @pytest.mark.parametrize("rule", RULES)
 def test_a_missing_protection_is_noticed(rule: str) -> None:
     with mock.patch.object(*RULES[rule]):
-        noticed = any(simulate(seed).wrong for seed in range(SEEDS_TO_NOTICE))
+        noticed = any(simulate(seed, kind="devices").wrong for seed in range(SEEDS_TO_NOTICE))
     assert noticed, f"{SEEDS_TO_NOTICE} seeds did not notice that it is missing: {rule}"

@@ -7,7 +7,6 @@ order; every command ends, and its result is applied exactly once; nothing that 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
@@ -29,7 +28,7 @@ from holdfast.ports.device import Command, Devices, Event
 from holdfast.ports.outbox import OnResult
 from holdfast.runtime.node import Work
 from holdfast.testing.simulator.faults import Faulty, Weather
-from holdfast.testing.simulator.loop import Deadlock, SimClock, run
+from holdfast.testing.simulator.loop import SimClock
 from holdfast.testing.simulator.scenario import TROUBLE_S, Fault, Setting
 from holdfast.testing.simulator.stage import Dying, SimNode, Stage
 
@@ -391,27 +390,3 @@ def _ended(entry: Entry, before: Arrived, after: Arrived) -> bool:
     """Whether the try was over: it was the last one of a command that was closed by an answer."""
     answered = entry.answer is not None and entry.tries == before.correlation.tries
     return answered and after.correlation.command != entry.id
-
-
-class Outcome(msgspec.Struct, frozen=True):
-    """What came of one seed."""
-
-    seed: int
-    wrong: list[str]
-    counts: dict[str, int]
-    trace: str
-
-
-def simulate(seed: int, verbose: bool = False) -> Outcome:
-    """Live through one seed and check it."""
-
-    async def live() -> Outcome:
-        world = DeviceWorld(make(seed), verbose)
-        try:
-            unfinished = await world.live()
-        except Deadlock as error:
-            unfinished = str(error)
-        trace = hashlib.blake2b(repr(world.log).encode(), digest_size=8).hexdigest()
-        return Outcome(seed, check(world, unfinished), dict(world.counts), trace)
-
-    return run(live())

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast.testing.simulator import invariants, scenario, tasks, world
+from holdfast.testing.simulator import devices, invariants, scenario, tasks, world
 from holdfast.testing.simulator.loop import Deadlock, run
 from holdfast.testing.simulator.mutations import RULES, broken
 
@@ -30,6 +30,7 @@ class Kind(NamedTuple):
 WORLDS = {
     "streams": Kind(scenario.make, world.World, invariants.check),
     "tasks": Kind(tasks.make, tasks.TaskWorld, tasks.check),
+    "devices": Kind(devices.make, devices.DeviceWorld, devices.check),
 }
 
 
