@@ -13,7 +13,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from holdfast.errors import ConfigError, HoldfastError, SlotDied
+from holdfast.adapters.memory.brood import Brood
+from holdfast.errors import HoldfastError, SlotDied
 from holdfast.ports.clock import Clock
 from holdfast.ports.slots import Host, Ran, Work, Worker
 
@@ -139,7 +140,7 @@ class MemorySlot:
         return SlotDied(f"slot {self.name} {self._why}", detail=detail)
 
 
-class MemorySlots:
+class MemorySlots(Brood[MemorySlot]):
     """Makes simulated slots, each with a worker from ``make``.
 
     ``before`` runs ahead of every message; ``spawn_s`` is how long a new slot takes.
@@ -155,37 +156,14 @@ class MemorySlots:
         spawn_s: float = 0.0,
         prefix: str = "slot",
     ) -> None:
+        super().__init__(clock, spawn_s, prefix)
         self._make = make
-        self._clock = clock
         self._before = before
-        self._spawn_s = spawn_s
-        self._prefix = prefix
-        self._count = 0
-        self._closed = False
-        self._slots: list[MemorySlot] = []
-
-    @property
-    def slots(self) -> list[MemorySlot]:
-        self._slots = [slot for slot in self._slots if slot.alive]
-        return list(self._slots)
 
     async def spawn(self) -> MemorySlot:
-        if self._spawn_s:
-            await self._clock.sleep(self._spawn_s)
-        if self._closed:
-            raise ConfigError("these slots are closed")
-        self._count += 1
-        slot = MemorySlot(f"{self._prefix}-{self._count}", self._clock, self._make, self._before)
-        self._slots.append(slot)
-        return slot
+        return await self._begin(lambda name: MemorySlot(name, self._clock, self._make, self._before))
 
     async def close(self) -> None:
         self._closed = True
         for slot in self.slots:
             await slot.stop()
-
-    def die(self) -> None:
-        """End every slot at once, as the death of their node does."""
-        self._closed = True
-        for slot in self.slots:
-            slot.die("died with its node")

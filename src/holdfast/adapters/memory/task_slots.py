@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from holdfast.errors import ConfigError
+from holdfast.adapters.memory.brood import Brood
 from holdfast.ports.clock import Clock
 from holdfast.ports.task_slots import (
     Attempt,
@@ -185,7 +185,7 @@ class MemoryTaskSlot:
         return f"{self._at_hand[1].type} {self._at_hand[1].trace}" if self._at_hand else "idle"
 
 
-class MemoryTaskSlots:
+class MemoryTaskSlots(Brood[MemoryTaskSlot]):
     """Makes simulated slots, each with a worker from ``make``.
 
     ``before`` runs ahead of every attempt; ``spawn_s`` is how long a new slot takes.
@@ -201,39 +201,16 @@ class MemoryTaskSlots:
         spawn_s: float = 0.0,
         prefix: str = "task-slot",
     ) -> None:
+        super().__init__(clock, spawn_s, prefix)
         self._make = make
-        self._clock = clock
         self._before = before
-        self._spawn_s = spawn_s
-        self._prefix = prefix
-        self._count = 0
-        self._closed = False
-        self._slots: list[MemoryTaskSlot] = []
-
-    @property
-    def slots(self) -> list[MemoryTaskSlot]:
-        self._slots = [slot for slot in self._slots if slot.alive]
-        return list(self._slots)
 
     async def spawn(self, listener: Listener) -> MemoryTaskSlot:
-        if self._spawn_s:
-            await self._clock.sleep(self._spawn_s)
-        if self._closed:
-            raise ConfigError("these slots are closed")
-        self._count += 1
-        slot = MemoryTaskSlot(
-            f"{self._prefix}-{self._count}", self._clock, self._make, self._before, listener
+        return await self._begin(
+            lambda name: MemoryTaskSlot(name, self._clock, self._make, self._before, listener)
         )
-        self._slots.append(slot)
-        return slot
 
     async def close(self) -> None:
         self._closed = True
         for slot in self.slots:
             await slot.stop(0.0)
-
-    def die(self) -> None:
-        """End every slot at once, as the death of their node does."""
-        self._closed = True
-        for slot in self.slots:
-            slot.die("died with its node")

@@ -28,6 +28,17 @@ class Weather(msgspec.Struct, frozen=True):
     late_s: float = 8.0
 
 
+def draw_weather(random: Random) -> Weather:
+    """The weather of a seed: mostly calm, at times bad."""
+    trouble = random.choice((0.0, 0.02, 0.1))
+    return Weather(
+        delay_s=random.choice((0.002, 0.01, 0.05)),
+        lost=random.random() * trouble,
+        answer_lost=random.random() * trouble,
+        late=random.random() * trouble,
+    )
+
+
 class Line:
     """A node's line to the services: its weather, and where it is cut."""
 

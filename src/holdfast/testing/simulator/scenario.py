@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.core.message import SeqKind
-from holdfast.testing.simulator.faults import Weather
+from holdfast.testing.simulator.faults import Weather, draw_weather
 
 STREAM = "numbers"
 TROUBLE_S = 40.0
@@ -90,13 +90,7 @@ def make(seed: int) -> Scenario:
     calm = random.random() < 0.2
     nodes = random.choice((2, 2, 3, 3, 4))
     kind: SeqKind = random.choice(("dense", "dense", "dense", "increasing", "absent"))
-    trouble = random.choice((0.0, 0.02, 0.1))
-    weather = Weather(
-        delay_s=random.choice((0.002, 0.01, 0.05)),
-        lost=random.random() * trouble,
-        answer_lost=random.random() * trouble,
-        late=random.random() * trouble,
-    )
+    weather = draw_weather(random)
     faults = () if calm else _faults(random, nodes)
     fifo = kind == "increasing" and random.random() < 0.7
     return Scenario(

@@ -30,7 +30,7 @@ from holdfast.tasks.spec import TaskSpec
 from holdfast.tasks.wire import Envelope, Unreadable, decode_task
 from holdfast.tasks.work import TaskWork
 from holdfast.tasks.worker import Worker
-from holdfast.testing.simulator.faults import Faulty, Line, Weather
+from holdfast.testing.simulator.faults import Faulty, Line, draw_weather
 from holdfast.testing.simulator.scenario import TROUBLE_S, Fault, FaultKind, Setting
 from holdfast.testing.simulator.stage import Dying, Quiet, SimNode, Stage
 
@@ -75,13 +75,7 @@ def make(seed: int) -> TaskScenario:
     """The scenario of a seed."""
     random = Random(f"{seed}:tasks")  # noqa: S311 - to be repeated, not to be secret
     nodes = random.choice((1, 2, 2, 3, 4))
-    trouble = random.choice((0.0, 0.02, 0.1))
-    weather = Weather(
-        delay_s=random.choice((0.002, 0.01, 0.05)),
-        lost=random.random() * trouble,
-        answer_lost=random.random() * trouble,
-        late=random.random() * trouble,
-    )
+    weather = draw_weather(random)
     return TaskScenario(
         seed=seed,
         nodes=nodes,
