@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import functools
 import html
 import io
 import itertools
@@ -29,6 +30,7 @@ from botocore.configprovider import ConfiguredEndpointProvider
 from botocore.credentials import ReadOnlyCredentials
 from botocore.exceptions import BotoCoreError, NoRegionError
 from botocore.httpsession import get_cert_path
+from botocore.loaders import Loader, create_loader
 from botocore.session import Session
 from botocore.utils import get_environ_proxies
 from yarl import URL
@@ -369,6 +371,7 @@ class AwsClient:
 
     def _new_session(self) -> Session:
         session = Session(profile=self._profile)
+        session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
         if region := self._region or os.environ.get("AWS_REGION"):  # which botocore doesn't read
             session.set_config_variable("region", region)
         if self._keys is not None:
@@ -406,6 +409,12 @@ class AwsClient:
             tls=ssl.create_default_context(cafile=bundle) if endpoint.scheme == "https" else None,
             proxy=proxies.get(endpoint.scheme),
         )
+
+
+@functools.cache
+def _loader(data_path: str | None) -> Loader:
+    """Reads botocore's descriptions of services: once a process, for it takes a while."""
+    return create_loader(data_path)
 
 
 def judge(answer: Answer) -> Failure:
