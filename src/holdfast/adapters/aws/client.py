@@ -371,7 +371,6 @@ class AwsClient:
 
     def _new_session(self) -> Session:
         session = Session(profile=self._profile)
-        session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
         if region := self._region or os.environ.get("AWS_REGION"):  # which botocore doesn't read
             session.set_config_variable("region", region)
         if self._keys is not None:
@@ -383,6 +382,7 @@ class AwsClient:
         """In a thread: reads files, and imports what it takes."""
         session = self._new_session()
         try:
+            session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
             configured = ConfiguredEndpointProvider(
                 session.full_config, session.get_scoped_config(), self.service
             ).provide() and not session.get_config_variable("ignore_configured_endpoint_urls")
