@@ -4,6 +4,7 @@ no dispatcher waits for its."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 from sqlalchemy import Connection, insert, select
@@ -30,41 +31,52 @@ class SqlWriter:
     def add(self, commands: Sequence[NewCommand]) -> list[int]:
         if not commands:
             return []
-        added: dict[int, int] = {}
-        plain = [(place, c) for place, c in enumerate(commands) if c.dedupe_key is None]
-        for begin in range(0, len(plain), BATCH):
-            batch = plain[begin : begin + BATCH]
-            added |= zip([place for place, _ in batch], self._insert([c for _, c in batch]), strict=True)
-        fresh = [(c, added[place]) for place, c in plain]
-        for place, new in enumerate(commands):
-            if new.dedupe_key is not None:
-                added[place], is_new = self._insert_unless_there(new)
+        ids: list[int] = []
+        fresh: list[tuple[NewCommand, int]] = []
+        # In the order given: of a device's commands, the one with the lowest id goes first.
+        for may_stand, some in groupby(commands, lambda new: new.dedupe_key is not None):
+            batch = list(some)
+            if not may_stand:
+                added = self._insert(batch)
+                ids += added
+                fresh += zip(batch, added, strict=True)
+                continue
+            for new in batch:
+                number, is_new = self._insert_unless_there(new)
+                ids.append(number)
                 if is_new:
-                    fresh.append((new, added[place]))
+                    fresh.append((new, number))
         self._mark(fresh)
         ring_at_commit(self._connection, commands[0].outbox)
-        return [added[place] for place in range(len(commands))]
+        return ids
 
     def add_job(self, outbox: str, name: str, total: int, abort_share: float, created_at: float) -> int:
         row = {"outbox": outbox, "name": name, "total": total, "created_at": created_at}
         made = insert(tables.job).returning(tables.job.c.id)
         return int(self._connection.execute(made, row | {"abort_share": abort_share}).scalar_one())
 
-    def _insert(self, commands: Sequence[NewCommand]) -> Sequence[int]:
+    def _insert(self, commands: Sequence[NewCommand]) -> list[int]:
         made = insert(tables.command).returning(tables.command.c.id, sort_by_parameter_order=True)
-        return self._connection.execute(made, [_row(command) for command in commands]).scalars().all()
+        ids: list[int] = []
+        for begin in range(0, len(commands), BATCH):
+            rows = [_row(command) for command in commands[begin : begin + BATCH]]
+            ids += self._connection.execute(made, rows).scalars().all()
+        return ids
 
     def _insert_unless_there(self, new: NewCommand) -> tuple[int, bool]:
         dialect: Any = postgresql if self._connection.dialect.name == "postgresql" else sqlite
         made = dialect.insert(tables.command).on_conflict_do_nothing().returning(tables.command.c.id)
-        number = self._connection.execute(made, _row(new)).scalar_one_or_none()
-        if number is not None:
-            return int(number), True
         c = tables.command.c
         standing = select(c.id).where(
             c.outbox == new.outbox, c.device == new.device, c.dedupe_key == new.dedupe_key
         )
-        return int(self._connection.execute(standing).scalar_one()), False
+        while True:
+            number = self._connection.execute(made, _row(new)).scalar_one_or_none()
+            if number is not None:
+                return int(number), True
+            number = self._connection.execute(standing).scalar_one_or_none()
+            if number is not None:  # else a clean-up has dropped it just now
+                return int(number), False
 
     def _mark(self, added: Sequence[tuple[NewCommand, int]]) -> None:
         """Leave word for the dispatcher: of each device, and of each command that may replace others."""

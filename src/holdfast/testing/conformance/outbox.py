@@ -177,6 +177,16 @@ class OutboxConformance:
         assert len({first, other, fresh}) == 3
         assert [entry.body for entry in await store.commands(OUTBOX)] == [b"1", b"2", b"4"]
 
+    async def test_the_order_is_that_of_adding_with_dedupe_keys_or_without(
+        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        keys = (None, "a", None, None, "b", "a", None)
+        with begin() as db:
+            ids = db.add([new("d1", b"%d" % n, dedupe_key=key) for n, key in enumerate(keys)])
+        assert ids[5] == ids[1]
+        assert [*ids[:5], ids[6]] == sorted({*ids})
+        assert [e.body for e in await store.commands(OUTBOX)] == [b"0", b"1", b"2", b"3", b"4", b"6"]
+
     # --- one at a time, in order
 
     async def test_a_device_gets_one_at_a_time_in_order(self, dispatcher: Dispatcher, begin: Begin) -> None:
