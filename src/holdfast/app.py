@@ -186,6 +186,7 @@ class App:
         zone: str = "UTC",
         missed: Literal["all", "last", "skip"] = "last",
         window_s: float = 3600.0,
+        timeout_s: float = 60.0,
     ) -> Callable[[F], F]:
         """Send tasks by the clock: decorates a function of the time that has come, in its zone, which returns
         the tasks to send (:class:`holdfast.Order`). They are sent once over all nodes; where an order has no
@@ -198,6 +199,8 @@ class App:
             missed: of times that passed while no node ran, and are no longer ago than ``window_s``: send for
                 ``all``, for the ``last`` one, or ``skip`` them.
             window_s: for how long after its time it still makes sense to begin.
+            timeout_s: how long the function may take. One that takes longer is logged and left alone, and
+                called again once it has ended.
 
         Raises ConfigError for a setting that is impossible.
         """
@@ -206,7 +209,13 @@ class App:
             if name in self.periodics:
                 raise ConfigError(f"periodic {name!r} is declared twice in app {self.name!r}")
             self.periodics[name] = Periodic(
-                name=name, cron=cron, orders=orders, zone=zone, missed=missed, window_s=window_s
+                name=name,
+                cron=cron,
+                orders=orders,
+                zone=zone,
+                missed=missed,
+                window_s=window_s,
+                timeout_s=timeout_s,
             )
             return orders
 

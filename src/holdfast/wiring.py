@@ -66,7 +66,7 @@ from holdfast.streams.work import StreamWork
 from holdfast.tasks.api import TaskApi
 from holdfast.tasks.discovery import SHARED, Announcer, Directory, shareable
 from holdfast.tasks.names import brief_queue, task_queue
-from holdfast.tasks.periodic import Scheduler
+from holdfast.tasks.periodic import Scheduler, Sender
 from holdfast.tasks.permits import PermitKeeper
 from holdfast.tasks.producer import BRIEF_VISIBILITY_S, Producer
 from holdfast.tasks.work import TaskWork
@@ -629,6 +629,17 @@ def _streams(services: Services, app: App, host: Host, place: str) -> StreamWork
 
 def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
     queues = {name: services.queue(task_queue(app.name, name)) for name in app.tasks}
+    producer = make_producer(services, app.name)
+    announcer = Announcer(
+        Directory(services.registry(), app.name, services.clock),
+        services.clock,
+        host.log,
+        node=host.name,
+        types=app.tasks,
+        member=lambda: host.membership.id if host.membership.alive else "",
+        living=lambda: host.membership.view,
+        settings=shareable({name: getattr(services.config, name) for name in SHARED}),
+    )
     work = TaskWork(
         host,
         app.name,
@@ -650,23 +661,13 @@ def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
         slots_max=services.config.task_slots,
         scheduler=Scheduler(
             app.name,
-            app.periodics,
+            [(each, Sender(each, producer, services.clock)) for each in app.periodics.values()],
             services.registry(),
-            make_producer(services, app.name),
             services.clock,
             host.log,
-            leads=lambda: host.membership.id == min(host.membership.view, default=""),
+            leads=lambda: announcer.leads,
         ),
-        announcer=Announcer(
-            Directory(services.registry(), app.name, services.clock),
-            services.clock,
-            host.log,
-            node=host.name,
-            types=app.tasks,
-            member=lambda: host.membership.id if host.membership.alive else "",
-            living=lambda: host.membership.view,
-            settings=shareable({name: getattr(services.config, name) for name in SHARED}),
-        ),
+        announcer=announcer,
     )
     return work
 

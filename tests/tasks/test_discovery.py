@@ -68,7 +68,7 @@ async def test_nodes_come_and_go() -> None:
     clock = SimClock(Random(0), "clock")
     registry, log = Moody(clock), Quiet()
     directory = Directory(registry, "app", clock)
-    living = {"m1", "m2"}
+    living = {"m0", "m1", "m2"}  # one of another app
     ids = ["", "m2"]
 
     def announcer(entry: Entry, number: int) -> Announcer:
@@ -88,15 +88,20 @@ async def test_nodes_come_and_go() -> None:
     await clock.sleep(2 * REFRESH_S)
     assert (await directory.read()).nodes == {"m2": B}, "one has no membership yet"
     assert log.warnings == 0
+    assert (first.leads, second.leads) == (False, True)
     ids[0] = "m1"
     await clock.sleep(2 * REFRESH_S)
     assert await directory.read() == Listing({"queue_url": "sqs://eu-west-1/"}, {"m1": A, "m2": B})
     assert log.warnings == 1, "they have different queues"
+    assert (first.leads, second.leads) == (True, False)
     living.discard("m2")
     living.add("m3")
     ids[1] = "m3"  # it was lost, and joined again
     await clock.sleep(2 * REFRESH_S)
     assert (await directory.read()).nodes == {"m1": A, "m3": B}
+    living.discard("m1")
+    assert second.leads, "at once"
+    living.add("m1")
     registry.there = False
     await clock.sleep(2 * REFRESH_S)
     assert log.warnings > 1

@@ -1,11 +1,13 @@
 """What the clock sends: once over all nodes, in the zone that was meant, and caught up as was said."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from random import Random
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -15,9 +17,10 @@ from holdfast import App
 from holdfast.adapters.memory.queue import MemoryQueue
 from holdfast.adapters.memory.registry import MemoryRegistry
 from holdfast.adapters.memory.tasks import MemoryTasks
-from holdfast.errors import ConfigError
+from holdfast.adapters.system.clock import SystemClock
+from holdfast.errors import ConfigError, HandlerFailed
 from holdfast.tasks.names import task_queue
-from holdfast.tasks.periodic import Periodic, Scheduler
+from holdfast.tasks.periodic import Periodic, Scheduler, Sender
 from holdfast.tasks.producer import Order, Producer
 from holdfast.testing.simulator.loop import SimClock
 
@@ -36,14 +39,28 @@ def at(year: int, month: int, day: int, hour: int = 0, minute: int = 0) -> datet
 START = at(2026, 1, 10)
 
 
+class InlineThread:
+    """A thread that is over at once, for virtual time doesn't wait for real ones; or never."""
+
+    ident = None
+    stuck: ClassVar[set[str]] = set()
+
+    def __init__(self, target: Callable[[], None], name: str, daemon: bool) -> None:
+        self._target = target
+        self._name = name
+
+    def start(self) -> None:
+        if not self.is_alive():
+            self._target()
+
+    def is_alive(self) -> bool:
+        return self._name in self.stuck
+
+
 @pytest.fixture(autouse=True)
 def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Virtual time doesn't wait for threads."""
-
-    async def inline(call: Callable[..., Any], *args: Any) -> Any:
-        return call(*args)
-
-    monkeypatch.setattr(asyncio, "to_thread", inline)
+    monkeypatch.setattr(InlineThread, "stuck", set())
+    monkeypatch.setattr("holdfast.tasks.periodic.threading", SimpleNamespace(Thread=InlineThread))
 
 
 class Rig:
@@ -53,6 +70,7 @@ class Rig:
         offset_s = start.timestamp() - EPOCH - asyncio.get_running_loop().time()
         self.clock = SimClock(Random(1), "c", offset_s=offset_s)
         self.registry = MemoryRegistry(self.clock)
+        self.log = Log()
         self.store = MemoryTasks(self.clock)
         self.queue = MemoryQueue(self.clock)
         queues = {task_queue(APP, TYPE): self.queue}
@@ -65,11 +83,10 @@ class Rig:
             asyncio.ensure_future(
                 Scheduler(
                     APP,
-                    {periodic.name: periodic for periodic in periodics},
+                    [(periodic, Sender(periodic, self.producer, self.clock)) for periodic in periodics],
                     self.registry,
-                    self.producer,
                     self.clock,
-                    Log(),
+                    self.log,
                     leads=lambda lead=lead: lead,  # type: ignore[misc]
                 ).run()
             )
@@ -198,6 +215,43 @@ async def test_orders_that_fail_are_asked_for_again_within_their_window(failures
     assert sum(trace.startswith("other") for trace in rig.sent) == 4, "others are fired meanwhile"
 
 
+async def test_orders_that_hang_keep_no_others_from_being_fired() -> None:
+    rig = Rig()
+    InlineThread.stuck.add("periodic-nightly")
+    other = Periodic(name="other", cron="0 * * * *", orders=lambda when: [Order(task_type=TYPE)])
+    async with rig.scheduling(periodic(timeout_s=20.0), other):
+        await rig.until(at(2026, 1, 10, 3, 10))
+        assert rig.sent == [
+            "other-20260110T010000Z-0",
+            "other-20260110T020000Z-0",
+            "other-20260110T030000Z-0",
+        ]
+        failures = [fields for _, event, fields in rig.log.entries if event == "could not fire"]
+        assert {fields["periodic"] for fields in failures} == {"nightly"}
+        assert "timeout_s = 20" in failures[0]["error"]
+        assert "still hang" in failures[1]["error"]
+        InlineThread.stuck.clear()
+        await rig.until(at(2026, 1, 10, 3, 20))
+    assert rig.sent[0] == stamped(at(2026, 1, 10, 2, 30))[0], "once they answer, within their window"
+
+
+def test_where_orders_hang_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # real threads
+    over = threading.Event()
+
+    def orders(when: datetime) -> list[Order]:
+        over.wait()
+        return []
+
+    async def ask() -> None:
+        sender = Sender(periodic(orders=orders, timeout_s=0.01), Rig().producer, SystemClock())
+        with pytest.raises(HandlerFailed, match=r"timeout_s = 0\.01, in .*wait.* \(.*threading"):
+            await sender(START)
+        over.set()
+
+    asyncio.run(ask())
+
+
 async def test_a_clock_that_is_put_back_fires_nothing_twice() -> None:
     rig = Rig()
     async with rig.scheduling(periodic("*/10 * * * *")):
@@ -220,6 +274,7 @@ async def test_a_clock_that_is_put_back_fires_nothing_twice() -> None:
         ({"cron": "30 2 * * *", "zone": "Mars/Base"}, "no time zone"),
         ({"cron": "30 2 * * *", "missed": "some"}, "all, last or skip"),
         ({"cron": "30 2 * * *", "window_s": 0.0}, "above 0"),
+        ({"cron": "30 2 * * *", "timeout_s": 0.0}, "timeout_s must be above 0"),
     ],
 )
 def test_what_can_t_be_meant_is_refused(settings: dict[str, Any], said: str) -> None:

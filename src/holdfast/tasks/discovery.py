@@ -119,8 +119,17 @@ class Announcer:
         self._living = living
         self._settings = settings
         self._warned: dict[str, str] = {}
+        self._announced: Collection[str] = ()
         self._left = asyncio.Event()
         self._backoff = Backoff(1.0, REFRESH_S)
+
+    @property
+    def leads(self) -> bool:
+        """True on one of the living nodes of the app: the others know that it isn't they. For a moment, or
+        while they don't see each other, none or several may think so."""
+        member, living = self._member(), self._living()
+        known = [name for name in self._announced if name in living] or living
+        return bool(member) and member == min(known, default="")
 
     async def run(self, address: str) -> None:
         """Announce the node, which answers at ``address``, again and again until it leaves."""
@@ -154,6 +163,7 @@ class Announcer:
                 listing if self._left.is_set() else announced(listing, member, entry, living, self._settings)
             )
         )
+        self._announced = listing.nodes.keys()
         for name, value in self._settings.items():
             other = listing.settings[name]
             if value != other and self._warned.get(name) != other:

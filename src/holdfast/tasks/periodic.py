@@ -1,9 +1,12 @@
-"""Tasks that a clock sends: at the times of a cron expression in a time zone, once over all nodes."""
+"""What a clock has done: at the times of a cron expression in a time zone, once over all nodes."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import Future
 from datetime import UTC, datetime
 from itertools import takewhile
 from typing import Any, Literal
@@ -25,13 +28,15 @@ FIRINGS_MAX = 1000
 
 Orders = Callable[[datetime], Sequence[Order]]
 
+Deed = Callable[[datetime], Awaitable[None]]
+"""What is done at a time. Where it raises HoldfastError it is done again, as long as the window lasts."""
 
-class Periodic(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``App.periodic`` declares; see there."""
+
+class Times(msgspec.Struct, frozen=True, kw_only=True):
+    """When something is done; the settings are those of ``App.periodic``."""
 
     name: str
     cron: str
-    orders: Orders
     zone: str = "UTC"
     missed: Literal["all", "last", "skip"] = "last"
     window_s: float = 3600.0
@@ -76,6 +81,18 @@ class Periodic(msgspec.Struct, frozen=True, kw_only=True):
         return (moment for moment in times if moment.timestamp() > begin)
 
 
+class Periodic(Times, frozen=True, kw_only=True):
+    """What ``App.periodic`` declares; see there."""
+
+    orders: Orders
+    timeout_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.timeout_s > 0:
+            raise ConfigError(f"periodic {self.name!r}: timeout_s must be above 0")
+
+
 class _Fired(msgspec.Struct, frozen=True):
     at: float
 
@@ -84,64 +101,104 @@ _decode = msgspec.json.Decoder(_Fired).decode
 
 
 class Scheduler:
-    """Fires what an app declares. Each node has one, and ``leads`` says which of them is at it. Were it
-    two, the traces of what they send follow from its time, so that nothing runs twice."""
+    """Does what is due, each deed by itself: one that hangs delays no other. Each node has one, and ``leads``
+    says which of them is at it. Deeds must bear to be done twice, should two nodes think that they lead."""
 
     def __init__(
         self,
         app: str,
-        periodics: Mapping[str, Periodic],
+        deeds: Sequence[tuple[Times, Deed]],
         registry: Registry,
-        producer: Producer,
         clock: Clock,
         log: Any,
         *,
         leads: Callable[[], bool],
     ) -> None:
         self._app = app
-        self._periodics = periodics
+        self._deeds = deeds
         self._registry = registry
-        self._producer = producer
         self._clock = clock
         self._log = log
         self._leads = leads
 
     async def run(self) -> None:
         """Fire for ever."""
-        while self._periodics:
+        await asyncio.gather(*(self._keep(times, deed) for times, deed in self._deeds))
+
+    async def _keep(self, times: Times, deed: Deed) -> None:
+        while True:
             now = self._clock.wall()
             if self._leads():
-                for periodic in self._periodics.values():
-                    try:
-                        await self._look(periodic, now)
-                    except HoldfastError as error:
-                        self._log.warning("could not fire", periodic=periodic.name, error=str(error))
-            next_at = min(periodic.next_at(now) for periodic in self._periodics.values())
-            await self._clock.sleep(min(LOOK_S, max(0.0, next_at - self._clock.wall()) + 0.001))
+                try:
+                    await self._look(times, deed, now)
+                except HoldfastError as error:
+                    self._log.warning("could not fire", periodic=times.name, error=str(error))
+            await self._clock.sleep(min(LOOK_S, max(0.0, times.next_at(now) - self._clock.wall()) + 0.001))
 
-    async def _look(self, periodic: Periodic, now: float) -> None:
-        name = f"periodic/{self._app}/{periodic.name}"
+    async def _look(self, times: Times, deed: Deed, now: float) -> None:
+        name = f"periodic/{self._app}/{times.name}"
         document = await self._registry.get(name)
         if document is None:  # declared just now: what was before is nobody's
             await self._registry.put(name, msgspec.json.encode(_Fired(now)), 0)
             return
         last = _decode(document.body).at
-        for moment in periodic.due(last, now):
-            await self._fire(periodic, moment)
+        for moment in times.due(last, now):
+            await deed(moment)
+            self._log.info("fired", periodic=times.name, at=moment.isoformat())
         if now > last:
             await self._registry.put(name, msgspec.json.encode(_Fired(now)), document.version)
 
-    async def _fire(self, periodic: Periodic, moment: datetime) -> None:
-        try:
-            orders = await asyncio.to_thread(periodic.orders, moment)
-        except Exception as error:  # tried again for as long as the window lasts
-            raise HandlerFailed(f"its orders failed: {error!r}") from error
+
+class Sender:
+    """The deed of a periodic: sends its tasks. Their traces follow from the time, so that none runs twice."""
+
+    def __init__(self, periodic: Periodic, producer: Producer, clock: Clock) -> None:
+        self._periodic = periodic
+        self._producer = producer
+        self._clock = clock
+        self._thread: threading.Thread | None = None
+
+    async def __call__(self, moment: datetime) -> None:
+        """Send what is due at ``moment``. Raises HandlerFailed if its orders fail or hang, or as ``send``."""
+        periodic = self._periodic
         stamp = moment.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
         named = [
             order
             if order.trace_id or order.dedupe
             else msgspec.structs.replace(order, trace_id=f"{periodic.name}-{stamp}-{number}")
-            for number, order in enumerate(orders)
+            for number, order in enumerate(await self._ask(moment))
         ]
         await self._producer.send(named)
-        self._log.info("fired", periodic=periodic.name, at=moment.isoformat(), tasks=len(named))
+
+    async def _ask(self, moment: datetime) -> Sequence[Order]:
+        """Its orders, from a thread of their own: nothing can end one that hangs, and no pool is to wait for
+        it. Until it has ended nothing is asked again."""
+        if self._thread is not None and self._thread.is_alive():
+            raise HandlerFailed(f"its orders still hang{_place(self._thread)}")
+        asked = Future[Sequence[Order]]()
+        answered = asyncio.Event()
+        answer = asyncio.wrap_future(asked)
+        answer.add_done_callback(lambda _: answered.set())
+
+        def ask() -> None:
+            try:
+                asked.set_result(list(self._periodic.orders(moment)))
+            except BaseException as error:  # noqa: BLE001 - user code
+                asked.set_exception(HandlerFailed(f"its orders failed: {error!r}"))
+
+        self._thread = threading.Thread(target=ask, name=f"periodic-{self._periodic.name}", daemon=True)
+        self._thread.start()
+        if not await self._clock.wait(answered, self._periodic.timeout_s):
+            raise HandlerFailed(
+                f"its orders take longer than timeout_s = {self._periodic.timeout_s:g}{_place(self._thread)}"
+            )
+        return answer.result()
+
+
+def _place(thread: threading.Thread) -> str:
+    """Where a thread is at this moment, in words."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    if frame is None:
+        return ""
+    code = frame.f_code
+    return f", in {code.co_qualname} ({code.co_filename}, line {frame.f_lineno})"
