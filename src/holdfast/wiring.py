@@ -596,6 +596,7 @@ def make_node(services: Services, place: str) -> Node:
         api = TaskApi(
             app.tasks,
             make_producer(services, app.name),
+            run_here=lambda task_type, message: _only(tasks).run_here(task_type, message),
             stop_here=lambda trace, why: _only(tasks).cancel(trace, why),
             max_body_bytes=config.max_message_bytes,
             secret=secret,

@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from aiohttp import ClientSession
 from tests.nodes.cluster import Process, lives, until
 
 from holdfast.config import Config
 from holdfast.core.task import State
 from holdfast.errors import OutcomeUnknown, Unavailable
 from holdfast.ports.queue import DeadLetter, Outgoing, Queue
+from holdfast.tasks.api import PATH
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.outcome import Outcome
 from holdfast.tasks.producer import Order
@@ -91,6 +93,16 @@ class Fleet:
         traces = await self.producer.send(orders)
         self.sent += traces
         return traces
+
+    async def give(self, name: str, task_type: str, body: Any) -> str:
+        """Have a node run a task; returns its trace."""
+        address = (await self.nodes[name].until_said("joined"))["address"]
+        asked = {"task_type": task_type, "body": body}
+        async with ClientSession() as session, session.post(f"{address}{PATH}", json=asked) as response:
+            assert response.status == 202
+            trace: str = (await response.json())["trace_id"]
+        self.sent.append(trace)
+        return trace
 
     async def send_raw(self, task_type: str, *bodies: bytes) -> None:
         """Put messages into a queue as a foreign program does."""

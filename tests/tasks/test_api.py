@@ -20,7 +20,7 @@ from holdfast.adapters.memory.tasks import MemoryTasks
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.core.task import End, Start, State
 from holdfast.errors import Unavailable
-from holdfast.ports.queue import DeadLetter
+from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.tasks import api
 from holdfast.tasks.api import PATH, TaskApi
 from holdfast.tasks.names import task_queue
@@ -40,6 +40,7 @@ class Rig:
         self.client = client
         self.store = store
         self.queues: dict[str, MemoryQueue] = {}
+        self.begun: list[tuple[str, Outgoing]] = []
         self.stopped: list[tuple[str, str]] = []
 
     @property
@@ -90,7 +91,11 @@ async def serving(secret: str | None = None) -> AsyncIterator[Rig]:
     clock = SystemClock()
     store = MemoryTasks(clock)
     queues: dict[str, MemoryQueue] = {task_queue(APP, TYPE): MemoryQueue(clock)}
+    begun: list[tuple[str, Outgoing]] = []
     stopped: list[tuple[str, str]] = []
+
+    def run_here(task_type: str, message: Outgoing) -> None:
+        begun.append((task_type, message))
 
     def stop_here(trace: str, why: str) -> bool:
         stopped.append((trace, why))
@@ -99,6 +104,7 @@ async def serving(secret: str | None = None) -> AsyncIterator[Rig]:
     served = TaskApi(
         [TYPE],
         Producer(APP, queues.__getitem__, store, clock, Log()),
+        run_here=run_here,
         stop_here=stop_here,
         max_body_bytes=LIMIT_BYTES,
         secret=secret,
@@ -107,7 +113,7 @@ async def serving(secret: str | None = None) -> AsyncIterator[Rig]:
     application.add_routes(served.routes())
     async with TestClient(TestServer(application)) as client:
         rig = Rig(client, store)
-        rig.queues, rig.stopped = queues, stopped
+        rig.queues, rig.begun, rig.stopped = queues, begun, stopped
         yield rig
 
 
@@ -117,10 +123,15 @@ async def rig() -> AsyncIterator[Rig]:
         yield made
 
 
-async def test_a_task_is_sent_and_stands_in_its_queue(rig: Rig) -> None:
+async def test_a_task_is_begun_here_and_stands_in_its_queue_too(rig: Rig) -> None:
     status, said = await rig.post({"task_type": TYPE, "body": {"customer": "acme"}, "group": "acme"})
     assert status == 202
     assert rig.sent == [(said["trace_id"], '{"customer":"acme"}')]
+    ((task_type, message),) = rig.begun
+    assert (task_type, message.key) == (TYPE, said["trace_id"])
+    (stored,) = rig.queue.messages.values()
+    assert (stored.body, stored.attributes) == (message.body, message.attributes)
+    assert message.delay_s > 0, "no other node is faster"
     status, task = await rig.ask("GET", f"{PATH}/{said['trace_id']}")
     assert (status, task["state"], task["group"], task["attempts"]) == (200, "queued", "acme", 0)
 
@@ -186,6 +197,11 @@ async def test_a_body_that_comes_too_slowly_is_not_waited_for(
     assert (await rig.ask("POST", PATH, data=body()))[0] == 408
 
 
+async def test_what_is_to_wait_is_not_begun(rig: Rig) -> None:
+    assert (await rig.post({"task_type": TYPE, "delay_s": 60}))[0] == 202
+    assert (len(rig.sent), rig.begun) == (1, [])
+
+
 async def test_what_is_not_known_is_not_found(rig: Rig) -> None:
     assert (await rig.post({"task_type": "no.such"}))[0] == 404
     assert (await rig.post({"trace_id": "unheard"}))[0] == 404
@@ -204,14 +220,14 @@ async def test_a_running_task_is_not_run_again(rig: Rig) -> None:
 
 async def test_an_ended_task_runs_anew_with_its_dead_letter_s_body(rig: Rig) -> None:
     await rig.post({"task_type": TYPE, "trace_id": "t", "body": 7})
-    (message,) = rig.queue.messages.values()
-    (delivery,) = await rig.queue.receive(1, 0, 30, "m")
+    ((_, message),) = rig.begun
     await rig.end("t", State.FAILED, "no such table")
-    letter = DeadLetter(f"{TYPE}/t", message.body, "failed", key="t")
-    await rig.queue.bury([letter])
-    await rig.queue.delete([delivery.receipt])
+    await rig.queue.bury([DeadLetter(f"{TYPE}/t", message.body, "failed", key="t")])
+    rig.queue.messages.clear()
     assert (await rig.post({"trace_id": "t"}))[0] == 202
     assert rig.sent == [("t", "7")]
+    assert [message.key for _, message in rig.begun[1:]] == ["t"]
+    assert not await rig.queue.dead_letters(1)
     task = rig.store.standing["t"]
     assert (task.state, task.attempts) == (State.QUEUED, 0)
 

@@ -22,13 +22,21 @@ async def test_tasks_end_in_outcomes(make_fleet: MakeFleet) -> None:
     good = await fleet.send("deed", *({"do": f"thing {n}"} for n in range(40)))
     (once,) = await fleet.send("tried", {"do": "fail once"})
     (failing,) = await fleet.send("tried", {"do": "fail"})
+    given = [await fleet.give("a", "tried", {"do": do}) for do in ("this", "that", "fail once")]
     assert {(o.state, o.attempts) for o in await fleet.until_ended(good)} == {(State.SUCCEED, 1)}
     (retried,) = await fleet.until_ended([once])
     assert (retried.state, retried.attempts, retried.value) == (State.SUCCEED, 2, {"did": "fail once"})
     (failed,) = await fleet.until_ended([failing])
     assert (failed.state, failed.attempts) == (State.FAILED, 3)
     assert "ValueError: told to fail" in failed.detail
+    assert [(o.state, o.attempts) for o in await fleet.until_ended(given)] == [
+        (State.SUCCEED, 1),
+        (State.SUCCEED, 1),
+        (State.SUCCEED, 2),
+    ]
+    assert {fleet.outcomes[trace][0].node for trace in given[:2]} == {"a"}
     await fleet.check()
+    assert {len(fleet.outcomes[trace]) for trace in given} == {1}, "none is called a duplicate"
 
 
 @pytest.mark.parametrize(

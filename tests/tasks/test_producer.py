@@ -218,11 +218,12 @@ async def test_what_can_t_be_sent_leaves_no_trace(
 
 
 @pytest.mark.parametrize("state", [None, State.SUCCEED, State.FAILED])
-async def test_a_task_sent_anew_runs_whatever_became_of_it(rig: Rig, state: State | None) -> None:
+async def test_a_task_given_to_a_node_runs_whatever_became_of_it(rig: Rig, state: State | None) -> None:
     if state is not None:
         await rig.end("t", state)
-    assert await rig.producer.send_anew(Order(task_type=TYPE, trace_id="t", body=8)) == "t"
+    given = await rig.producer.send_spare(Order(task_type=TYPE, trace_id="t", body=8))
     (message,) = rig.tasks.messages.values()
+    assert (message.body, given.key) == (given.body, "t")
     assert decode_task(message.body, Envelope(app=APP, trace_id="-", task_type=TYPE)).body.data == b"8"
     (task,) = await rig.store.start([Start("t", TYPE, "m", "n", 3, 30.0)])
     assert (task.state, task.attempts) == (State.RUNNING, 1)

@@ -1,4 +1,4 @@
-"""A node's ``/v1/tasks``: send a task, ask how it stands, have it end or tried again."""
+"""A node's ``/v1/tasks``: have it run a task or try one again, ask how it stands, have it end."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from holdfast.errors import HoldfastError, InvalidMessage
 from holdfast.gateway import problem
 from holdfast.gateway.door import read_body, slow_body
 from holdfast.gateway.problem import Refused
+from holdfast.ports.queue import Outgoing
 from holdfast.streams.codec import UNREADABLE
 from holdfast.tasks.outcome import value_of
 from holdfast.tasks.producer import Order, Producer
@@ -28,7 +29,7 @@ BODY_S = 30.0
 
 
 class Asked(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of ``POST /v1/tasks``: a task to send, or by ``trace_id`` alone one to try again."""
+    """The body of ``POST /v1/tasks``: a task to run, or by ``trace_id`` alone one to try again."""
 
     task_type: str = ""
     body: msgspec.Raw = msgspec.Raw(b"null")
@@ -60,19 +61,22 @@ _asked = msgspec.json.Decoder(Asked)
 
 
 class TaskApi:
-    """Requests about the tasks of one app. ``stop_here`` ends a task that runs on this node at once."""
+    """Requests about the tasks of one app. ``run_here`` has this node begin a task of that type whose message
+    is sent, ``stop_here`` ends one that runs on it."""
 
     def __init__(
         self,
         types: Iterable[str],
         producer: Producer,
         *,
+        run_here: Callable[[str, Outgoing], None],
         stop_here: Callable[[str, str], bool],
         max_body_bytes: int,
         secret: str | None = None,
     ) -> None:
         self._types = sorted(types)
         self._producer = producer
+        self._run_here = run_here
         self._stop_here = stop_here
         self._max_body_bytes = max_body_bytes
         self._authorization = f"Bearer {secret}".encode() if secret else b""
@@ -110,21 +114,22 @@ class TaskApi:
         known = await self._producer.status(order.trace_id) if order.trace_id else None
         if known is not None and known.state is State.RUNNING:
             raise Refused(409, "running", "It is running", f"task {known.trace!r} runs on node {known.node}")
-        if known is not None and not order.task_type:
-            await self._producer.retry(known)
-            return _sent(known.trace)
-        if order.task_type not in self._types:
+        task_type = order.task_type or (known.type if known else "")
+        if task_type not in self._types:
             names = ", ".join(self._types)
             raise Refused(
                 404,
                 "no-task-type",
                 "No such task type",
-                f"field 'task_type' is {order.task_type!r}; it is one of: {names}",
+                f"field 'task_type' is {task_type!r}; it is one of: {names}",
             )
-        if known is not None:
-            return _sent(await self._producer.send_anew(order))
-        (trace,) = await self._producer.send([order])
-        return _sent(trace)
+        if known is not None and not order.task_type:
+            message = await self._producer.retry_spare(known)
+        else:
+            message = await self._producer.send_spare(order)
+        if not order.delay_s:
+            self._run_here(task_type, message)
+        return _sent(message)
 
     async def _read(self, request: web.Request) -> Order:
         try:
@@ -191,8 +196,8 @@ def shown(task: Task) -> Standing:
     )
 
 
-def _sent(trace: str) -> web.Response:
-    return _answer({"trace_id": trace}, 202, {"Location": f"{PATH}/{quote(trace, safe='')}"})
+def _sent(message: Outgoing) -> web.Response:
+    return _answer({"trace_id": message.key}, 202, {"Location": f"{PATH}/{quote(message.key, safe='')}"})
 
 
 def _answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:

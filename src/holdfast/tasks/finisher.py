@@ -98,7 +98,7 @@ class Finisher:
 
     def tell(self, item: InHand, task: Task) -> None:
         """A message has come whose task has its outcome: its brief goes first if it was never sent;
-        otherwise the message is a duplicate."""
+        otherwise the message is a duplicate, or a spare one that isn't needed."""
         letter = None if task.briefed or task.state is State.SUCCEED else letter_of(item, task)
         outcome = outcome_of(self._app, task)
         if task.briefed:
@@ -106,7 +106,10 @@ class Finisher:
             outcome = msgspec.structs.replace(outcome, state=State.DUPLICATED, value=None, detail=detail)
         item.outcome_known()
         self._begin(1)
-        self._queue(Finished(item, outcome, first=not task.briefed, letter=letter))
+        if task.briefed and item.is_spare(task):
+            self._settle(item)
+        else:
+            self._queue(Finished(item, outcome, first=not task.briefed, letter=letter))
 
     async def settled(self) -> None:
         """Return when nothing is on its way to its end."""
@@ -179,13 +182,15 @@ class Finisher:
         await asyncio.gather(*(self._bury(done) for done in taken if done.letter))
         await self._send([(done.item.message.envelope, done.outcome) for done in taken])
         for done in taken:
-            item = done.item
             self._stats.tasks_duplicated += done.outcome.state is State.DUPLICATED
-            settlement = Settlement(item.full_key, (), (item.held,), partial(self._gone, item))
-            self._keepers(item.queue).settle(settlement)
+            self._settle(done.item)
         told = [(done.item.trace, done.outcome.epoch) for done in taken if done.first]
         if told:
             await self._insist("the task store", lambda: self._store.briefed(told))
+
+    def _settle(self, item: InHand) -> None:
+        settlement = Settlement(item.full_key, (), (item.held,), partial(self._gone, item))
+        self._keepers(item.queue).settle(settlement)
 
     async def _bury(self, done: Finished) -> None:
         assert done.letter is not None

@@ -9,6 +9,7 @@ import msgspec
 from holdfast.core.held import Held
 from holdfast.core.message import Life
 from holdfast.core.task import State, Task
+from holdfast.tasks.names import SPARE
 from holdfast.tasks.spec import TaskSpec
 from holdfast.tasks.wire import Message
 
@@ -18,7 +19,8 @@ class InHand(msgspec.Struct, eq=False):
 
     ``queue`` names the queue that delivered it. ``refusal`` says why it can't run. ``attempt`` is how its
     store stands while it runs here. ``stopping`` is why its attempt was told to stop. ``beat_at`` is when it
-    was last told to advance, ``news`` that it has advanced since.
+    was last told to advance, ``news`` that it has advanced since. ``here``: it was given to this node, and
+    needs no delivery to run.
     """
 
     queue: str
@@ -32,6 +34,7 @@ class InHand(msgspec.Struct, eq=False):
     note: str = ""
     beat_at: float = -math.inf
     news: bool = False
+    here: bool = False
 
     @property
     def trace(self) -> str:
@@ -53,9 +56,15 @@ class InHand(msgspec.Struct, eq=False):
         """Whose limits it counts against."""
         return self.message.envelope.group
 
+    def is_spare(self, task: Task) -> bool:
+        """True if its message has nothing to say any more: a node was given the task when it was sent, and an
+        attempt has ended the task since."""
+        sent_at = self.held.attributes.get(SPARE, "")
+        return task.ended and sent_at.isdecimal() and task.epoch > int(sent_at)
+
     def lapsed(self, now: float) -> bool:
-        """True if no delivery gives the right to run any more."""
-        return all(receipt.stale or receipt.expires_at <= now for receipt in self.held.receipts)
+        """True if nothing gives the right to run any more."""
+        return not self.here and all(r.stale or r.expires_at <= now for r in self.held.receipts)
 
     def come_back(self) -> None:
         """Be as if just received."""

@@ -12,6 +12,9 @@ QUEUE_CHARS_MAX = 76
 
 BRIEFS = "briefs"
 
+SPARE = "spare"
+"""Attribute of a message whose task was given to a node as well: the epoch at which the task stood then."""
+
 
 def task_queue(app: str, task_type: str) -> str:
     """The queue of one type of task. Raises ConfigError for a name that no queue can have."""

@@ -16,7 +16,7 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.queue import DeadLetter, Delivery, Outgoing, Queue
 from holdfast.ports.tasks import TaskStore
 from holdfast.tasks.body import body_of
-from holdfast.tasks.names import brief_queue, deduplicated, task_queue
+from holdfast.tasks.names import SPARE, brief_queue, deduplicated, task_queue
 from holdfast.tasks.outcome import Outcome, outcome_of
 from holdfast.tasks.wire import Envelope, Message, decode_brief, encode_task
 
@@ -26,6 +26,9 @@ BRIEF_VISIBILITY_S = 60.0
 ACK_LINGER_S = 0.2
 RECEIVE_WAIT_S = 20.0
 POLL_FIRST_S, POLL_MAX_S = 0.005, 0.5
+
+SPARE_S = 5.0
+"""What a node was given shows in its queue so much later: it should have begun by then."""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,25 +166,45 @@ class Producer:
 
     async def retry(self, task: Task) -> None:
         """Run a task anew that lies with the dead letters. Raises OperationRefused if it doesn't."""
+        await self.redrive(task.type, [await self._letter(task)])
+
+    async def send_spare(self, order: Order) -> Outgoing:
+        """Send a task with all its tries, whatever became before of the one with its trace, for a node that
+        begins it without waiting for the message; returns that. Should the node die, the message is there.
+        Raises as ``send``."""
+        trace = self._trace(order)
+        body = self._encode(order, trace)
+        self._check_fits(order, body)
+        return await self._send_spare(
+            Task(trace, order.task_type, group=order.group), body, {}, order.delay_s
+        )
+
+    async def retry_spare(self, task: Task) -> Outgoing:
+        """As ``send_spare``, with a dead letter's body. Raises as ``retry``."""
+        letter = await self._letter(task)
+        message = await self._send_spare(task, letter.body, letter.attributes)
+        await self._queue(task_queue(self._app, task.type)).purge([letter.id])
+        return message
+
+    async def _send_spare(
+        self, task: Task, body: bytes, attributes: dict[str, str], delay_s: float = 0.0
+    ) -> Outgoing:
         queue = self._queue(task_queue(self._app, task.type))
-        letters = await queue.dead_letters(1, key=task.trace)
+        (standing,) = await self._store.queue([task])
+        await self._store.reset([task.trace])
+        marks = {**attributes, "id": task.trace, SPARE: str(standing.epoch)}
+        message = Outgoing(body, marks, delay_s or min(SPARE_S, queue.delay_max_s), task.trace)
+        await queue.send([message])
+        return message
+
+    async def _letter(self, task: Task) -> DeadLetter:
+        letters = await self._queue(task_queue(self._app, task.type)).dead_letters(1, key=task.trace)
         if not letters:
             raise OperationRefused(
                 f"task {task.trace!r} is {task.state.value}, and no dead letter holds it; send it with"
                 " its body"
             )
-        await self.redrive(task.type, letters)
-
-    async def send_anew(self, order: Order) -> str:
-        """Send a task with all its tries, whatever became before of the one with its trace; returns that.
-        Raises as ``send``."""
-        trace = self._trace(order)
-        body = self._encode(order, trace)
-        queue = self._check_fits(order, body)
-        await self._store.queue([Task(trace, order.task_type, group=order.group)])
-        await self._store.reset([trace])
-        await queue.send([Outgoing(body, delay_s=order.delay_s, key=trace)])
-        return trace
+        return letters[0]
 
     async def redrive(self, task_type: str, letters: Iterable[DeadLetter]) -> int:
         """Send dead letters of one type to their queue again, each with all its tries; returns how many."""

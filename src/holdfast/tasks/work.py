@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -44,6 +45,9 @@ NEWS_S = 1.0
 """How often the progress of a task is told to the store."""
 
 BEATS_A_LEASE = 3
+
+HERE_FIRST = 2**32
+"""Priority of what this node was given: above all that messages can have."""
 
 GONE_MAX = 1000
 """Members known to be gone that are remembered."""
@@ -173,12 +177,25 @@ class TaskWork:
         ahead = max(ahead, to_ask_for - len(self.hand))
         return min(ahead, self._host.limits.max_held - len(self.hand))
 
+    def run_here(self, queue: str, message: Outgoing) -> None:
+        """Begin a task as soon as there is a slot, before all others that wait here. Its ``message`` is in
+        the queue already, in case this node can't."""
+        if not self._stopping:
+            item = self._read(queue, Delivery("", message.key, message.body, message.attributes))
+            item.here = True
+            self._hold(item)
+
     def _take(self, queue: str, delivery: Delivery, receipt: Receipt, seen: dict[str, int]) -> None:
+        item = self._read(queue, delivery)
+        item.held.receipts.append(receipt)
+        self._hold(item)
+
+    def _read(self, queue: str, delivery: Delivery) -> InHand:
         spec = self._specs[queue]
         default = Envelope(
             app=self._app, trace_id=delivery.attributes.get("id", delivery.id), task_type=spec.name
         )
-        held = Held(Place(0, 0, default.trace_id), delivery.body, delivery.attributes, [receipt])
+        held = Held(Place(0, 0, default.trace_id), delivery.body, delivery.attributes, [])
         held.receives = delivery.receives
         try:
             message = decode_task(delivery.body, default, text=spec.takes_text)
@@ -197,7 +214,7 @@ class TaskWork:
                 message, envelope=msgspec.structs.replace(envelope, group=spec.group_of(message.body))
             )
         held.place = Place(0, 0, envelope.trace_id)
-        self._hold(InHand(queue, spec, message, held, refusal=refusal))
+        return InHand(queue, spec, message, held, refusal=refusal)
 
     def _hold(self, item: InHand) -> None:
         known = self.hand.get(item.trace)
@@ -216,9 +233,8 @@ class TaskWork:
         if item.refusal:
             self._refused.append(item)
         else:
-            self._turns.add(
-                item.spec.name, item.group, item.message.envelope.priority + item.spec.priority, item
-            )
+            priority = item.message.envelope.priority + item.spec.priority
+            self._turns.add(item.spec.name, item.group, HERE_FIRST if item.here else priority, item)
         self._wake.set()
 
     # --- turns
@@ -331,7 +347,9 @@ class TaskWork:
         ended.add_done_callback(lambda future: self._attempted(item, future.result()))
 
     def _holdable_s(self, item: InHand, now: float) -> float:
-        """For how much longer the queue lets a delivery of the task be held."""
+        """For how much longer the queue lets a delivery of the task be held, if it needs one."""
+        if item.here:
+            return math.inf
         queue = self._queues[item.queue]
         margin_s = min(REISSUE_VISIBILITIES * item.spec.visibility_s, queue.hold_max_s / 2)
         return max(receipt.received_at for receipt in item.held.receipts) + queue.hold_max_s - margin_s - now
@@ -384,22 +402,23 @@ class TaskWork:
         (answer,) = await self._insist(lambda: self._store.give_back([wish]))
         if isinstance(answer, Fenced):
             self._host.stats.fenced += 1
-        reissue = item.stopping == REISSUE
+        reissue = item.stopping == REISSUE or (item.here and not item.held.receipts)
         item.come_back()
         if delay_s is None:
             self._drop(item)
         elif reissue:
-            await self._reissue(item)
+            await self._reissue(item, delay_s)
         else:
             self._give_back(item, delay_s)
         self._returning -= 1
 
-    async def _reissue(self, item: InHand) -> None:
+    async def _reissue(self, item: InHand, delay_s: float) -> None:
         """Send the task again under its trace, then delete the delivery that can't be held any longer."""
         self._forget(item)  # the copy may be here before its sending is answered
         queue = self._queues[item.queue]
         names = [receipt.receipt for receipt in item.held.receipts if not receipt.stale]
-        await self._insist(lambda: queue.send([Outgoing(item.held.body, item.held.again, key=item.trace)]))
+        copy = Outgoing(item.held.body, item.held.again, min(delay_s, queue.delay_max_s), item.trace)
+        await self._insist(lambda: queue.send([copy]))
         self._host.stats.reissued += 1
         await self._insist(lambda: queue.delete(names))
 

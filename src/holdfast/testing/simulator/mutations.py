@@ -30,6 +30,7 @@ from holdfast.streams.requests import Answer, Requests, Waiting
 from holdfast.tasks.finisher import Finisher
 from holdfast.tasks.hand import InHand
 from holdfast.tasks.permits import PermitKeeper
+from holdfast.tasks.producer import Producer
 from holdfast.tasks.work import TaskWork
 
 
@@ -132,12 +133,19 @@ def _end_at_once(self: Finisher, item: InHand, end: End, letter: Letter | None =
     self._keepers(item.queue).settle(Settlement(item.full_key, (), (item.held,), lambda: None))
 
 
-async def _reissue_in_hand(self: TaskWork, item: InHand) -> None:
+async def _reissue_in_hand(self: TaskWork, item: InHand, delay_s: float) -> None:
     queue = self._queues[item.queue]
     self.hand[item.trace] = item
     await self._insist(lambda: queue.send([Outgoing(item.held.body, item.held.again, key=item.trace)]))
     await self._insist(lambda: queue.delete([receipt.receipt for receipt in item.held.receipts]))
     self._forget(item)
+
+
+async def _give_only(
+    self: Producer, task: Task, body: bytes, attributes: dict[str, str], delay_s: float = 0.0
+) -> Outgoing:
+    await self._store.queue([task])
+    return Outgoing(body, key=task.trace)
 
 
 RULES: dict[str, Mutation] = {
@@ -197,6 +205,16 @@ RULES: dict[str, Mutation] = {
     ),
     "task-reissue": Mutation(
         "a copy of a task has receipts of its own", TaskWork, "_reissue", _reissue_in_hand, world="tasks"
+    ),
+    "task-given": Mutation(
+        "a task that a node was given has a message too", Producer, "_send_spare", _give_only, world="tasks"
+    ),
+    "task-spare": Mutation(
+        "a task that a node was given is no duplicate when its message comes",
+        InHand,
+        "is_spare",
+        lambda self, task: False,
+        world="tasks",
     ),
     "task-maximum": Mutation(
         "no more tasks run at once than the app's maximum", PermitKeeper, "granted", 99, world="tasks"

@@ -48,7 +48,7 @@ CALLS_A_NODE_SECOND_MAX = 40
 
 class PlannedTask(msgspec.Struct, frozen=True):
     """A task to be sent at ``at_s``. ``fails``: how many attempts raise (-1: all). ``hangs``, ``kills``:
-    how many hang, or end their node."""
+    how many hang, or end their node. ``here``: a node is given it directly."""
 
     at_s: float
     name: str
@@ -59,6 +59,7 @@ class PlannedTask(msgspec.Struct, frozen=True):
     kills: int = 0
     twice: bool = False
     cancel_s: float | None = None
+    here: bool = False
 
 
 class TaskScenario(Setting, frozen=True, kw_only=True):
@@ -85,7 +86,7 @@ def make(seed: int) -> TaskScenario:
         frees_on_evict=random.random() < 0.5,
         hold_max_s=random.choice((float("inf"), HOLD_MAX_S)),
         maximum=random.choice((0, 0, 2, 5)),
-        tasks=_tasks(random),
+        tasks=_tasks(random, Random(f"{seed}:here")),  # noqa: S311
     )
 
 
@@ -109,7 +110,7 @@ def _faults(random: Random, nodes: int) -> tuple[Fault, ...]:
     return tuple(sorted(faults, key=lambda fault: (fault.at_s, fault.kind, fault.node)))
 
 
-def _tasks(random: Random) -> tuple[PlannedTask, ...]:
+def _tasks(random: Random, given: Random) -> tuple[PlannedTask, ...]:
     odd = random.random() < 0.4
     planned = []
     for number in range(random.randint(2, 40)):
@@ -127,6 +128,7 @@ def _tasks(random: Random) -> tuple[PlannedTask, ...]:
                 kills=random.choice((1, -1)) if 0.25 < trouble < 0.3 else 0,
                 twice=random.random() < 0.05,
                 cancel_s=random.random() * 20 if random.random() < 0.05 else None,
+                here=given.random() < 0.1,
             )
         )
     return tuple(sorted(planned, key=lambda task: (task.at_s, task.name)))
@@ -320,10 +322,19 @@ class TaskWorld(Stage):
         for planned in self.scenario.tasks:
             await asyncio.sleep(max(0.0, planned.at_s - loop.time()))
             order = Order(task_type=planned.type, body={}, trace_id=planned.name)
-            for _ in range(2 if planned.twice else 1):
+            if planned.here:
+                await self._give(order)
+            for _ in range(1 + planned.twice - planned.here):
                 await self.producer.send([order])
             if planned.cancel_s is not None:
                 self.spawn(self._cancel(planned))
+
+    async def _give(self, order: Order) -> None:
+        message = await self.producer.send_spare(order)
+        node = self._random.choice(self.nodes)
+        if not node.clock.gate.dead:
+            self.counts["here"] += 1
+            self.works[node].run_here(order.task_type, message)
 
     async def _cancel(self, planned: PlannedTask) -> None:
         assert planned.cancel_s is not None
@@ -389,6 +400,9 @@ def _ends(world: TaskWorld) -> list[str]:
         healthy = planned.fails >= 0 and planned.hangs >= 0 and planned.kills >= 0
         spent = planned.fails + planned.hangs + planned.kills >= TRIES
         calm = not (world.scenario.faults or world.counts["poison"] or spent)
+        again = any(outcome.state is State.DUPLICATED for outcome in world.outcomes[name])
+        if planned.here and again and calm and not planned.twice and planned.cancel_s is None:
+            wrong.append(f"{name} was given to a node once, and called a duplicate")
         if failed and healthy and calm:
             wrong.append(f"{name} was healthy and {task.state.value}: {task.detail}")
     return wrong
