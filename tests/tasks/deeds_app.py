@@ -163,6 +163,14 @@ def hoard_shared(body: dict[str, Any], job: Job) -> None:
         kept[-1].write(bytes(1 << 20))
 
 
+@app.task("hoard_by_children", memory_mb=150)
+def hoard_by_children(body: dict[str, Any], job: Job) -> None:
+    hoard = "import signal\nkept = b'x' * (80 << 20)\nsignal.pause()"
+    for _ in range(2):
+        subprocess.Popen([sys.executable, "-c", hoard])
+    threading.Event().wait()
+
+
 @app.task("flood", timeout_s=30)
 def flood(body: dict[str, Any], job: Job) -> str:
     line = b"flood " * 1000

@@ -301,8 +301,9 @@ async def test_memory_is_limited_by_task(make: Make) -> None:
     assert (await yard.run("noop")).how is How.RETURNED, "in another slot, for that one is spoiled"
 
 
-async def test_memory_that_allocation_does_not_count_is_seen_too(yard: Yard) -> None:
-    ended = await yard.run("hoard_shared")
+@pytest.mark.parametrize("kind", ["hoard_shared", "hoard_by_children"])
+async def test_memory_that_allocation_does_not_count_is_seen_too(yard: Yard, kind: str) -> None:
+    ended = await yard.run(kind)
     assert ended.how is How.DIED
     assert "over memory_mb = 150" in ended.error
 

@@ -10,15 +10,12 @@ import socket
 from collections.abc import Callable, Coroutine
 from typing import Generic, TypeVar
 
-import psutil
-
 from holdfast.adapters.forkserver import wire
+from holdfast.adapters.forkserver.family import memory_mb
 from holdfast.adapters.forkserver.launcher import ForkServer
 from holdfast.adapters.forkserver.process import SlotProcess
 from holdfast.errors import ConfigError, SlotDied
 from holdfast.ports.clock import Clock
-
-MIB = 1 << 20
 
 P = TypeVar("P", bound=SlotProcess)
 
@@ -152,17 +149,18 @@ class Nursery(Generic[P]):
         self.background(self._slots.pop(name).ended(why))
 
     async def _watch_memory(self) -> None:
-        """The second net: memory that the limit on allocation doesn't count, or isn't there to count."""
+        """The second net: memory that the limit on allocation doesn't count, or isn't there to count, and
+        that of what a slot started."""
         while True:
             await self._clock.sleep(self._check_s)
             for slot in list(self._slots.values()):
-                if not (slot.pid and slot.memory_mb):
+                limit_mb = slot.memory_mb
+                if not (slot.pid and limit_mb):
                     continue
-                with contextlib.suppress(psutil.Error):
-                    used_mb = psutil.Process(slot.pid).memory_info().rss // MIB
-                    if used_mb > slot.memory_mb:
-                        reason = f"it used {used_mb} MiB, over memory_mb = {slot.memory_mb}"
-                        self.background(slot.kill(reason))
+                used_mb = await asyncio.to_thread(memory_mb, slot.pid, limit_mb)
+                if used_mb > limit_mb == slot.memory_mb and slot.name in self._slots:
+                    reason = f"it used {used_mb} MiB, with all that it started, over memory_mb = {limit_mb}"
+                    self.background(slot.kill(reason))
 
 
 def _last_words(code: int) -> str:

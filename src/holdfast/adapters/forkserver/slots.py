@@ -11,8 +11,9 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.adapters.forkserver import wire
+from holdfast.adapters.forkserver.family import MIB
 from holdfast.adapters.forkserver.launcher import ForkServer
-from holdfast.adapters.forkserver.nursery import MIB, Nursery
+from holdfast.adapters.forkserver.nursery import Nursery
 from holdfast.adapters.forkserver.process import SlotProcess
 from holdfast.errors import HandlerFailed, SlotDied, StateRejected
 from holdfast.ports.clock import Clock

@@ -17,8 +17,9 @@ import msgspec
 import psutil
 
 from holdfast.adapters.forkserver import lifeline, wire
+from holdfast.adapters.forkserver.family import MIB, family
 from holdfast.adapters.forkserver.launcher import ForkServer
-from holdfast.adapters.forkserver.nursery import MIB, Nursery
+from holdfast.adapters.forkserver.nursery import Nursery
 from holdfast.adapters.forkserver.output import Output
 from holdfast.adapters.forkserver.process import SlotProcess
 from holdfast.adapters.forkserver.task_child import LOOK_SIGNAL, TRAY_BYTES
@@ -147,15 +148,13 @@ class ForkserverTaskSlot(SlotProcess):
 
     def usage(self) -> Usage:
         cpu_s, memory_bytes = 0.0, 0
-        with contextlib.suppress(psutil.Error):
-            process = psutil.Process(self.pid)
-            for each in [process, *process.children(recursive=True)]:
-                with contextlib.suppress(psutil.Error):
-                    times = each.cpu_times()
-                    cpu_s += times.user + times.system
-                    memory_bytes += each.memory_info().rss
-            times = process.cpu_times()
-            cpu_s += times.children_user + times.children_system
+        for number, process in enumerate(family(self.pid)):
+            with contextlib.suppress(psutil.Error):
+                times = process.cpu_times()
+                cpu_s += times.user + times.system
+                if not number:  # what it has reaped
+                    cpu_s += times.children_user + times.children_system
+                memory_bytes += process.memory_info().rss
         return Usage(cpu_s, memory_bytes // MIB)
 
     async def dump(self) -> str:
