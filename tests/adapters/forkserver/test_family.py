@@ -1,5 +1,7 @@
 """A process with all that it started."""
 
+import os
+import signal
 import subprocess
 import sys
 
@@ -12,7 +14,7 @@ import os, signal
 shared = b"x" * (60 << 20)
 if os.fork() == 0:
     os.fork()
-print("up", flush=True)
+os.write(1, b"up\n")
 signal.pause()
 """
 
@@ -22,16 +24,15 @@ signal.pause()
 def test_what_they_share_counts_once(kernel_tells: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not kernel_tells:
         monkeypatch.setattr(family, "KERNEL_TELLS", kernel_tells)
-    clan = subprocess.Popen([sys.executable, "-c", CLAN], stdout=subprocess.PIPE)
-    assert clan.stdout
-    for _ in range(3):
-        assert clan.stdout.readline() == b"up\n"
-    members = family.family(clan.pid)
-    assert (len(members), members[0].pid) == (3, clan.pid)
-    assert 60 < family.memory_mb(clan.pid, 50) < 120
-    assert family.memory_mb(clan.pid, 500) > 180, "looked at no closer than need be"
-    for member in members:
-        member.kill()
-    clan.wait()
-    clan.stdout.close()
+    clan = subprocess.Popen([sys.executable, "-c", CLAN], stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        assert clan.stdout
+        assert [clan.stdout.readline() for _ in range(3)] == 3 * [b"up\n"]
+        members = family.family(clan.pid)
+        assert (len(members), members[0].pid) == (3, clan.pid)
+        assert 60 < family.memory_mb(clan.pid, 50) < 120
+        assert family.memory_mb(clan.pid, 500) > 180, "looked at no closer than need be"
+    finally:
+        os.killpg(clan.pid, signal.SIGKILL)
+        clan.communicate()
     assert (family.family(clan.pid), family.memory_mb(clan.pid, 0)) == ([], 0)
