@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.adapters.forkserver import family
 
-CLAN = """
+CLAN = r"""
 import os, signal
 shared = b"x" * (60 << 20)
 if os.fork() == 0:
