@@ -10,6 +10,7 @@ OutcomeUnknown if any may have.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 import functools
 import html
@@ -18,12 +19,14 @@ import itertools
 import os
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
+from pathlib import Path
 from typing import Protocol
 
 import aiohttp
+import botocore.credentials
 import msgspec
 from botocore.config import Config
 from botocore.configprovider import ConfiguredEndpointProvider
@@ -195,7 +198,7 @@ class AwsClient:
         self._endpoint = endpoint
         self._profile = profile
         self._keys = keys
-        self._credentials = Credentials(clock, self._new_session)
+        self._credentials = Credentials(clock, self._find_credentials)
         self._signers: dict[str, Signer | S3Signer] = {}
         self._skew_s = 0.0
         self._place: Place | None = None
@@ -369,51 +372,79 @@ class AwsClient:
             )
         return self._http
 
-    def _new_session(self) -> Session:
-        session = Session(profile=self._profile)
-        if region := self._region or os.environ.get("AWS_REGION"):  # which botocore doesn't read
-            session.set_config_variable("region", region)
+    def _find_credentials(self) -> botocore.credentials.Credentials | None:
+        """In a thread: reads files, and asks what issues them."""
         if self._keys is not None:
             keys = self._keys
-            session.set_credentials(keys.access_key, keys.secret_key, keys.session_token or None)
-        return session
+            return botocore.credentials.Credentials(
+                keys.access_key, keys.secret_key, keys.session_token or None, method="explicit"
+            )
+        return _new_session(self._region, self._profile).get_credentials()
 
     def _find_place(self) -> Place:
         """In a thread: reads files, and imports what it takes."""
-        session = self._new_session()
-        try:
-            session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
-            configured = ConfiguredEndpointProvider(
-                session.full_config, session.get_scoped_config(), self.service
-            ).provide() and not session.get_config_variable("ignore_configured_endpoint_urls")
-            client = session.create_client(
-                self.service,
-                endpoint_url=None if configured else self._endpoint,
-                aws_access_key_id="-",  # those it would look for now are found when they are needed
-                aws_secret_access_key="-",  # noqa: S106 - none
-            )
-            bundle = session.get_config_variable("ca_bundle") or get_cert_path(True)
-        except NoRegionError as error:
-            raise ConfigError(
-                f"the region of {self.service} is not known: set AWS_REGION, or region in the profile"
-            ) from error
-        except (BotoCoreError, ValueError) as error:
-            raise ConfigError(f"the AWS settings can't be used: {error}") from error
-        endpoint = URL(client.meta.endpoint_url)
-        proxies = get_environ_proxies(str(endpoint))
-        return Place(
-            endpoint=endpoint,
-            region=client.meta.region_name.replace("aws-global", "us-east-1"),
-            config=client.meta.config,
-            tries=(getattr(client.meta.config, "retries", None) or {}).get("total_max_attempts", TRIES),
-            tls=ssl.create_default_context(cafile=bundle) if endpoint.scheme == "https" else None,
-            proxy=proxies.get(endpoint.scheme),
+        return _place(self.service, self._region, self._endpoint, self._profile, _settings())
+
+
+def _new_session(region: str | None, profile: str | None) -> Session:
+    session = Session(profile=profile)
+    if region := region or os.environ.get("AWS_REGION"):  # which botocore doesn't read
+        session.set_config_variable("region", region)
+    return session
+
+
+@functools.lru_cache(maxsize=64)
+def _place(
+    service: str,
+    region: str | None,
+    endpoint: str | None,
+    profile: str | None,
+    settings: Hashable,
+) -> Place:
+    """Where a service is. Found once for the same settings, as it takes a while: whoever writes to many
+    buckets has a client for each."""
+    session = _new_session(region, profile)
+    try:
+        session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
+        configured = ConfiguredEndpointProvider(
+            session.full_config, session.get_scoped_config(), service
+        ).provide() and not session.get_config_variable("ignore_configured_endpoint_urls")
+        client = session.create_client(
+            service,
+            endpoint_url=None if configured else endpoint,
+            aws_access_key_id="-",  # those it would look for now are found when they are needed
+            aws_secret_access_key="-",  # noqa: S106 - none
         )
+        bundle = session.get_config_variable("ca_bundle") or get_cert_path(True)
+    except NoRegionError as error:
+        raise ConfigError(
+            f"the region of {service} is not known: set AWS_REGION, or region in the profile"
+        ) from error
+    except (BotoCoreError, ValueError) as error:
+        raise ConfigError(f"the AWS settings can't be used: {error}") from error
+    url = URL(client.meta.endpoint_url)
+    return Place(
+        endpoint=url,
+        region=client.meta.region_name.replace("aws-global", "us-east-1"),
+        config=client.meta.config,
+        tries=(getattr(client.meta.config, "retries", None) or {}).get("total_max_attempts", TRIES),
+        tls=ssl.create_default_context(cafile=bundle) if url.scheme == "https" else None,
+        proxy=get_environ_proxies(str(url)).get(url.scheme),
+    )
+
+
+def _settings() -> Hashable:
+    """The environment, and which file of AWS's settings is there, changed when."""
+    file = Path(os.environ.get("AWS_CONFIG_FILE", "~/.aws/config")).expanduser()
+    with contextlib.suppress(OSError):
+        found = file.stat()
+        return frozenset(os.environ.items()), found.st_mtime_ns, found.st_size
+    return frozenset(os.environ.items())
 
 
 @functools.cache
 def _loader(data_path: str | None) -> Loader:
-    """Reads botocore's descriptions of services: once a process, for it takes a while."""
+    """Reads botocore's descriptions of services: once a process, for they are large."""
     return create_loader(data_path)
 
 

@@ -7,9 +7,9 @@ import asyncio
 import math
 from collections.abc import Callable
 
+import botocore.credentials
 from botocore.credentials import ReadOnlyCredentials, RefreshableCredentials
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, MetadataRetrievalError
-from botocore.session import Session
 
 from holdfast.errors import ConfigError, Unavailable
 from holdfast.ports.clock import Clock
@@ -31,12 +31,12 @@ class Credentials:
 
     Args:
         clock: says when to look at them again.
-        session: makes a botocore session; called again when they must be found anew.
+        look: finds them, None if there are none; called in a thread, and again when they must be found anew.
     """
 
-    def __init__(self, clock: Clock, session: Callable[[], Session]) -> None:
+    def __init__(self, clock: Clock, look: Callable[[], botocore.credentials.Credentials | None]) -> None:
         self._clock = clock
-        self._session = session
+        self._look_for = look
         self._found: ReadOnlyCredentials | None = None
         self._source: object = None
         self._check_at = -math.inf
@@ -89,7 +89,7 @@ class Credentials:
             raise Unavailable(f"{error} Is this machine's clock right?") from error
 
     def _find(self) -> None:
-        self._source = self._session().get_credentials()
+        self._source = self._look_for()
         if self._source is None:
             raise ConfigError(NONE_FOUND)
         self._freeze()
