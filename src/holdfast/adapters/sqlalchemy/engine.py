@@ -34,7 +34,9 @@ POSTGRESQL = (
     # A dispatcher that is stopped inside a transaction must not hold its shards' rows against the next owner.
     "SET idle_in_transaction_session_timeout = '{busy_ms:.0f}ms'",
     "SET lock_timeout = '{busy_ms:.0f}ms'",
-    "SET synchronous_commit = {sync}",
+    # Its own crash, unlike SQLite's, takes back what it hasn't written: a command that was answered would go
+    # out once more, after newer ones.
+    "SET synchronous_commit = on",
 )
 
 
@@ -66,8 +68,9 @@ def connect(url: URL, durability: Durability, busy_timeout_s: float) -> Engine:
     except ImportError:
         raise ConfigError("PostgreSQL needs psycopg: pip install 'holdfast[postgres]'") from None
     sqlite = url.get_backend_name() == "sqlite"
-    settings, sync = (SQLITE, {"full": "FULL", "normal": "NORMAL"}) if sqlite else (POSTGRESQL, SYNC)
-    filled = [each.format(sync=sync[durability], busy_ms=busy_timeout_s * 1000) for each in settings]
+    sync = {"full": "FULL", "normal": "NORMAL"}[durability]
+    settings = SQLITE if sqlite else POSTGRESQL
+    filled = [each.format(sync=sync, busy_ms=busy_timeout_s * 1000) for each in settings]
 
     def configure(connection: Any, _record: object) -> None:
         if sqlite:
@@ -86,7 +89,7 @@ def connect(url: URL, durability: Durability, busy_timeout_s: float) -> Engine:
         if options.get("holdfast_reading"):
             connection.exec_driver_sql("BEGIN")
             return
-        relaxed = "NORMAL" if options.get("holdfast_relaxed") else sync[durability]
+        relaxed = "NORMAL" if options.get("holdfast_relaxed") else sync
         connection.exec_driver_sql(f"PRAGMA synchronous = {relaxed}")
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
@@ -94,9 +97,6 @@ def connect(url: URL, durability: Durability, busy_timeout_s: float) -> Engine:
     if sqlite:
         event.listen(engine, "begin", begin)
     return engine
-
-
-SYNC = {"full": "on", "normal": "off"}
 
 
 def named(error: DBAPIError, url: URL, *, committing: bool = False) -> HoldfastError:
