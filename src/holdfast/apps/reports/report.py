@@ -186,7 +186,7 @@ class Report:
         options = self.order.format if isinstance(self.order.format, Csv) else Csv(unfit="replace")
         options = msgspec.structs.replace(options, compression="none", encoding="utf-8", line_end="\n")
         shown = CsvFormat(options, table.columns, table.schema, self.order.time_zone, "tables[0]")
-        lines = [shown.header().data]
+        lines = [shown.header.data]
         pieces = table.pieces()
         try:
             for batch, _ in pieces:
@@ -242,7 +242,7 @@ class Report:
     def _csv(
         self, file: ReportFile, shape: CsvFormat, rows: Rows, workers: Workers
     ) -> Generator[bytes, None, None]:
-        header = shape.header()
+        header = shape.header
         file.replaced += header.replaced
         yield header.data
         for lines in in_order(workers.pool, shape.lines, rows.all(), workers.ahead):

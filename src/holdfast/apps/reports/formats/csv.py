@@ -95,10 +95,16 @@ class CsvFormat:
                 zip(columns, self._framer.kinds, schema.types, strict=True)
             )
         ]
-        self.header()  # raises now what it would raise later
-
-    def header(self) -> Lines:
+        self.header = self._header()
         """The byte order mark and the header, as far as ordered."""
+
+    def lines(self, batch: pa.RecordBatch) -> Lines:
+        """The rows of a batch. Raises UnwritableColumn that names the column."""
+        frame, bad = self._framer.frame(batch)
+        lines = self._write(frame, self._cells)
+        return Lines(lines.data, batch.num_rows, lines.replaced + bad)
+
+    def _header(self) -> Lines:
         mark = _MARKS.get(self._options.encoding, b"")
         if not self._options.header:
             return Lines(mark, 0, 0)
@@ -107,12 +113,6 @@ class CsvFormat:
         cells = [self._text(pl.col(str(at)), titles[at]) for at in range(len(titles))]
         line = self._write(frame, cells)
         return Lines(mark + line.data, 0, line.replaced)
-
-    def lines(self, batch: pa.RecordBatch) -> Lines:
-        """The rows of a batch. Raises UnwritableColumn that names the column."""
-        frame, bad = self._framer.frame(batch)
-        lines = self._write(frame, self._cells)
-        return Lines(lines.data, batch.num_rows, lines.replaced + bad)
 
     # --- cells
 
