@@ -88,12 +88,13 @@ class Audit:
         """When a task was ordered: ``at``, or what was said first, so that its date stays the same."""
         name = TASKS + trace
         for _ in range(TRIES):
-            if found := await self._registry.get(name):
-                return _decode_ordered(found.body).at
             try:
-                await self._registry.put(name, msgspec.json.encode(_Ordered(at)), 0)
+                if await self._registry.put(name, msgspec.json.encode(_Ordered(at)), 0):
+                    return at
             except OutcomeUnknown:
                 await self._pause()
+            if found := await self._registry.get(name):
+                return _decode_ordered(found.body).at
         raise Unavailable(f"the registry doesn't keep {name}")
 
     async def find(self, day: dt.date, trace: str, number: int) -> Row | None:

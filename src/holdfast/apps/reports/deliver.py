@@ -173,7 +173,11 @@ class _Work:
                 await upload.abort()
         for token in left:
             await sink.discard(record.name if record is not None else parcel.name, token)
-        await self._keep(Record(parcel.name, parcel.content, tokens=(part,) if sink.can_rename else ()))
+        fresh = Record(parcel.name, parcel.content, tokens=(part,) if sink.can_rename else ())
+        if fresh.tokens or left:
+            await self._keep(fresh)
+        else:
+            self._record = fresh  # it tells nothing that whoever comes next could find
         upload = await sink.open(parcel.name, part, replace=parcel.replace)
         return upload, None
 
@@ -242,7 +246,8 @@ class _Work:
         names = [self._parcel.name + kind.value for kind in self._parcel.companions]
         parts = [temporary(name, self._clock.new_id()[-12:]) for name in names]
         left = self._record.tokens
-        await self._keep(self._changed(stage=Stage.PLACED, tokens=(*left, *parts), marks=()))
+        if left or parts:
+            await self._keep(self._changed(stage=Stage.PLACED, tokens=(*left, *parts), marks=()))
         for token in left:
             await sink.discard(self._parcel.name, token)
         for kind, name, part in zip(self._parcel.companions, names, parts, strict=True):

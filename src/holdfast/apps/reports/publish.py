@@ -15,7 +15,7 @@ import msgspec
 from holdfast.apps.reports.audit import Attempt, Audit, Row
 from holdfast.apps.reports.deliver import Connect, deliver
 from holdfast.apps.reports.deliver_credentials import Credential, Credentials
-from holdfast.apps.reports.deliver_plan import Companion, Parcel, Record
+from holdfast.apps.reports.deliver_plan import Companion, Parcel, Record, Stage
 from holdfast.apps.reports.deliver_pool import PoolLimits, SinkPool
 from holdfast.apps.reports.names import remote_name
 from holdfast.apps.reports.order import Delivery, ReportOrder, Xlsx
@@ -241,14 +241,16 @@ class _Book:
         )
 
     async def note(self, maker: _Maker, record: Record) -> None:
-        """Keep how far its delivery is."""
+        """Keep how far its delivery is; the last step is kept with its end."""
         made = maker.made
         rows = made.rows if made is not None and made.ended else self.row.rows
-        await self._keep(
-            msgspec.structs.replace(
-                self.row, record=record, size=record.size, sha256=record.sha256, rows=rows
-            )
+        row = msgspec.structs.replace(
+            self.row, record=record, size=record.size, sha256=record.sha256, rows=rows
         )
+        if record.stage is Stage.DONE:
+            self.row = row
+        else:
+            await self._keep(row)
 
     async def end(self, record: Record | None, *, before: bool = False) -> Row:
         """It is delivered, perhaps ``before`` this attempt, or there is nothing to deliver."""
