@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from holdfast.core.company import Company
 from holdfast.core.held import Letter
 from holdfast.core.task import End, State, Task
 from holdfast.errors import Fenced, HoldfastError, Retry, TooLarge
@@ -46,7 +47,8 @@ class Finished(msgspec.Struct, frozen=True):
 
 class Finisher:
     """``on_gone`` is told of every task that leaves the node's hands here; ``on_fenced`` of one whose outcome
-    was refused, because another attempt stands."""
+    was refused, because another attempt stands. ``in_hand`` says how many tasks the node has, those included
+    that are at their end."""
 
     def __init__(
         self,
@@ -63,6 +65,7 @@ class Finisher:
         *,
         on_gone: Callable[[InHand], None],
         on_fenced: Callable[[InHand], None],
+        in_hand: Callable[[], int],
     ) -> None:
         self._app = app
         self._store = store
@@ -76,12 +79,15 @@ class Finisher:
         self._log = log
         self._on_gone = on_gone
         self._on_fenced = on_fenced
+        self._in_hand = in_hand
         self._ends: list[tuple[InHand, End, Letter | None]] = []
         self._finished: list[Finished] = []
         self._ended = asyncio.Event()
         self._to_tell = asyncio.Event()
-        self._full = asyncio.Event()
+        self._company = Company(briefs.max_batch, PATIENCE * briefs.linger_s)
+        self._patient = True
         self._busy = 0
+        self._at_end = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -107,14 +113,17 @@ class Finisher:
         item.outcome_known()
         self._begin(1)
         if task.briefed and item.is_spare(task):
+            self._at_end += 1
             self._settle(item)
         else:
             self._queue(Finished(item, outcome, first=not task.briefed, letter=letter))
 
     async def settled(self) -> None:
-        """Return when nothing is on its way to its end."""
-        self._full.set()
+        """Return when nothing is on its way to its end, which doesn't wait for company any more."""
+        self._patient = False
+        self._to_tell.set()
         await self._idle.wait()
+        self._patient = True
 
     def _begin(self, count: int) -> None:
         self._busy += count
@@ -158,24 +167,36 @@ class Finisher:
     # --- to the producer
 
     def _queue(self, finished: Finished) -> None:
+        self._at_end += 1
         self._finished.append(finished)
+        self._company.came(self._clock.monotonic())
         self._to_tell.set()
-        if len(self._finished) >= self._briefs.max_batch:
-            self._full.set()
 
     async def _tell_loop(self) -> None:
-        linger_s = PATIENCE * self._briefs.linger_s
+        size = self._briefs.max_batch
         while True:
             await self._to_tell.wait()
-            if linger_s and len(self._finished) < self._briefs.max_batch:
-                await self._clock.wait(self._full, linger_s)
+            if not self._finished:
+                self._to_tell.clear()
+                continue
+            await self._meet()
             taken, self._finished = self._finished, []
             self._to_tell.clear()
-            self._full.clear()
-            size = self._briefs.max_batch
             await asyncio.gather(
                 *(self._tell(taken[start : start + size]) for start in range(0, len(taken), size))
             )
+
+    async def _meet(self) -> None:
+        """Let others join what is to be told, if some soon will."""
+        began_at = self._clock.monotonic()
+        while self._patient:
+            others = self._in_hand() - self._at_end
+            patience_s = self._company.patience_s(len(self._finished), others)
+            left_s = began_at + patience_s - self._clock.monotonic()
+            if left_s <= 0:
+                return
+            self._to_tell.clear()
+            await self._clock.wait(self._to_tell, left_s)
 
     async def _tell(self, taken: Sequence[Finished]) -> None:
         """Letters first: of a task whose brief was sent, nobody looks whether its letter was."""
@@ -200,6 +221,7 @@ class Finisher:
 
     def _gone(self, item: InHand) -> None:
         self._on_gone(item)
+        self._at_end -= 1
         self._done(1)
 
     async def _send(self, briefs: Sequence[tuple[Envelope, Outcome]], *, short: bool = False) -> None:

@@ -122,6 +122,7 @@ class TaskWork:
             log,
             on_gone=self._forget,
             on_fenced=self._drop,
+            in_hand=lambda: len(self.hand),
         )
         self._pumps: list[Pump] = []
         self._pumping: list[asyncio.Task[Any]] = []
