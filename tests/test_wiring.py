@@ -17,8 +17,10 @@ from holdfast.errors import ConfigError
 from holdfast.ports.meter import Meter
 from holdfast.ports.objects import Objects
 from holdfast.ports.queue import Outgoing
+from holdfast.ports.task_slots import Attempt
 from holdfast.protocol.peer import Done, Probe, Reply, Request
 from holdfast.tasks.discovery import Directory, Listing
+from holdfast.testing.conformance.task_slots import Ear
 from holdfast.wiring import (
     Services,
     check_app,
@@ -320,3 +322,25 @@ async def test_a_node_of_tasks_alone_is_given_no_streams(tmp_path: Path) -> None
         told = make_node(services, "examples.tasks:app").load()
         assert (told.room, told.serves) == (0, ())
         assert make_node(services, "examples.cameras:app").load().room > 0
+
+
+SLOT_APP = """
+from holdfast import App
+from holdfast.config import load
+
+app = App("sees")
+
+@app.task("ttl", body=str)
+def ttl(body, job):
+    return load().ttl_s
+"""
+
+
+async def test_slots_have_the_settings_of_their_node(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place / "sees.py").write_text(SLOT_APP)
+    monkeypatch.syspath_prepend(str(place))
+    ear = Ear()
+    async with Services(load({"ttl_s": 77.0})) as services:
+        slot = await services.task_slots("sees:app").spawn(ear)
+        slot.offer(0, Attempt("t", "ttl", b""))
+        assert (await ear.outcome(0)).result == b"77.0"

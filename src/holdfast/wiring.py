@@ -307,6 +307,7 @@ class Services:
                 objects_url=self.config.objects_url,
                 model_memory_mb=self.config.model_memory_mb,
                 prefix=self.config.node_name,
+                environment=self.config.environment(),
                 meter=self.meter,
             )
         )
@@ -316,7 +317,11 @@ class Services:
         config = self.config
         return self._kept(
             ForkserverTaskSlots(
-                app, self.clock, memory_mb=config.slot_memory_mb, prefix=f"{config.node_name}-task"
+                app,
+                self.clock,
+                memory_mb=config.slot_memory_mb,
+                prefix=f"{config.node_name}-task",
+                environment=config.environment(),
             )
         )
 
@@ -510,8 +515,7 @@ def publish_reports(
         credentials: finds the secrets that orders name; those of the environment, if not given.
         limits: of one attempt's connections and rates.
         roots: folders and prefixes that sources must lie in, as URLs; any, if there are none.
-        config: says where rows of the audit are kept (``registry_url``); without, what the file of settings
-            and the environment say to a slot, which doesn't see the node's command line.
+        config: says where rows of the audit are kept (``registry_url``); without, the node's own.
         settings: of ``App.task``, in place of those of :mod:`holdfast.apps.reports.task`.
     """
     with _extra("reports", "report.publish"):

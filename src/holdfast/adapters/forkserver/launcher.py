@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -28,9 +29,15 @@ END_TIMEOUT_S = 5.0
 
 
 class ForkServer:
-    """A running fork server. ``heard`` gets its events, and None once, when it has ended."""
+    """A running fork server. ``heard`` gets its events, and None once, when it has ended. ``environment`` is
+    put into that of its process, and so of the slots."""
 
-    def __init__(self, start: wire.Start, heard: Callable[[wire.Event | None], None]) -> None:
+    def __init__(
+        self,
+        start: wire.Start,
+        heard: Callable[[wire.Event | None], None],
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self._heard = heard
         self._splitter = wire.Splitter()
         self._loop = asyncio.get_running_loop()
@@ -40,6 +47,7 @@ class ForkServer:
             self._process = subprocess.Popen(  # noqa: S603 - this interpreter, with arguments of our own
                 [sys.executable, "-u", "-c", PROGRAM, str(theirs.fileno()), *sys.path],
                 pass_fds=[theirs.fileno()],
+                env=os.environ | dict(environment or {}),
                 stdin=subprocess.DEVNULL,
                 stdout=2,
                 process_group=0,

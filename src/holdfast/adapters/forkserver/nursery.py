@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Generic, TypeVar
 
 from holdfast.adapters.forkserver import wire
@@ -31,6 +31,7 @@ class Nursery(Generic[P]):
         clock: Clock,
         *,
         prefix: str,
+        environment: Mapping[str, str] | None,
         spawn_timeout_s: float,
         close_timeout_s: float,
         check_s: float,
@@ -39,6 +40,7 @@ class Nursery(Generic[P]):
         self._app = app
         self._clock = clock
         self._prefix = prefix
+        self._environment = environment
         self._spawn_timeout_s = spawn_timeout_s
         self._close_timeout_s = close_timeout_s
         self._check_s = check_s
@@ -56,7 +58,7 @@ class Nursery(Generic[P]):
         if self._closed:
             raise ConfigError("these slots are closed")
         if self._server is None:
-            self._server = ForkServer(self._start, self._heard)
+            self._server = ForkServer(self._start, self._heard, self._environment)
         self._count += 1
         slot = await self._fork(f"{self._prefix}-{self._count}", self._server, make)
         try:

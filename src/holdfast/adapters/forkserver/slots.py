@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -120,6 +120,7 @@ class ForkserverSlots:
         worker: ``module:function`` that makes a slot's worker from a host, ``app``, the objects and the
             memory for models.
         prefix: of the slots' names.
+        environment: is put into that of the slots.
         meter: counts the calls of handlers to the object store.
         spawn_timeout_s: how long the app may take to import.
         close_timeout_s: how long handlers may take to close.
@@ -138,6 +139,7 @@ class ForkserverSlots:
         preload: bool = True,
         worker: str = "holdfast.streams.worker:load",
         prefix: str = "slot",
+        environment: Mapping[str, str] | None = None,
         meter: Meter | None = None,
         spawn_timeout_s: float = 120.0,
         close_timeout_s: float = 5.0,
@@ -152,6 +154,7 @@ class ForkserverSlots:
             app,
             clock,
             prefix=prefix,
+            environment=environment,
             spawn_timeout_s=spawn_timeout_s,
             close_timeout_s=close_timeout_s,
             check_s=check_s,

@@ -10,7 +10,7 @@ import socket
 import struct
 import tempfile
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import IO
 
 import msgspec
@@ -224,6 +224,7 @@ class ForkserverTaskSlots:
         preload: bool = True,
         worker: str = "holdfast.tasks.worker:load",
         prefix: str = "task-slot",
+        environment: Mapping[str, str] | None = None,
         spawn_timeout_s: float = 120.0,
         close_timeout_s: float = 1.0,
         check_s: float = 0.5,
@@ -234,6 +235,7 @@ class ForkserverTaskSlots:
             app,
             clock,
             prefix=prefix,
+            environment=environment,
             spawn_timeout_s=spawn_timeout_s,
             close_timeout_s=close_timeout_s,
             check_s=check_s,
