@@ -25,7 +25,7 @@ from holdfast.core import device_queue as queue
 from holdfast.core import device_turn
 from holdfast.core.device_queue import REASONS, TABLE, Cause, Entry, Phase, State
 from holdfast.core.device_turn import Job, Turn, Turned
-from holdfast.errors import ConfigError, Fenced
+from holdfast.errors import ConfigError, Fenced, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.outbox import DeviceStatus, NewCommand, OnResult
 
@@ -399,7 +399,9 @@ def _told(connection: Connection, closed: Sequence[Entry], on_result: OnResult) 
             for each in closed:
                 on_result(session, each)
             session.commit()
-    except Exception as error:  # noqa: BLE001 - the business's own: it is told again
+    except Exception as error:
+        if connection.invalidated:  # not the business: the connection was lost under it
+            raise Unavailable(f"the connection was lost while on_result ran: {type(error).__name__}") from error
         # Its text and its variables may hold people's data: only what it is, and where.
         at = traceback.extract_tb(error.__traceback__)[-1]
         kind, place = type(error).__name__, f"{at.filename}:{at.lineno}"
