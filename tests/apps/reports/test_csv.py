@@ -13,6 +13,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import duckdb
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 from tests.apps.reports.making import EVERY_TYPE, ORDERED_AT, SLOW, UTC, csv_of, made, naive, ordered, stored
 
 from holdfast.apps.reports.faults import UnwritableColumn
+from holdfast.apps.reports.formats.formulas import looks_like_formula, may_be_formula
 from holdfast.apps.reports.order import Column, Csv, Table
 from holdfast.apps.reports.report import Report
 from holdfast.errors import InvalidMessage
@@ -317,6 +319,14 @@ def test_harmless_text_stays_as_it_is(tmp_path: Path) -> None:
 
 def test_a_formula_behind_a_dropped_nul_is_guarded(tmp_path: Path) -> None:
     assert csv_of(stored(tmp_path, {"t": ["\0=1"]}), unfit="drop") == "t\n'=1\n"
+
+
+def test_the_quick_look_for_formulas_misses_none() -> None:
+    every = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+    texts = pl.DataFrame({"t": [*every, *(f"{character}=1" for character in every), ""]})
+    column = pl.col("t")
+    assert texts.filter(looks_like_formula(column) & ~may_be_formula(column)).is_empty()
+    assert not texts.filter(column.is_in(["", "z", "7", "A=1", "a"]), may_be_formula(column)).height
 
 
 # --- compression

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from holdfast.apps.reports.faults import UnwritableColumn
 from holdfast.apps.reports.formats.calendar import date_texts, timestamp_texts
-from holdfast.apps.reports.formats.formulas import PATTERN, guarded, looks_like_formula
+from holdfast.apps.reports.formats.formulas import guarded, looks_like_formula, may_be_formula
 from holdfast.apps.reports.formats.kinds import Framer, Kind, any_of, check_columns
 from holdfast.apps.reports.formats.texts import (
     decimal_text,
@@ -49,8 +49,8 @@ class Lines(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """How one column is written: ``text`` as it is, unless one of the ``cases`` is met in a batch. There are
-    none if nothing is ``suspect``, which is one look instead of several."""
+    """How one column is written: ``text`` as it is, unless one of the ``cases`` is met in a batch. None is
+    where nothing is ``suspect``, which is far quicker to find out."""
 
     text: pl.Expr
     cases: Sequence[_Case] = ()
@@ -63,7 +63,6 @@ class _Case:
 
     met: pl.Expr
     then: Callable[[pl.Expr], pl.Expr]
-    counts: bool = False
 
 
 class CsvFormat:
@@ -88,6 +87,7 @@ class CsvFormat:
         self._writes_point = not (options.decimal_separator == options.delimiter == ",")
         self._special = "[" + re.escape(options.delimiter + options.quote) + r"\r\n]"
         self._framer = Framer(schema, options.unfit)
+        self._names = [column.source for column in columns]
         check_columns(columns, self._framer.kinds, field)
         self._cells = [
             self._cell(at, column, kind, type_, f"{field}.columns[{at}]")
@@ -101,7 +101,7 @@ class CsvFormat:
     def lines(self, batch: pa.RecordBatch) -> Lines:
         """The rows of a batch. Raises UnwritableColumn that names the column."""
         frame, bad = self._framer.frame(batch)
-        lines = self._write(frame, self._cells)
+        lines = self._write(frame, self._cells, self._names)
         return Lines(lines.data, batch.num_rows, lines.replaced + bad)
 
     def _header(self) -> Lines:
@@ -111,7 +111,7 @@ class CsvFormat:
         titles = [column.source if column.title is None else column.title for column in self._columns]
         frame = pl.DataFrame([pl.Series(str(at), [title]) for at, title in enumerate(titles)])
         cells = [self._text(pl.col(str(at)), titles[at]) for at in range(len(titles))]
-        line = self._write(frame, cells)
+        line = self._write(frame, cells, titles)
         return Lines(mark + line.data, 0, line.replaced)
 
     # --- cells
@@ -144,21 +144,14 @@ class CsvFormat:
 
     def _text(self, text: pl.Expr, name: str, *, guard: bool = True) -> _Cell:
         options = self._options
-        nul = text.str.contains(_NUL, literal=True)
-        cases = [_Case(nul, lambda text: self._without_nul(text, name), counts=True)]
-        if guard and options.formulas == "guard":
-            cases.insert(0, _Case(looks_like_formula(text), guarded))
-            if options.quoting != "never":
-                return _Cell(text, cases, text.str.contains(f"{PATTERN}|\\x00"))
         if options.quoting == "never":
-            cases.append(_Case(text.str.contains(self._special), lambda _: self._unquoted(name)))
-        return _Cell(text, cases)
-
-    def _without_nul(self, text: pl.Expr, name: str) -> pl.Expr:
-        if self._options.unfit == "error":
-            raise UnwritableColumn(f"column {name!r} holds a NUL; mend it, or set format.unfit", name)
-        filler = self._filler if self._options.unfit == "replace" else ""
-        return text.str.replace_all(_NUL, filler, literal=True)
+            special = [_Case(text.str.contains(self._special), lambda _: self._unquoted(name))]
+        else:
+            special = []
+        if guard and options.formulas == "guard":
+            formula = _Case(looks_like_formula(text), guarded)
+            return _Cell(text, [formula, *special], None if special else may_be_formula(text))
+        return _Cell(text, special)
 
     def _unquoted(self, name: str) -> pl.Expr:
         raise UnwritableColumn(
@@ -230,13 +223,19 @@ class CsvFormat:
 
     # --- bytes
 
-    def _write(self, frame: pl.DataFrame, cells: Sequence[_Cell]) -> Lines:
+    def _write(self, frame: pl.DataFrame, cells: Sequence[_Cell], names: Sequence[str]) -> Lines:
         texts = [cell.text for cell in cells]
-        replaced = 0
         for at, case in _met(frame, cells):
             texts[at] = case.then(texts[at])
-            replaced += frame.select(case.met.sum()).item() if case.counts else 0
         rows = frame.select([text.alias(str(at)) for at, text in enumerate(texts)])
+        data, replaced = self._bytes(rows), 0
+        if _NUL.encode() in data:  # which is looked for here once, instead of in every column
+            rows, replaced = self._without_nul(rows, names)
+            data = self._bytes(rows)
+        data, lost = self._encode(data, rows)
+        return Lines(data, rows.height, replaced + lost)
+
+    def _bytes(self, rows: pl.DataFrame) -> bytes:
         options = self._options
         pieces = Pieces()
         rows.write_csv(
@@ -250,8 +249,19 @@ class CsvFormat:
             decimal_comma=options.decimal_separator == "," and self._writes_point,
             batch_size=max(1, rows.height),
         )
-        data, lost = self._encode(b"".join(pieces.pieces), rows)
-        return Lines(data, rows.height, replaced + lost)
+        return b"".join(pieces.pieces)
+
+    def _without_nul(self, rows: pl.DataFrame, names: Sequence[str]) -> tuple[pl.DataFrame, int]:
+        """The rows without NULs in their texts, and how many values held some."""
+        texts = [pl.col(name) for name, kind in rows.schema.items() if kind == pl.String]
+        found = rows.select([text.str.contains(_NUL, literal=True).sum() for text in texts])
+        held = {name: count for name, count in found.row(0, named=True).items() if count}
+        if held and self._options.unfit == "error":
+            name = names[int(next(iter(held)))]
+            raise UnwritableColumn(f"column {name!r} holds a NUL; mend it, or set format.unfit", name)
+        filler = self._filler if self._options.unfit == "replace" else ""
+        mended = [pl.col(name).str.replace_all(_NUL, filler, literal=True) for name in held]
+        return rows.with_columns(mended), sum(held.values())
 
     def _encode(self, data: bytes, rows: pl.DataFrame) -> tuple[bytes, int]:
         if self._codec == "utf-8":

@@ -16,6 +16,18 @@ and one less, when some program strips the first, is not."""
 APOSTROPHE = "'"
 
 
+_HARMLESS = (".", "="), ("A", "\x7f")
+"""Between these lie texts that begin with a digit, a letter or one of a few marks. Whatever the pattern finds
+lies outside."""
+
+
+def may_be_formula(text: pl.Expr) -> pl.Expr:
+    """Whether the text isn't one of those, most by far, that begin so that it can't look like a formula. To
+    compare takes a fifth of the time of the pattern."""
+    harmless = [text.is_between(pl.lit(first), pl.lit(end), "left") for first, end in _HARMLESS]
+    return ~pl.any_horizontal(*harmless, text == "")
+
+
 def looks_like_formula(text: pl.Expr) -> pl.Expr:
     """Whether a spreadsheet might compute the text."""
     return text.str.contains(PATTERN)
