@@ -7,14 +7,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from sqlalchemy import Engine, create_engine, text
 
 from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
 from holdfast.adapters.system.clock import SystemClock
-from holdfast.core.device_queue import State
-from holdfast.core.device_turn import Turn
+from holdfast.core.device_queue import Entry, State
+from holdfast.core.device_turn import Heard, Turn
 from holdfast.devices.outbox import Outbox
 from holdfast.errors import ConfigError, Unavailable
 from holdfast.testing.servers import PostgresqlServer
@@ -114,7 +116,17 @@ async def test_a_server_that_dies_is_unavailable_and_comes_back(
         await store.turn(turn)
     await postgresql_server.start()
     await store.add(Outbox("doors").new([{"device": "d1", "command": b""}]))
-    assert len((await store.turn(turn)).sendings) == 1
+    [sending] = (await store.turn(turn)).sendings
+    answered = msgspec.structs.replace(turn, heard=[Heard("d1", sending.correlation)])
+
+    def die_first(db: Any, entry: Entry) -> None:
+        postgresql_server.kill()
+        db.execute(text("SELECT 1"))
+
+    with pytest.raises(Unavailable, match="on_result"):
+        await store.turn(answered, die_first)
+    await postgresql_server.start()
+    assert len((await store.turn(answered, lambda db, entry: None)).closed) == 1
     await store.close()
 
 
