@@ -116,7 +116,7 @@ async def test_a_server_that_dies_is_unavailable_and_comes_back(
         await store.turn(turn)
     await postgresql_server.start()
     await store.add(Outbox("doors").new([{"device": "d1", "command": b""}]))
-    [sending] = (await store.turn(turn)).sendings
+    [sending] = (await store.turn(msgspec.structs.replace(turn, sweep=True))).sendings
     answered = msgspec.structs.replace(turn, heard=[Heard("d1", sending.correlation)])
 
     def die_first(db: Any, entry: Entry) -> None:
