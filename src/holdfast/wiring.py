@@ -445,7 +445,8 @@ def _s3_objects(url: str, meter: Meter) -> Objects:
 
 def open_sink(url: str, credential: Credential, clock: Clock, meter: Meter | None = None) -> Sink:
     """The sink at a destination's URL, not connected yet. Raises ConfigError for one that nothing here
-    serves, or that holds a password."""
+    serves, or that holds a password, and InvalidMessage for one outside of the credential's root."""
+    credential.check(url)
     ftp = functools.partial(_ftp_sink, credential=credential)
     http = functools.partial(_http_sink, credential=credential)
     openers: dict[str, Callable[[str], Sink]] = {

@@ -219,6 +219,16 @@ def permanent(app: App) -> tuple[type[BaseException], ...]:
     return spec.permanent
 
 
+def test_a_destination_outside_of_its_credentials_root_is_refused_at_once(folders: Path) -> None:
+    known = Credentials({"acme": {"root": f"file:{folders}/in/acme"}})
+    body = order(folders, delivery={"credentials": "acme"}, tables=[{"sources": ["missing.parquet"]}])
+    with pytest.raises(InvalidMessage, match=r"delivery\.destination: .*root"):
+        TaskTest(made_app(credentials=known)).run(body)
+    (row,) = audit()
+    assert row.state is State.FAILED
+    assert list((folders / "in").iterdir()) == []
+
+
 async def test_a_refused_login_is_permanent_and_tells_no_secret(folders: Path) -> None:
     server = FtpServer()
     async with server:

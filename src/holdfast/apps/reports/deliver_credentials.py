@@ -17,7 +17,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import ConfigError
+from holdfast.apps.reports.deliver_root import is_below
+from holdfast.errors import ConfigError, InvalidMessage
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 PREFIX = "HOLDFAST_CREDENTIAL_"
@@ -27,7 +28,8 @@ class Credential(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What opens a customer's server, or a source.
 
     ``user``, ``password``: of FTP, SFTP and HTTP. ``key``, ``passphrase``, ``known_hosts``: of SFTP, the key
-    and the lines as text, or as ``file:PATH``. ``authorization``: the header of HTTP. The others: of S3.
+    and the lines as text, or as ``file:PATH``. ``authorization``: the header of HTTP. ``root``: a URL that
+    destinations which it opens must lie below; anywhere, without. The others: of S3.
     """
 
     user: str = ""
@@ -36,6 +38,7 @@ class Credential(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     passphrase: str = ""
     known_hosts: str = ""
     authorization: str = ""
+    root: str = ""
     access_key_id: str = ""
     secret_access_key: str = ""
     session_token: str = ""
@@ -47,6 +50,16 @@ class Credential(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         return []
+
+    def check(self, destination: str) -> None:
+        """Raises InvalidMessage for a destination that doesn't lie below the root."""
+        if self.root and not is_below(destination, self.root):
+            field = "delivery.destination"
+            raise InvalidMessage(
+                f"{field}: doesn't lie below the root of its credential, by the same scheme, host, port,"
+                " options and letters, without '.', '..' and encoded slashes",
+                field,
+            )
 
     def fields(self) -> dict[str, str]:
         """Those that are set."""

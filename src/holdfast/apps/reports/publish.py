@@ -141,10 +141,10 @@ class Publisher:
         credential = Credential()
         if delivery.credentials is not None:
             credential = await asyncio.to_thread(self._credentials.find, delivery.credentials)
+        make = functools.partial(self._open_sink, delivery.destination, credential)
+        await make().close()  # a destination that can't be is refused before the sources are opened
         place = f"{delivery.destination} {delivery.credentials or ''}"
-        return lambda: self._pool.sink(
-            place, order.customer, lambda: self._open_sink(delivery.destination, credential)
-        )
+        return lambda: self._pool.sink(place, order.customer, make)
 
     async def _deliver(
         self,
