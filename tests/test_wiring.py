@@ -19,6 +19,7 @@ from holdfast.ports.objects import Objects
 from holdfast.ports.queue import Outgoing
 from holdfast.ports.task_slots import Attempt
 from holdfast.protocol.peer import Done, Probe, Reply, Request
+from holdfast.slot_wiring import open_objects, open_slot_objects
 from holdfast.tasks.discovery import Directory, Listing
 from holdfast.testing.conformance.task_slots import Ear
 from holdfast.wiring import (
@@ -28,9 +29,7 @@ from holdfast.wiring import (
     limits,
     load_app,
     make_node,
-    open_objects,
     open_sink,
-    open_slot_objects,
 )
 
 

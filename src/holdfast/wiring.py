@@ -8,18 +8,17 @@ import datetime as dt
 import functools
 import importlib
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import psutil
 import structlog
 from aiohttp import web
 from prometheus_client import REGISTRY, CollectorRegistry, ProcessCollector
 
-from holdfast.adapters.file.objects import FileObjects
 from holdfast.adapters.file.sink import FileSink
 from holdfast.adapters.forkserver.slots import ForkserverSlots
 from holdfast.adapters.forkserver.task_slots import ForkserverTaskSlots
@@ -60,6 +59,7 @@ from holdfast.ports.tasks import TaskStore
 from holdfast.runtime.limits import FORWARD_BYTES_MAX, Limits
 from holdfast.runtime.metrics import NodeMetrics
 from holdfast.runtime.node import Host, Node
+from holdfast.slot_wiring import open_objects, open_slot_objects
 from holdfast.streams.codec import QUEUE_NUMBER
 from holdfast.streams.models import ModelSpec
 from holdfast.streams.work import StreamWork
@@ -70,6 +70,7 @@ from holdfast.tasks.periodic import Scheduler, Sender
 from holdfast.tasks.permits import PermitKeeper
 from holdfast.tasks.producer import BRIEF_VISIBILITY_S, Producer
 from holdfast.tasks.work import TaskWork
+from holdfast.urls import by_scheme, extra, named, path_in
 
 if TYPE_CHECKING:
     from holdfast.adapters.aws.setup import SqsSetup
@@ -94,7 +95,6 @@ S = TypeVar("S", bound=Closing)
 T = TypeVar("T")
 
 SQLITE = "sqlite:///holdfast.db"
-FILE = "file:./holdfast-objects"
 SQS_SCHEMES = ("sqs", "https", "http")
 REDIS_SCHEMES = tuple(
     f"{scheme}{kind}" for scheme in ("redis", "rediss") for kind in ("", "+sentinel", "+cluster")
@@ -141,7 +141,7 @@ class Services:
                 **dict.fromkeys(SQS_SCHEMES, lambda url: self._sqs_queue(url, name)),
             }
             examples = (SQLITE, "sqs://eu-west-1/")
-            self._queues[name] = self._kept(_by_scheme("queue_url", self.config.queue_url, openers, examples))
+            self._queues[name] = self._kept(by_scheme("queue_url", self.config.queue_url, openers, examples))
         return self._queues[name]
 
     def queue_setup(self) -> SqsSetup | None:
@@ -149,7 +149,7 @@ class Services:
         url = self.config.queue_url
         if urlsplit(url).scheme not in SQS_SCHEMES:
             return None
-        with _extra("sqs", "queue_url"):
+        with extra("sqs", "queue_url"):
             from holdfast.adapters.aws.setup import SqsSetup  # noqa: PLC0415
             from holdfast.adapters.aws.url import parse  # noqa: PLC0415
         parsed = parse(url)
@@ -162,7 +162,7 @@ class Services:
             statements.append(await setup.statement(streams))
         objects = urlsplit(self.config.objects_url)
         if objects.scheme == "s3":
-            with _extra("s3", "objects_url"):
+            with extra("s3", "objects_url"):
                 from holdfast.adapters.aws.setup import object_statements  # noqa: PLC0415
             statements += object_statements(objects.netloc, objects.path)
         return {"Version": "2012-10-17", "Statement": statements}
@@ -177,7 +177,7 @@ class Services:
             }
             examples = (SQLITE, "redis://localhost", "zookeeper://localhost")
             self._coordinator = self._kept(
-                _by_scheme("coordinator_url", self.config.coordinator_url, openers, examples)
+                by_scheme("coordinator_url", self.config.coordinator_url, openers, examples)
             )
         return self._coordinator
 
@@ -189,7 +189,7 @@ class Services:
                 **dict.fromkeys(REDIS_SCHEMES, self._redis_state),
             }
             examples = (SQLITE, "redis://localhost")
-            self._state = self._kept(_by_scheme("state_url", self.config.state_url, openers, examples))
+            self._state = self._kept(by_scheme("state_url", self.config.state_url, openers, examples))
         return self._state
 
     def outbox_store(self) -> OutboxStore:
@@ -201,7 +201,7 @@ class Services:
                 "the app has an outbox: set outbox_url to the database that its commands are added in, such"
                 " as 'sqlite:///office.db' or 'postgresql://user@host/office'"
             )
-        with _extra("outbox", "outbox_url"):
+        with extra("outbox", "outbox_url"):
             from holdfast.adapters.sqlalchemy.outbox import SqlOutbox  # noqa: PLC0415
         return SqlOutbox(url, self.clock, durability=self.config.durability)
 
@@ -210,10 +210,10 @@ class Services:
         openers: dict[str, Callable[[str], Connect]] = dict.fromkeys(
             ("mqtt", "mqtts"), lambda url: self._mqtt(url, spec)
         )
-        return _by_scheme("devices_url", self.config.devices_url, openers, ("mqtt://localhost",))
+        return by_scheme("devices_url", self.config.devices_url, openers, ("mqtt://localhost",))
 
     def _mqtt(self, url: str, spec: OutboxSpec) -> Connect:
-        with _extra("outbox", "devices_url"):
+        with extra("outbox", "devices_url"):
             from holdfast.adapters.mqtt.address import parse  # noqa: PLC0415
             from holdfast.adapters.mqtt.device import MqttDevices  # noqa: PLC0415
         address = parse(url)
@@ -241,7 +241,7 @@ class Services:
                 **dict.fromkeys(REDIS_SCHEMES, lambda url: self._redis_tasks(url, app)),
             }
             self._task_stores[app] = self._kept(
-                _by_scheme("tasks_url", self.config.tasks_url, openers, (SQLITE, "redis://localhost"))
+                by_scheme("tasks_url", self.config.tasks_url, openers, (SQLITE, "redis://localhost"))
             )
         return self._task_stores[app]
 
@@ -253,7 +253,7 @@ class Services:
                 **dict.fromkeys(REDIS_SCHEMES, self._redis_registry),
             }
             self._registry = self._kept(
-                _by_scheme("registry_url", self.config.registry_url, openers, (SQLITE, "redis://localhost"))
+                by_scheme("registry_url", self.config.registry_url, openers, (SQLITE, "redis://localhost"))
             )
         return self._registry
 
@@ -303,7 +303,7 @@ class Services:
                 app,
                 self.clock,
                 memory_mb=self.config.slot_memory_mb,
-                objects=f"{__name__}:{open_slot_objects.__name__}",
+                objects=f"{open_slot_objects.__module__}:{open_slot_objects.__name__}",
                 objects_url=self.config.objects_url,
                 model_memory_mb=self.config.model_memory_mb,
                 prefix=self.config.node_name,
@@ -338,7 +338,7 @@ class Services:
         return SqliteState(database, self.clock, max_state_bytes=max_bytes)
 
     def _database(self, setting: str, url: str) -> Database:
-        path = _path(setting, url, SQLITE)
+        path = path_in(setting, url, SQLITE)
         if path not in self._databases:
             self._databases[path] = self._kept(
                 Database.open(
@@ -351,7 +351,7 @@ class Services:
         return self._databases[path]
 
     def _sqs_queue(self, url: str, name: str) -> Queue:
-        with _extra("sqs", "queue_url"):
+        with extra("sqs", "queue_url"):
             from holdfast.adapters.aws.message import MAX_BYTES  # noqa: PLC0415
             from holdfast.adapters.aws.queue import SqsQueue  # noqa: PLC0415
             from holdfast.adapters.aws.url import parse  # noqa: PLC0415
@@ -382,11 +382,11 @@ class Services:
         return RedisCoordinator(connection, self.clock)
 
     def _zookeeper(self, url: str) -> Coordinator:
-        with _extra("zookeeper", "coordinator_url"):
+        with extra("zookeeper", "coordinator_url"):
             from holdfast.adapters.zookeeper.address import parse  # noqa: PLC0415
             from holdfast.adapters.zookeeper.coordinator import ZooKeeperCoordinator  # noqa: PLC0415
             from holdfast.adapters.zookeeper.one_stream import OneStream  # noqa: PLC0415
-        with _named("coordinator_url", url):
+        with named("coordinator_url", url):
             address = parse(url)
             coordinator = ZooKeeperCoordinator(address, self.clock, self.meter)
             return OneStream(coordinator, address.stream) if address.stream else coordinator
@@ -411,36 +411,10 @@ class Services:
 
     def _redis(self, setting: str, url: str) -> RedisConnection:
         """A connection for one of them: commits never delay a renewal."""
-        with _extra("redis", setting):
+        with extra("redis", setting):
             from holdfast.adapters.redis.connection import RedisConnection, parse  # noqa: PLC0415
-        with _named(setting, url):
+        with named(setting, url):
             return RedisConnection(parse(url), self.meter)
-
-
-def open_objects(url: str, meter: Meter) -> Objects:
-    """The object store at ``url``. Raises ConfigError for one that nothing here serves."""
-    return _open_objects(url, meter, FileObjects)
-
-
-def open_slot_objects(url: str, meter: Meter) -> Objects:
-    """As :func:`open_objects`, for a slot: one handler runs at a time, and nothing else waits."""
-    return _open_objects(url, meter, lambda path: FileObjects(path, read_in_thread=False))
-
-
-def _open_objects(url: str, meter: Meter, open_file: Callable[[Path], Objects]) -> Objects:
-    openers: dict[str, Callable[[str], Objects]] = {
-        "file": lambda url: open_file(_path("objects_url", url, FILE)),
-        "s3": lambda url: _s3_objects(url, meter),
-    }
-    return _by_scheme("objects_url", url, openers, (FILE, "s3://bucket/prefix"))
-
-
-def _s3_objects(url: str, meter: Meter) -> Objects:
-    with _extra("s3", "objects_url"):
-        importlib.import_module("botocore")  # the adapter itself does so at its first call
-    from holdfast.adapters.aws.objects import S3Objects  # noqa: PLC0415
-
-    return S3Objects(url, SystemClock(), meter)
 
 
 def open_sink(url: str, credential: Credential, clock: Clock, meter: Meter | None = None) -> Sink:
@@ -450,7 +424,7 @@ def open_sink(url: str, credential: Credential, clock: Clock, meter: Meter | Non
     ftp = functools.partial(_ftp_sink, credential=credential)
     http = functools.partial(_http_sink, credential=credential)
     openers: dict[str, Callable[[str], Sink]] = {
-        "file": lambda url: FileSink(_path("destination", url, "file:/srv/reports")),
+        "file": lambda url: FileSink(path_in("destination", url, "file:/srv/reports")),
         "ftp": ftp,
         "ftpes": ftp,
         "ftps": ftp,
@@ -460,7 +434,7 @@ def open_sink(url: str, credential: Credential, clock: Clock, meter: Meter | Non
         "https": http,
     }
     examples = ("ftpes://host/folder", "sftp://host/folder", "s3://bucket/prefix", "https://host/folder")
-    return _by_scheme("destination", url, openers, examples)
+    return by_scheme("destination", url, openers, examples)
 
 
 def _ftp_sink(url: str, credential: Credential) -> Sink:
@@ -471,7 +445,7 @@ def _ftp_sink(url: str, credential: Credential) -> Sink:
 
 
 def _sftp_sink(url: str, credential: Credential) -> Sink:
-    with _extra("reports", "destination"):
+    with extra("reports", "destination"):
         from holdfast.adapters.sftp.session import Login  # noqa: PLC0415
         from holdfast.adapters.sftp.sink import SftpSink  # noqa: PLC0415
     from holdfast.adapters.sftp.url import SftpUrl  # noqa: PLC0415
@@ -482,7 +456,7 @@ def _sftp_sink(url: str, credential: Credential) -> Sink:
 
 
 def _s3_sink(url: str, credential: Credential, clock: Clock, meter: Meter | None) -> Sink:
-    with _extra("s3", "destination"):
+    with extra("s3", "destination"):
         from holdfast.adapters.aws.client import Keys  # noqa: PLC0415
     from holdfast.adapters.aws.sink import S3Sink, S3SinkUrl  # noqa: PLC0415
 
@@ -519,7 +493,7 @@ def publish_reports(
         config: says where rows of the audit are kept (``registry_url``); without, the node's own.
         settings: of ``App.task``, in place of those of :mod:`holdfast.apps.reports.task`.
     """
-    with _extra("reports", "report.publish"):
+    with extra("reports", "report.publish"):
         from holdfast.apps.reports.task import declare  # noqa: PLC0415
 
     # Where an attempt runs, and once there: who only declares the task needs no settings.
@@ -545,7 +519,7 @@ async def report_publisher(
     roots: Sequence[str] = (),
 ) -> AsyncIterator[Publisher]:
     """A publisher of reports, whose audit is in a registry."""
-    with _extra("reports", "report.publish"):
+    with extra("reports", "report.publish"):
         from holdfast.apps.reports.publish import Publisher  # noqa: PLC0415
     from holdfast.apps.reports.audit import Audit  # noqa: PLC0415
 
@@ -567,7 +541,7 @@ def report_sample(
     order: ReportOrder, ordered_at: dt.datetime, credentials: Credentials, rows: int
 ) -> Outlook:
     """What an order would make, with so many of its first rows; reads, and is for a thread."""
-    with _extra("reports", "report.publish"):
+    with extra("reports", "report.publish"):
         from holdfast.apps.reports.dry_run import look_ahead  # noqa: PLC0415
 
     return look_ahead(order, ordered_at, lambda name: credentials.find(name).fields(), rows)
@@ -883,45 +857,3 @@ def _why_not_imported(place: str, module_name: str, error: Exception) -> str:
         )
     what = f"{type(error).__name__}: {error}"
     return f"app {place!r}: importing {module_name!r} failed: {what}; correct the module"
-
-
-def _by_scheme(
-    setting: str, url: str, openers: Mapping[str, Callable[[str], T]], examples: Sequence[str]
-) -> T:
-    """What the opener for the URL's scheme makes of it. Raises ConfigError where there is none."""
-    opener = openers.get(url.partition(":")[0])
-    if opener is None:
-        known = " or ".join(repr(example) for example in examples)
-        raise ConfigError(f"{setting} is {redact(url)!r}: nothing serves that; use a URL such as {known}")
-    return opener(url)
-
-
-@contextlib.contextmanager
-def _extra(name: str, setting: str) -> Iterator[None]:
-    """Says which extra to install where a service's library is missing."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"{setting} needs the library {error.name!r}: install it with pip install 'holdfast[{name}]'"
-        ) from None
-
-
-@contextlib.contextmanager
-def _named(setting: str, url: str) -> Iterator[None]:
-    """Says which setting holds a URL that is refused."""
-    try:
-        yield
-    except ConfigError as error:
-        raise ConfigError(f"{setting} is {redact(url)!r}: {error}") from None
-
-
-def _path(setting: str, url: str, example: str) -> Path:
-    """The path in a URL: ``file:relative``, ``sqlite:///relative``, ``sqlite:////absolute``."""
-    parts = urlsplit(url)
-    path = unquote(parts.path)
-    if parts.scheme == "sqlite":
-        path = path.removeprefix("/")
-    if parts.netloc or parts.query or parts.fragment or not path:
-        raise ConfigError(f"{setting} is {redact(url)!r}: it names no path; use a URL such as {example!r}")
-    return Path(path)

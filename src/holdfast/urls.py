@@ -1,0 +1,56 @@
+"""URLs in settings: who serves one, and what is said of one that nobody serves."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import unquote, urlsplit
+
+from holdfast.errors import ConfigError
+from holdfast.log import redact
+
+T = TypeVar("T")
+
+
+def by_scheme(
+    setting: str, url: str, openers: Mapping[str, Callable[[str], T]], examples: Sequence[str]
+) -> T:
+    """What the opener for the URL's scheme makes of it. Raises ConfigError where there is none."""
+    opener = openers.get(url.partition(":")[0])
+    if opener is None:
+        known = " or ".join(repr(example) for example in examples)
+        raise ConfigError(f"{setting} is {redact(url)!r}: nothing serves that; use a URL such as {known}")
+    return opener(url)
+
+
+@contextlib.contextmanager
+def extra(name: str, setting: str) -> Iterator[None]:
+    """Says which extra to install where a service's library is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"{setting} needs the library {error.name!r}: install it with pip install 'holdfast[{name}]'"
+        ) from None
+
+
+@contextlib.contextmanager
+def named(setting: str, url: str) -> Iterator[None]:
+    """Says which setting holds a URL that is refused."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{setting} is {redact(url)!r}: {error}") from None
+
+
+def path_in(setting: str, url: str, example: str) -> Path:
+    """The path in a URL: ``file:relative``, ``sqlite:///relative``, ``sqlite:////absolute``."""
+    parts = urlsplit(url)
+    path = unquote(parts.path)
+    if parts.scheme == "sqlite":
+        path = path.removeprefix("/")
+    if parts.netloc or parts.query or parts.fragment or not path:
+        raise ConfigError(f"{setting} is {redact(url)!r}: it names no path; use a URL such as {example!r}")
+    return Path(path)
