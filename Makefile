@@ -3,6 +3,8 @@
 .NOTPARALLEL:
 SHELL := bash
 MAKEFLAGS += --no-print-directory
+# Tests start hundreds of processes: where this is set, each of them compiles all of the code anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 VENV := .venv
 BIN := $(VENV)/bin
