@@ -132,6 +132,40 @@ def test_another_protobuf_message_is_no_order() -> None:
         TaskTest(made_app()).run(Struct())
 
 
+async def refused(trace: str) -> Row:
+    """The row of an order that can't be understood, whatever day it is of."""
+    async with Services(load()) as services:
+        documents = await services.registry().list("reports/days/")
+    (row,) = [row for each in documents if (row := msgspec.json.decode(each.body, type=Row)).trace == trace]
+    return row
+
+
+@pytest.mark.parametrize("body", ["", "{", "[]", "null", '{"customer": {}, "delivery": [], "date": 3}'])
+def test_an_order_that_is_none_is_told_of_all_the_same(folders: Path, body: str) -> None:
+    app = made_app()
+    assert app.tasks["report.publish"].group_of(Body(body.encode())) == ""
+    with pytest.raises(InvalidMessage):
+        TaskTest(app, trace_id="night").run(body)
+    row = asyncio.run(refused("night"))
+    assert (row.state, row.app, row.attempts, row.customer) == (State.FAILED, "reports", 1, "")
+    assert row.error.startswith("InvalidMessage: ")
+    assert row.ended_at >= row.ordered_at > 0
+
+
+def test_what_a_wrong_order_tells_is_kept_but_for_secrets(folders: Path) -> None:
+    body = order(folders, tables=[], delivery={"destination": "ftp://ann:pa55@host/in"})
+    app = made_app()
+    assert app.tasks["report.publish"].group_of(Body(msgspec.json.encode(body))) == "acme"
+    with pytest.raises(InvalidMessage, match="tables"):
+        TaskTest(app).run(body)
+    (row,) = audit()
+    assert (row.customer, row.report, row.destination) == ("acme", "sales", "ftp://ann:***@host/in")
+    body = order(folders, customer="a\nb" * 1000, date="some day")
+    with pytest.raises(InvalidMessage, match="customer"):
+        TaskTest(app, trace_id="other").run(body)
+    assert asyncio.run(refused("other")).customer == ""
+
+
 def test_a_workbook_over_several_files_has_a_row_for_each(folders: Path) -> None:
     form = {"type": "xlsx", "rows_per_sheet": 3, "overflow": "files"}
     body = order(folders, rows=5, format=form, name="sales.xlsx")
@@ -201,6 +235,10 @@ def test_a_wrong_order_is_refused_by_field(folders: Path, wrong: dict[str, Any],
         del body["delivery"]
     with pytest.raises(InvalidMessage, match=said):
         TaskTest(made_app()).run(body)
+    (row,) = audit()
+    assert (row.state, row.customer) == (State.FAILED, "acme")
+    assert said in row.error
+    assert list((folders / "in").iterdir()) == []
 
 
 def test_what_passes_waits_for_another_attempt(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from holdfast.apps.reports.names import template_fault
+from holdfast.core.message import check_key
 from holdfast.errors import InvalidMessage
 
 Text = Annotated[str, Meta(min_length=1, max_length=1024)]
@@ -210,8 +211,13 @@ _AT_PATH = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTAL
 
 def decode(body: bytes) -> ReportOrder:
     """The order in ``body``, which is JSON, checked. Raises InvalidMessage that names the field."""
+    return from_plain(plain_json(body))
+
+
+def plain_json(body: bytes) -> object:
+    """What ``body`` says, which is JSON. Raises InvalidMessage."""
     try:
-        return from_plain(msgspec.json.decode(body))
+        return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidMessage(f"the order is no JSON: {error}", "order") from error
 
@@ -241,6 +247,10 @@ def check(order: ReportOrder) -> None:
 
 
 def _faults(order: ReportOrder) -> Iterator[tuple[str, str]]:
+    try:
+        check_key(order.customer, "customer")
+    except InvalidMessage as error:
+        yield "customer", str(error)
     try:
         ZoneInfo(order.time_zone)
     except (KeyError, ValueError, OSError):

@@ -7,7 +7,7 @@ import contextlib
 import datetime as dt
 import functools
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -22,6 +22,7 @@ from holdfast.apps.reports.order import Delivery, ReportOrder, Xlsx
 from holdfast.apps.reports.report import Report, ReportFile
 from holdfast.core.task import State
 from holdfast.errors import Fenced, HoldfastError, InvalidMessage, Retry, Unavailable
+from holdfast.log import redact
 from holdfast.ports.clock import Clock
 from holdfast.ports.sink import Sink
 
@@ -32,6 +33,16 @@ OPTIONS = {"replace": bool, "read_back": bool, "if_gone": str}
 """What ``delivery.options`` may hold: fields of :class:`Parcel`."""
 
 OpenSink = Callable[[str, Credential], Sink]
+
+
+class Misread(msgspec.Struct, frozen=True):
+    """An order that can't be understood, why, and what it tells all the same."""
+
+    error: InvalidMessage
+    customer: str = ""
+    report: str = ""
+    date: dt.date | None = None
+    destination: str = ""
 
 
 class PublishedFile(msgspec.Struct, frozen=True):
@@ -107,16 +118,10 @@ class Publisher:
         Files that an earlier attempt delivered are not delivered again; a half-sent one is gone on with. If
         this is cancelled, what was sent is removed. Raises as ``Report`` and ``deliver`` do, and Fenced if
         another attempt goes on with it."""
-        delivery = order.delivery
-        if delivery is None:
-            raise InvalidMessage("delivery: is missing; say where the files go", "delivery")
-        options = _options(delivery)
-        attempt = msgspec.structs.replace(
-            attempt, ordered_at=await self._audit.ordered_at(attempt.trace, attempt.ordered_at)
-        )
-        ordered_at = dt.datetime.fromtimestamp(attempt.ordered_at, dt.UTC)
+        delivery, options = delivery_of(order)
+        ordered_at = await self._ordered_at(attempt)
         day = order.date or ordered_at.astimezone(ZoneInfo(order.time_zone)).date()
-        book = _Book(self._audit, order, delivery, attempt, day, self._clock)
+        book = self._book(attempt, ordered_at, day, order.customer, order.report, delivery.destination)
         await book.begin(1, remote_name(order, ordered_at))
         try:
             # First of all: where a credential is wanted, the sources needn't be opened.
@@ -136,6 +141,40 @@ class Publisher:
         except BaseException as error:
             await book.fail(error)
             raise
+
+    async def refuse(self, misread: Misread, attempt: Attempt) -> NoReturn:
+        """Tell in the audit of an order that can't be understood, and raise why."""
+        ordered_at = await self._ordered_at(attempt)
+        day = misread.date or ordered_at.date()
+        book = self._book(attempt, ordered_at, day, misread.customer, misread.report, misread.destination)
+        await book.begin(1, "")
+        await book.fail(misread.error)
+        raise misread.error
+
+    async def _ordered_at(self, attempt: Attempt) -> dt.datetime:
+        at = await self._audit.ordered_at(attempt.trace, attempt.ordered_at)
+        return dt.datetime.fromtimestamp(at, dt.UTC)
+
+    def _book(
+        self,
+        attempt: Attempt,
+        ordered_at: dt.datetime,
+        day: dt.date,
+        customer: str,
+        report: str,
+        destination: str,
+    ) -> _Book:
+        blank = Row(
+            app=attempt.app,
+            trace=attempt.trace,
+            customer=customer,
+            report=report,
+            day=day,
+            destination=redact(destination),
+            name="",
+            ordered_at=ordered_at.timestamp(),
+        )
+        return _Book(self._audit, blank, attempt, self._clock)
 
     async def _connect(self, order: ReportOrder, delivery: Delivery) -> Connect:
         credential = Credential()
@@ -188,22 +227,12 @@ class Publisher:
 
 
 class _Book:
-    """The row of the file at hand."""
+    """The row of the file at hand; a ``blank`` one tells what all of an order's files have in common."""
 
-    def __init__(
-        self,
-        audit: Audit,
-        order: ReportOrder,
-        delivery: Delivery,
-        attempt: Attempt,
-        day: dt.date,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, audit: Audit, blank: Row, attempt: Attempt, clock: Clock) -> None:
         self._audit = audit
-        self._order = order
-        self._delivery = delivery
+        self._blank = blank
         self._attempt = attempt
-        self._day = day
         self._clock = clock
         self.row: Row
 
@@ -219,21 +248,11 @@ class _Book:
 
     async def _begin(self, number: int, name: str) -> None:
         told = self._attempt
-        known = await self._audit.find(self._day, told.trace, number)
+        known = await self._audit.find(self._blank.day, told.trace, number)
         if known is not None and known.epoch > told.epoch:
             raise Fenced(f"attempt {known.epoch} at {told.trace!r} goes on with {known.name!r}", known.epoch)
-        row = known or Row(
-            app=told.app,
-            trace=told.trace,
-            number=number,
-            customer=self._order.customer,
-            report=self._order.report,
-            day=self._day,
-            destination=self._delivery.destination,
-            name=name,
-            ordered_at=told.ordered_at,
-            started_at=self._clock.wall(),
-        )
+        begun = msgspec.structs.replace(self._blank, number=number, started_at=self._clock.wall())
+        row = known or begun
         await self._keep(
             msgspec.structs.replace(
                 row, name=name, epoch=told.epoch, attempts=told.attempt, state=State.RUNNING, error=""
@@ -355,7 +374,11 @@ class _Counter:
         self._size = 0
 
 
-def _options(delivery: Delivery) -> dict[str, Any]:
+def delivery_of(order: ReportOrder) -> tuple[Delivery, dict[str, Any]]:
+    """An order's delivery, with its options. Raises InvalidMessage that names the field."""
+    delivery = order.delivery
+    if delivery is None:
+        raise InvalidMessage("delivery: is missing; say where the files go", "delivery")
     for name, value in delivery.options.items():
         field = f"delivery.options.{name}"
         if name not in OPTIONS:
@@ -363,4 +386,4 @@ def _options(delivery: Delivery) -> dict[str, Any]:
         if type(value) is not OPTIONS[name] or (name == "if_gone" and value not in ("leave", "send")):
             kind = "leave or send" if name == "if_gone" else "true or false"
             raise InvalidMessage(f"{field}: is {value!r}; it is {kind}", field)
-    return dict(delivery.options)
+    return delivery, dict(delivery.options)

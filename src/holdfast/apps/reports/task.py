@@ -5,6 +5,8 @@ An app gets it by :func:`holdfast.wiring.publish_reports`, which knows the servi
 
 from __future__ import annotations
 
+import contextlib
+import datetime as dt
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -14,9 +16,9 @@ import msgspec
 from holdfast.app import App
 from holdfast.apps.reports.audit import TASK_TYPE, Attempt
 from holdfast.apps.reports.faults import TooManyRows, UnreadableSource, UnwritableColumn
-from holdfast.apps.reports.order import ReportOrder, decode
-from holdfast.apps.reports.publish import Headway, Publisher
-from holdfast.apps.reports.wire import OrderMessage, decode_protobuf
+from holdfast.apps.reports.order import ReportOrder, from_plain, plain_json
+from holdfast.apps.reports.publish import Headway, Misread, Publisher, delivery_of
+from holdfast.apps.reports.wire import OrderMessage, plain_protobuf
 from holdfast.core.retry import Backoff
 from holdfast.errors import AlreadyThere, ConfigError, InvalidMessage, TooLarge
 from holdfast.tasks.handler import Job
@@ -45,6 +47,9 @@ SETTINGS: dict[str, Any] = {
 }
 """Of ``App.task``, unless said otherwise. An attempt may take hours, as long as it advances."""
 
+TOLD_CHARS_MAX = 128
+"""Of what an order tells that can't be understood."""
+
 Opened = Callable[[Job], AbstractAsyncContextManager[tuple[Publisher, float]]]
 """Gives a publisher for the length of an attempt, and when its task was ordered (wall time in seconds)."""
 
@@ -53,23 +58,53 @@ class OrderBody:
     """A body that is an order: JSON, or a ``holdfast.reports.v1.ReportOrder``."""
 
     @staticmethod
-    def read_body(data: bytes, name: str) -> ReportOrder:
-        """The order, checked. Raises InvalidMessage that names the field."""
-        if not name:
-            return decode(data)
-        if name != OrderMessage.DESCRIPTOR.full_name:
-            raise InvalidMessage(
-                f"the body is a protobuf message of type {name}; an order is JSON or"
-                f" a {OrderMessage.DESCRIPTOR.full_name}"
-            )
-        return decode_protobuf(data)
+    def read_body(data: bytes, name: str) -> ReportOrder | Misread:
+        """The order, checked. What is wrong with it is raised by its attempt, and told of in the audit."""
+        plain: object = None
+        try:
+            plain = _plain(data, name)
+            order = from_plain(plain)
+            delivery_of(order)
+        except InvalidMessage as error:
+            return _misread(plain, error)
+        return order
+
+
+def _plain(data: bytes, name: str) -> object:
+    if not name:
+        return plain_json(data)
+    if name != OrderMessage.DESCRIPTOR.full_name:
+        raise InvalidMessage(
+            f"the body is a protobuf message of type {name}; an order is JSON or"
+            f" a {OrderMessage.DESCRIPTOR.full_name}"
+        )
+    return plain_protobuf(data)
+
+
+def _misread(plain: object, error: InvalidMessage) -> Misread:
+    order = plain if isinstance(plain, dict) else {}
+    delivery, day = order.get("delivery"), None
+    with contextlib.suppress(TypeError, ValueError):
+        day = dt.date.fromisoformat(order.get("date"))  # type: ignore[arg-type]
+    return Misread(
+        error,
+        customer=_told(order.get("customer")),
+        report=_told(order.get("report")),
+        date=day,
+        destination=_told(delivery.get("destination") if isinstance(delivery, dict) else None),
+    )
+
+
+def _told(value: object) -> str:
+    """A text, as far as it can be a key and be shown."""
+    return value[:TOLD_CHARS_MAX] if isinstance(value, str) and value.isprintable() else ""
 
 
 def declare(app: App, opened: Opened, *, name: str = TASK_TYPE, **settings: Any) -> None:
     """Declare the task type in an app, with ``settings`` of ``App.task`` in place of ``SETTINGS``. Its value
     is what ``Publisher.publish`` returns; its progress tells bytes, rows, bytes a second and seconds left."""
 
-    async def publish(order: ReportOrder, job: Job) -> dict[str, Any]:
+    async def publish(order: ReportOrder | Misread, job: Job) -> dict[str, Any]:
         def told(headway: Headway) -> None:
             left = {} if headway.left_s is None else {"left_s": headway.left_s}
             job.progress(
@@ -91,6 +126,8 @@ def declare(app: App, opened: Opened, *, name: str = TASK_TYPE, **settings: Any)
                 tries=job.tries,
                 epoch=job.epoch,
             )
+            if isinstance(order, Misread):
+                await publisher.refuse(order, attempt)
             published: dict[str, Any] = msgspec.to_builtins(await publisher.publish(order, attempt, told))
         return published
 

@@ -28,11 +28,15 @@ _LISTS = ("in", "not in")
 
 def decode_protobuf(body: bytes) -> ReportOrder:
     """The order in ``body``, checked. Raises InvalidMessage that names the field as the JSON order has it."""
+    return from_plain(plain_protobuf(body))
+
+
+def plain_protobuf(body: bytes) -> object:
+    """What ``body`` says, as JSON would. Raises InvalidMessage."""
     try:
-        message = OrderMessage.FromString(body)
+        return _order(OrderMessage.FromString(body))
     except DecodeError as error:
         raise InvalidMessage(f"the order is no holdfast.reports.v1.ReportOrder: {error}", "order") from error
-    return from_plain(_order(message))
 
 
 def encode_protobuf(order: ReportOrder) -> bytes:
