@@ -1,6 +1,6 @@
-"""The rates of groups of devices."""
+"""The rates of groups of devices, and of jobs."""
 
-from holdfast.core.group_rate import GroupRate
+from holdfast.core.group_rate import GroupRate, JobRates
 
 
 def test_each_that_waits_for_its_group_gets_its_own_moment() -> None:
@@ -10,3 +10,11 @@ def test_each_that_waits_for_its_group_gets_its_own_moment() -> None:
     assert [groups.wait_until(pair, 100.1) for pair in pairs[2:]] == [100.5, 101.0, 101.5, 102.0]
     assert [groups.wait_until(pair, 101.0) for pair in pairs[2:]] == [0.0, 0.0, 101.5, 102.0]
     assert groups.wait_until(("b1", 0), 100.0) == 0.0
+
+
+def test_each_job_has_its_rate_of_which_this_is_a_share() -> None:
+    jobs = JobRates(share=0.5)
+    pairs = [(f"d{n}", 0) for n in range(4)]
+    assert [jobs.wait_until(7, 4.0, pair, 100.0) for pair in pairs] == [0.0, 0.0, 100.5, 101.0]
+    assert jobs.wait_until(8, 4.0, pairs[0], 100.0) == 0.0
+    assert jobs.wait_until(7, 4.0, pairs[2], 100.5) == 0.0

@@ -78,14 +78,29 @@ def test_a_device_that_nobody_listens_for_is_away_at_once(rules: PresenceRules) 
 def test_what_was_stored_counts_until_there_is_news() -> None:
     presence = Presence(HEARTBEATS)
     presence.seen("b", 100)
-    presence.expect("a", 200, seen_at=7)
-    presence.expect("b", 200, seen_at=7)
+    presence.was_away("a", 7)
+    presence.was_away("b", 7)
+    presence.was_away("c", None)
+    assert presence.away == {"a", "c"}
     assert presence.last_seen("a") == 7
     assert presence.last_seen("b") == 100
+    assert presence.known() == {"a", "b", "c"}
     assert presence.news() == {"b": 100}
-    assert presence.news() == {}
+    assert presence.seen("a", 300)
     presence.forget("b")
     assert presence.last_seen("b") is None
+
+
+def test_whoever_goes_away_is_news_once() -> None:
+    presence = Presence(HEARTBEATS)
+    presence.seen("a", 0)
+    presence.expect("never seen", 0)
+    assert presence.news() == {"a": 0}
+    for _ in range(2):
+        presence.settle(100)
+        presence.nobody("a")
+    assert presence.news() == {"a": 0, "never seen": None}
+    assert presence.news() == {}
 
 
 def test_rules_that_make_no_sense_are_refused() -> None:

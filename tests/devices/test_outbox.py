@@ -98,13 +98,15 @@ def test_lanes_keep_what_belongs_together(db: Notes) -> None:
 def test_a_job_rolls_out_at_its_rate(db: Notes) -> None:
     devices = [f"d{n}" for n in range(4)]
     assert made().add_job(db, "firmware", devices, {"v": 2}, rate=2.0, abort_share=0.05) == 77
-    assert db.jobs == [("doors", "firmware", 4, 0.05, NOW)]
+    assert db.jobs == [("doors", "firmware", 4, 2.0, 0.05, NOW)]
     assert [(new.device, new.job) for new in db.added] == [(device, 77) for device in devices]
     assert [new.not_before for new in db.added] == [0.0, NOW + 0.5, NOW + 1.0, NOW + 1.5]
     with pytest.raises(ConfigError, match="rate"):
         made().add_job(db, "firmware", devices, b"", rate=0.0)
     with pytest.raises(ConfigError, match="abort_share"):
         made().add_job(db, "firmware", devices, b"", abort_share=5.0)
+    with pytest.raises(ConfigError, match="dedupe_key"):
+        made().add_job(db, "firmware", devices, b"", dedupe_key="2.1")
 
 
 @pytest.mark.parametrize(

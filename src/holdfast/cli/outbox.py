@@ -89,7 +89,7 @@ async def retry(commands: Ids, /, *, options: Options = DEFAULTS) -> None:
     """Send failed or expired commands again, as if they had just been added, without expiry."""
     async with opened(options) as store:
         refused = [command for command in commands if not await store.retry(command)]
-    _refuse(refused, "is neither failed nor expired, or its result has yet to be told")
+    _refuse(refused, "is neither failed nor expired, or its end has yet to be told, or its job was aborted")
 
 
 @app.command

@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.core import device_queue as queue
 from holdfast.core.device_queue import Cause, Correlation, Entry, Head, Patience, Phase, State, Verdict
-from holdfast.core.group_rate import GroupRate, Pair
+from holdfast.core.group_rate import GroupRate, JobRates, Pair
 
 ROUNDS_MAX = 16
 """How many commands of one device a turn closes unsent, one after another; the next turn goes on."""
@@ -56,7 +56,7 @@ class Arrival(msgspec.Struct, frozen=True):
 
 class Job(msgspec.Struct, frozen=True):
     """One command for many devices: how far it is. It is ``aborted`` once more than ``abort_share`` (0 to 1)
-    of ``total`` have failed or expired."""
+    of ``total`` have failed or expired. ``rate`` is in devices a second; None for no limit."""
 
     id: int
     name: str
@@ -66,6 +66,7 @@ class Job(msgspec.Struct, frozen=True):
     failed: int = 0
     aborted: bool = False
     created_at: float = 0.0
+    rate: float | None = None
 
     @property
     def over(self) -> bool:
@@ -96,13 +97,15 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
         limit: how many rows of each kind one turn takes.
         away: the devices that are known to be away.
         back: those that have just come back.
-        seen: when devices last gave a sign of life, as far as it is to be stored.
+        seen: when devices last gave a sign of life, if ever, as far as it is to be stored.
         pause_s: when to try again what the broker didn't take; then after twice as long, and so on.
         shift_s: by how much the wall clock was set since the last turn: what is due is shifted along.
         check_dues: the clock may have been set while nobody noticed, or a turn of unknown outcome have
             happened: bring in what is due much too late.
         sweep: look for what has expired in the queues, too.
         groups: rates of groups of devices.
+        jobs: the dispatcher's part in the rates of jobs.
+        brief: each closing is to be told as a brief, too.
     """
 
     outbox: str
@@ -117,12 +120,14 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = 1_000
     away: Set[str] = frozenset()
     back: Sequence[str] = ()
-    seen: Mapping[str, float] = {}
+    seen: Mapping[str, float | None] = {}
     pause_s: float = 1.0
     shift_s: float = 0.0
     check_dues: bool = False
     sweep: bool = False
     groups: GroupRate | None = None
+    jobs: JobRates | None = None
+    brief: bool = False
 
 
 class Sending(msgspec.Struct, frozen=True):
@@ -209,8 +214,14 @@ class Rows(Protocol):
     def save_jobs(self, closed: Mapping[int, tuple[int, int]]) -> None:
         """Count commands of jobs as done and as failed, and abort those that have failed too often."""
 
-    def save_seen(self, seen: Mapping[str, float], away: Set[str]) -> None:
-        """Store when devices were seen last."""
+    def save_seen(self, seen: Mapping[str, float | None], away: Set[str]) -> None:
+        """Store when devices were seen last, if ever, and whether they are away."""
+
+    def save_briefs(self, closed: Sequence[Entry]) -> None:
+        """Store that the ends of these commands are to be told."""
+
+    def drop_briefs(self, shards: Collection[int]) -> None:
+        """Forget all ends that are to be told: nobody listens."""
 
 
 def take(rows: Rows, turn: Turn, random: Callable[[], float]) -> Turned:
@@ -370,17 +381,18 @@ class _Turn:
                 return
             self._write_first()
             first = self._rows.first(going, self._now)
-            aborted = self._aborted(first.values())
+            jobs = self._jobs(first.values())
             held = [head.command for head in going.values() if head.command]
             out = self._rows.commands(held) if held else {}
             again = {}
             for pair, head in going.items():
                 entry = out.get(head.command) or first.get(pair)
-                if isinstance(entry, Entry) and entry.job in aborted and entry.state is State.SCHEDULED:
-                    self._close(entry, Cause.CANCEL, reason="its job was aborted")
-                    again[pair] = head
-                elif isinstance(entry, Entry):
-                    if not self._proceed(entry, head):
+                if isinstance(entry, Entry):
+                    job = jobs.get(entry.job or 0) if entry.state is State.SCHEDULED else None
+                    if job is not None and job.aborted:
+                        self._close(entry, Cause.CANCEL, reason="its job was aborted")
+                        again[pair] = head
+                    elif not self._proceed(entry, head, job):
                         again[pair] = msgspec.structs.replace(head, phase=Phase.WAITING, command=0)
                 elif entry is not None:
                     self._put(msgspec.structs.replace(head, phase=Phase.WAITING, command=0, due=entry))
@@ -391,8 +403,9 @@ class _Turn:
             self._put(head)
             self._done.more = True
 
-    def _proceed(self, entry: Entry, head: Head) -> bool:
-        """Do with the command what its verdict says; False if that closed it."""
+    def _proceed(self, entry: Entry, head: Head, job: Job | None = None) -> bool:
+        """Do with the command what its verdict says; False if that closed it. ``job`` is the one whose rate
+        counts, at its first try."""
         turn, now = self._turn, self._now
         away = entry.device in turn.away
         phase = Phase.HELD if head.phase is Phase.HELD else Phase.WAITING
@@ -408,12 +421,20 @@ class _Turn:
                 self._put(msgspec.structs.replace(head, phase=Phase.HELD, command=out, due=due))
             case _:  # send, or probe
                 counts = verdict is Verdict.SEND
-                wait_until = turn.groups.wait_until(head.pair, now) if turn.groups else 0.0
-                if wait_until:
+                if wait_until := self._wait_until(head.pair, job):
                     self._put(msgspec.structs.replace(head, due=wait_until))
                 else:
                     self._send(queue.publish(entry, self._mine[entry.shard], now, counts=counts), head)
         return True
+
+    def _wait_until(self, pair: Pair, job: Job | None) -> float:
+        """When to ask again, where a rate holds back what is next for ``pair``; 0 where none does."""
+        turn, now = self._turn, self._now
+        if job is not None and job.rate is not None and turn.jobs is not None:
+            wait_until = turn.jobs.wait_until(job.id, job.rate, pair, now)
+            if wait_until:
+                return wait_until
+        return turn.groups.wait_until(pair, now) if turn.groups is not None else 0.0
 
     def _send(self, entry: Entry, head: Head) -> None:
         due = self._now + self._turn.patience.interval_s(entry.spent, self._random())
@@ -458,7 +479,11 @@ class _Turn:
                 counts[entry.job] = (done + (not bad), failed + bad)
         if counts:
             self._rows.save_jobs(counts)
+        if self._turn.brief and self._done.closed:
+            self._rows.save_briefs(self._done.closed)
+        elif self._turn.sweep and not self._turn.brief:
+            self._rows.drop_briefs(self._mine)
 
-    def _aborted(self, entries: Iterable[Entry | float]) -> set[int | None]:
+    def _jobs(self, entries: Iterable[Entry | float]) -> Mapping[int, Job]:
         ids = {entry.job for entry in entries if isinstance(entry, Entry) and entry.job is not None}
-        return {job.id for job in self._rows.jobs(ids).values() if job.aborted} if ids else set()
+        return self._rows.jobs(ids) if ids else {}

@@ -1,4 +1,4 @@
-"""The rates of groups of devices, such as those behind one radio link."""
+"""The rates of groups of devices, such as those behind one radio link, and of jobs."""
 
 from __future__ import annotations
 
@@ -37,3 +37,24 @@ class GroupRate:
             return given
         del self._given[pair]
         return 0.0
+
+
+class JobRates:
+    """At most so many devices a second to each job, of which this is a ``share`` (0 to 1): whoever serves
+    other devices lets the rest go.
+
+    Commands of a job have their times from the start. This is for when those have passed, because the broker
+    or all nodes were away: a job that is to stop at failures must not go out all at once.
+    """
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self._rates: dict[int, GroupRate] = {}
+
+    def wait_until(self, job: int, rate: float, pair: Pair, now: float) -> float:
+        """0 if the command of ``job``, which has this rate, may go to this lane of a device now, which
+        counts; else when to ask again."""
+        known = self._rates.get(job)
+        if known is None:
+            known = self._rates[job] = GroupRate(lambda _: "", {"": rate * self._share})
+        return known.wait_until(pair, now)

@@ -46,7 +46,7 @@ class Presence:
         self._seen: dict[str, float] = {}
         self._silent: dict[str, int] = {}
         self._away: set[str] = set()
-        self._news: dict[str, float] = {}
+        self._news: dict[str, float | None] = {}
 
     @property
     def away(self) -> Set[str]:
@@ -62,14 +62,17 @@ class Presence:
         self._count_from(device, now)
         return back
 
-    def expect(self, device: str, now: float, seen_at: float | None = None) -> None:
-        """There is something for this device, whatever is known of it: last seen at ``seen_at``, as an
-        earlier dispatcher stored. What was heard since stands."""
-        if device in self._since or device in self._away:
-            return
-        if seen_at is not None:
-            self._seen.setdefault(device, seen_at)
-        self._count_from(device, now)
+    def expect(self, device: str, now: float) -> None:
+        """There is something for this device, whatever is known of it."""
+        if device not in self._since and device not in self._away:
+            self._count_from(device, now)
+
+    def was_away(self, device: str, seen_at: float | None) -> None:
+        """An earlier dispatcher knew it to be away, last seen at ``seen_at``. What was heard since stands."""
+        if device not in self._since and device not in self._away:
+            self._away.add(device)
+            if seen_at is not None:
+                self._seen[device] = seen_at
 
     def silent(self, device: str) -> None:
         """A command got no answer in its time."""
@@ -80,7 +83,9 @@ class Presence:
     def nobody(self, device: str) -> None:
         """The broker, or its silence, says that nobody is there."""
         self._since.pop(device, None)
-        self._away.add(device)
+        if device not in self._away:
+            self._away.add(device)
+            self._news[device] = self._seen.get(device)
 
     def settle(self, now: float) -> None:
         """Find those that have been silent for too long."""
@@ -103,8 +108,13 @@ class Presence:
         """When it last gave a sign of life, as far as known."""
         return self._seen.get(device)
 
-    def news(self) -> Mapping[str, float]:
-        """The devices that were seen since the last call, and when: what is to be stored."""
+    def known(self) -> Set[str]:
+        """All devices that anything is kept of."""
+        return self._since.keys() | self._seen.keys() | self._away
+
+    def news(self) -> Mapping[str, float | None]:
+        """The devices that were seen or went away since the last call, and when they were last seen, if
+        ever: what is to be stored."""
         news, self._news = self._news, {}
         return news
 

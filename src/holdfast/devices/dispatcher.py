@@ -7,14 +7,14 @@ one commit. There are no rounds: a device that is silent holds up nobody, for ea
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import msgspec
 
 from holdfast.core.device_queue import Correlation, shard_of
 from holdfast.core.device_turn import Heard, Sending, Turn, Turned, Unsent
-from holdfast.core.group_rate import GroupRate
+from holdfast.core.group_rate import GroupRate, JobRates
 from holdfast.core.once import Once
 from holdfast.core.presence import Presence
 from holdfast.core.rate import Limiter, Rate
@@ -34,7 +34,7 @@ from holdfast.ports.device import (
     Refused,
     Seen,
 )
-from holdfast.ports.outbox import OutboxStore
+from holdfast.ports.outbox import Known, OutboxStore
 from holdfast.runtime.service import Tasks
 
 Connect = Callable[[str, Callable[[], Awaitable[bool]]], Devices]
@@ -123,6 +123,7 @@ class Dispatcher:
         self._checks_until = 0.0
         self._presence = Presence(spec.presence)
         self._groups = GroupRate(spec.group, spec.group_rates) if spec.group else None
+        self._jobs = JobRates(1.0)
         limit = Rate(spec.rate, max(1.0, spec.rate * BURST_S)) if spec.rate else None
         self._at_once = int(limit.burst) if limit else TURN_MAX
         self._turn_max = TURN_MAX
@@ -142,6 +143,7 @@ class Dispatcher:
         self._sweeps_at = 0.0
         self._recount = False
         self.on_first_shard: Callable[[int], None] = lambda _: None
+        self.on_closed: Callable[[], None] = lambda: None
         self.in_flight = 0
         self.counts = Counts()
         self.shards: dict[int, Shard] = {}
@@ -149,8 +151,10 @@ class Dispatcher:
     # --- which shards
 
     async def own(self, number: int, epoch: int, member: str = "") -> None:
-        """Begin to serve a shard that was opened with ``epoch`` for ``member``."""
+        """Begin to serve a shard that was opened with ``epoch`` for ``member``. Raises Unavailable if the
+        store doesn't tell what it knows of its devices."""
         shard = Shard(number, epoch, member)
+        known = await self._store.known(self._spec.name, number)
 
         async def still_ours() -> bool:
             try:
@@ -159,10 +163,13 @@ class Dispatcher:
                 raise Unavailable(str(error)) from error
 
         shard.devices = self._connect(self._spec.identity(number), still_ours)
+        shard.devices.watch(each.device for each in known)
         if not self.shards:
             self._offset_s = self._clock.wall() - self._clock.monotonic()
         self.shards[number] = shard
         self._note_ears()
+        self._remember(known)
+        self._share_jobs()
         self._recount = True
         self._checks_until = self._clock.monotonic() + CHECKS_S
         if number == 0:
@@ -177,7 +184,11 @@ class Dispatcher:
             return
         self._recount = True
         self._note_ears()
+        self._share_jobs()
         await self._idle.wait()
+        for device in self._presence.known():
+            if shard_of(device, self._spec.shards) == number:
+                self._presence.forget(device)
         if shard.reading is not None:
             shard.reading.cancel()
         await shard.devices.close()
@@ -274,6 +285,8 @@ class Dispatcher:
             check_dues=sweep and monotonic < self._checks_until,
             sweep=sweep,
             groups=self._groups,
+            jobs=self._jobs,
+            brief=bool(spec.briefs),
         )
         turning = asyncio.ensure_future(self._store.turn(turn, self._outbox.results))
         self._send_marked()
@@ -306,6 +319,8 @@ class Dispatcher:
             self._odd(stray.device, str(stray.correlation), "it fits no command that is out")
         for number in turned.lost:
             self._on_lost(number)
+        if turned.closed:
+            self.on_closed()
         if turned.more:
             self._wake.set()
 
@@ -415,9 +430,24 @@ class Dispatcher:
 
     # --- times
 
-    def _seen(self, now: float) -> dict[str, float]:
+    def _remember(self, known: Iterable[Known]) -> None:
+        """What an earlier dispatcher knew of devices: those that were away use up no tries now, either."""
+        now, listened_s = self._clock.wall(), self._listened_s()
+        for each in known:
+            if each.away:
+                seen_at = None if each.seen_at is None else listened_s - (now - each.seen_at)
+                self._presence.was_away(each.device, seen_at)
+
+    def _share_jobs(self) -> None:
+        """The rates of jobs are divided as the shards are."""
+        self._jobs = JobRates(len(self.shards) / self._spec.shards)
+
+    def _seen(self, now: float) -> dict[str, float | None]:
         listened_s = self._listened_s()
-        return {device: now - (listened_s - at) for device, at in self._presence.news().items()}
+        return {
+            device: None if at is None else now - (listened_s - at)
+            for device, at in self._presence.news().items()
+        }
 
     def _listened_s(self) -> float:
         """A clock that stands still while the broker is away: then silence says nothing of a device."""

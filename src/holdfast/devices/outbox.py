@@ -117,10 +117,13 @@ class Outbox:
             rate: devices a second that get it, in the order given; None for all at once.
             abort_share: stop, and let the rest fail, once more than this share (0 to 1) of the devices has
                 failed or expired.
-            options: of ``add``, for each.
+            options: of ``add``, for each; but no ``dedupe_key``, for a command that is there already would
+                never count as done.
 
         Returns the job's id, or with an asynchronous ``db`` an awaitable of it.
         """
+        if options.get("dedupe_key") is not None:
+            raise ConfigError("a job takes no dedupe_key: what is there already would never count as done")
         if rate is not None and not rate > 0:
             raise ConfigError(f"rate is {rate}; make it devices a second, above 0, or leave it out")
         if not 0 <= abort_share <= 1:
@@ -131,7 +134,7 @@ class Outbox:
         ]
 
         def write(writer: Writer) -> int:
-            job = writer.add_job(self.spec.name, name, len(made), abort_share, self.wall())
+            job = writer.add_job(self.spec.name, name, len(made), rate, abort_share, self.wall())
             writer.add([msgspec.structs.replace(each, job=job) for each in made])
             return job
 

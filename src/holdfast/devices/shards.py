@@ -125,7 +125,11 @@ class Shards:
     async def _open(self, claim: Claim, number: int, expect: int) -> None:
         epoch = await self._store.open(self._spec.name, number, expect, claim.member)
         self._claims[number] = claim
-        await self.dispatcher.own(number, epoch, claim.member)
+        try:
+            await self.dispatcher.own(number, epoch, claim.member)
+        except HoldfastError:
+            del self._claims[number]  # it is in doubt, and so looked at again
+            raise
         self._host.log.info("serves a shard of devices", outbox=self._spec.name, shard=number, epoch=epoch)
 
     async def _release(self, number: int) -> None:

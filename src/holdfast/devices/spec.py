@@ -57,6 +57,8 @@ class OutboxSpec(msgspec.Struct, frozen=True, kw_only=True):
     group: Callable[[str], str] | None = None
     group_rates: Mapping[str, float] = {}
     keep_s: float = 7 * 86_400.0
+    archive: bool = False
+    briefs: str = ""
 
     def __post_init__(self) -> None:
         if not (self.name.replace("-", "_").isidentifier() and len(self.name) <= NAME_MAX):

@@ -49,6 +49,14 @@ class DeviceStatus(msgspec.Struct, frozen=True):
     away: bool
 
 
+class Known(msgspec.Struct, frozen=True):
+    """A device that has had commands: when it was last seen, if ever, and whether it was ``away`` then."""
+
+    device: str
+    seen_at: float | None
+    away: bool
+
+
 @runtime_checkable
 class Writer(Protocol):
     """What commands are written with, inside somebody's transaction. Where that is a connection of a
@@ -58,7 +66,9 @@ class Writer(Protocol):
         """Add commands of one outbox, in this order; returns their ids. One whose ``dedupe_key`` its device
         has already is not added: its id is that of the standing one."""
 
-    def add_job(self, outbox: str, name: str, total: int, abort_share: float, created_at: float) -> int:
+    def add_job(
+        self, outbox: str, name: str, total: int, rate: float | None, abort_share: float, created_at: float
+    ) -> int:
         """Add a job that commands may name; returns its id."""
 
 
@@ -76,12 +86,22 @@ class OutboxStore(Protocol):
     async def open(self, outbox: str, shard: int, expect: int, member: str) -> int:
         """Issue a higher epoch if ``expect`` stands, and return it. Raises Fenced if another does."""
 
+    async def known(self, outbox: str, shard: int) -> list[Known]:
+        """The devices of a shard that have had commands, and how they were when it was last stored."""
+
     async def out(self, outbox: str, shards: Collection[int]) -> int:
         """How many devices of these shards are waited for."""
 
     async def turn(self, turn: Turn, on_result: OnResult | None = None) -> Turned:
         """Take a turn. ``on_result`` is called once for each command that closes, in the same transaction;
         where it fails, the command closes without it, and a later sweep calls it again."""
+
+    async def briefs(self, outbox: str, shards: Collection[int], limit: int) -> list[Entry]:
+        """Closed commands of these shards whose end is to be told as a brief (``Turn.brief``), in any order.
+        They stand until ``briefed``, whoever dies."""
+
+    async def briefed(self, outbox: str, told: Sequence[Entry]) -> None:
+        """Forget that these ends are to be told. A later end of the same command isn't meant."""
 
     async def next_due(self, outbox: str, shards: Sequence[int]) -> float | None:
         """The wall time at which a head of these shards is due, if any is."""
@@ -114,10 +134,12 @@ class OutboxStore(Protocol):
         """One command."""
 
     async def retry(self, command: int) -> bool:
-        """Schedule a failed or expired command anew, without expiry; False if it is neither."""
+        """Schedule a failed or expired command anew, without expiry; its job counts it as failed no more.
+        False if it is neither, its end is yet to be told, or its job was aborted."""
 
     async def cancel(self, command: int) -> bool:
-        """Let a scheduled command fail; False if it isn't. ``on_result`` hears of it in the next sweep."""
+        """Let a scheduled command fail, for its job too; False if it isn't. ``on_result`` hears of it in the
+        next sweep."""
 
     async def counts(self, outbox: str) -> Mapping[State, int]:
         """How many commands stand in each state."""
@@ -130,9 +152,9 @@ class OutboxStore(Protocol):
     async def jobs(self, outbox: str, *, after: int = 0, limit: int = 100) -> list[Job]:
         """Jobs with an id above ``after``, in order."""
 
-    async def expire(self, outbox: str, before: float, limit: int) -> int:
-        """Drop up to ``limit`` commands that closed before this wall time and whose result is told; returns
-        how many. Call again until it is 0."""
+    async def expire(self, outbox: str, before: float, limit: int, *, archive: bool = False) -> int:
+        """Drop up to ``limit`` commands that closed before this wall time and whose result is told, or move
+        them to the archive, which nothing here reads; returns how many. Call again until it is 0."""
 
     async def close(self) -> None:
         """Release connections; ends calls that wait."""

@@ -9,10 +9,12 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.orm import Session
 
 from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
+from holdfast.adapters.sqlalchemy.rows import COLUMNS
+from holdfast.adapters.sqlalchemy.rows import entry as archived
 from holdfast.adapters.sqlalchemy.writer import SqlWriter
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.testing.conformance import OutboxConformance
-from holdfast.testing.conformance.outbox import Begin
+from holdfast.testing.conformance.outbox import NOW, OUTBOX, Begin, Dispatcher, answer, new
 from holdfast.testing.servers import PostgresqlServer
 
 
@@ -49,6 +51,20 @@ class SqlConformance(OutboxConformance):
                 yield SqlWriter(connection)
 
         return begin
+
+    async def test_the_archive_has_all_of_what_it_has(
+        self, dispatcher: Dispatcher, store: SqlOutbox, begin: Begin, business: Engine
+    ) -> None:
+        with begin() as db:
+            [number] = db.add([new("d1", b"\x00body", trace_id="t-1", dedupe_key="k")])
+        [sending] = await dispatcher.send()
+        await dispatcher.turn(heard=[answer(sending, b"\xffok")])
+        entry = await store.command(number)
+        await store.expire(OUTBOX, NOW + 1, 10, archive=True)
+        with business.connect() as connection:
+            [row] = connection.exec_driver_sql(f"SELECT outbox, {COLUMNS} FROM holdfast_outbox_archive")
+        assert (row[0], archived(row[1:])) == (OUTBOX, entry)
+        assert await store.command(number) is None
 
 
 class TestSqliteOutbox(SqlConformance):

@@ -6,7 +6,7 @@ from tests.devices.simulated.conftest import Site
 
 from holdfast.adapters.memory.device import MemoryDevices
 from holdfast.adapters.memory.terminal import Conduct
-from holdfast.core.device_queue import Patience, State
+from holdfast.core.device_queue import Patience, Phase, State
 from holdfast.core.presence import PresenceRules
 from holdfast.errors import OutcomeUnknown
 
@@ -56,6 +56,33 @@ async def test_a_device_that_isn_t_there_uses_up_no_tries_and_starts_at_once(sit
     site.broker.heartbeat("late")
     for command in commands:
         await site.until(command, State.ACKNOWLEDGED, within_s=1.0)
+
+
+async def test_who_was_away_is_so_for_the_next_dispatcher_too(site: Site) -> None:
+    await site.start(0, patience=PATIENCE, presence=PresenceRules(offline_after_s=15.0))
+    site.broker.listen("d0", lambda id_, payload: None)
+    command = await site.add("d0")
+    async with asyncio.timeout(60.0):
+        while [(s.away, s.seen_at) for s in await site.store.devices("doors")] != [(True, None)]:
+            await site.clock.sleep(1.0)
+    before = await site.store.command(command)
+    await site.dispatcher.disown(0)
+    epoch = (await site.store.epochs("doors"))[0]
+    await site.dispatcher.own(0, await site.store.open("doors", 0, epoch, "me"))
+    await site.clock.sleep(10 * PATIENCE.probe_s)
+    after = await site.store.command(command)
+    assert before is not None
+    assert after is not None
+    assert after.tries >= before.tries + 5, "it is tried now and then"
+    assert (after.spent, after.state) == (before.spent, State.PUBLISHED)
+    site.broker.listen("d0", lambda id_, payload: site.broker.answer("d0", id_, b"{}"))
+    while (await site.store.devices("doors"))[0].phases != (Phase.HELD,):  # else the try that is out goes on
+        await site.clock.sleep(1.0)
+    site.broker.heartbeat("d0")
+    await site.until(command, State.ACKNOWLEDGED, within_s=1.0)
+    await site.clock.sleep(6.0)
+    [status] = await site.store.devices("doors")
+    assert (status.away, status.seen_at is not None) == (False, True)
 
 
 async def test_an_answer_that_is_refused_says_so(site: Site) -> None:

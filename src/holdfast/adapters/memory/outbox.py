@@ -17,7 +17,7 @@ from holdfast.core.device_turn import Arrival, Job, Turn, Turned
 from holdfast.core.group_rate import Pair
 from holdfast.errors import ConfigError, Fenced
 from holdfast.ports.clock import Clock
-from holdfast.ports.outbox import DeviceStatus, NewCommand, OnResult
+from holdfast.ports.outbox import DeviceStatus, Known, NewCommand, OnResult
 
 WAITING_MAX = 1000
 
@@ -31,10 +31,12 @@ class Tables:
         self.heads: dict[tuple[str, Pair], Head] = {}
         self.arrivals: dict[int, tuple[str, Arrival]] = {}
         self.shards: dict[tuple[str, int], int] = {}
-        self.seen: dict[tuple[str, str], tuple[float, bool]] = {}
+        self.seen: dict[tuple[str, str], tuple[float | None, bool]] = {}
         self.jobs: dict[int, tuple[str, Job]] = {}
         self.cursors: dict[tuple[str, str], str] = {}
         self.untold: dict[int, int] = {}
+        self.briefs: dict[int, float | None] = {}
+        self.archive: dict[int, Entry] = {}
         self.values: dict[str, Any] = {}
 
     def copy(self) -> Tables:
@@ -56,9 +58,11 @@ class MemoryTransaction:
     def add(self, commands: Sequence[NewCommand]) -> list[int]:
         return [self._add(command) for command in commands]
 
-    def add_job(self, outbox: str, name: str, total: int, abort_share: float, created_at: float) -> int:
+    def add_job(
+        self, outbox: str, name: str, total: int, rate: float | None, abort_share: float, created_at: float
+    ) -> int:
         number = self._number()
-        job = Job(number, name, total, abort_share, created_at=created_at)
+        job = Job(number, name, total, abort_share, created_at=created_at, rate=rate)
         self.tables.jobs[number] = (outbox, job)
         return number
 
@@ -121,6 +125,11 @@ class MemoryOutbox:
         epoch = self.tables.shards[outbox, shard] = max(standing + 1, int(self._clock.wall()))
         return epoch
 
+    async def known(self, outbox: str, shard: int) -> list[Known]:
+        heads = [h for (name, _), h in self.tables.heads.items() if name == outbox and h.shard == shard]
+        devices = sorted({head.device for head in heads})
+        return [Known(each, *self.tables.seen.get((outbox, each), (None, False))) for each in devices]
+
     async def out(self, outbox: str, shards: Collection[int]) -> int:
         heads = [h for (name, _), h in self.tables.heads.items() if name == outbox and h.shard in shards]
         return sum(head.phase is Phase.OUT for head in heads)
@@ -148,6 +157,15 @@ class MemoryOutbox:
         del inner.tables.untold[entry.id]
         vars(transaction.tables).update(vars(inner.tables))
         transaction.added |= inner.added
+
+    async def briefs(self, outbox: str, shards: Collection[int], limit: int) -> list[Entry]:
+        closed = [self.tables.commands[number] for number in self.tables.briefs]
+        return [entry for name, entry in closed if name == outbox and entry.shard in shards][:limit]
+
+    async def briefed(self, outbox: str, told: Sequence[Entry]) -> None:
+        for entry in told:
+            if self.tables.briefs.get(entry.id) == entry.closed_at:
+                self.tables.briefs.pop(entry.id, None)
 
     async def next_due(self, outbox: str, shards: Sequence[int]) -> float | None:
         heads = (h for (name, _), h in self.tables.heads.items() if name == outbox and h.shard in shards)
@@ -204,13 +222,15 @@ class MemoryOutbox:
     async def retry(self, command: int) -> bool:
         with self.transaction() as transaction:
             outbox, entry = transaction.tables.commands.get(command, ("", None))
-            if entry is None or (entry.state, Cause.RETRY) not in TABLE or command in self.tables.untold:
+            if entry is None or (entry.state, Cause.RETRY) not in TABLE or not self._all_told(command):
+                return False
+            if entry.job is not None and self.tables.jobs[entry.job][1].aborted:
                 return False
             again = msgspec.structs.replace(
                 entry, state=State.SCHEDULED, spent=0, expires_at=None, closed_at=None, answer=None, reason=""
             )
             transaction.tables.commands[command] = (outbox, again)
-            self._mark(transaction, outbox, entry)
+            self._mark(transaction, outbox, entry, failed=-1)
             return True
 
     async def cancel(self, command: int) -> bool:
@@ -221,10 +241,13 @@ class MemoryOutbox:
             cancelled = queue.close(entry, Cause.CANCEL, self._clock.wall())
             transaction.tables.commands[command] = (outbox, cancelled)
             transaction.tables.untold[command] = 0
-            self._mark(transaction, outbox, entry)
+            transaction.tables.briefs[command] = cancelled.closed_at
+            self._mark(transaction, outbox, entry, failed=1)
             return True
 
-    def _mark(self, transaction: MemoryTransaction, outbox: str, entry: Entry) -> None:
+    def _mark(self, transaction: MemoryTransaction, outbox: str, entry: Entry, *, failed: int) -> None:
+        if entry.job is not None:
+            MemoryRows(transaction.tables, outbox).save_jobs({entry.job: (0, failed)})
         mark = Arrival(transaction._number(), entry.device, entry.lane, entry.shard)
         transaction.tables.arrivals[mark.id] = (outbox, mark)
         transaction.added.add(outbox)
@@ -262,22 +285,27 @@ class MemoryOutbox:
         found = [job for name, job in self.tables.jobs.values() if name == outbox and job.id > after]
         return found[:limit]
 
-    async def expire(self, outbox: str, before: float, limit: int) -> int:
+    async def expire(self, outbox: str, before: float, limit: int, *, archive: bool = False) -> int:
         old = [
             number
             for number, (name, entry) in self.tables.commands.items()
             if name == outbox
             and entry.closed_at is not None
             and entry.closed_at < before
-            and number not in self.tables.untold
+            and self._all_told(number)
         ]
         for number in old[:limit]:
-            del self.tables.commands[number]
+            _, entry = self.tables.commands.pop(number)
+            if archive:
+                self.tables.archive[number] = entry
         return len(old[:limit])
 
     async def close(self) -> None:
         self._closings += 1
         self._bell.ring()
+
+    def _all_told(self, command: int) -> bool:
+        return command not in self.tables.untold and command not in self.tables.briefs
 
     def _entries(self, outbox: str) -> list[Entry]:
         return [entry for name, entry in self.tables.commands.values() if name == outbox]
@@ -375,9 +403,19 @@ class MemoryRows:
             name, job = self._tables.jobs[number]
             self._tables.jobs[number] = (name, job.after(done, failed))
 
-    def save_seen(self, seen: Mapping[str, float], away: Set[str]) -> None:
+    def save_seen(self, seen: Mapping[str, float | None], away: Set[str]) -> None:
         for device, at in seen.items():
-            self._tables.seen[self._outbox, device] = (at, device in away)
+            before, _ = self._tables.seen.get((self._outbox, device), (None, False))
+            self._tables.seen[self._outbox, device] = (before if at is None else at, device in away)
+
+    def save_briefs(self, closed: Sequence[Entry]) -> None:
+        self._tables.briefs |= {entry.id: entry.closed_at for entry in closed}
+
+    def drop_briefs(self, shards: Collection[int]) -> None:
+        closed = [(number, *self._tables.commands[number]) for number in self._tables.briefs]
+        for number, outbox, entry in closed:
+            if outbox == self._outbox and entry.shard in shards:
+                del self._tables.briefs[number]
 
     def _heads(self) -> list[Head]:
         return [head for (name, _), head in self._tables.heads.items() if name == self._outbox]

@@ -11,7 +11,18 @@ from functools import partial
 from typing import Any, TypeVar
 
 import structlog
-from sqlalchemy import Connection, func, insert, inspect, select, text, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    bindparam,
+    delete,
+    func,
+    insert,
+    inspect,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
@@ -27,7 +38,7 @@ from holdfast.core.device_queue import REASONS, TABLE, Cause, Entry, Phase, Stat
 from holdfast.core.device_turn import Job, Turn, Turned
 from holdfast.errors import ConfigError, Fenced, Unavailable
 from holdfast.ports.clock import Clock
-from holdfast.ports.outbox import DeviceStatus, NewCommand, OnResult
+from holdfast.ports.outbox import DeviceStatus, Known, NewCommand, OnResult
 
 T = TypeVar("T")
 
@@ -55,9 +66,8 @@ class SqlOutbox:
         url: ``sqlite:///app.db`` or ``postgresql://user@host/name``.
         clock: the node's clock.
         create: make the tables if they are missing.
-        durability: ``full``: every commit is on disk before it counts; ``normal`` leaves that to the
-            operating system (SQLite) or the server (PostgreSQL), and a power failure may take the last
-            moments back.
+        durability: ``full``: every commit is on disk before it counts; ``normal``, on SQLite, leaves that to
+            the operating system, and a power failure may take the last moments back.
         busy_timeout_s: how long to wait for locks of others.
     """
 
@@ -90,11 +100,12 @@ class SqlOutbox:
     def _prepare(self, connection: Connection, outbox: str, shards: int) -> None:
         if self._postgresql:
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MAKING})
-        if not inspect(connection).has_table(tables.command.name):
+        standing_tables = {*inspect(connection).get_table_names()}
+        if missing := [name for name in tables.metadata.tables if name not in standing_tables]:
             if not self._create:
-                raise ConfigError(f"{self._url.render_as_string()} has no outbox: {HELP}")
+                raise ConfigError(f"{self._url.render_as_string()} has no {', '.join(missing)}: {HELP}")
             try:
-                tables.metadata.create_all(connection, checkfirst=False)
+                tables.metadata.create_all(connection, [tables.metadata.tables[name] for name in missing])
             except DBAPIError as error:
                 raise ConfigError(f"the outbox can't be made ({error.orig}): {HELP}") from error
         standing = list(self._epochs(connection, outbox))
@@ -126,6 +137,18 @@ class SqlOutbox:
             return epoch
 
         return await self._write(opened)
+
+    async def known(self, outbox: str, shard: int) -> list[Known]:
+        h, d = tables.head.c, tables.device.c
+        known = (
+            select(h.device, d.seen_at, d.away)
+            .distinct()
+            .select_from(tables.head)
+            .outerjoin(tables.device, (d.outbox == h.outbox) & (d.device == h.device))
+            .where(h.outbox == outbox, h.shard == shard)
+        )
+        rows = await self._read(lambda connection: connection.execute(known).all())
+        return [Known(device, seen_at, bool(away)) for device, seen_at, away in rows]
 
     async def out(self, outbox: str, shards: Collection[int]) -> int:
         h = tables.head.c
@@ -177,6 +200,26 @@ class SqlOutbox:
         told = [each.id for each in closed if each.id not in failed]
         if told:
             connection.execute(update(tables.command).where(c.id.in_(told)).values(untold=None))
+
+    async def briefs(self, outbox: str, shards: Collection[int], limit: int) -> list[Entry]:
+        c, b = tables.command.c, tables.brief.c
+        due = select(b.command).where(b.outbox == outbox, b.shard.in_(shards)).limit(limit).subquery()
+        closed = select(text(COLUMNS)).select_from(tables.command).join(due, due.c.command == c.id)
+        return await self._read(lambda connection: [entry(row) for row in connection.execute(closed)])
+
+    async def briefed(self, outbox: str, told: Sequence[Entry]) -> None:
+        b = tables.brief.c
+        # Not every end of a command: it may have been retried and closed again.
+        forget = delete(tables.brief).where(b.command == bindparam("number"), b.closed_at == bindparam("at"))
+        ends = [{"number": each.id, "at": each.closed_at} for each in told]
+
+        def forget_all(connection: Connection) -> None:
+            connection.execute(forget, ends)
+            if self._postgresql:
+                connection.execute(ASYNCHRONOUS)
+
+        # What a power failure takes back of it is told again.
+        await self._write(forget_all, relaxed=True)
 
     async def next_due(self, outbox: str, shards: Sequence[int]) -> float | None:
         def next_due(connection: Connection) -> float | None:
@@ -252,12 +295,15 @@ class SqlOutbox:
 
     async def retry(self, command: int) -> bool:
         values = {"spent": 0, "expires_at": None, "closed_at": None, "answer": None, "reason": ""}
+        c, j = tables.command.c, tables.job.c
+        aborted = select(j.id).where(j.id == c.job, j.aborted).exists()
         return await self._write(
-            lambda connection: self._operate(connection, command, Cause.RETRY, values, told=True)
+            lambda connection: self._operate(connection, command, Cause.RETRY, values, _all_told(), ~aborted)
         )
 
     async def cancel(self, command: int) -> bool:
-        values = {"closed_at": self._clock.wall(), "reason": REASONS[Cause.CANCEL], "untold": 0}
+        now = self._clock.wall()
+        values = {"closed_at": now, "reason": REASONS[Cause.CANCEL], "untold": 0}
         return await self._write(lambda connection: self._operate(connection, command, Cause.CANCEL, values))
 
     def _operate(
@@ -266,27 +312,31 @@ class SqlOutbox:
         command: int,
         cause: Cause,
         values: dict[str, Any],
-        *,
-        told: bool = False,
+        *only: ColumnElement[bool],
     ) -> bool:
-        """Change one command where the table of states allows it, and leave word for its dispatcher."""
+        """Change one command where the table of states allows it, in its job's count too, and leave word for
+        its dispatcher."""
         c = tables.command.c
         moves = {state: after for (state, each), after in TABLE.items() if each is cause}
         [target] = set(moves.values())
         change = (
             update(tables.command)
-            .where(c.id == command, c.state.in_([state.value for state in moves]))
+            .where(c.id == command, c.state.in_([state.value for state in moves]), *only)
             .values(state=target.value, **values)
-            .returning(c.outbox, c.shard, c.device, c.lane)
+            .returning(c.outbox, *(c[name] for name in COLUMNS.split(", ")))
         )
-        if told:
-            change = change.where(c.untold.is_(None))
         row = connection.execute(change).one_or_none()
         if row is None:
             return False
-        mark = {"outbox": row.outbox, "shard": row.shard, "device": row.device, "lane": row.lane}
+        outbox, changed = row[0], entry(row[1:])
+        rows = SqlRows(connection, outbox, self._statements)
+        if changed.job is not None:
+            rows.save_jobs({changed.job: (0, 1 if target is State.FAILED else -1)})
+        if changed.closed_at is not None:
+            rows.save_briefs([changed])
+        mark = {"outbox": outbox, "shard": changed.shard, "device": changed.device, "lane": changed.lane}
         connection.execute(insert(tables.arrival), mark)
-        ring_at_commit(connection, row.outbox)
+        ring_at_commit(connection, outbox)
         return True
 
     async def counts(self, outbox: str) -> Mapping[State, int]:
@@ -346,15 +396,25 @@ class SqlOutbox:
         rows = await self._read(lambda c: c.execute(listed.order_by(j.id).limit(limit)).all())
         return [Job(*row) for row in rows]
 
-    async def expire(self, outbox: str, before: float, limit: int) -> int:
-        drop = text(
-            f"DELETE FROM {tables.command.name} WHERE id IN (SELECT id FROM {tables.command.name}"  # noqa: S608
-            " WHERE outbox = :outbox AND closed_at IS NOT NULL AND closed_at < :before AND untold IS NULL"
-            " ORDER BY closed_at LIMIT :limit"
-            f"{' FOR UPDATE SKIP LOCKED' if self._postgresql else ''})"
-        )
-        parameters = {"outbox": outbox, "before": before, "limit": limit}
-        return await self._write(lambda connection: connection.execute(drop, parameters).rowcount)
+    async def expire(self, outbox: str, before: float, limit: int, *, archive: bool = False) -> int:
+        def expire(connection: Connection) -> int:
+            c, kept = tables.command.c, tables.archive.c
+            old = (
+                select(c.id)
+                .where(c.outbox == outbox, c.closed_at.is_not(None), c.closed_at < before, _all_told())
+                .order_by(c.closed_at)
+                .limit(limit)
+                .with_for_update(skip_locked=True, of=tables.command)
+            )
+            ids = connection.execute(old).scalars().all()
+            if archive and ids:
+                row = select(*(c[column.name] for column in kept)).where(c.id.in_(ids))
+                connection.execute(insert(tables.archive).from_select([*kept], row))
+            if ids:
+                connection.execute(delete(tables.command).where(c.id.in_(ids)))
+            return len(ids)
+
+        return await self._write(expire)
 
     async def close(self) -> None:
         self._listener.close()
@@ -391,6 +451,12 @@ class SqlOutbox:
             raise engines.named(error, self._url) from error
 
 
+def _all_told() -> ColumnElement[bool]:
+    """Of a command: nobody has yet to hear of its end."""
+    c, b = tables.command.c, tables.brief.c
+    return c.untold.is_(None) & ~select(b.command).where(b.command == c.id).exists()
+
+
 def _told(connection: Connection, closed: Sequence[Entry], on_result: OnResult) -> bool:
     """Call the business for commands, all or none of them."""
     each = closed[0]
@@ -401,7 +467,9 @@ def _told(connection: Connection, closed: Sequence[Entry], on_result: OnResult) 
             session.commit()
     except Exception as error:
         if connection.invalidated:  # not the business: the connection was lost under it
-            raise Unavailable(f"the connection was lost while on_result ran: {type(error).__name__}") from error
+            raise Unavailable(
+                f"the connection was lost while on_result ran: {type(error).__name__}"
+            ) from error
         # Its text and its variables may hold people's data: only what it is, and where.
         at = traceback.extract_tb(error.__traceback__)[-1]
         kind, place = type(error).__name__, f"{at.filename}:{at.lineno}"

@@ -25,7 +25,7 @@ COLUMNS = (
 """Of a command, in the order of the fields of ``Entry``."""
 
 HEAD = "device, lane, shard, phase, command, due"
-JOB = "id, name, total, abort_share, done, failed, aborted, created_at"
+JOB = "id, name, total, abort_share, done, failed, aborted, created_at, rate"
 
 
 class Dialect:
@@ -63,7 +63,7 @@ class Dialect:
         return list(values) if self.postgresql else json.dumps(list(values))
 
 
-TABLES = {"C": "command", "H": "head", "A": "arrival", "S": "shard", "D": "device", "J": "job"}
+TABLES = {"C": "command", "H": "head", "A": "arrival", "S": "shard", "D": "device", "J": "job", "B": "brief"}
 
 PAIRS = {
     False: "(SELECT json_extract(value, '$[0]') AS device, json_extract(value, '$[1]') AS lane"
@@ -196,8 +196,15 @@ class Statements:
         )
         self.save_seen = made(
             "INSERT INTO {D} (outbox, device, seen_at, away) VALUES (:outbox, :device, :seen_at, :away)"
-            " ON CONFLICT (outbox, device) DO UPDATE SET seen_at = excluded.seen_at, away = excluded.away"
+            " ON CONFLICT (outbox, device) DO UPDATE"
+            " SET seen_at = coalesce(excluded.seen_at, {D}.seen_at), away = excluded.away"
         )
+        self.save_brief = made(
+            "INSERT INTO {B} (command, outbox, shard, closed_at)"
+            " VALUES (:command, :outbox, :shard, :closed_at)"
+            " ON CONFLICT (command) DO UPDATE SET closed_at = excluded.closed_at"
+        )
+        self.drop_briefs = made("DELETE FROM {B} WHERE outbox = :outbox AND shard IN [shards]")
 
 
 SQLITE = Statements(postgresql=False)
@@ -318,7 +325,18 @@ class SqlRows:
             parameters = {"id": number, "more_done": done, "more_failed": failed}
             self._connection.execute(self._sql.save_job, parameters)
 
-    def save_seen(self, seen: Mapping[str, float], away: Set[str]) -> None:
+    def save_briefs(self, closed: Sequence[Entry]) -> None:
+        rows = [
+            {"outbox": self._outbox, "shard": e.shard, "command": e.id, "closed_at": e.closed_at}
+            for e in closed
+        ]
+        self._connection.execute(self._sql.save_brief, rows)
+
+    def drop_briefs(self, shards: Collection[int]) -> None:
+        parameters = {"outbox": self._outbox, "shards": self._list(shards)}
+        self._connection.execute(self._sql.drop_briefs, parameters)
+
+    def save_seen(self, seen: Mapping[str, float | None], away: Set[str]) -> None:
         rows = [
             {"outbox": self._outbox, "device": device, "seen_at": at, "away": device in away}
             for device, at in sorted(seen.items())

@@ -6,6 +6,8 @@ Times are seconds since 1970.
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -33,35 +35,60 @@ def _index(name: str, *columns: object, where: str) -> Index:
     return Index(f"{PREFIX}{name}", *columns, sqlite_where=text(where), postgresql_where=text(where))  # type: ignore[arg-type]
 
 
+def _columns() -> list[Column[Any]]:
+    """What is known of a command, standing or archived."""
+    return [
+        Column("outbox", String(64), nullable=False),
+        Column("device", String(255), nullable=False),
+        Column("lane", Integer, nullable=False, server_default="0"),
+        Column("shard", Integer, nullable=False),
+        Column("state", String(16), nullable=False, server_default="scheduled"),
+        Column("body", LargeBinary, nullable=False),
+        Column("priority", Integer, nullable=False, server_default="0"),
+        Column("not_before", Double, nullable=False, server_default="0"),
+        Column("expires_at", Double),
+        Column("tries", Integer, nullable=False, server_default="0"),
+        Column("spent", Integer, nullable=False, server_default="0"),
+        Column("epoch", BigInteger, nullable=False, server_default="0"),
+        Column("dedupe_key", String(255)),
+        Column("supersede_key", String(255)),
+        Column("trace_id", String(64), nullable=False, server_default=""),
+        Column("job", BigInteger),
+        Column("created_at", Double, nullable=False, server_default="0"),
+        Column("published_at", Double),
+        Column("closed_at", Double),
+        Column("answer", LargeBinary),
+        Column("reason", Text, nullable=False, server_default=""),
+    ]
+
+
 command = Table(
     f"{PREFIX}command",
     metadata,
     Column("id", _Id, primary_key=True, autoincrement=True),
-    Column("outbox", String(64), nullable=False),
-    Column("device", String(255), nullable=False),
-    Column("lane", Integer, nullable=False, server_default="0"),
-    Column("shard", Integer, nullable=False),
-    Column("state", String(16), nullable=False, server_default="scheduled"),
-    Column("body", LargeBinary, nullable=False),
-    Column("priority", Integer, nullable=False, server_default="0"),
-    Column("not_before", Double, nullable=False, server_default="0"),
-    Column("expires_at", Double),
-    Column("tries", Integer, nullable=False, server_default="0"),
-    Column("spent", Integer, nullable=False, server_default="0"),
-    Column("epoch", BigInteger, nullable=False, server_default="0"),
-    Column("dedupe_key", String(255)),
-    Column("supersede_key", String(255)),
-    Column("trace_id", String(64), nullable=False, server_default=""),
-    Column("job", BigInteger),
-    Column("created_at", Double, nullable=False, server_default="0"),
-    Column("published_at", Double),
-    Column("closed_at", Double),
-    Column("answer", LargeBinary),
-    Column("reason", Text, nullable=False, server_default=""),
-    Column(
-        "untold", Integer
-    ),  # how often the business couldn't be told that it is closed; NULL: told, or open
+    *_columns(),
+    # How often the business couldn't be told that it is closed; NULL: told, or open.
+    Column("untold", Integer),
+    sqlite_autoincrement=True,  # an answer to a command that was dropped must never fit a new one
 )
+
+archive = Table(
+    f"{PREFIX}archive",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=False),
+    *_columns(),
+)
+
+brief = Table(
+    f"{PREFIX}brief",
+    metadata,
+    Column("command", _Id, primary_key=True, autoincrement=False),
+    Column("outbox", String(64), nullable=False),
+    Column("shard", Integer, nullable=False),
+    Column("closed_at", Double, nullable=False),
+)
+
+Index(f"{PREFIX}brief_shard", brief.c.outbox, brief.c.shard)
 
 _index(
     "command_next",
@@ -142,7 +169,7 @@ device = Table(
     metadata,
     Column("outbox", String(64), primary_key=True),
     Column("device", String(255), primary_key=True),
-    Column("seen_at", Double, nullable=False),
+    Column("seen_at", Double),
     Column("away", Boolean, nullable=False),
 )
 
@@ -153,6 +180,7 @@ job = Table(
     Column("outbox", String(64), nullable=False),
     Column("name", String(255), nullable=False),
     Column("total", Integer, nullable=False),
+    Column("rate", Double),
     Column("abort_share", Double, nullable=False),
     Column("done", Integer, nullable=False, server_default="0"),
     Column("failed", Integer, nullable=False, server_default="0"),

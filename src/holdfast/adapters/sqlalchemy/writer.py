@@ -50,10 +50,13 @@ class SqlWriter:
         ring_at_commit(self._connection, commands[0].outbox)
         return ids
 
-    def add_job(self, outbox: str, name: str, total: int, abort_share: float, created_at: float) -> int:
+    def add_job(
+        self, outbox: str, name: str, total: int, rate: float | None, abort_share: float, created_at: float
+    ) -> int:
         row = {"outbox": outbox, "name": name, "total": total, "created_at": created_at}
         made = insert(tables.job).returning(tables.job.c.id)
-        return int(self._connection.execute(made, row | {"abort_share": abort_share}).scalar_one())
+        limits = {"rate": rate, "abort_share": abort_share}
+        return int(self._connection.execute(made, row | limits).scalar_one())
 
     def _insert(self, commands: Sequence[NewCommand]) -> list[int]:
         made = insert(tables.command).returning(tables.command.c.id, sort_by_parameter_order=True)

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.core.device_queue import Correlation, Entry, Patience, Phase, State, shard_of
 from holdfast.core.device_turn import Heard, Sending, Turn, Turned, Unsent
-from holdfast.core.group_rate import GroupRate
+from holdfast.core.group_rate import GroupRate, JobRates
 from holdfast.errors import ConfigError, Fenced
 from holdfast.ports.outbox import NewCommand, OutboxStore, Writer
 
@@ -580,7 +580,7 @@ class OutboxConformance:
         self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
-            job = db.add_job(OUTBOX, "firmware", 10, 0.2, NOW)
+            job = db.add_job(OUTBOX, "firmware", 10, 4.0, 0.2, NOW)
             db.add([new(f"d{n}", job=job, not_before=NOW + n // 4) for n in range(10)])
         first = await dispatcher.send()
         assert len(first) == 4
@@ -588,6 +588,7 @@ class OutboxConformance:
         await dispatcher.turn(heard=answers)
         [known] = await store.jobs(OUTBOX)
         assert (known.id, known.name, known.total, known.created_at) == (job, "firmware", 10, NOW)
+        assert (known.rate, known.abort_share) == (4.0, 0.2)
         assert (known.done, known.failed, known.aborted, known.over) == (1, 3, True, False)
         dispatcher.now += 1
         assert await dispatcher.send() == []
@@ -595,6 +596,109 @@ class OutboxConformance:
         [known] = await store.jobs(OUTBOX)
         assert (known.done, known.failed, known.over) == (1, 9, True)
         assert await store.counts(OUTBOX) == {State.ACKNOWLEDGED: 1, State.FAILED: 9}
+
+    async def test_a_job_follows_what_operators_do(
+        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        with begin() as db:
+            job = db.add_job(OUTBOX, "firmware", 5, None, 0.5, NOW)
+            ids = db.add([new(f"d{n}", job=job, not_before=NOW + n) for n in range(5)])
+        [sending] = await dispatcher.send()
+        await dispatcher.turn(heard=[answer(sending, ok=False)])
+        assert await store.cancel(ids[4])
+        [known] = await store.jobs(OUTBOX)
+        assert (known.done, known.failed, known.aborted) == (0, 2, False)
+        assert await store.retry(ids[0])
+        dispatcher.now += 3
+        sendings = await dispatcher.send(sweep=True)
+        await dispatcher.turn(heard=[answer(sending) for sending in sendings])
+        [known] = await store.jobs(OUTBOX)
+        assert (known.done, known.failed, known.over) == (4, 1, True)
+
+    async def test_a_job_that_operators_abort_stays_so(
+        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        with begin() as db:
+            job = db.add_job(OUTBOX, "firmware", 2, None, 0.0, NOW)
+            ids = db.add([new(f"d{n}", job=job, not_before=NOW + 10) for n in range(2)])
+        assert await store.cancel(ids[0])
+        await dispatcher.turn(sweep=True)
+        [known] = await store.jobs(OUTBOX)
+        assert (known.failed, known.aborted, known.over) == (2, True, True)
+        assert not await store.retry(ids[0])
+
+    async def test_a_job_keeps_its_rate_when_all_its_times_have_passed(
+        self, dispatcher: Dispatcher, begin: Begin
+    ) -> None:
+        with begin() as db:
+            job = db.add_job(OUTBOX, "firmware", 20, 4.0, 1.0, NOW)
+            db.add([new(f"d{n:02}", job=job, not_before=NOW + n / 4) for n in range(20)])
+            db.add([new("other")])
+        dispatcher.now += 3600
+        rates = JobRates(share=1.0)
+        sent = await dispatcher.send(jobs=rates)
+        assert len(sent) == 4 + 1, "what a second allows, and what belongs to no job"
+        for _ in range(4):
+            dispatcher.now += 1
+            some = await dispatcher.send(jobs=rates, heard=[answer(each) for each in sent])
+            assert len(some) == 4
+            sent = some
+
+    # --- briefs
+
+    async def test_each_end_is_to_be_told_until_it_was(
+        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        with begin() as db:
+            ids = db.add([new(f"d{n}", b"%d" % n) for n in range(3)])
+        sendings = await dispatcher.send(brief=True)
+        assert await store.briefs(OUTBOX, range(SHARDS), 10) == []
+        sendings.sort(key=lambda sending: sending.device)
+        answers = [answer(sending, ok=sending.device != "d0") for sending in sendings[:2]]
+        await dispatcher.turn(brief=True, heard=answers)
+        due = sorted(await store.briefs(OUTBOX, range(SHARDS), 10), key=lambda entry: entry.id)
+        assert [(entry.id, entry.state) for entry in due] == [
+            (ids[0], State.FAILED),
+            (ids[1], State.ACKNOWLEDGED),
+        ]
+        assert len(await store.briefs(OUTBOX, range(SHARDS), 1)) == 1
+        by_shard = [await store.briefs(OUTBOX, [shard], 10) for shard in range(SHARDS)]
+        assert [{entry.shard for entry in entries} - {shard} for shard, entries in enumerate(by_shard)] == [
+            set()
+        ] * SHARDS
+        assert not await store.retry(ids[0]), "its end is yet to be told"
+        assert await store.expire(OUTBOX, NOW + 1e6, 10) == 0, "nor is it forgotten"
+        await store.briefed(OUTBOX, due)
+        await store.briefed(OUTBOX, due)
+        assert await store.briefs(OUTBOX, range(SHARDS), 10) == []
+        assert await store.retry(ids[0])
+        dispatcher.now += 1
+        [sending] = await dispatcher.send(brief=True)
+        await dispatcher.turn(brief=True, heard=[answer(sending)])
+        await store.briefed(OUTBOX, due[:1])
+        [again] = await store.briefs(OUTBOX, range(SHARDS), 10)
+        assert (again.id, again.state) == (ids[0], State.ACKNOWLEDGED), "another end than that which was told"
+        await store.briefed(OUTBOX, [again])
+        assert await store.expire(OUTBOX, NOW + 1e6, 10) == 2
+
+    async def test_what_operators_cancel_is_told_where_anybody_listens(
+        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        with begin() as db:
+            first, second = db.add([new("d1"), new("d2")])
+        assert await store.cancel(first)
+        await dispatcher.turn(brief=True, sweep=True)
+        [due] = await store.briefs(OUTBOX, range(SHARDS), 10)
+        assert due.id == first
+        await store.briefed(OUTBOX, [due])
+        assert not await store.cancel(second), "it is out"
+        await dispatcher.turn(sweep=True)
+        with begin() as db:
+            [third] = db.add([new("d1", not_before=NOW + 100)])
+        assert await store.cancel(third)
+        await dispatcher.turn(sweep=True)
+        assert await store.briefs(OUTBOX, range(SHARDS), 10) == []
+        assert await store.expire(OUTBOX, 1e12, 10) == 2
 
     # --- sources
 
@@ -694,6 +798,42 @@ class OutboxConformance:
         assert await store.expire(OUTBOX, NOW + 1, 2) == 1
         assert await store.expire(OUTBOX, NOW + 1, 2) == 0
         assert await store.counts(OUTBOX) == {State.PUBLISHED: 1, State.ACKNOWLEDGED: 1}
+
+    async def test_what_is_archived_is_dropped_too(
+        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        with begin() as db:
+            ids = db.add([new(f"d{n}") for n in range(3)])
+        sendings = await dispatcher.send()
+        await dispatcher.turn(heard=[answer(sending) for sending in sendings])
+        assert await store.expire(OUTBOX, NOW + 1, 2, archive=True) == 2
+        assert await store.expire(OUTBOX, NOW + 1, 2, archive=True) == 1
+        assert await store.expire(OUTBOX, NOW + 1, 2, archive=True) == 0
+        assert await store.commands(OUTBOX) == []
+        with begin() as db:
+            [fresh] = db.add([new("d1")])
+        assert fresh not in ids, "an id is never given twice"
+
+    async def test_who_comes_later_knows_devices_and_who_was_away(
+        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        with begin() as db:
+            db.add([new(f"d{n}", lane=lane) for n in range(4) for lane in range(2)])
+        away = {"d1", "d3"}
+        await dispatcher.turn(seen={"d0": NOW - 5, "d1": NOW - 500, "d3": None, "d9": NOW}, away=away)
+        known = [each for shard in range(SHARDS) for each in await store.known(OUTBOX, shard)]
+        assert sorted((each.device, each.seen_at, each.away) for each in known) == [
+            ("d0", NOW - 5, False),
+            ("d1", NOW - 500, True),
+            ("d2", None, False),
+            ("d3", None, True),
+        ]
+        assert all(shard_of(each.device, SHARDS) == 0 for each in await store.known(OUTBOX, 0)), (
+            "each shard has its own"
+        )
+        await dispatcher.turn(seen={"d1": None}, away=away)
+        [status] = await store.devices(OUTBOX, device="d1")
+        assert (status.seen_at, status.away) == (NOW - 500, True), "what was seen stands"
 
     async def test_closing_ends_a_wait(self, dispatcher: Dispatcher, store: OutboxStore) -> None:
         await store.arrived(OUTBOX, 0.01)

@@ -1,5 +1,31 @@
 -- The outbox: commands, the heads of their devices' queues, and what belongs to them.
 
+CREATE TABLE holdfast_outbox_archive (
+    id BIGINT NOT NULL,
+    outbox VARCHAR(64) NOT NULL,
+    device VARCHAR(255) NOT NULL,
+    lane INTEGER DEFAULT '0' NOT NULL,
+    shard INTEGER NOT NULL,
+    state VARCHAR(16) DEFAULT 'scheduled' NOT NULL,
+    body BYTEA NOT NULL,
+    priority INTEGER DEFAULT '0' NOT NULL,
+    not_before DOUBLE PRECISION DEFAULT '0' NOT NULL,
+    expires_at DOUBLE PRECISION,
+    tries INTEGER DEFAULT '0' NOT NULL,
+    spent INTEGER DEFAULT '0' NOT NULL,
+    epoch BIGINT DEFAULT '0' NOT NULL,
+    dedupe_key VARCHAR(255),
+    supersede_key VARCHAR(255),
+    trace_id VARCHAR(64) DEFAULT '' NOT NULL,
+    job BIGINT,
+    created_at DOUBLE PRECISION DEFAULT '0' NOT NULL,
+    published_at DOUBLE PRECISION,
+    closed_at DOUBLE PRECISION,
+    answer BYTEA,
+    reason TEXT DEFAULT '' NOT NULL,
+    PRIMARY KEY (id)
+);
+
 CREATE TABLE holdfast_outbox_arrival (
     id BIGSERIAL NOT NULL,
     outbox VARCHAR(64) NOT NULL,
@@ -12,6 +38,16 @@ CREATE TABLE holdfast_outbox_arrival (
 );
 
 CREATE INDEX holdfast_outbox_arrival_shard ON holdfast_outbox_arrival (outbox, shard);
+
+CREATE TABLE holdfast_outbox_brief (
+    command BIGINT NOT NULL,
+    outbox VARCHAR(64) NOT NULL,
+    shard INTEGER NOT NULL,
+    closed_at DOUBLE PRECISION NOT NULL,
+    PRIMARY KEY (command)
+);
+
+CREATE INDEX holdfast_outbox_brief_shard ON holdfast_outbox_brief (outbox, shard);
 
 CREATE TABLE holdfast_outbox_command (
     id BIGSERIAL NOT NULL,
@@ -64,7 +100,7 @@ CREATE TABLE holdfast_outbox_cursor (
 CREATE TABLE holdfast_outbox_device (
     outbox VARCHAR(64) NOT NULL,
     device VARCHAR(255) NOT NULL,
-    seen_at DOUBLE PRECISION NOT NULL,
+    seen_at DOUBLE PRECISION,
     away BOOLEAN NOT NULL,
     PRIMARY KEY (outbox, device)
 );
@@ -89,6 +125,7 @@ CREATE TABLE holdfast_outbox_job (
     outbox VARCHAR(64) NOT NULL,
     name VARCHAR(255) NOT NULL,
     total INTEGER NOT NULL,
+    rate DOUBLE PRECISION,
     abort_share DOUBLE PRECISION NOT NULL,
     done INTEGER DEFAULT '0' NOT NULL,
     failed INTEGER DEFAULT '0' NOT NULL,

@@ -1,19 +1,6 @@
 -- The outbox: commands, the heads of their devices' queues, and what belongs to them.
 
-CREATE TABLE holdfast_outbox_arrival (
-    id INTEGER NOT NULL,
-    outbox VARCHAR(64) NOT NULL,
-    shard INTEGER NOT NULL,
-    device VARCHAR(255) NOT NULL,
-    lane INTEGER DEFAULT '0' NOT NULL,
-    command BIGINT DEFAULT '0' NOT NULL,
-    supersede_key VARCHAR(255),
-    PRIMARY KEY (id)
-);
-
-CREATE INDEX holdfast_outbox_arrival_shard ON holdfast_outbox_arrival (outbox, shard);
-
-CREATE TABLE holdfast_outbox_command (
+CREATE TABLE holdfast_outbox_archive (
     id INTEGER NOT NULL,
     outbox VARCHAR(64) NOT NULL,
     device VARCHAR(255) NOT NULL,
@@ -36,8 +23,56 @@ CREATE TABLE holdfast_outbox_command (
     closed_at DOUBLE,
     answer BLOB,
     reason TEXT DEFAULT '' NOT NULL,
-    untold INTEGER,
     PRIMARY KEY (id)
+);
+
+CREATE TABLE holdfast_outbox_arrival (
+    id INTEGER NOT NULL,
+    outbox VARCHAR(64) NOT NULL,
+    shard INTEGER NOT NULL,
+    device VARCHAR(255) NOT NULL,
+    lane INTEGER DEFAULT '0' NOT NULL,
+    command BIGINT DEFAULT '0' NOT NULL,
+    supersede_key VARCHAR(255),
+    PRIMARY KEY (id)
+);
+
+CREATE INDEX holdfast_outbox_arrival_shard ON holdfast_outbox_arrival (outbox, shard);
+
+CREATE TABLE holdfast_outbox_brief (
+    command INTEGER NOT NULL,
+    outbox VARCHAR(64) NOT NULL,
+    shard INTEGER NOT NULL,
+    closed_at DOUBLE NOT NULL,
+    PRIMARY KEY (command)
+);
+
+CREATE INDEX holdfast_outbox_brief_shard ON holdfast_outbox_brief (outbox, shard);
+
+CREATE TABLE holdfast_outbox_command (
+    id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+    outbox VARCHAR(64) NOT NULL,
+    device VARCHAR(255) NOT NULL,
+    lane INTEGER DEFAULT '0' NOT NULL,
+    shard INTEGER NOT NULL,
+    state VARCHAR(16) DEFAULT 'scheduled' NOT NULL,
+    body BLOB NOT NULL,
+    priority INTEGER DEFAULT '0' NOT NULL,
+    not_before DOUBLE DEFAULT '0' NOT NULL,
+    expires_at DOUBLE,
+    tries INTEGER DEFAULT '0' NOT NULL,
+    spent INTEGER DEFAULT '0' NOT NULL,
+    epoch BIGINT DEFAULT '0' NOT NULL,
+    dedupe_key VARCHAR(255),
+    supersede_key VARCHAR(255),
+    trace_id VARCHAR(64) DEFAULT '' NOT NULL,
+    job BIGINT,
+    created_at DOUBLE DEFAULT '0' NOT NULL,
+    published_at DOUBLE,
+    closed_at DOUBLE,
+    answer BLOB,
+    reason TEXT DEFAULT '' NOT NULL,
+    untold INTEGER
 );
 
 CREATE INDEX holdfast_outbox_command_closed ON holdfast_outbox_command (outbox, closed_at) WHERE closed_at IS NOT NULL;
@@ -64,7 +99,7 @@ CREATE TABLE holdfast_outbox_cursor (
 CREATE TABLE holdfast_outbox_device (
     outbox VARCHAR(64) NOT NULL,
     device VARCHAR(255) NOT NULL,
-    seen_at DOUBLE NOT NULL,
+    seen_at DOUBLE,
     away BOOLEAN NOT NULL,
     PRIMARY KEY (outbox, device)
 );
@@ -90,6 +125,7 @@ CREATE TABLE holdfast_outbox_job (
     outbox VARCHAR(64) NOT NULL,
     name VARCHAR(255) NOT NULL,
     total INTEGER NOT NULL,
+    rate DOUBLE,
     abort_share DOUBLE NOT NULL,
     done INTEGER DEFAULT '0' NOT NULL,
     failed INTEGER DEFAULT '0' NOT NULL,

@@ -11,7 +11,7 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
-TABLES = ("arrival", "command", "cursor", "device", "head", "job", "shard")
+TABLES = ("archive", "arrival", "brief", "command", "cursor", "device", "head", "job", "shard")
 
 
 def upgrade() -> None:

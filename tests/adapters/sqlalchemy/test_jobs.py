@@ -1,0 +1,97 @@
+"""One command to five thousand devices: rolled out at its rate, counted, and stopped when too many fail."""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, create_engine
+from sqlalchemy.orm import Session
+
+from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
+from holdfast.adapters.system.clock import SystemClock
+from holdfast.core.device_queue import State
+from holdfast.core.device_turn import Heard, Job, Sending, Turn
+from holdfast.devices.outbox import Outbox
+from holdfast.testing.servers import PostgresqlServer
+
+NOW = 1_700_000_000.0
+DEVICES = [f"d{number:04}" for number in range(5_000)]
+RATE = 500.0
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/app.db"
+    server: PostgresqlServer = request.getfixturevalue("postgresql_server")
+    return server.url
+
+
+@pytest.fixture
+def engine(url: str) -> Iterator[Engine]:
+    engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+async def store(url: str) -> AsyncIterator[SqlOutbox]:
+    store = SqlOutbox(url, SystemClock())
+    await store.prepare("doors", 1)
+    yield store
+    await store.close()
+
+
+async def rolled_out(store: SqlOutbox, engine: Engine, does: Callable[[str], bool]) -> tuple[Job, int]:
+    """The job at its end, and how many devices got the command. Each second there are turns until nothing is
+    left to do; the devices answer in the next one."""
+    outbox = Outbox("doors")
+    outbox.wall = lambda: NOW
+    with Session(engine) as db, db.begin():
+        number = outbox.add_job(db, "firmware", DEVICES, {"v": 2}, rate=RATE, abort_share=0.05)
+    epoch = await store.open("doors", 0, 0, "me")
+    answers: list[Heard] = []
+    sent: list[str] = []
+
+    async def turn(now: float, *, sweep: bool) -> bool:
+        nonlocal answers
+        heard, answers = answers, []
+        turned = await store.turn(
+            Turn(outbox="doors", grants={0: epoch}, sendable=[0], now=now, heard=heard, sweep=sweep)
+        )
+        answers = [answer(sending, ok=does(sending.device)) for sending in turned.sendings]
+        sent.extend(sending.device for sending in turned.sendings)
+        return turned.more or bool(answers)
+
+    async def progress() -> Job:
+        [job] = await store.jobs("doors")
+        assert (job.id, job.total) == (number, len(DEVICES))
+        counts = await store.counts("doors")
+        assert (job.done, job.failed) == (counts.get(State.ACKNOWLEDGED, 0), counts.get(State.FAILED, 0))
+        return job
+
+    for second in range(12):
+        sweep = True
+        while await turn(NOW + second, sweep=sweep):
+            sweep = False
+        assert len(sent) <= second * RATE + 1, "no more than its rate"
+        await progress()
+    assert sent == DEVICES[: len(sent)]
+    return await progress(), len(sent)
+
+
+def answer(sending: Sending, *, ok: bool) -> Heard:
+    return Heard(sending.device, sending.correlation, b"", ok=ok)
+
+
+async def test_all_get_it_in_their_order(store: SqlOutbox, engine: Engine) -> None:
+    job, sent = await rolled_out(store, engine, lambda device: not device.endswith("00"))
+    assert (job.done, job.failed, job.aborted, job.over) == (4_950, 50, False, True)
+    assert sent == 5_000
+
+
+async def test_it_stops_once_one_in_twenty_has_failed(store: SqlOutbox, engine: Engine) -> None:
+    job, sent = await rolled_out(store, engine, lambda device: int(device[1:]) % 5 != 0)
+    assert (job.aborted, job.over) == (True, True)
+    assert 251 * 5 - 4 <= sent <= 251 * 5 + RATE, "nothing goes once more than 250 have failed"
+    assert job.done + job.failed == 5_000
