@@ -63,3 +63,6 @@ def test_leaves_the_body_out_where_tls_guards_it() -> None:
         draft = Draft("PUT", url, {"Host": "b"}, b"frame", NOW, sign_body=False)
         signer.sign(draft)
         assert (draft.headers["X-Amz-Content-SHA256"] != "UNSIGNED-PAYLOAD") == hashed
+        known = Draft("PUT", url, {"Host": "b"}, b"frame", NOW, sign_body=False, sha256="5a" * 32)
+        signer.sign(known)
+        assert known.headers["X-Amz-Content-SHA256"] == "5a" * 32

@@ -1,14 +1,20 @@
 """Destinations in buckets."""
 
+import asyncio
+import hashlib
 from collections.abc import AsyncIterator
 from typing import Any
+from urllib.parse import parse_qsl
 from uuid import uuid4
 
 import boto3
 import pytest
 from tests.adapters.aws.conftest import REGION
 
+from holdfast.adapters.aws.client import Answer, Refused
+from holdfast.adapters.aws.s3_url import Spot
 from holdfast.adapters.aws.sink import MIB, PART_BYTES_MIN, S3Sink, S3SinkUrl
+from holdfast.adapters.aws.sink_upload import AT_ONCE
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.errors import ConfigError, Unavailable
 from holdfast.ports.sink import Sink, Upload
@@ -108,6 +114,58 @@ async def test_an_upload_that_fails_is_aborted(moto_server: MotoServer) -> None:
         assert await sink.stat("a.csv") is None
         assert uploads(moto_server.endpoint, bucket) == 0
         await sink.close()
+
+
+class SlowS3:
+    """Takes parts while ``open`` is set. ``asks``: it refuses what comes without an MD5."""
+
+    def __init__(self, *, asks: bool = False) -> None:
+        self.open = asyncio.Event()
+        self.waiting = asyncio.Semaphore(0)
+        self.parts: dict[str, bytes] = {}
+        self.buffers: set[int] = set()
+        self._asks = asks
+
+    async def call(self, operation: str, spot: Spot, method: str, query: str, **sent: Any) -> Answer:
+        body = sent["body"]
+        if self._asks and body and "Content-MD5" not in sent["headers"]:
+            answer = Answer(400, {}, b"")
+            raise Refused("Content-MD5 OR x-amz-checksum- HTTP header is required", "InvalidRequest", answer)
+        if operation == "UploadPart":
+            self.buffers.add(id(body.obj))
+            self.waiting.release()
+            await self.open.wait()
+            assert sent["body_sha256"] == hashlib.sha256(body).hexdigest()
+            self.parts[query] = bytes(body)
+        size = sum(len(part) for part in self.parts.values())
+        return Answer(200, {"ETag": "-", "Content-Length": str(size)}, b"<UploadId>u</UploadId>")
+
+
+async def test_so_many_parts_are_in_memory_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow, sink = SlowS3(), connect("http://127.0.0.1:1", "slow")
+    monkeypatch.setattr(sink, "_s3", lambda: slow)
+    upload = await sink.open("a.csv", "")
+    body = part(1, 10 * PART_BYTES_MIN) + b"rest"
+    writing = asyncio.create_task(upload.write(body))
+    for _ in range(AT_ONCE):
+        await slow.waiting.acquire()
+    assert not writing.done()
+    slow.open.set()
+    await writing
+    await upload.commit(hashlib.sha256(body).hexdigest())
+    assert len(slow.buffers) <= AT_ONCE + 1
+    numbered = sorted(slow.parts, key=lambda query: int(dict(parse_qsl(query))["partNumber"]))
+    assert b"".join(slow.parts[query] for query in numbered) == body
+
+
+async def test_a_bucket_that_asks_for_md5_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow, sink = SlowS3(asks=True), connect("http://127.0.0.1:1", "locked")
+    slow.open.set()
+    monkeypatch.setattr(sink, "_s3", lambda: slow)
+    upload = await sink.open("a.csv", "")
+    await upload.write(part(1, 2 * PART_BYTES_MIN))
+    await upload.commit(hashlib.sha256(part(1, 2 * PART_BYTES_MIN)).hexdigest())
+    assert len(slow.parts) == 2
 
 
 async def test_a_lost_answer_to_the_last_call_is_found_out(moto_server: MotoServer) -> None:

@@ -14,7 +14,6 @@ import contextlib
 import enum
 import functools
 import html
-import io
 import itertools
 import os
 import re
@@ -38,6 +37,7 @@ from botocore.session import Session
 from botocore.utils import get_environ_proxies
 from yarl import URL
 
+from holdfast.adapters.aws.body import Body
 from holdfast.adapters.aws.credentials import Credentials
 from holdfast.adapters.aws.signer import Draft, S3Signer, Signer
 from holdfast.errors import ConfigError, OutcomeUnknown, Unavailable
@@ -228,7 +228,8 @@ class AwsClient:
         method: str = "POST",
         url: URL | None = None,
         headers: Mapping[str, str] | None = None,
-        body: bytes = b"",
+        body: bytes | memoryview = b"",
+        body_sha256: str = "",
         sign_body: bool = True,
         region: str | None = None,
         reader: Reader | None = None,
@@ -241,6 +242,7 @@ class AwsClient:
             resource: what it is about (a queue, ``bucket/key``), for errors.
             url: fully encoded, its query sorted; by default the endpoint's root.
             headers: more headers to send, all of them signed.
+            body_sha256: the body's SHA-256 (hex), if the caller has it: signed, so the service compares it.
             sign_body: False leaves the body out of the signature where TLS guards it (S3 only).
             region: the region to sign for; by default the place's.
             reader: reads the answer's body, which is empty in the answer returned.
@@ -256,7 +258,7 @@ class AwsClient:
             if self._closed:
                 raise Unavailable(f"{what} was not done: the client is closed")
             used = await self._credentials.get()
-            draft = Draft(method, str(target), dict(headers or ()), body, self._now(), sign_body)
+            draft = Draft(method, str(target), dict(headers or ()), body, self._now(), sign_body, body_sha256)
             draft.headers["Host"] = target.host_port_subcomponent or ""
             if reader is not None:
                 draft.headers |= reader.headers()
@@ -300,7 +302,7 @@ class AwsClient:
             async with self._session(place).request(
                 draft.method,
                 url,
-                data=draft.data if len(draft.data) <= AT_ONCE_BYTES else io.BytesIO(draft.data),
+                data=draft.data if len(draft.data) <= AT_ONCE_BYTES else Body(draft.data),
                 headers=draft.headers,
                 timeout=aiohttp.ClientTimeout(total=timeout_s, connect=CONNECT_S),
                 allow_redirects=False,

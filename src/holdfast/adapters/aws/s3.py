@@ -37,7 +37,8 @@ class S3:
         query: str = "",
         *,
         headers: Mapping[str, str] | None = None,
-        body: bytes = b"",
+        body: bytes | memoryview = b"",
+        body_sha256: str = "",
         reader: Reader | None = None,
     ) -> Answer:
         """Make one call; ``query`` is encoded and sorted.
@@ -55,6 +56,7 @@ class S3:
                     url=address(place, spot, query, region),
                     headers=headers,
                     body=body,
+                    body_sha256=body_sha256,
                     sign_body=False,  # over plain HTTP it is signed all the same
                     region=region,
                     reader=reader,

@@ -19,15 +19,16 @@ from botocore.credentials import ReadOnlyCredentials
 @dataclass(slots=True)
 class Draft:
     """A request to sign: what botocore's signers read of one. ``url`` is fully encoded and ``headers`` hold
-    the host; the signature is added to them. ``at`` is wall time in seconds, ``canonical`` the headers as
-    they are signed."""
+    the host; the signature is added to them. ``at`` is wall time in seconds, ``sha256`` the body's (hex) if
+    it is known, ``canonical`` the headers as they are signed."""
 
     method: str
     url: str
     headers: dict[str, str]
-    data: bytes
+    data: bytes | memoryview
     at: float
     sign_body: bool = True
+    sha256: str = ""
     params: None = None
     context: dict[str, Any] = field(default_factory=dict)
     canonical: dict[str, str] = field(default_factory=dict)
@@ -59,7 +60,7 @@ class _Lean:
         return ";".join(headers_to_sign)
 
     def payload(self, request: Draft) -> str:
-        return hashlib.sha256(request.data).hexdigest()
+        return request.sha256 or hashlib.sha256(request.data).hexdigest()
 
     def signature(self, string_to_sign: str, request: Draft) -> str:
         day = request.context["timestamp"][:8]
@@ -79,6 +80,6 @@ class S3Signer(_Lean, S3SigV4Auth):  # type: ignore[misc]
     """Signs for S3: paths as they are, and the hash of the body in a header, or none where TLS guards it."""
 
     def payload(self, request: Draft) -> str:
-        if not request.sign_body and request.url.startswith("https:"):
+        if not (request.sign_body or request.sha256) and request.url.startswith("https:"):
             return "UNSIGNED-PAYLOAD"
         return super().payload(request)

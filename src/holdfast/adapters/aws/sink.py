@@ -1,13 +1,16 @@
 """A destination in a bucket of S3, or of a service that speaks as it does.
 
 A file is put in parts while it is still being made, and appears when they are complete. What fits into one
-part is put at once. Every part carries its checksum, which the service compares; where a file stands, its
-ETag tells whether it is the same as before.
+part is put at once. Every part's SHA-256 is signed, so the service compares it; where a file stands, its ETag
+tells whether it is the same as before.
 """
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import contextlib
+import hashlib
 import html
 import re
 from collections.abc import AsyncIterator, Mapping
@@ -27,7 +30,7 @@ from holdfast.errors import (
 )
 from holdfast.ports.clock import Clock
 from holdfast.ports.meter import Meter
-from holdfast.ports.sink import RemoteFile
+from holdfast.ports.sink import Data, RemoteFile
 
 if TYPE_CHECKING:
     from holdfast.adapters.aws.client import Answer, Keys
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 PART_BYTES = 8 * MIB
 PART_BYTES_MIN = 5 * MIB
+MD5 = "Content-MD5"
 EXAMPLE = "s3://customer-bucket/reports?encryption=aws:kms"
 PART = re.compile(b"<Part>(.*?)</Part>", re.DOTALL)
 NEXT_MARKER = re.compile(b"<IsTruncated>true</IsTruncated>")
@@ -84,7 +88,7 @@ class S3Sink:
         meter: counts every try that goes out.
         endpoint: where to call, unless the AWS settings say.
         keys: the credentials; by default those that AWS's own tools find.
-        part_bytes: the size of a part, 5 MiB at least; a file has 10,000 at most. Up to five are in memory.
+        part_bytes: the size of a part, 5 MiB at least; a file has 10,000 at most. Five are in memory at most.
     """
 
     can_resume = True
@@ -111,6 +115,7 @@ class S3Sink:
         self._keys = keys
         self._part_bytes = part_bytes
         self._opened: S3 | None = None
+        self._wants_md5 = False
         self._closed = False
 
     async def stat(self, name: str) -> RemoteFile | None:
@@ -188,14 +193,23 @@ class S3Sink:
         query: str = "",
         *,
         headers: Mapping[str, str] | None = None,
-        body: bytes = b"",
+        body: Data = b"",
     ) -> Answer:
         """One call to S3. Raises as that does; FileNotFoundError for an upload that is over, too."""
         from holdfast.adapters.aws.client import UNTRUSTED, Refused  # noqa: PLC0415
 
+        sent = dict(headers or ())
+        if self._wants_md5 and body:
+            sent[MD5] = await asyncio.to_thread(_md5, body)
+        sha256 = await asyncio.to_thread(_sha256, body) if body else ""
         try:
-            return await self._s3().call(operation, spot, method, query, headers=headers, body=body)
+            return await self._s3().call(
+                operation, spot, method, query, headers=sent, body=body, body_sha256=sha256
+            )
         except Refused as error:
+            if MD5 in str(error) and MD5 not in sent:  # a bucket with object lock
+                self._wants_md5 = True
+                return await self.call(operation, spot, method, query, headers=headers, body=body)
             if error.code == "NoSuchUpload":
                 raise FileNotFoundError(str(spot)) from None
             if UNTRUSTED.search(error.code):
@@ -232,6 +246,14 @@ class S3Sink:
             )
             self._opened = S3(client)
         return self._opened
+
+
+def _sha256(data: Data) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _md5(data: Data) -> str:
+    return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
 
 
 def _element(name: bytes, xml: bytes) -> str:

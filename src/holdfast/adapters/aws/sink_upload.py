@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import hashlib
 import html
@@ -57,8 +56,9 @@ class S3Upload:
         self._replace = replace
         self._tags = list(tags)
         self._at = 0
-        self._waiting: list[Data] = []
-        self._waiting_bytes = 0
+        self._part: memoryview | None = None  # the next one
+        self._filled = 0
+        self._free: list[memoryview] = []
         self._parts: list[asyncio.Task[str]] = []
         self._room = asyncio.Semaphore(AT_ONCE)
         self._over = False
@@ -70,12 +70,14 @@ class S3Upload:
     async def write(self, data: Data) -> None:
         rest = memoryview(data)
         while rest:
-            piece = rest[: self.grain - self._waiting_bytes]
+            if self._part is None:
+                self._part = self._free.pop() if self._free else memoryview(bytearray(self.grain))
+            piece = rest[: self.grain - self._filled]
             rest = rest[len(piece) :]
-            self._waiting.append(piece)
-            self._waiting_bytes += len(piece)
+            self._part[self._filled : self._filled + len(piece)] = piece
+            self._filled += len(piece)
             self._at += len(piece)
-            if self._waiting_bytes == self.grain:
+            if self._filled == self.grain:
                 await self._send(self._take())
 
     async def commit(self, sha256: str, *, read_back: bool = False) -> RemoteFile:
@@ -99,14 +101,13 @@ class S3Upload:
         if not self._over:
             await self._stop(LEAVE_S)
 
-    def _take(self) -> bytes:
+    def _take(self) -> memoryview:
         """What waits, as the next part."""
-        part = b"".join(self._waiting)
-        self._waiting.clear()
-        self._waiting_bytes = 0
+        part = memoryview(b"") if self._part is None else self._part[: self._filled]
+        self._part, self._filled = None, 0
         return part
 
-    async def _send(self, part: bytes) -> None:
+    async def _send(self, part: memoryview) -> None:
         """Begin to put the next part, once fewer than AT_ONCE are under way."""
         if not self.token:
             self.token = await self._begin()
@@ -120,7 +121,7 @@ class S3Upload:
             if task.done():
                 task.result()  # one that failed ends it
         task = asyncio.create_task(self._put_part(number, part))
-        task.add_done_callback(lambda _: self._room.release())
+        task.add_done_callback(lambda _: self._done_with(part))
         self._parts.append(task)
 
     async def _begin(self) -> str:
@@ -132,15 +133,18 @@ class S3Upload:
             raise Unavailable(f"s3:CreateMultipartUpload on {self._spot}: the answer makes no sense")
         return html.unescape(found[1].decode())
 
-    async def _put_part(self, number: int, part: bytes) -> str:
-        md5 = await asyncio.to_thread(_md5, part)
+    def _done_with(self, part: memoryview) -> None:
+        if len(part) == self.grain:
+            self._free.append(part)
+        self._room.release()
+
+    async def _put_part(self, number: int, part: memoryview) -> str:
         try:
             answer = await self._sink.call(
                 "UploadPart",
                 self._spot,
                 "PUT",
                 f"partNumber={number}&{upload_query(self.token)}",
-                headers={"Content-MD5": md5},
                 body=part,
             )
         except OutcomeUnknown as error:  # a part may be put again
@@ -149,9 +153,8 @@ class S3Upload:
             raise self._gone() from None
         return answer.headers["ETag"]
 
-    async def _put(self, body: bytes) -> None:
-        headers = self._sink.headers | self._condition() | {"Content-MD5": _md5(body)}
-        await self._place("PutObject", "PUT", "", headers, body)
+    async def _put(self, body: memoryview) -> None:
+        await self._place("PutObject", "PUT", "", self._sink.headers | self._condition(), body)
 
     async def _complete(self, tags: Sequence[str]) -> None:
         parts = "".join(
@@ -172,7 +175,7 @@ class S3Upload:
             raise OutcomeUnknown(f"{self._spot} may be in its place")
 
     async def _place(
-        self, operation: str, method: str, query: str, headers: Mapping[str, str], body: bytes
+        self, operation: str, method: str, query: str, headers: Mapping[str, str], body: Data
     ) -> Answer:
         from holdfast.adapters.aws.client import Refused  # noqa: PLC0415
 
@@ -220,10 +223,6 @@ def upload_query(token: str) -> str:
 def there(name: str) -> AlreadyThere:
     """A file that was not to be replaced."""
     return AlreadyThere(f"{name!r} is at its destination already, and is not to be replaced")
-
-
-def _md5(data: bytes) -> str:
-    return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
 
 
 def _tag_of(tags: Sequence[str]) -> str:
