@@ -13,7 +13,15 @@ from holdfast.wiring import Services
 
 
 def line(**changes: object) -> dict[str, object]:
-    return {"app": "reports", "global": 0, "node": 0, "granted": 0, "wanted": 0, "nodes": 0} | changes
+    return {
+        "app": "reports",
+        "global": 0,
+        "node": 0,
+        "strict": True,
+        "granted": 0,
+        "wanted": 0,
+        "nodes": 0,
+    } | changes
 
 
 def test_limits_are_set_and_listed(holdfast: Holdfast) -> None:
@@ -24,6 +32,8 @@ def test_limits_are_set_and_listed(holdfast: Holdfast) -> None:
     holdfast("limits", "set", "invoices", "--global", "3")
     assert [row["app"] for row in holdfast("limits", "ls", "--json").lines] == ["invoices", "reports"]
     assert holdfast("limits", "ls", "reports", "--json").lines == [line(**{"global": 40})]
+    loose = holdfast("limits", "set", "reports", "--no-strict", "--json").lines
+    assert loose == [line(**{"global": 40}, strict=False)]
     shown = holdfast("limits", "ls").out
     assert "reports" in shown
     assert "40" in shown

@@ -1,6 +1,7 @@
 """A node's share of the maximum, in virtual time and in any weather."""
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from random import Random
@@ -34,13 +35,15 @@ class Town:
         self.nodes: list[Node] = []
         self.limits = maximum, per_node
 
-    async def set(self, maximum: int | None = None, per_node: int | None = None) -> None:
+    async def set(
+        self, maximum: int | None = None, per_node: int | None = None, strict: bool | None = None
+    ) -> None:
         await change(
             self.registry,
             self.clock,
             document_name("app"),
             Permits,
-            lambda permits: rules.limit(permits, maximum, per_node),
+            lambda permits: rules.limit(permits, maximum, per_node, strict),
         )
 
     async def permits(self) -> Permits:
@@ -90,8 +93,12 @@ class Node:
             Quiet(),
             member=lambda: f"member-{number}",
             holds=lambda: self.running,
-            on_change=lambda: self.told.append(self.keeper.granted),
+            on_change=self.tell,
         )
+
+    def tell(self) -> None:
+        if self.told[-1:] != [self.keeper.granted]:
+            self.told.append(self.keeper.granted)
 
     @property
     def granted(self) -> int:
@@ -220,6 +227,49 @@ def test_cut_off_a_node_keeps_its_grant_until_the_lease_is_over() -> None:
     in_town(story, maximum=10)
 
 
+def test_what_runs_ends_before_others_have_its_permits_unless_told_otherwise() -> None:
+    async def story(town: Town) -> None:
+        first, second = await town.node(), await town.node()
+        assert first.keeper.until == math.inf, "nothing is known of limits yet"
+        first.keeper.want(50)
+        await town.until(lambda: first.granted == 10)
+        first.running = 10
+        for _ in range(10):
+            await town.clock.sleep(10)
+            assert first.keeper.until > first.clock.monotonic() + LEASE_S / 3
+        second.keeper.want(50)
+        first.line.cut["registry"] = None
+        await town.until(lambda: second.granted > 0)
+        assert first.keeper.until < first.clock.monotonic()
+        await town.set(strict=False)
+        first.line.cut.clear()
+        await town.until(lambda: first.keeper.until == math.inf)
+        await town.set(strict=True)
+        await town.until(lambda: first.clock.monotonic() < first.keeper.until < math.inf)
+
+    in_town(story, maximum=10)
+
+
+def test_what_began_without_a_limit_goes_on_under_one() -> None:
+    async def story(town: Town) -> None:
+        node = await town.node()
+        node.keeper.want(4)
+        await town.until(lambda: node.granted == 4)
+        await town.set(maximum=0)
+        await town.until(lambda: node.granted == UNLIMITED)
+        await town.clock.sleep(2 * LEASE_S)
+        node.running = 20
+        await town.set(maximum=10)
+        node.keeper.want(20)
+        while node.granted != 10:
+            assert node.keeper.until > node.clock.monotonic()
+            await town.clock.sleep(0.05)
+        await town.clock.sleep(2 * LEASE_S)
+        assert node.keeper.until > node.clock.monotonic()
+
+    in_town(story, maximum=10)
+
+
 def test_tasks_that_run_on_while_the_registry_is_away_keep_their_permits() -> None:
     async def story(town: Town) -> None:
         first, second = await town.node(), await town.node()
@@ -340,10 +390,8 @@ def test_never_above_the_maximum_in_bad_weather(seed: int) -> None:
             await town.clock.sleep(random.uniform(0.0, 0.5))
             index = random.randrange(4)
             node = town.nodes[index]
-            if node.granted == 0 and not node.keeper._lease.holds(node.clock.monotonic()):
-                node.running = 0  # what is cut off for so long has lost its deliveries too
             for other in town.nodes:
-                if not other.keeper._lease.holds(other.clock.monotonic()):
+                if other.keeper.until <= other.clock.monotonic():
                     other.running = 0
             deed = random.random()
             if deed < 0.4:

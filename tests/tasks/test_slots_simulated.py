@@ -1,6 +1,7 @@
 """The pool over simulated slots, in virtual time: to the second, and with makers that fail."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from random import Random
 from typing import Any
@@ -145,6 +146,21 @@ async def test_leases_are_renewed_or_lapse(make: MakeRig) -> None:
     rig.pool.renew("unknown", 2)
     assert (await kept).how is How.RETURNED
     assert (await lost).error == "its slot died of SIGKILL; its lease had ended"
+
+
+async def test_nothing_runs_longer_than_anything_may(make: MakeRig) -> None:
+    rig = await make(limit=2)
+    begun_at = rig.clock.monotonic()
+    rig.pool.until = begun_at + 5
+    first = rig.run("first", body={"for_s": 8})
+    await rig.clock.sleep(3)
+    rig.pool.until = begun_at + 6
+    second = rig.run("second", body={"for_s": 2})
+    assert (await second).how is How.RETURNED
+    assert (await first).error == "its slot died of SIGKILL; its lease had ended"
+    assert rig.clock.monotonic() == pytest.approx(begun_at + 6)
+    rig.pool.until = math.inf
+    assert (await rig.run("third", body={"for_s": 9})).how is How.RETURNED
 
 
 async def test_a_line_behind_what_stands_is_taken_back(make: MakeRig) -> None:

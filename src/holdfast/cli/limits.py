@@ -27,12 +27,16 @@ async def set_(
     *,
     maximum: Annotated[int | None, Parameter(name="--global")] = None,
     per_node: Annotated[int | None, Parameter(name="--node")] = None,
+    strict: Annotated[bool | None, Parameter(negative="--no-strict")] = None,
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> None:
     """Limit the tasks of an app, those that run on all nodes together and on each. 0 takes a limit away.
 
     Tasks that run go on; none begins before fewer run than the new limit allows.
+
+    A node that can't reach the registry for half a minute ends its tasks, for others may begin as many: they
+    are run anew, and spend no try. With --no-strict they go on, and meanwhile more may run than the limit says.
 
     ```
     holdfast limits set reports --global 40 --node 8
@@ -41,12 +45,13 @@ async def set_(
     Args:
         maximum: The most tasks at once on all nodes.
         per_node: The most on one node; nodes with fewer slots run fewer.
+        strict: Whether the limit holds whatever happens (which it does unless told).
         json: Print JSON.
     """
     for name, limit in (("--global", maximum), ("--node", per_node)):
         if limit is not None and limit < 0:
             raise ConfigError(f"{name} is {limit}: give 0 for no limit, or how many tasks may run at once")
-    if maximum is None and per_node is None:
+    if maximum is None and per_node is None and strict is None:
         raise ConfigError("give --global, --node or both: such as --global 40 --node 8")
     async with Services(options.load()) as services:
         permits = await change(
@@ -54,7 +59,7 @@ async def set_(
             services.clock,
             document_name(owner),
             Permits,
-            lambda permits: rules.limit(permits, maximum, per_node),
+            lambda permits: rules.limit(permits, maximum, per_node, strict),
         )
     _print([_row(owner, permits)], json)
 
@@ -91,6 +96,7 @@ def _row(owner: str, permits: Permits) -> dict[str, Any]:
         "app": owner,
         "global": permits.maximum,
         "node": permits.per_node,
+        "strict": permits.strict,
         "granted": sum(grant.count for grant in permits.grants.values()),
         "wanted": sum(grant.wants for grant in permits.grants.values()),
         "nodes": len(permits.grants),

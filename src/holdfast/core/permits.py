@@ -6,8 +6,10 @@ it replaces. The rules:
 - A grant counts until its member gives it up, or until whoever wants it has seen it unchanged for its lease.
   No two clocks are compared: the member counts its lease from before its write was sent, less ``DRIFT``, a
   witness from after it read, plus ``DRIFT``. So clocks may be wrong by any amount, and must only run at the
-  same rate, give or take ``DRIFT`` (1 %). Time in which the witness could read nothing doesn't count: tasks
-  that run on while the registry is away keep their permits.
+  same rate, give or take ``DRIFT`` (1 %). Time in which the witness could read nothing doesn't count: while
+  the registry is away nobody is taken for dead.
+- A member that can't renew doesn't know whether the others can. Where the maximum is strict, it ends what runs
+  before its lease is over; where it isn't, that runs on, and the maximum holds for what begins.
 - Members share by max-min fairness: who wants less than an equal share gets what it wants, the rest is shared
   equally by the others. Who has more than that while others want starts nothing new, and gives up what no
   task of its runs on any more. What nobody else wants may be had by one.
@@ -22,6 +24,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 DRIFT = 0.01
 """How much faster than another a clock may run."""
@@ -47,11 +50,13 @@ class Grant(msgspec.Struct, frozen=True):
 
 class Permits(msgspec.Struct, frozen=True):
     """An app's limits, and who has what of them. ``maximum`` is of tasks that run at once, ``per_node`` of
-    those on one node; 0 is no limit."""
+    those on one node; 0 is no limit. ``strict``: what runs on a member whose grant may count no more is
+    ended."""
 
     maximum: int = 0
     per_node: int = 0
     grants: dict[str, Grant] = {}
+    strict: bool = True
 
 
 class Share(msgspec.Struct, frozen=True):
@@ -98,13 +103,12 @@ class Witness:
         }
 
 
-def limit(permits: Permits, maximum: int | None, per_node: int | None) -> Permits:
+def limit(
+    permits: Permits, maximum: int | None = None, per_node: int | None = None, strict: bool | None = None
+) -> Permits:
     """The document with other limits; None leaves one as it is."""
-    return Permits(
-        permits.maximum if maximum is None else maximum,
-        permits.per_node if per_node is None else per_node,
-        permits.grants,
-    )
+    changed = {"maximum": maximum, "per_node": per_node, "strict": strict}
+    return replace(permits, **{name: value for name, value in changed.items() if value is not None})
 
 
 def share(
@@ -158,7 +162,7 @@ def _capped(wants: int, permits: Permits) -> int:
 
 
 def _with(permits: Permits, grants: dict[str, Grant]) -> Permits:
-    return Permits(permits.maximum, permits.per_node, grants)
+    return replace(permits, grants=grants)
 
 
 def _fair(maximum: int, wants: Mapping[tuple[int, str], int]) -> dict[tuple[int, str], int]:

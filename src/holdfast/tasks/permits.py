@@ -48,13 +48,13 @@ class PermitKeeper:
 
     While there is no global maximum nothing is written, and the limits are only watched. Else the node's
     grant is renewed while it wants or runs anything; a grant that can't be renewed stands until its lease is
-    over. New limits are in force on a node once it has seen them, a moment later.
+    over, and with it what runs, if the maximum is strict. New limits are in force on a node once it has seen them, a moment later.
 
     Args:
         member: what names this node's grant; asked once, at the start. It must never be another's.
         holds: how many tasks run here now.
-        on_change: told of every change of ``granted``. Where that gets less, nothing may begin above it from
-            the return on: only then do others learn that they may have the rest.
+        on_change: told of every change of ``granted`` and ``until``. Where the first gets less, nothing may
+            begin above it from the return on: only then do others learn that they may have the rest.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class PermitKeeper:
         self._version = 0
         self._permits = Permits()
         self._granted = 0
-        self._told = 0
+        self._told = 0, math.inf
         self._beat = 0
         self._sent: _Sent | None = None
 
@@ -105,6 +105,13 @@ class PermitKeeper:
         if not self._permits.maximum:
             return self._permits.per_node or UNLIMITED
         return self._granted if self._lease.holds(self._clock.monotonic()) else 0
+
+    @property
+    def until(self) -> float:
+        """Until when what runs here may go on (the clock's monotonic time), unless this gets later in time:
+        others may have its permits then. Infinite without a strict maximum."""
+        strict = self._permits.maximum and self._permits.strict and self._lease.sent_at > -math.inf
+        return self._lease.deadline if strict else math.inf
 
     @property
     def limits(self) -> Permits:
@@ -269,6 +276,8 @@ class PermitKeeper:
         permits = record_in(document, Permits)
         self._known, self._version, self._permits = True, version, permits
         self._witness.see(permits, self._clock.monotonic())
+        if not permits.maximum:  # what begins now needs none
+            self._lease = Lease(self._lease_s, -math.inf, DRIFT)
         sent, self._sent = self._sent, None  # if it isn't in this version, it comes too late for any
         own = permits.grants.get(self._member)
         if sent is not None and own is not None and own.beat == sent.beat:
@@ -279,9 +288,9 @@ class PermitKeeper:
         return self._left
 
     def _tell(self) -> None:
-        granted = self.granted
-        if granted != self._told:
-            self._told = granted
+        telling = self.granted, self.until
+        if telling != self._told:
+            self._told = telling
             self._on_change()
 
 

@@ -98,6 +98,7 @@ class TaskSlots:
         self._idle_s = idle_s
         self._spare = spare
         self._limit = limit
+        self._until = math.inf
         self._number = 0
         self._running: dict[str, Running] = {}
         self._waiting: deque[Running] = deque()
@@ -148,6 +149,18 @@ class TaskSlots:
         self._place()
         self._vacant.set()
         self._stirred.set()
+
+    @property
+    def until(self) -> float:
+        """Until when anything may run, whatever the lease of its attempt says: then it is killed, even if
+        this process stands still. May be set at any time."""
+        return self._until
+
+    @until.setter
+    def until(self, until: float) -> None:
+        if until != self._until:
+            self._until = until
+            self._stirred.set()
 
     @property
     def room(self) -> int:
@@ -288,8 +301,8 @@ class TaskSlots:
             if len(seat.line) == 1:
                 run.begun_at = run.advanced_at = now
             self._stirred.set()
-            if run.until < seat.leased_until:
-                self._lease(seat, run.until, now)
+            if (until := min(run.until, self._until)) < seat.leased_until:
+                self._lease(seat, until, now)
 
     def _seat_for(self, run: Running, now: float) -> Seat | None:
         """An idle seat; or, for what is quick, the one whose line is shortest."""
@@ -470,7 +483,7 @@ class TaskSlots:
         if now >= run.hangs_at():
             run.fate, run.reason = How.TIMED_OUT, run.why(now)
             self._tasks.spawn(self._bring_to_an_end(seat, run, SOFT_S))
-        until = min(run.until for run in seat.line)
+        until = min(self._until, *(run.until for run in seat.line))
         if until < seat.leased_until or seat.leased_until - now < (until - now) * 0.75:
             self._lease(seat, until, now)
         return min(next_at, run.hangs_at())

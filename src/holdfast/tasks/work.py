@@ -52,11 +52,15 @@ HERE_FIRST = 2**32
 GONE_MAX = 1000
 """Members known to be gone that are remembered."""
 
-DRAIN, LAPSED, REISSUE = (
+DRAIN, LAPSED, REISSUE, UNPERMITTED = (
     "the node is stopping",
     "its delivery lapsed",
     "its delivery can't be held any longer",
+    "the node couldn't renew its share of the app's maximum",
 )
+
+UNPERMITTED_S = 2.0
+"""How long before others may have its permits an attempt is told to end: time for that, and for noticing."""
 
 
 class TaskWork:
@@ -274,6 +278,7 @@ class TaskWork:
 
     def _heed_permits(self) -> None:
         self.slots.limit = min(self._slots_max, self._permits.granted)
+        self.slots.until = self._permits.until
 
     async def _start(self, batch: Sequence[InHand], instead_of: str = "") -> None:
         """Have the store say of each whether it may begin."""
@@ -367,7 +372,9 @@ class TaskWork:
             return  # the node has stopped
         self._take_back(item)
         detail = "\n".join(text for text in (ended.error, ended.detail) if text)
-        handed_on = item.stopping in (DRAIN, REISSUE) and ended.how is not How.RETURNED
+        if ended.how is How.DIED and self._permits.until <= self._host.clock.monotonic():
+            item.stopping = item.stopping or UNPERMITTED
+        handed_on = item.stopping in (DRAIN, REISSUE, UNPERMITTED) and ended.how is not How.RETURNED
         if item.stopping == LAPSED:
             self._return(item, spent=False, delay_s=None)
         elif handed_on or not ended.begun:
@@ -481,6 +488,8 @@ class TaskWork:
             for item in running:
                 if item.lapsed(now):
                     self._stop(item, LAPSED)
+                elif now >= self._permits.until - UNPERMITTED_S:
+                    self._stop(item, UNPERMITTED)
                 elif item.spec.resumable and self._holdable_s(item, now) <= 0:
                     self._stop(item, REISSUE)
             await self._tell([item for item in running if _is_due(item, now)], now)

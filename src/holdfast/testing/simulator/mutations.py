@@ -7,6 +7,7 @@ within how many seeds the simulator must notice; a test holds it to that.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -218,6 +219,9 @@ RULES: dict[str, Mutation] = {
     ),
     "task-maximum": Mutation(
         "no more tasks run at once than the app's maximum", PermitKeeper, "granted", 99, world="tasks"
+    ),
+    "task-strict": Mutation(
+        "what runs ends before others may have its permits", PermitKeeper, "until", math.inf, world="tasks"
     ),
 }
 

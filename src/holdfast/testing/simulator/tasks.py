@@ -40,6 +40,10 @@ TRIES = 3
 TIMEOUT_S = 4.0
 LEASE_S = 6.0
 SLOTS = 3
+PERMITS_S = 12.0
+AWAY_S = 30.0
+"""Far longer than permits count."""
+
 HEAL_LIMIT_S = 900.0
 HOLD_MAX_S = 60.0
 CALLS_A_TASK_MAX = 400
@@ -77,16 +81,22 @@ def make(seed: int) -> TaskScenario:
     random = Random(f"{seed}:tasks")  # noqa: S311 - to be repeated, not to be secret
     nodes = random.choice((1, 2, 2, 3, 4))
     weather = draw_weather(random)
+    drift = random.choice((0.0, 0.0, 0.004))
+    faults = () if random.random() < 0.2 else _faults(random, nodes)
+    frees_on_evict = random.random() < 0.5
+    hold_max_s = random.choice((float("inf"), HOLD_MAX_S))
+    maximum = random.choice((0, 0, 2, 5))
+    away, more = _away(seed, nodes, maximum)
     return TaskScenario(
         seed=seed,
         nodes=nodes,
         weather=weather,
-        drift=random.choice((0.0, 0.0, 0.004)),
-        faults=() if random.random() < 0.2 else _faults(random, nodes),
-        frees_on_evict=random.random() < 0.5,
-        hold_max_s=random.choice((float("inf"), HOLD_MAX_S)),
-        maximum=random.choice((0, 0, 2, 5)),
-        tasks=_tasks(random, Random(f"{seed}:here")),  # noqa: S311
+        drift=drift,
+        faults=faults + away,
+        frees_on_evict=frees_on_evict,
+        hold_max_s=hold_max_s,
+        maximum=maximum,
+        tasks=more + _tasks(random, Random(f"{seed}:here")),  # noqa: S311
     )
 
 
@@ -108,6 +118,19 @@ def _faults(random: Random, nodes: int) -> tuple[Fault, ...]:
         for _ in range(random.randint(1, 10))
     ]
     return tuple(sorted(faults, key=lambda fault: (fault.at_s, fault.kind, fault.node)))
+
+
+def _away(seed: int, nodes: int, maximum: int) -> tuple[tuple[Fault, ...], tuple[PlannedTask, ...]]:
+    """A node is cut off from the registry, or stands still, for so long that others may have its permits; and
+    there is work enough that they take them."""
+    random = Random(f"{seed}:away")  # noqa: S311
+    if not maximum or nodes < 2 or random.random() < 0.5:
+        return (), ()
+    kind: FaultKind = random.choice(("cut", "cut", "pause"))
+    node = random.randrange(nodes)
+    fault = Fault(at_s=random.uniform(1.0, 3.0), kind=kind, node=node, for_s=AWAY_S, detail="registry")
+    more = [PlannedTask(at_s=0.0, name=f"away{n}", type=LONG, seconds=40.0) for n in range(2 * maximum)]
+    return (fault,), tuple(more)
 
 
 def _tasks(random: Random, given: Random) -> tuple[PlannedTask, ...]:
@@ -269,6 +292,7 @@ class TaskWorld(Stage):
             member=host.clock.new_id,
             holds=lambda: work.slots.busy,
             on_change=lambda: work.permits_changed(),  # noqa: PLW0108 - it is not there yet
+            lease_s=PERMITS_S,
         )
         work = self.works[node] = TaskWork(
             host,
