@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from typing import Literal, TextIO
+from typing import TYPE_CHECKING, Literal, TextIO
 
-import structlog
-from structlog.typing import EventDict, Processor, WrappedLogger
+if TYPE_CHECKING:
+    from structlog.typing import EventDict, Processor, WrappedLogger
 
 Format = Literal["auto", "console", "json"]
 Level = Literal["debug", "info", "warning", "error"]
@@ -30,6 +30,8 @@ def redact(text: str) -> str:
 
 def set_up(log_format: Format = "auto", level: Level = "info", stream: TextIO | None = None) -> None:
     """Send all logging of this process to ``stream`` (stderr). ``auto``: console on a terminal, else JSON."""
+    import structlog  # noqa: PLC0415 (half of what it takes to import holdfast; slots don't log)
+
     out = stream or sys.stderr
     console = log_format == "console" or (log_format == "auto" and out.isatty())
     shared: list[Processor] = [

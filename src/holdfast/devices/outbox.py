@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from zlib import crc32
 
 import msgspec
-import structlog
 
 from holdfast.core.device_queue import Entry, shard_of
 from holdfast.core.topics import check_device
@@ -164,7 +163,7 @@ class Outbox:
             if key is not None and not 0 < len(key) <= KEY_MAX:
                 raise InvalidMessage(f"{setting} has {len(key)} characters; give it 1 to {KEY_MAX}", setting)
         if trace_id is None:
-            trace_id = str(structlog.contextvars.get_contextvars().get("trace_id", ""))
+            trace_id = _bound_trace_id()
         lasts_s = spec.expires_in_s if expires_in_s == -1.0 else expires_in_s
         return NewCommand(
             outbox=spec.name,
@@ -248,3 +247,10 @@ def _write(db: Any, write: Callable[[Writer], T]) -> Any:
     if hasattr(db, "run_sync"):
         return db.run_sync(lambda sync_db: write(SqlWriter(sync_db)))
     return write(SqlWriter(db))
+
+
+def _bound_trace_id() -> str:
+    """What the caller bound for its log; imported late, for slots of apps without such a log go without."""
+    from structlog.contextvars import get_contextvars  # noqa: PLC0415
+
+    return str(get_contextvars().get("trace_id", ""))
