@@ -36,7 +36,7 @@ async def set_(
     Tasks that run go on; none begins before fewer run than the new limit allows.
 
     A node that can't reach the registry for half a minute ends its tasks, for others may begin as many: they
-    are run anew, and spend no try. With --no-strict they go on, and meanwhile more may run than the limit says.
+    are run anew, and spend no try. With --no-strict they go on, and more may run than the limit says.
 
     ```
     holdfast limits set reports --global 40 --node 8
