@@ -217,6 +217,12 @@ class Services:
             from holdfast.adapters.mqtt.address import parse  # noqa: PLC0415
             from holdfast.adapters.mqtt.device import MqttDevices  # noqa: PLC0415
         address = parse(url)
+        if spec.max_body > address.max_payload:
+            raise ConfigError(
+                f"outbox {spec.name!r} takes commands of max_body = {spec.max_body} bytes, and devices_url lets"
+                f" none over max_payload = {address.max_payload} pass: lower max_body, or raise max_payload if"
+                " the broker takes more"
+            )
         if spec.shards > 1:  # else each would hear the answers to all the others
             address = dataclasses.replace(address, hears="own")
 
@@ -594,7 +600,14 @@ def make_node(services: Services, place: str) -> Node:
     streams = _streams(services, app, host, place) if app.streams else None
     tasks = _tasks(services, app, host, place) if app.tasks else None
     outboxes = [
-        DeviceWork(host, outbox, services.outbox_store(), services.devices(outbox.spec))
+        DeviceWork(
+            host,
+            outbox,
+            services.outbox_store(),
+            services.devices(outbox.spec),
+            app=app.name,
+            briefs=services.queue(outbox.spec.briefs) if outbox.spec.briefs else None,
+        )
         for outbox in app.outboxes.values()
     ]
     node = Node(host, [*(work for work in (streams, tasks) if work is not None), *outboxes])
@@ -662,6 +675,13 @@ def check_app(services: Services, app: App) -> None:
     """Raise ConfigError if the streams of ``app`` can't run on these services, or contradict the config."""
     config = services.config
     check(config, app.streams.values())
+    others = {*app.streams, *(task_queue(app.name, name) for name in app.tasks)}
+    for name, outbox in app.outboxes.items():
+        if outbox.spec.briefs in others:
+            raise ConfigError(
+                f"outbox {name!r}: briefs is {outbox.spec.briefs!r}, the queue of a stream or task of this app;"
+                " give it one that only briefs go to"
+            )
     for name, model in app.models.items():
         for setting in ("model_memory_mb", "slot_memory_mb"):
             if 0 < (limit_mb := getattr(config, setting)) < model.memory_mb:
@@ -709,7 +729,8 @@ def queues_of(app: App) -> dict[str, float]:
     somebody who doesn't say for how long."""
     streams = {name: spec.timeout_s + spec.gap_timeout_s for name, spec in app.streams.items()}
     tasks = {task_queue(app.name, name): spec.visibility_s for name, spec in app.tasks.items()}
-    briefs = {brief_queue(app.name): BRIEF_VISIBILITY_S} if app.tasks else {}
+    names = [spec.briefs for outbox in app.outboxes.values() if (spec := outbox.spec).briefs]
+    briefs = dict.fromkeys([*([brief_queue(app.name)] if app.tasks else ()), *names], BRIEF_VISIBILITY_S)
     return streams | tasks | briefs
 
 

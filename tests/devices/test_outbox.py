@@ -7,6 +7,7 @@ import pytest
 import structlog
 
 from holdfast.core.device_queue import Patience
+from holdfast.core.dialect import JsonDialect, PlainDialect
 from holdfast.devices.outbox import Outbox
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge
 from holdfast.ports.outbox import NewCommand, Writer
@@ -36,6 +37,7 @@ def db() -> Notes:
 
 
 def made(**settings: Any) -> Outbox:
+    settings.setdefault("dialect", PlainDialect())
     outbox = Outbox("doors", **settings)
     outbox.wall = lambda: NOW
     return outbox
@@ -48,6 +50,21 @@ def test_commands_are_bytes_text_or_json(db: Notes) -> None:
     assert [new.body for new in db.added] == [b"\x00\xff", "Öffne".encode(), b'{"person":951}', b"[1]"]
     with pytest.raises(InvalidMessage, match="JSON"):
         outbox.add(db, device="d1", command=object())
+
+
+@pytest.mark.parametrize("command", [b"", b"open", "[]", 7, b'{"open":'])
+def test_a_command_that_has_no_place_for_its_id_is_refused(db: Notes, command: Any) -> None:
+    with pytest.raises(InvalidMessage, match="must be a JSON object"):
+        made(dialect=JsonDialect()).add(db, device="d1", command=command)
+    assert db.added == []
+
+
+def test_its_id_counts_where_its_size_does(db: Notes) -> None:
+    outbox = made(dialect=JsonDialect(), max_body=100)
+    outbox.add(db, device="d1", command={"text": "x" * 20})
+    with pytest.raises(TooLarge, match="max_body"):
+        outbox.add(db, device="d1", command={"text": "x" * 60})
+    assert db.added[0].body == b'{"text":"%s"}' % (b"x" * 20), "it is stored as it was given"
 
 
 @pytest.mark.parametrize("device", ["", "a/b", "+", "a#", "a\0b", "$SYS", "x" * 200, "ü"])
@@ -119,6 +136,7 @@ def test_a_job_rolls_out_at_its_rate(db: Notes) -> None:
         ({"patience": Patience(retry_s=0.0)}, "retry_s"),
         ({"patience": Patience(retry_s=10.0, retry_max_s=5.0)}, "retry_max_s"),
         ({"patience": Patience(max_tries=0)}, "max_tries"),
+        ({"briefs": "a/b"}, "briefs"),
         ({"group_rates": {"a": 1.0}}, "group"),
         ({"group": len, "group_rates": {"a": 0.0}}, "group_rates"),
         ({"colour": "red"}, "colour"),

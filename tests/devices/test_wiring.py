@@ -6,7 +6,7 @@ from holdfast import App
 from holdfast.adapters.mqtt.device import MqttDevices
 from holdfast.config import Config
 from holdfast.errors import ConfigError
-from holdfast.wiring import Services
+from holdfast.wiring import Services, check_app, queues_of
 
 
 async def ours() -> bool:
@@ -34,9 +34,26 @@ def test_what_is_not_set_is_named() -> None:
         Services(Config(devices_url="amqp://x")).devices(faces.spec)
 
 
+def test_commands_that_no_connection_takes_are_refused_at_the_start() -> None:
+    spec = App("office").outbox("faces", max_body=1000).spec
+    with pytest.raises(ConfigError, match=r"max_body = 1000.*max_payload = 999"):
+        Services(Config(devices_url="mqtt://broker?max_payload=999")).devices(spec)
+
+
+async def test_briefs_go_to_a_queue_of_their_own() -> None:
+    app = App("office")
+    app.outbox("faces", briefs="office-briefs")
+    app.outbox("doors", briefs="readings")
+    assert set(queues_of(app)) == {"office-briefs", "readings"}
+    app.stream("readings", key="meter")(lambda message, context: None)
+    async with Services(Config()) as services:
+        with pytest.raises(ConfigError, match="'doors': briefs is 'readings'"):
+            check_app(services, app)
+
+
 @pytest.mark.parametrize("shards, hears", [(1, "all"), (4, "own")])
 async def test_devices_are_those_of_the_outbox(shards: int, hears: str) -> None:
-    spec = App("office").outbox("faces", shards=shards).spec
+    spec = App("office").outbox("faces", shards=shards, max_body=999).spec
     devices = Services(Config(devices_url="mqtt://broker?max_payload=999")).devices(spec)("me", ours)
     assert isinstance(devices, MqttDevices)
     assert devices.max_payload == 999

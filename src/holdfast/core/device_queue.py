@@ -138,6 +138,11 @@ class Correlation(msgspec.Struct, frozen=True):
         return f"{self.epoch}.{self.command}.{self.tries}"
 
     @classmethod
+    def longest(cls) -> str:
+        """One that takes as much room as any."""
+        return str(cls(epoch=10**10 - 1, command=2**63 - 1, tries=2**31 - 1))
+
+    @classmethod
     def parse(cls, text: str) -> Correlation:
         """Raises InvalidMessage for what was never sent."""
         parts = text.split(".")

@@ -10,7 +10,7 @@ from zlib import crc32
 
 import msgspec
 
-from holdfast.core.device_queue import Entry, shard_of
+from holdfast.core.device_queue import Correlation, Entry, shard_of
 from holdfast.core.topics import check_device
 from holdfast.devices.spec import NextPage, OutboxSpec, Source
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 KEY_MAX = 255
+LONGEST_ID = Correlation.longest()
 TRACE_MAX = 64
 
 
@@ -43,12 +44,15 @@ class Outbox:
             - ``lanes``: commands in flight a device (1). Beyond one, those with the same ``supersede_key``
               stay in order, and others may pass each other.
             - ``expires_in_s``: after which a command isn't sent any more, unless it says so itself.
-            - ``max_body``: largest command, in bytes.
+            - ``max_body``: largest command, in bytes as they are sent, its id included.
             - ``in_flight_max``: devices of which answers are awaited at once, a node.
             - ``rate``: commands a second, a node.
             - ``group``, ``group_rates``: a function that tells a device's group, and commands a second by
               group.
-            - ``keep_s``: how long closed commands are kept.
+            - ``keep_s``: how long closed commands are kept, and keys of ``dedupe_key`` with them.
+            - ``archive``: then they are moved to the table ``holdfast_outbox_archive`` instead of dropped.
+            - ``briefs``: the queue on which the end of each command is told too (default: on none).
+              ``APP-briefs`` is the one that the app's clients and ``holdfast briefs`` read.
     """
 
     def __init__(self, name: str, **settings: Any) -> None:
@@ -87,7 +91,8 @@ class Outbox:
             job: of ``add_job``.
 
         Returns the command's id, or that of the standing one with its ``dedupe_key``. Raises InvalidMessage
-        for a device that can't be addressed or a command that can't be written, TooLarge over ``max_body``.
+        for a device that can't be addressed or a command that can't be written or carry its id, TooLarge over
+        ``max_body``.
         """
         new = self._new(device=device, command=command, **options)
         return _write(db, lambda writer: writer.add([new])[0])
@@ -155,9 +160,11 @@ class Outbox:
         spec, now = self.spec, self.wall()
         check_device(device)
         body = _body(command)
-        if len(body) > spec.max_body:
+        size = len(spec.dialect.write(body, LONGEST_ID))
+        if size > spec.max_body:
             raise TooLarge(
-                f"a command of {len(body)} bytes is over max_body of outbox {spec.name!r}, {spec.max_body}"
+                f"a command of {size} bytes, its id included, is over max_body of outbox {spec.name!r},"
+                f" {spec.max_body}"
             )
         for setting, key in (("dedupe_key", dedupe_key), ("supersede_key", supersede_key)):
             if key is not None and not 0 < len(key) <= KEY_MAX:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from holdfast.core.device_queue import Patience
-from holdfast.core.dialect import Dialect
+from holdfast.core.dialect import Dialect, JsonDialect
 from holdfast.core.presence import PresenceRules
 from holdfast.core.topics import Topics
 from holdfast.errors import ConfigError
 
 NAME_MAX = 32
+QUEUE_NAME = re.compile(r"[A-Za-z0-9_-]{1,76}")
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -45,7 +47,7 @@ class OutboxSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     topics: Topics = Topics()
-    dialect: Dialect | None = None
+    dialect: Dialect = JsonDialect()
     patience: Patience = Patience()
     presence: PresenceRules = PresenceRules()
     shards: int = 1
@@ -92,6 +94,11 @@ class OutboxSpec(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(
                 f"outbox {self.name!r}: retry_max_s is {patience.retry_max_s}; make it retry_s"
                 f" ({patience.retry_s}) or more"
+            )
+        if self.briefs and not QUEUE_NAME.fullmatch(self.briefs):
+            raise ConfigError(
+                f"outbox {self.name!r}: briefs is {self.briefs!r:.100}; give it the name of a queue: letters,"
+                " digits, '-' and '_', 76 at most"
             )
         if self.group_rates and self.group is None:
             raise ConfigError(

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from holdfast.core.retry import Backoff
+from holdfast.devices.briefs import Briefs
 from holdfast.devices.dispatcher import Connect, Dispatcher
 from holdfast.devices.outbox import Outbox
 from holdfast.devices.shards import Shards
@@ -13,6 +14,7 @@ from holdfast.devices.source import fill
 from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.ports.coordinator import Claim, Load
 from holdfast.ports.outbox import OutboxStore
+from holdfast.ports.queue import Queue
 from holdfast.protocol.peer import Reply, Request
 from holdfast.runtime.node import Host
 
@@ -23,9 +25,19 @@ EXPIRE_PAUSE_S = 0.05
 
 
 class DeviceWork:
-    """The devices of one outbox on one node. ``connect`` makes the devices of a shard."""
+    """The devices of one outbox of ``app`` on one node. ``connect`` makes the devices of a shard; ``briefs`` is
+    the queue on which ends are told, if on any."""
 
-    def __init__(self, host: Host, outbox: Outbox, store: OutboxStore, connect: Connect) -> None:
+    def __init__(
+        self,
+        host: Host,
+        outbox: Outbox,
+        store: OutboxStore,
+        connect: Connect,
+        *,
+        app: str = "",
+        briefs: Queue | None = None,
+    ) -> None:
         self._host = host
         self._outbox = outbox
         self._store = store
@@ -42,6 +54,12 @@ class DeviceWork:
             on_lost=self.shards.lost,
         )
         self.dispatcher.on_first_shard = self._fill
+        self.briefs: Briefs | None = None
+        if briefs is not None:
+            serves = self.dispatcher.shards
+            log, name = host.log, outbox.spec.name
+            self.briefs = Briefs(app, name, store, briefs, host.clock, log, host.name, lambda: serves)
+            self.dispatcher.on_closed = self.briefs.wake
 
     async def prepare(self) -> None:
         failures = 0
@@ -57,6 +75,8 @@ class DeviceWork:
     def begin(self, address: str) -> None:
         self._host.tasks.spawn(self.dispatcher.run())
         self._host.tasks.spawn(self.shards.run())
+        if self.briefs is not None:
+            self._host.tasks.spawn(self.briefs.run())
 
     def _fill(self, epoch: int) -> None:
         """This node owns shard 0 now, and so fetches what sources have."""
@@ -96,10 +116,11 @@ class DeviceWork:
         self.shards.look()
 
     async def maintain(self) -> None:
-        """Drop commands that closed long enough ago, a few at a time."""
-        before = self._host.clock.wall() - self._outbox.spec.keep_s
+        """Drop or archive commands that closed long enough ago, a few at a time."""
+        spec = self._outbox.spec
+        before = self._host.clock.wall() - spec.keep_s
         try:
-            while await self._store.expire(self._outbox.spec.name, before, EXPIRE_BATCH):
+            while await self._store.expire(spec.name, before, EXPIRE_BATCH, archive=spec.archive):
                 await self._host.clock.sleep(EXPIRE_PAUSE_S)
         except HoldfastError as error:
-            self._host.log.warning("could not clean up", outbox=self._outbox.spec.name, error=str(error))
+            self._host.log.warning("could not clean up", outbox=spec.name, error=str(error))

@@ -17,6 +17,7 @@ from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.core.device_queue import Entry, State
 from holdfast.core.device_turn import Heard, Turn
+from holdfast.core.dialect import PlainDialect
 from holdfast.devices.outbox import Outbox
 from holdfast.errors import ConfigError, Unavailable
 from holdfast.testing.servers import PostgresqlServer
@@ -59,7 +60,7 @@ async def test_each_result_is_applied_once_whenever_it_is_killed(url: str, engin
     await store.prepare("doors", 1)
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE applied (command BIGINT PRIMARY KEY, times INTEGER)"))
-    outbox = Outbox("doors")
+    outbox = Outbox("doors", dialect=PlainDialect())
     await store.add(outbox.new({"device": f"d{n % DEVICES}", "command": b""} for n in range(COMMANDS)))
     done = 0
     async with asyncio.timeout(LIMIT_S):
@@ -115,7 +116,7 @@ async def test_a_server_that_dies_is_unavailable_and_comes_back(
     with pytest.raises(Unavailable):
         await store.turn(turn)
     await postgresql_server.start()
-    await store.add(Outbox("doors").new([{"device": "d1", "command": b""}]))
+    await store.add(Outbox("doors", dialect=PlainDialect()).new([{"device": "d1", "command": b""}]))
     [sending] = (await store.turn(msgspec.structs.replace(turn, sweep=True))).sendings
     answered = msgspec.structs.replace(turn, heard=[Heard("d1", sending.correlation)])
 
@@ -138,7 +139,7 @@ async def test_a_full_disk_is_unavailable(tmp_path: Path) -> None:
         pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
         connection.exec_driver_sql(f"PRAGMA max_page_count = {pages + 2}")
         connection.rollback()
-        big = Outbox("doors").new([{"device": "d1", "command": b"x" * 100_000}])
+        big = Outbox("doors", dialect=PlainDialect()).new([{"device": "d1", "command": b"x" * 100_000}])
     with pytest.raises(Unavailable, match="full"):
         await store.add(big)
     assert await store.commands("doors") == []

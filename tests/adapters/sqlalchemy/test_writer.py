@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
 from holdfast.adapters.system.clock import SystemClock
+from holdfast.core.dialect import PlainDialect
 from holdfast.devices.outbox import Outbox
 from holdfast.testing.servers import PostgresqlServer
 
@@ -51,7 +52,7 @@ async def async_engine(url: str, engine: Engine) -> AsyncIterator[AsyncEngine]:
 
 @pytest.fixture
 def outbox() -> Outbox:
-    return Outbox("doors")
+    return Outbox("doors", dialect=PlainDialect())
 
 
 async def bodies(store: SqlOutbox) -> list[bytes]:

@@ -1,0 +1,165 @@
+"""Tells the ends of commands on a queue, in the form in which the outcomes of tasks are told.
+
+The row of a command is the store of its brief: it is marked in the transaction that closes the command, and
+the mark goes once the queue has the brief. So each end is told at least once, whoever dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.core import task
+from holdfast.core.device_queue import Entry, State
+from holdfast.core.retry import Backoff
+from holdfast.errors import HoldfastError, TooLarge
+from holdfast.ports.clock import Clock
+from holdfast.ports.outbox import OutboxStore
+from holdfast.ports.queue import Outgoing, Queue
+from holdfast.streams.codec import UNREADABLE
+from holdfast.tasks.outcome import Outcome
+from holdfast.tasks.wire import Envelope, encode_brief
+
+LOOK_S = 5.0
+"""How often to look without having been woken: for what an earlier owner left, and operators cancelled."""
+
+BATCH = 500
+"""Commands that are read, told, and let go at once."""
+
+OUTCOMES = {
+    State.ACKNOWLEDGED: task.State.SUCCEED,
+    State.FAILED: task.State.FAILED,
+    State.EXPIRED: task.State.TIMEOUT,
+    State.SUPERSEDED: task.State.DUPLICATED,
+}
+"""What a brief calls the states of closed commands."""
+
+
+class Briefs:
+    """The briefs of one outbox on one node. ``shards`` are those that the node serves now."""
+
+    def __init__(
+        self,
+        app: str,
+        outbox: str,
+        store: OutboxStore,
+        queue: Queue,
+        clock: Clock,
+        log: Any,
+        node: str,
+        shards: Callable[[], Collection[int]],
+    ) -> None:
+        self._app = app
+        self._outbox = outbox
+        self._store = store
+        self._queue = queue
+        self._clock = clock
+        self._log = log
+        self._node = node
+        self._shards = shards
+        self._wake = asyncio.Event()
+        self._backoff = Backoff(0.1, 10.0)
+        self.told = 0
+
+    def wake(self) -> None:
+        """Commands have been closed."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Tell, until cancelled."""
+        failures = 0
+        while True:
+            await self._clock.wait(self._wake, LOOK_S)
+            self._wake.clear()
+            try:
+                while shards := [*self._shards()]:
+                    closed = await self._store.briefs(self._outbox, shards, BATCH)
+                    if not closed:
+                        break
+                    await self._tell(closed)
+                    await self._store.briefed(self._outbox, closed)
+                    self.told += len(closed)
+                failures = 0
+            except HoldfastError as error:
+                failures += 1
+                self._log.warning("can't tell ends of commands", outbox=self._outbox, error=str(error))
+                await self._clock.sleep(self._backoff.delay_s(failures, self._clock.random()))
+                self._wake.set()
+
+    async def _tell(self, closed: Sequence[Entry]) -> None:
+        size = self._queue.max_batch
+        for begin in range(0, len(closed), size):
+            batch = closed[begin : begin + size]
+            try:
+                await self._queue.send([Outgoing(self._brief(entry)) for entry in batch])
+            except TooLarge:
+                for entry in batch:
+                    await self._tell_one(entry)
+
+    async def _tell_one(self, entry: Entry) -> None:
+        """One brief; without the device's answer if it doesn't fit with it."""
+        try:
+            await self._queue.send([Outgoing(self._brief(entry))])
+        except TooLarge as error:
+            self._log.warning(
+                "a brief goes without the answer", outbox=self._outbox, command=entry.id, why=str(error)
+            )
+            short = msgspec.structs.replace(entry, answer=None)
+            await self._queue.send([Outgoing(self._brief(short))])
+
+    def _brief(self, entry: Entry) -> bytes:
+        return brief_of(self._app, self._outbox, entry, self._node)
+
+
+def brief_of(app: str, outbox: str, entry: Entry, node: str) -> bytes:
+    """The brief of a closed command. Its trace id is ``OUTBOX-ID``, its type the outbox; its value says what
+    only commands have: ``command``, ``device``, ``state``, ``trace_id``, ``job``, and the device's ``answer``
+    as JSON or text, or as ``answer_base64``."""
+    trace = f"{outbox}-{entry.id}"
+    state = OUTCOMES[entry.state]
+    value = {
+        "command": entry.id,
+        "device": entry.device,
+        "state": entry.state.value,
+        "trace_id": entry.trace_id,
+        "job": entry.job,
+        **_answer(entry.answer),
+    }
+    outcome = Outcome(
+        trace_id=trace,
+        state=state,
+        value=value,
+        detail=entry.reason,
+        attempts=entry.tries,
+        started_at=entry.published_at or 0.0,
+        ended_at=entry.closed_at or 0.0,
+        node=node,
+        progress=float(state is task.State.SUCCEED),
+        epoch=entry.epoch,
+    )
+    envelope = Envelope(
+        app=app,
+        trace_id=trace,
+        task_type=outbox,
+        priority=max(-(2**31), min(entry.priority, 2**31 - 1)),
+        sent_at=entry.created_at,
+    )
+    return encode_brief(envelope, outcome)
+
+
+def _answer(answer: bytes | None) -> dict[str, Any]:
+    if answer is None:
+        return {}
+    try:
+        msgspec.json.decode(answer)
+        return {"answer": msgspec.Raw(answer)}
+    except UNREADABLE:
+        pass
+    try:
+        return {"answer": answer.decode()}
+    except UnicodeDecodeError:
+        return {"answer_base64": base64.b64encode(answer).decode()}
