@@ -1,4 +1,8 @@
-"""Ties a process to the life of its parent, and names its place among processes."""
+"""Ties a process to the life of its parent, and names its place among processes.
+
+As a program it ties another one, and imports nothing else for that: its arguments are the parent's process
+id, a socket whose other end the parent holds, then the program and its arguments.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ import resource
 import select
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -90,3 +95,18 @@ def _watch(peer: int) -> None:
     poll.register(peer, 0)
     poll.poll()
     os.killpg(0, signal.SIGKILL)
+
+
+def _main() -> None:
+    """Become the program where the kernel ends it with its parent; else stay and see to it."""
+    parent, fd, *command = sys.argv[1:]
+    die_with(int(parent))
+    if LINUX:
+        os.close(int(fd))
+        os.execv(command[0], command)  # noqa: S606 (the program that the caller named)
+    end_with(socket.socket(fileno=int(fd)))
+    sys.exit(subprocess.call(command))  # noqa: S603
+
+
+if __name__ == "__main__":
+    _main()

@@ -105,7 +105,7 @@ class PostgresqlServer(Server):
         if user is not None:
             shutil.chown(self.folder, user.pw_uid, user.pw_gid)
             shutil.chown(self.data, user.pw_uid, user.pw_gid)
-            # What ends it with its parent (see tether.py) is lost with a change of user, and so set again.
+            # What ends it with its parent (see lifeline.py) is lost with a change of user, and so set again.
             drop = [programs.find("setpriv"), f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}"]
             drop += ["--clear-groups", "--pdeathsig=KILL"]
         if not (self.data / "PG_VERSION").exists():

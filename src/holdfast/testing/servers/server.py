@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import ClassVar, Self
 
+from holdfast.adapters.forkserver import lifeline
 from holdfast.errors import Unavailable
 from holdfast.testing.servers.loopback import HOST, free_port
 
@@ -173,10 +174,10 @@ class Server(ABC):
         self.data.mkdir(exist_ok=True)
         self._lifeline = socket.socketpair()
         theirs = self._lifeline[1]
-        tether = [sys.executable, "-P", Path(__file__).with_name("tether.py"), os.getpid(), theirs.fileno()]
+        tied = [sys.executable, "-I", "-S", lifeline.__file__, os.getpid(), theirs.fileno()]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603
-                [str(argument) for argument in (*tether, *self.command())],
+                [str(argument) for argument in (*tied, *self.command())],
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
