@@ -28,7 +28,7 @@ def test_a_seed_replays_the_same() -> None:
         assert simulate(seed, kind="devices") == simulate(seed, kind="devices")
 
 
-_take, _arrivals, _heads = device_turn.take, MemoryRows.arrivals, MemoryRows.heads
+_take, _look, _heads = device_turn.take, MemoryRows.look, MemoryRows.heads
 
 
 def _any_epoch(rows: Any, turn: Any, random: Any) -> Any:
@@ -41,9 +41,10 @@ def _tell_before(self: MemoryOutbox, transaction: Any, entry: Any, on_result: An
     on_result(transaction, entry)
 
 
-def _forget_arrivals(self: MemoryRows, shards: Any, limit: int) -> Any:
-    found = _arrivals(self, shards, limit)
-    return found[1:]
+def _forget_an_arrival(self: MemoryRows, turn: Any) -> Any:
+    found = _look(self, turn)
+    self.drop(found.arrivals[:1])
+    return msgspec.structs.replace(found, arrivals=found.arrivals[1:])
 
 
 def _due_at_once(self: Any, spent: int, random: float) -> float:
@@ -62,7 +63,7 @@ def _first_of_any_phase(self: MemoryRows, pairs: Any) -> Any:
 RULES: dict[str, tuple[Any, str, Any]] = {
     "a turn names the standing epoch": (device_turn, "take", _any_epoch),
     "a result is told in the transaction that closes": (MemoryOutbox, "_tell", _tell_before),
-    "an addition reaches its head": (MemoryRows, "arrivals", _forget_arrivals),
+    "an addition reaches its head": (MemoryRows, "look", _forget_an_arrival),
     "an answer is waited for": (device_queue.Patience, "interval_s", _due_at_once),
     "an answer fits one try": (device_queue, "fits", _fits_any_try),
     "a device that is waited for gets nothing new": (MemoryRows, "heads", _first_of_any_phase),

@@ -129,6 +129,38 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     jobs: JobRates | None = None
     brief: bool = False
 
+    @property
+    def out_max(self) -> int:
+        """How many commands it may send again."""
+        return max(0, min(self.limit, self.rate)) if self.sendable else 0
+
+    @property
+    def ready_max(self) -> int:
+        """How many devices it may begin to wait for, if all that it brings frees one."""
+        return min(self.out_max, max(0, self.room) + len(self.heard) + len(self.unsent))
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """What a turn reads first.
+
+    Attributes:
+        epochs: of the granted shards, as they stand; held fast until the transaction ends.
+        commands: those that answers and failed tries name, as far as they exist.
+        held: the heads in phase HELD of devices that are back.
+        arrivals: the oldest, up to the turn's limit.
+        heads: those that exist of the places of ``arrivals``.
+        out: heads in phase OUT that are due in shards that can send, the longest first, up to ``out_max``.
+        ready: the others that are due, up to ``ready_max``.
+    """
+
+    epochs: Mapping[int, int]
+    commands: Mapping[int, Entry]
+    held: Sequence[Head]
+    arrivals: Sequence[Arrival]
+    heads: Mapping[Pair, Head]
+    out: Sequence[Head]
+    ready: Sequence[Head]
+
 
 class Sending(msgspec.Struct, frozen=True):
     """A try to be sent now, and when to send it again unless an answer comes."""
@@ -164,19 +196,13 @@ class Turned(msgspec.Struct):
 
 
 class Rows(Protocol):
-    """The rows of one outbox, within a transaction. All calls name living shards only."""
+    """The rows of one outbox, within a transaction. Only ``look`` may name shards of others."""
 
-    def epochs(self, shards: Collection[int]) -> Mapping[int, int]:
-        """The standing epochs, held fast until the transaction ends."""
+    def look(self, turn: Turn) -> Found:
+        """Read what every turn needs, all at once: a database may be far away."""
 
     def commands(self, ids: Collection[int]) -> Mapping[int, Entry]:
         """Those that exist."""
-
-    def heads(self, pairs: Collection[Pair]) -> Mapping[Pair, Head]:
-        """Those that exist."""
-
-    def held(self, devices: Collection[str]) -> list[Head]:
-        """The heads of devices in phase HELD."""
 
     def shift(self, shards: Collection[int], by_s: float) -> None:
         """Shift when heads are due: of those that wait for an answer or a device; and, if by less than 0, of
@@ -185,15 +211,12 @@ class Rows(Protocol):
     def bring_in(self, shards: Collection[int], latest: float) -> None:
         """Let nothing be due after ``latest``. What has a time of its own finds it again then."""
 
-    def arrivals(self, shards: Collection[int], limit: int) -> list[Arrival]:
-        """The oldest, which are removed."""
+    def drop(self, arrivals: Sequence[Arrival]) -> None:
+        """Remove them."""
 
     def older(self, arrivals: Sequence[Arrival]) -> list[Entry]:
         """Scheduled commands that were never sent, older than one of ``arrivals``, for the same device and
         with its ``supersede_key``."""
-
-    def due(self, shards: Collection[int], now: float, limit: int, *, out: bool) -> list[Head]:
-        """Heads that are due, the longest first: those in phase OUT, or the others."""
 
     def first(self, pairs: Collection[Pair], now: float) -> Mapping[Pair, Entry | float]:
         """For each the scheduled command that is next: of the highest priority, then the oldest, whose time
@@ -236,29 +259,29 @@ class _Turn:
         self._random = random
         self._now = turn.now
         self._mine: dict[int, int] = {}
+        self._found: Found
         self._heads: dict[Pair, Head] = {}
         self._changed: dict[int, Entry] = {}
         self._freed: dict[Pair, Head] = {}
-        self._held: list[Head] = []
         self._unwritten = False
         self._done = Turned()
 
     def take(self) -> Turned:
         turn, rows, done = self._turn, self._rows, self._done
-        standing = rows.epochs(turn.grants.keys())
-        self._mine = {s: e for s, e in turn.grants.items() if standing.get(s) == e}
+        found = rows.look(turn)
+        self._mine = {s: e for s, e in turn.grants.items() if found.epochs.get(s) == e}
         done.lost = [shard for shard in turn.grants if shard not in self._mine]
         if turn.shift_s:
             rows.shift(self._mine, turn.shift_s)
         if turn.check_dues:
             rows.bring_in(self._mine, turn.now + turn.patience.longest_s)
+        self._found = rows.look(turn) if turn.shift_s or turn.check_dues else found
         self._hear()
         arrived = self._welcome()
         if turn.sweep:
             self._sweep()
-        sendable = [shard for shard in self._mine if shard in turn.sendable]
-        self._ask_again(sendable)
-        self._send_next(sendable, arrived)
+        self._ask_again()
+        self._send_next(arrived)
         self._store()
         return done
 
@@ -266,11 +289,8 @@ class _Turn:
 
     def _hear(self) -> None:
         """Close what was answered, which frees its devices."""
-        turn = self._turn
-        self._held = self._rows.held(turn.back) if turn.back else []
-        not_out = {head.pair for head in self._held}
-        ids = {h.correlation.command for h in turn.heard} | {u.correlation.command for u in turn.unsent}
-        found = self._rows.commands(ids) if ids else {}
+        turn, found = self._turn, self._found.commands
+        not_out = {head.pair for head in self._found.held}
         for heard in turn.heard:
             entry = self._current(found, heard.correlation)
             if entry is None or not queue.fits(entry, heard.device, heard.correlation):
@@ -304,22 +324,23 @@ class _Turn:
 
     def _welcome(self) -> list[Head]:
         """Heads whose devices have new commands or have come back, and have nothing else under way."""
-        turn, rows = self._turn, self._rows
-        arrivals = rows.arrivals(self._mine, turn.limit)
-        self._done.more |= len(arrivals) >= turn.limit
+        turn, rows, found = self._turn, self._rows, self._found
+        arrivals = [arrival for arrival in found.arrivals if arrival.shard in self._mine]
+        self._done.more |= len(found.arrivals) >= turn.limit
+        if arrivals:
+            rows.drop(arrivals)
         if replacing := [arrival for arrival in arrivals if arrival.supersede_key is not None]:
             for entry in rows.older(replacing):
                 self._close(entry, Cause.SUPERSEDE)
         marks = {(a.device, a.lane): a for a in arrivals}
-        known = rows.heads(marks) if marks else {}
         arrived = []
         for pair, mark in marks.items():
-            head = known.get(pair) or Head(mark.device, mark.lane, mark.shard)
+            head = found.heads.get(pair) or Head(mark.device, mark.lane, mark.shard)
             if head.phase in (Phase.IDLE, Phase.WAITING):
                 arrived.append(msgspec.structs.replace(head, phase=Phase.WAITING, due=self._now))
         arrived += [
             msgspec.structs.replace(head, phase=Phase.WAITING, due=self._now)
-            for head in self._held
+            for head in found.held
             if head.shard in self._mine and head.pair not in self._freed
         ]
         if turn.seen:
@@ -339,14 +360,15 @@ class _Turn:
 
     # --- what is due
 
-    def _ask_again(self, sendable: Collection[int]) -> None:
+    def _ask_again(self) -> None:
         """Judge commands whose answer is due."""
-        limit = min(self._turn.limit, self._turn.rate)
-        if not sendable or limit <= 0:
-            return
-        due = self._rows.due(sendable, self._now, limit, out=True)
-        self._done.more |= len(due) >= limit
-        due = [head for head in due if head.pair not in self._heads and head.pair not in self._freed]
+        turn, out = self._turn, self._found.out
+        self._done.more |= 0 < turn.out_max <= len(out)
+        due = [
+            head
+            for head in out
+            if head.shard in self._mine and head.pair not in self._heads and head.pair not in self._freed
+        ]
         found = self._rows.commands({head.command for head in due}) if due else {}
         for head in due:
             entry = self._changed.get(head.command) or found.get(head.command)
@@ -354,15 +376,16 @@ class _Turn:
                 self._free(head, was_out=True)
         self._done.repeats = len(self._done.sendings)
 
-    def _send_next(self, sendable: Collection[int], arrived: list[Head]) -> None:
+    def _send_next(self, arrived: list[Head]) -> None:
         """Fill what room there is with the next commands of the heads that are due, the longest first."""
         turn = self._turn
         room = min(turn.room + self._done.freed, turn.rate - len(self._done.sendings), turn.limit)
+        sendable = [shard for shard in self._mine if shard in turn.sendable]
         due: dict[Pair, Head] = {}
         if sendable and room > 0:
-            ready = self._rows.due(sendable, self._now, room, out=False)
-            due = {head.pair: head for head in ready if head.pair not in self._freed}
-            self._done.more |= len(ready) >= room
+            ready = [head for head in self._found.ready if head.shard in self._mine]
+            due = {head.pair: head for head in ready[:room] if head.pair not in self._freed}
+            self._done.more |= len(self._found.ready) >= min(room, turn.ready_max)
         fresh = {head.pair: head for head in arrived} | self._freed
         for pair, head in fresh.items():
             due.setdefault(pair, head)

@@ -13,7 +13,7 @@ from holdfast.adapters.memory.bell import Bell
 from holdfast.core import device_queue as queue
 from holdfast.core import device_turn
 from holdfast.core.device_queue import CLOSED, TABLE, Cause, Entry, Head, Phase, State
-from holdfast.core.device_turn import Arrival, Job, Turn, Turned
+from holdfast.core.device_turn import Arrival, Found, Job, Turn, Turned
 from holdfast.core.group_rate import Pair
 from holdfast.errors import ConfigError, Fenced
 from holdfast.ports.clock import Clock
@@ -318,6 +318,19 @@ class MemoryRows:
         self._tables = tables
         self._outbox = outbox
 
+    def look(self, turn: Turn) -> Found:
+        named = {h.correlation.command for h in turn.heard} | {u.correlation.command for u in turn.unsent}
+        arrivals = self.arrivals(turn.grants, turn.limit)
+        return Found(
+            epochs=self.epochs(turn.grants),
+            commands=self.commands(named),
+            held=[h for h in self._heads() if h.phase is Phase.HELD and h.device in turn.back],
+            arrivals=arrivals,
+            heads=self.heads({(arrival.device, arrival.lane) for arrival in arrivals}),
+            out=self._due(turn, turn.out_max, Phase.OUT),
+            ready=self._due(turn, turn.ready_max, Phase.WAITING, Phase.HELD),
+        )
+
     def epochs(self, shards: Collection[int]) -> Mapping[int, int]:
         return {shard: self._tables.shards[self._outbox, shard] for shard in shards}
 
@@ -328,9 +341,6 @@ class MemoryRows:
     def heads(self, pairs: Collection[Pair]) -> Mapping[Pair, Head]:
         found = {pair: self._tables.heads.get((self._outbox, pair)) for pair in pairs}
         return {pair: head for pair, head in found.items() if head is not None}
-
-    def held(self, devices: Collection[str]) -> list[Head]:
-        return [h for h in self._heads() if h.phase is Phase.HELD and h.device in devices]
 
     def shift(self, shards: Collection[int], by_s: float) -> None:
         phases = (Phase.OUT, Phase.HELD) if by_s > 0 else tuple(Phase)
@@ -348,9 +358,11 @@ class MemoryRows:
         found = [
             a for name, a in self._tables.arrivals.values() if name == self._outbox and a.shard in shards
         ]
-        for arrival in found[:limit]:
-            del self._tables.arrivals[arrival.id]
         return found[:limit]
+
+    def drop(self, arrivals: Sequence[Arrival]) -> None:
+        for arrival in arrivals:
+            del self._tables.arrivals[arrival.id]
 
     def older(self, arrivals: Sequence[Arrival]) -> list[Entry]:
         newest: dict[tuple[str, str | None], int] = {}
@@ -359,12 +371,6 @@ class MemoryRows:
         return [
             e for e in self._scheduled() if not e.tries and e.id < newest.get((e.device, e.supersede_key), 0)
         ]
-
-    def due(self, shards: Collection[int], now: float, limit: int, *, out: bool) -> list[Head]:
-        phases = (Phase.OUT,) if out else (Phase.WAITING, Phase.HELD)
-        timed = [(head.due, head) for head in self._heads() if head.due is not None]
-        found = [h for due, h in timed if due <= now and h.shard in shards and h.phase in phases]
-        return sorted(found, key=lambda head: head.due or 0.0)[:limit]
 
     def first(self, pairs: Collection[Pair], now: float) -> Mapping[Pair, Entry | float]:
         found: dict[Pair, Entry | float] = {}
@@ -416,6 +422,11 @@ class MemoryRows:
         for number, outbox, entry in closed:
             if outbox == self._outbox and entry.shard in shards:
                 del self._tables.briefs[number]
+
+    def _due(self, turn: Turn, limit: int, *phases: Phase) -> list[Head]:
+        timed = [(head.due, head) for head in self._heads() if head.due is not None]
+        found = [h for due, h in timed if due <= turn.now and h.shard in turn.sendable and h.phase in phases]
+        return sorted(found, key=lambda head: head.due or 0.0)[:limit]
 
     def _heads(self) -> list[Head]:
         return [head for (name, _), head in self._tables.heads.items() if name == self._outbox]

@@ -8,20 +8,13 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
+from holdfast.adapters.sqlalchemy.transaction import PostgresqlTransaction, SqliteTransaction, Transaction
 from holdfast.errors import ConfigError, HoldfastError, OutcomeUnknown, Unavailable
 
 Durability = Literal["full", "normal"]
 
-READING = {"holdfast_reading": True}
-"""Execution options of a transaction that only reads: on SQLite it takes no write lock."""
-
-RELAXED = {"holdfast_relaxed": True}
-"""Execution options of a transaction on SQLite that need not be on disk before it counts. A power failure may
-take it back, as a whole; no later one survives without it."""
-
 SQLITE = (
     "PRAGMA journal_mode = WAL",
-    "PRAGMA synchronous = {sync}",
     "PRAGMA busy_timeout = {busy_ms:.0f}",
     "PRAGMA cache_size = -65536",  # the indexes of a million commands, instead of 2 MB of them
     "PRAGMA wal_autocheckpoint = 8000",  # pages; what changes twice meanwhile is written once
@@ -31,6 +24,7 @@ POSTGRESQL = (
     # Every statement here has its index, whatever the statistics of a table that fills and empties say.
     "SET enable_seqscan = off",
     "SET jit = off",
+    "SET plan_cache_mode = force_generic_plan",  # to plan anew takes longer than to execute
     # A dispatcher that is stopped inside a transaction must not hold its shards' rows against the next owner.
     "SET idle_in_transaction_session_timeout = '{busy_ms:.0f}ms'",
     "SET lock_timeout = '{busy_ms:.0f}ms'",
@@ -58,51 +52,50 @@ def parse(url: str) -> URL:
     return parsed.set(drivername="sqlite" if backend == "sqlite" else "postgresql+psycopg")
 
 
-def connect(url: URL, durability: Durability, busy_timeout_s: float) -> Engine:
-    """An engine whose transactions on SQLite begin with the write lock. Raises ConfigError where the driver
-    is missing."""
-    if durability not in ("full", "normal"):
-        raise ConfigError(f"durability {durability!r} must be 'full' or 'normal'")
+def connect(url: URL, busy_timeout_s: float) -> Engine:
+    """An engine on whose connections transactions begin where we say. Raises ConfigError where the driver is
+    missing."""
     try:
         engine = create_engine(url)
     except ImportError:
         raise ConfigError("PostgreSQL needs psycopg: pip install 'holdfast[postgres]'") from None
     sqlite = url.get_backend_name() == "sqlite"
-    sync = {"full": "FULL", "normal": "NORMAL"}[durability]
     settings = SQLITE if sqlite else POSTGRESQL
-    filled = [each.format(sync=sync, busy_ms=busy_timeout_s * 1000) for each in settings]
+    filled = [each.format(busy_ms=busy_timeout_s * 1000) for each in settings]
 
     def configure(connection: Any, _record: object) -> None:
         if sqlite:
-            connection.isolation_level = None  # transactions begin where we say
+            connection.isolation_level = None
         else:
             connection.autocommit = True
         cursor = connection.cursor()
         for setting in filled:
             cursor.execute(setting)
         cursor.close()
-        if not sqlite:
-            connection.autocommit = False
-
-    def begin(connection: Connection) -> None:
-        options = connection.get_execution_options()
-        if options.get("holdfast_reading"):
-            connection.exec_driver_sql("BEGIN")
-            return
-        relaxed = "NORMAL" if options.get("holdfast_relaxed") else sync
-        connection.exec_driver_sql(f"PRAGMA synchronous = {relaxed}")
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     event.listen(engine, "connect", configure)
-    if sqlite:
-        event.listen(engine, "begin", begin)
     return engine
 
 
-def named(error: DBAPIError, url: URL, *, committing: bool = False) -> HoldfastError:
+def begin(connection: Connection, durability: Durability, *, relaxed: bool) -> Transaction:
+    """Begin a transaction. One that is ``relaxed`` need not be on disk before it counts: a power failure may
+    take it back, as a whole, and no later one survives without it."""
+    connection.begin()
+    if connection.dialect.name == "sqlite":
+        return SqliteTransaction(connection, certain=durability == "full" and not relaxed)
+    return PostgresqlTransaction(connection, certain=not relaxed)
+
+
+def named(error: Exception, url: URL, *, committing: bool = False) -> HoldfastError:
     """An error of the database as one of ours; without parameters, which are the business's."""
-    said = str(error.orig).strip()
+    origin = error.orig if isinstance(error, DBAPIError) else error
+    said = str(origin).strip()
     where = url.render_as_string(hide_password=True)
-    if committing:
+    state = getattr(origin, "sqlstate", None)
+    if committing and (state is None or state.startswith(UNSURE)):
         return OutcomeUnknown(f"{where}: the commit's answer was lost ({said})")
     return Unavailable(f"{where}: {said}")
+
+
+UNSURE = ("08", "57", "58", "XX")
+"""Classes of PostgreSQL's errors after which a commit may have happened. After any other it has not."""

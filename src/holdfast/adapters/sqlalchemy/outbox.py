@@ -29,8 +29,9 @@ from sqlalchemy.orm import Session
 from holdfast.adapters.sqlalchemy import engine as engines
 from holdfast.adapters.sqlalchemy import tables
 from holdfast.adapters.sqlalchemy.bell import Listener, ring_at_commit
-from holdfast.adapters.sqlalchemy.engine import READING, RELAXED, Durability
+from holdfast.adapters.sqlalchemy.engine import Durability
 from holdfast.adapters.sqlalchemy.rows import COLUMNS, JOB, PHASES, POSTGRESQL, SQLITE, STATES, SqlRows, entry
+from holdfast.adapters.sqlalchemy.transaction import Transaction
 from holdfast.adapters.sqlalchemy.writer import SqlWriter
 from holdfast.core import device_queue as queue
 from holdfast.core import device_turn
@@ -48,8 +49,6 @@ SWITCH_S = 0.0001
 
 TELL_MAX = 200
 """Closed commands that a sweep tells again."""
-
-ASYNCHRONOUS = text("SET LOCAL synchronous_commit = off")
 
 MAKING = 0x686F6C64
 """The advisory lock under which PostgreSQL's tables are made."""
@@ -83,9 +82,13 @@ class SqlOutbox:
         self._url = engines.parse(url)
         self._clock = clock
         self._create = create
-        self._engine = engines.connect(self._url, durability, busy_timeout_s)
+        if durability not in ("full", "normal"):
+            raise ConfigError(f"durability {durability!r} must be 'full' or 'normal'")
+        self._durability = durability
+        self._engine = engines.connect(self._url, busy_timeout_s)
         self._postgresql = self._url.get_backend_name() == "postgresql"
         self._statements = POSTGRESQL if self._postgresql else SQLITE
+        self._errors = DBAPIError, self._engine.dialect.loaded_dbapi.Error
         self._listener = Listener(self._url, clock)
         self._writer = ThreadPoolExecutor(1, "holdfast-outbox-writer")
         self._reader = ThreadPoolExecutor(1, "holdfast-outbox-reader")
@@ -95,7 +98,7 @@ class SqlOutbox:
     # --- the owner of a shard
 
     async def prepare(self, outbox: str, shards: int) -> None:
-        await self._write(partial(self._prepare, outbox=outbox, shards=shards))
+        await self._change(partial(self._prepare, outbox=outbox, shards=shards))
 
     def _prepare(self, connection: Connection, outbox: str, shards: int) -> None:
         if self._postgresql:
@@ -136,7 +139,7 @@ class SqlOutbox:
                 raise _fenced(outbox, shard, standing)
             return epoch
 
-        return await self._write(opened)
+        return await self._change(opened)
 
     async def known(self, outbox: str, shard: int) -> list[Known]:
         h, d = tables.head.c, tables.device.c
@@ -161,16 +164,16 @@ class SqlOutbox:
         relaxed = not (turn.heard or turn.unsent or turn.sweep)
         return await self._write(partial(self._turn, turn=turn, on_result=on_result), relaxed=relaxed)
 
-    def _turn(self, connection: Connection, turn: Turn, on_result: OnResult | None) -> Turned:
-        rows = SqlRows(connection, turn.outbox, self._statements)
+    def _turn(self, transaction: Transaction, turn: Turn, on_result: OnResult | None) -> Turned:
+        rows = SqlRows(transaction, turn.outbox, self._statements)
         turned = device_turn.take(rows, turn, self._clock.random)
         if on_result is not None and turned.closed:
-            self._tell(connection, turned.closed, on_result)
+            self._tell(transaction.connection, turned.closed, on_result)
         if turn.sweep:
             mine = [shard for shard in turn.grants if shard not in turned.lost]
-            self._tell_again(connection, turn.outbox, mine, on_result)
-        if self._postgresql and not (turned.closed or turn.sweep):
-            connection.execute(ASYNCHRONOUS)
+            self._tell_again(transaction.connection, turn.outbox, mine, on_result)
+        if turned.closed:
+            transaction.harden()
         return turned
 
     def _tell(self, connection: Connection, closed: Sequence[Entry], on_result: OnResult) -> set[int]:
@@ -213,27 +216,22 @@ class SqlOutbox:
         forget = delete(tables.brief).where(b.command == bindparam("number"), b.closed_at == bindparam("at"))
         ends = [{"number": each.id, "at": each.closed_at} for each in told]
 
-        def forget_all(connection: Connection) -> None:
-            connection.execute(forget, ends)
-            if self._postgresql:
-                connection.execute(ASYNCHRONOUS)
-
         # What a power failure takes back of it is told again.
-        await self._write(forget_all, relaxed=True)
+        await self._change(lambda connection: connection.execute(forget, ends), relaxed=True)
 
     async def next_due(self, outbox: str, shards: Sequence[int]) -> float | None:
-        def next_due(connection: Connection) -> float | None:
-            h = tables.head.c
-            dues = [
-                connection.execute(
-                    select(func.min(h.due)).where(h.outbox == outbox, h.shard == shard, text(phases))
-                ).scalar_one()
-                for shard in shards
-                for phases in ("phase = 'out'", "phase IN ('waiting', 'held')")
-            ]
-            return min((due for due in dues if due is not None), default=None)
-
-        return await self._read(next_due)
+        h = tables.head.c
+        dues = [
+            select(func.min(h.due))
+            .where(h.outbox == outbox, h.shard == shard, text(phases))
+            .scalar_subquery()
+            for shard in shards
+            for phases in ("phase = 'out'", "phase IN ('waiting', 'held')")
+        ]
+        if not dues:
+            return None
+        row = await self._read(lambda connection: connection.execute(select(*dues)).one())
+        return min((due for due in row if due is not None), default=None)
 
     async def arrived(self, outbox: str, timeout_s: float) -> None:
         await self._listener.wait(outbox, timeout_s)
@@ -241,15 +239,16 @@ class SqlOutbox:
     # --- sources
 
     async def add(self, commands: Sequence[NewCommand]) -> list[int]:
-        return await self._write(lambda connection: SqlWriter(connection).add(commands))
+        return await self._change(lambda connection: SqlWriter(connection).add(commands))
 
     async def fill(
         self, outbox: str, shard: int, epoch: int, source: str, cursor: str, commands: Sequence[NewCommand]
     ) -> None:
-        def fill(connection: Connection) -> None:
-            standing = SqlRows(connection, outbox, self._statements).epochs([shard]).get(shard, 0)
+        def fill(transaction: Transaction) -> None:
+            standing = SqlRows(transaction, outbox, self._statements).epochs([shard]).get(shard, 0)
             if standing != epoch:
                 raise _fenced(outbox, shard, standing)
+            connection = transaction.connection
             c = tables.cursor.c
             mine = (c.outbox == outbox, c.source == source)
             if not connection.execute(update(tables.cursor).where(*mine).values(cursor=cursor)).rowcount:
@@ -298,17 +297,21 @@ class SqlOutbox:
         c, j = tables.command.c, tables.job.c
         aborted = select(j.id).where(j.id == c.job, j.aborted).exists()
         return await self._write(
-            lambda connection: self._operate(connection, command, Cause.RETRY, values, _all_told(), ~aborted)
+            lambda transaction: self._operate(
+                transaction, command, Cause.RETRY, values, _all_told(), ~aborted
+            )
         )
 
     async def cancel(self, command: int) -> bool:
         now = self._clock.wall()
         values = {"closed_at": now, "reason": REASONS[Cause.CANCEL], "untold": 0}
-        return await self._write(lambda connection: self._operate(connection, command, Cause.CANCEL, values))
+        return await self._write(
+            lambda transaction: self._operate(transaction, command, Cause.CANCEL, values)
+        )
 
     def _operate(
         self,
-        connection: Connection,
+        transaction: Transaction,
         command: int,
         cause: Cause,
         values: dict[str, Any],
@@ -325,11 +328,12 @@ class SqlOutbox:
             .values(state=target.value, **values)
             .returning(c.outbox, *(c[name] for name in COLUMNS.split(", ")))
         )
+        connection = transaction.connection
         row = connection.execute(change).one_or_none()
         if row is None:
             return False
         outbox, changed = row[0], entry(row[1:])
-        rows = SqlRows(connection, outbox, self._statements)
+        rows = SqlRows(transaction, outbox, self._statements)
         if changed.job is not None:
             rows.save_jobs({changed.job: (0, 1 if target is State.FAILED else -1)})
         if changed.closed_at is not None:
@@ -414,7 +418,7 @@ class SqlOutbox:
                 connection.execute(delete(tables.command).where(c.id.in_(ids)))
             return len(ids)
 
-        return await self._write(expire)
+        return await self._change(expire)
 
     async def close(self) -> None:
         self._listener.close()
@@ -424,20 +428,27 @@ class SqlOutbox:
 
     # --- transactions
 
-    async def _write(self, change: Callable[[Connection], T], *, relaxed: bool = False) -> T:
+    async def _change(self, change: Callable[[Connection], T], *, relaxed: bool = False) -> T:
+        return await self._write(lambda transaction: change(transaction.connection), relaxed=relaxed)
+
+    async def _write(self, change: Callable[[Transaction], T], *, relaxed: bool = False) -> T:
         running = asyncio.get_running_loop().run_in_executor(self._writer, self._transact, change, relaxed)
         return await asyncio.shield(running)
 
-    def _transact(self, change: Callable[[Connection], T], relaxed: bool) -> T:
+    def _transact(self, change: Callable[[Transaction], T], relaxed: bool) -> T:
         committing = False
         try:
-            with self._engine.connect().execution_options(**(RELAXED if relaxed else {})) as connection:
-                connection.begin()
-                result = change(connection)
-                committing = True
-                connection.commit()
+            with self._engine.connect() as connection:
+                transaction = engines.begin(connection, self._durability, relaxed=relaxed)
+                try:
+                    result = change(transaction)
+                    committing = True
+                    transaction.commit()
+                except self._errors:
+                    connection.invalidate()
+                    raise
                 return result
-        except DBAPIError as error:
+        except self._errors as error:
             raise engines.named(error, self._url, committing=committing) from error
 
     async def _read(self, query: Callable[[Connection], T]) -> T:
@@ -445,7 +456,7 @@ class SqlOutbox:
 
     def _look(self, query: Callable[[Connection], T]) -> T:
         try:
-            with self._engine.connect().execution_options(**READING) as connection:
+            with self._engine.connect() as connection:
                 return query(connection)
         except DBAPIError as error:
             raise engines.named(error, self._url) from error

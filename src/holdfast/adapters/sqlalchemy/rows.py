@@ -1,8 +1,9 @@
-"""The rows of one outbox in a transaction: what a turn reads and writes, a statement for each.
+"""The rows of one outbox in a transaction: what a turn reads and writes.
 
-Many rows go through one statement. Lists are given to SQLite as JSON, and to PostgreSQL as arrays; that, and
-the locks that only PostgreSQL needs, is all that differs. Conditions on ``state`` and ``phase`` are written
-out, because partial indexes are used only for what is plain before values are bound.
+Many rows go through one statement, and what a turn reads first comes in one round trip. Lists are given to
+SQLite as JSON, and to PostgreSQL as arrays; that, and the locks that only PostgreSQL needs, is all that
+differs. Conditions on ``state`` and ``phase`` are written out, because partial indexes are used only for what
+is plain before values are bound.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence, Set
 from typing import Any
+from zlib import crc32
 
-from sqlalchemy import Connection, TextClause, text
-
+from holdfast.adapters.sqlalchemy.transaction import Query, Rows, Statement, Transaction
 from holdfast.core.device_queue import Entry, Head, Phase, State
-from holdfast.core.device_turn import Arrival, Job
+from holdfast.core.device_turn import Arrival, Found, Job, Turn
 from holdfast.core.group_rate import Pair
 
 COLUMNS = (
@@ -34,7 +35,7 @@ class Dialect:
     def __init__(self, *, postgresql: bool) -> None:
         self.postgresql = postgresql
 
-    def statement(self, template: str) -> TextClause:
+    def statement(self, template: str) -> Statement:
         """A statement of a template: ``{C}``, ``{H}`` and so on are tables, ``<command>``, ``<head>`` and
         ``<job>`` their columns, ``[name]`` is a list of numbers or texts, ``<share>`` and ``<update>`` are
         locks, ``<join>`` goes from what is on its left, ``<by …>`` names the index to use."""
@@ -56,11 +57,20 @@ class Dialect:
         sql = re.sub(r"<by (\w+)>", by, sql)
         for lock, clause in (("<share>", "FOR SHARE"), ("<update>", "FOR UPDATE OF c")):
             sql = sql.replace(lock, clause if self.postgresql else "")
-        return text(sql)
+        return prepared(sql) if self.postgresql else Statement(sql)
 
     def list(self, values: Collection[int] | Collection[str]) -> Any:
         """A list, as a parameter."""
         return list(values) if self.postgresql else json.dumps(list(values))
+
+
+def prepared(sql: str) -> Statement:
+    """A statement that PostgreSQL prepares under a name of its own."""
+    names = list(dict.fromkeys(re.findall(r":(\w+)", sql)))
+    called = f"holdfast_{crc32(sql.encode()):08x}"
+    values = f" ({', '.join(f'%({name})s' for name in names)})" if names else ""
+    text = re.sub(r":(\w+)", lambda found: f"${names.index(found[1]) + 1}", sql)
+    return Statement(f"EXECUTE {called}{values}", f"PREPARE {called} AS {text}")
 
 
 TABLES = {"C": "command", "H": "head", "A": "arrival", "S": "shard", "D": "device", "J": "job", "B": "brief"}
@@ -71,17 +81,30 @@ PAIRS = {
     True: "unnest(CAST(:devices AS text[]), CAST(:lanes AS int[])) AS p (device, lane)",
 }
 
-FIRST = {
-    False: """
-SELECT <c.command> FROM @pairs <join> {C} c ON c.id = (
-    SELECT n.id FROM {C} n
+NEXT = """
+    SELECT @ FROM {C} n
     WHERE n.outbox = :outbox AND n.device = p.device AND n.lane = p.lane AND n.state = 'scheduled'
-    AND n.not_before <= :now ORDER BY n.priority DESC, n.id LIMIT 1)""",
-    True: """
-SELECT <c.command> FROM @pairs CROSS JOIN LATERAL (
-    SELECT * FROM {C} n
-    WHERE n.outbox = :outbox AND n.device = p.device AND n.lane = p.lane AND n.state = 'scheduled'
-    AND n.not_before <= :now ORDER BY n.priority DESC, n.id LIMIT 1 FOR UPDATE) c""",
+    AND n.not_before <= :now ORDER BY n.priority DESC, n.id LIMIT 1"""
+
+FIRST = """
+SELECT p.device, p.lane, CASE WHEN c.id IS NULL THEN (
+    SELECT min(n.not_before) FROM {C} n WHERE n.outbox = :outbox AND n.device = p.device AND n.lane = p.lane
+    AND n.state = 'scheduled') END, <c.command>
+FROM @pairs LEFT JOIN @next"""
+
+NEXTS = {
+    False: f"{{C}} c ON c.id = ({NEXT.replace('@', 'n.id')})",
+    True: f"LATERAL ({NEXT.replace('@', '*')} FOR UPDATE) c ON TRUE",
+}
+
+ARRIVALS = """
+SELECT a.id, a.device, a.lane, a.shard, a.command, a.supersede_key, h.phase, h.command, h.due
+FROM (SELECT * FROM {A} WHERE outbox = :outbox AND shard IN [shards] LIMIT :limit) a LEFT JOIN @standing"""
+
+STANDING = {
+    False: "{H} h ON h.outbox = :outbox AND h.device = a.device AND h.lane = a.lane",
+    True: "LATERAL (SELECT * FROM {H} s WHERE s.outbox = :outbox AND s.device = a.device AND s.lane = a.lane"
+    " LIMIT 1) h ON TRUE",  # no plan but that by its key
 }
 
 MARKS = {
@@ -130,19 +153,16 @@ class Statements:
     def __init__(self, *, postgresql: bool) -> None:
         self.dialect = dialect = Dialect(postgresql=postgresql)
 
-        def made(template: str) -> TextClause:
-            return dialect.statement(
-                template.replace("@pairs", PAIRS[postgresql]).replace("@marks", MARKS[postgresql])
-            )
+        def made(template: str) -> Statement:
+            parts = {"@next": NEXTS, "@standing": STANDING, "@pairs": PAIRS, "@marks": MARKS}
+            for name, part in parts.items():
+                template = template.replace(name, part[postgresql])
+            return dialect.statement(template)
 
         self.epochs = made(
             "SELECT shard, epoch FROM {S} WHERE outbox = :outbox AND shard IN [shards] ORDER BY shard <share>"
         )
         self.commands = made("SELECT <command> FROM {C} WHERE outbox = :outbox AND id IN [ids]")
-        self.heads = made(
-            "SELECT h.device, h.lane, h.shard, h.phase, h.command, h.due FROM @pairs"
-            " <join> {H} h ON h.outbox = :outbox AND h.device = p.device AND h.lane = p.lane"
-        )
         self.held = made(
             "SELECT <head> FROM {H} WHERE outbox = :outbox AND device IN [devices] AND phase = 'held'"
         )
@@ -154,10 +174,7 @@ class Statements:
             made(bring_in + "due > :latest AND phase = 'out'"),
             made(bring_in + "due > :latest AND phase IN ('waiting', 'held')"),
         ]
-        self.arrivals = made(
-            "SELECT id, device, lane, shard, command, supersede_key FROM {A}"
-            " WHERE outbox = :outbox AND shard IN [shards] LIMIT :limit"
-        )
+        self.arrivals = made(ARRIVALS)
         self.drop_arrivals = made("DELETE FROM {A} WHERE id IN [ids]")
         self.older = made(
             "SELECT <c.command> FROM @marks <join> {C} c ON c.outbox = :outbox"
@@ -172,11 +189,7 @@ class Statements:
         self.due = made(
             due.replace("<by {}>", "<by head_due>").replace("phase {}", "phase IN ('waiting', 'held')")
         )
-        self.first = made(FIRST[postgresql])
-        self.earliest = made(
-            "SELECT p.device, p.lane, (SELECT min(n.not_before) FROM {C} n WHERE n.outbox = :outbox"
-            " AND n.device = p.device AND n.lane = p.lane AND n.state = 'scheduled') FROM @pairs"
-        )
+        self.first = made(FIRST)
         self.overdue = made(
             "SELECT <command> FROM {C} c WHERE outbox = :outbox AND shard IN [shards]"
             " AND state = 'scheduled' AND expires_at IS NOT NULL AND expires_at <= :now LIMIT :limit <update>"
@@ -212,46 +225,68 @@ POSTGRESQL = Statements(postgresql=True)
 
 
 class SqlRows:
-    """The rows of one outbox, in the transaction of ``connection``."""
+    """The rows of one outbox, in a transaction."""
 
-    def __init__(self, connection: Connection, outbox: str, statements: Statements) -> None:
-        self._connection = connection
+    def __init__(self, transaction: Transaction, outbox: str, statements: Statements) -> None:
+        self._transaction = transaction
         self._outbox = outbox
         self._sql = statements
         self._list = statements.dialect.list
         self._postgresql = statements.dialect.postgresql
 
-    def _rows(self, statement: TextClause, **parameters: Any) -> Sequence[Sequence[Any]]:
-        return self._connection.execute(statement, {"outbox": self._outbox, **parameters}).fetchall()
+    def look(self, turn: Turn) -> Found:
+        named = {h.correlation.command for h in turn.heard} | {u.correlation.command for u in turn.unsent}
+        granted, sendable = self._list(turn.grants), self._list(turn.sendable)
+        queries = {
+            "epochs": self._query(self._sql.epochs, shards=granted),
+            "arrivals": self._query(self._sql.arrivals, shards=granted, limit=turn.limit),
+        }
+        if named:
+            queries["commands"] = self._query(self._sql.commands, ids=self._list(named))
+        if turn.back:
+            queries["held"] = self._query(self._sql.held, devices=self._list(turn.back))
+        if turn.out_max:
+            queries["out"] = self._query(self._sql.due_out, shards=sendable, now=turn.now, limit=turn.out_max)
+        if turn.ready_max:
+            queries["ready"] = self._query(self._sql.due, shards=sendable, now=turn.now, limit=turn.ready_max)
+        found = dict(zip(queries, self._transaction.read(*queries.values()), strict=True))
+        arrived = found["arrivals"]
+        standing = [head((*row[1:4], *row[6:])) for row in arrived if row[6] is not None]
+        return Found(
+            epochs={row[0]: row[1] for row in found["epochs"]},
+            commands={row[0]: entry(row) for row in found.get("commands", ())},
+            held=[head(row) for row in found.get("held", ())],
+            arrivals=[Arrival(*row[:6]) for row in arrived],
+            heads={each.pair: each for each in standing},
+            out=[head(row) for row in found.get("out", ())],
+            ready=[head(row) for row in found.get("ready", ())],
+        )
 
     def epochs(self, shards: Collection[int]) -> Mapping[int, int]:
+        """The standing epochs, held fast until the transaction ends."""
         return {row[0]: row[1] for row in self._rows(self._sql.epochs, shards=self._list(shards))}
+
+    def _query(self, statement: Statement, **parameters: Any) -> Query:
+        return statement, {"outbox": self._outbox, **parameters}
+
+    def _rows(self, statement: Statement, **parameters: Any) -> Rows:
+        [rows] = self._transaction.read(self._query(statement, **parameters))
+        return rows
 
     def commands(self, ids: Collection[int]) -> Mapping[int, Entry]:
         return {row[0]: entry(row) for row in self._rows(self._sql.commands, ids=self._list(ids))}
 
-    def heads(self, pairs: Collection[Pair]) -> Mapping[Pair, Head]:
-        found = map(head, self._rows(self._sql.heads, **self._pairs(pairs)))
-        return {each.pair: each for each in found}
-
-    def held(self, devices: Collection[str]) -> list[Head]:
-        return [head(row) for row in self._rows(self._sql.held, devices=self._list(devices))]
-
     def shift(self, shards: Collection[int], by_s: float) -> None:
         statement = self._sql.shift_on if by_s > 0 else self._sql.shift_back
-        parameters = {"outbox": self._outbox, "shards": self._list(shards), "by_s": by_s}
-        self._connection.execute(statement, parameters)
+        self._transaction.write(*self._query(statement, shards=self._list(shards), by_s=by_s))
 
     def bring_in(self, shards: Collection[int], latest: float) -> None:
-        parameters = {"outbox": self._outbox, "shards": self._list(shards), "latest": latest}
         for statement in self._sql.bring_in:
-            self._connection.execute(statement, parameters)
+            self._transaction.write(*self._query(statement, shards=self._list(shards), latest=latest))
 
-    def arrivals(self, shards: Collection[int], limit: int) -> list[Arrival]:
-        rows = self._rows(self._sql.arrivals, shards=self._list(shards), limit=limit)
-        if rows:
-            self._connection.execute(self._sql.drop_arrivals, {"ids": self._list([row[0] for row in rows])})
-        return [Arrival(*row) for row in rows]
+    def drop(self, arrivals: Sequence[Arrival]) -> None:
+        ids = self._list([arrival.id for arrival in arrivals])
+        self._transaction.write(self._sql.drop_arrivals, {"ids": ids})
 
     def older(self, arrivals: Sequence[Arrival]) -> list[Entry]:
         newest: dict[tuple[str, str | None], int] = {}
@@ -265,17 +300,13 @@ class SqlRows:
             parameters = {"devices": list(devices), "keys": list(keys), "ids": list(ids)}
         return [entry(row) for row in self._rows(self._sql.older, **parameters)]
 
-    def due(self, shards: Collection[int], now: float, limit: int, *, out: bool) -> list[Head]:
-        statement = self._sql.due_out if out else self._sql.due
-        return [head(row) for row in self._rows(statement, shards=self._list(shards), now=now, limit=limit)]
-
     def first(self, pairs: Collection[Pair], now: float) -> Mapping[Pair, Entry | float]:
-        ready = map(entry, self._rows(self._sql.first, now=now, **self._pairs(pairs)))
-        found: dict[Pair, Entry | float] = {each.pair: each for each in ready}
-        if rest := [pair for pair in pairs if pair not in found]:
-            for row in self._rows(self._sql.earliest, **self._pairs(rest)):
-                if row[2] is not None:
-                    found[row[0], row[1]] = row[2]
+        found: dict[Pair, Entry | float] = {}
+        for device, lane, earliest, *ready in self._rows(self._sql.first, now=now, **self._pairs(pairs)):
+            if ready[0] is not None:
+                found[device, lane] = entry(ready)
+            elif earliest is not None:
+                found[device, lane] = earliest
         return found
 
     def overdue(self, shards: Collection[int], now: float, limit: int) -> list[Entry]:
@@ -311,37 +342,40 @@ class SqlRows:
         rows = [(h.device, h.lane, h.shard, h.phase.value, h.command, h.due) for h in heads]
         self._write(self._sql.save_heads, rows, HEAD_FIELDS)
 
-    def _write(self, statement: TextClause, rows: Sequence[Sequence[Any]], names: Sequence[str]) -> None:
+    def _write(self, statement: Statement, rows: Sequence[Sequence[Any]], names: Sequence[str]) -> None:
         """Write many rows: as many executions of a statement, or one that gets a column at a time."""
         if self._postgresql:
             columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
-            self._connection.execute(statement, {"outbox": self._outbox, **columns})
+            self._transaction.write(*self._query(statement, **columns))
         else:
             outbox = {"outbox": self._outbox}
-            self._connection.execute(statement, [outbox | dict(zip(names, row, strict=True)) for row in rows])
+            filled = [outbox | dict(zip(names, row, strict=True)) for row in rows]
+            self._transaction.write(statement, *filled)
 
     def save_jobs(self, closed: Mapping[int, tuple[int, int]]) -> None:
-        for number, (done, failed) in sorted(closed.items()):  # in order: dispatchers lock them the same way
-            parameters = {"id": number, "more_done": done, "more_failed": failed}
-            self._connection.execute(self._sql.save_job, parameters)
+        # In order: dispatchers lock them the same way.
+        rows = [
+            {"id": number, "more_done": done, "more_failed": failed}
+            for number, (done, failed) in sorted(closed.items())
+        ]
+        self._transaction.write(self._sql.save_job, *rows)
 
     def save_briefs(self, closed: Sequence[Entry]) -> None:
         rows = [
             {"outbox": self._outbox, "shard": e.shard, "command": e.id, "closed_at": e.closed_at}
             for e in closed
         ]
-        self._connection.execute(self._sql.save_brief, rows)
+        self._transaction.write(self._sql.save_brief, *rows)
 
     def drop_briefs(self, shards: Collection[int]) -> None:
-        parameters = {"outbox": self._outbox, "shards": self._list(shards)}
-        self._connection.execute(self._sql.drop_briefs, parameters)
+        self._transaction.write(*self._query(self._sql.drop_briefs, shards=self._list(shards)))
 
     def save_seen(self, seen: Mapping[str, float | None], away: Set[str]) -> None:
         rows = [
             {"outbox": self._outbox, "device": device, "seen_at": at, "away": device in away}
             for device, at in sorted(seen.items())
         ]
-        self._connection.execute(self._sql.save_seen, rows)
+        self._transaction.write(self._sql.save_seen, *rows)
 
     def _pairs(self, pairs: Collection[Pair]) -> dict[str, Any]:
         if self._postgresql:
