@@ -1,0 +1,134 @@
+"""Ends of commands are told on a queue: at least once, whoever dies, and in the form of tasks' outcomes."""
+
+from typing import Any
+
+import pytest
+from tests.devices.simulated.conftest import Site
+
+from holdfast.adapters.memory.queue import MemoryQueue
+from holdfast.core import task
+from holdfast.core.device_queue import Entry, Patience, State
+from holdfast.devices.briefs import Briefs, brief_of
+from holdfast.errors import Unavailable
+from holdfast.tasks.outcome import Outcome
+from holdfast.tasks.wire import decode_brief
+
+ENTRY = Entry(
+    id=7, device="d0", lane=0, shard=0, state=State.ACKNOWLEDGED, body=b"{}", tries=2, epoch=5,
+    trace_id="t-1", created_at=100.0, published_at=101.5, closed_at=102.25, answer=b'{"code":200}',
+)  # fmt: skip
+
+
+async def telling(site: Site, queue: MemoryQueue) -> Briefs:
+    briefs = Briefs(
+        "office", "doors", site.store, queue, site.clock, site.log, "node", lambda: site.dispatcher.shards
+    )
+    site.dispatcher.on_closed = briefs.wake
+    site.tasks.spawn(briefs.run())
+    return briefs
+
+
+async def told(queue: MemoryQueue, count: int) -> list[Outcome]:
+    found: list[Outcome] = []
+    while len(found) < count:
+        deliveries = await queue.receive(10, 600.0, 30.0, "reader")
+        assert deliveries, "nothing more came"
+        found += [decode_brief(delivery.body) for delivery in deliveries]
+        await queue.delete([delivery.receipt for delivery in deliveries])
+    return found
+
+
+async def test_every_end_is_told(site: Site) -> None:
+    await site.start(1, briefs="briefs", patience=Patience(retry_s=1.0, retry_max_s=1.0, max_tries=2))
+    queue = MemoryQueue(site.clock)
+    briefs = await telling(site, queue)
+    site.broker.listen("odd", lambda id_, payload: None)
+    done = await site.add("d0", trace_id="t-1")
+    failed = await site.add("odd")
+    expired = await site.add("odd", expires_in_s=0.5)
+    outcomes = {outcome.trace_id: outcome for outcome in await told(queue, 3)}
+    assert {trace: outcome.state for trace, outcome in outcomes.items()} == {
+        f"doors-{done}": task.State.SUCCEED,
+        f"doors-{failed}": task.State.FAILED,
+        f"doors-{expired}": task.State.TIMEOUT,
+    }
+    outcome = outcomes[f"doors-{done}"]
+    assert (outcome.app, outcome.task_type, outcome.attempts, outcome.node) == ("office", "doors", 1, "node")
+    assert outcome.value["answer"]["messageId"]
+    assert (outcome.value["device"], outcome.value["trace_id"]) == ("d0", "t-1")
+    assert outcomes[f"doors-{failed}"].detail == "no answer in all tries"
+    await site.clock.sleep(60.0)
+    assert not queue.messages
+    assert briefs.told == 3
+    assert await site.store.briefs("doors", [0], 10) == []
+
+
+async def test_what_an_earlier_owner_left_is_told_even_if_the_queue_was_away(site: Site) -> None:
+    await site.start(1, briefs="briefs")
+    command = await site.add("d0")
+    await site.until(command, State.ACKNOWLEDGED)
+    queue = MemoryQueue(site.clock)
+    send, failures = queue.send, 3
+
+    async def sometimes(messages: Any) -> list[str]:
+        nonlocal failures
+        ids = await send(messages)
+        if failures:
+            failures -= 1
+            raise Unavailable("its answer was lost")
+        return ids
+
+    queue.send = sometimes  # type: ignore[method-assign]
+    await telling(site, queue)
+    assert {outcome.trace_id for outcome in await told(queue, 4)} == {f"doors-{command}"}
+    assert site.log.events("warning").count("can't tell ends of commands") == 3
+
+
+async def test_without_a_queue_nothing_is_kept_to_be_told(site: Site) -> None:
+    await site.start(1)
+    await site.until(await site.add("d0"), State.ACKNOWLEDGED)
+    assert await site.store.briefs("doors", [0], 10) == []
+
+
+async def test_an_answer_that_no_brief_has_room_for_is_left_out(site: Site) -> None:
+    await site.start(0, briefs="briefs")
+    answer = b'{"text":"%s"}' % (b"x" * 1000)
+    site.broker.listen("d0", lambda id_, payload: site.broker.answer("d0", id_, answer))
+    queue = MemoryQueue(site.clock, max_bytes=800)
+    await telling(site, queue)
+    await site.add("d0")
+    [outcome] = await told(queue, 1)
+    assert outcome.ok
+    assert "answer" not in outcome.value
+    assert site.log.events("warning") == ["a brief goes without the answer"]
+
+
+@pytest.mark.parametrize(
+    "answer, fields",
+    [
+        (None, {}),
+        (b"", {"answer": ""}),
+        (b'{"code":123456789012345678901234567890}', None),
+        ("grün".encode(), {"answer": "grün"}),
+        (b"\xff\x00", {"answer_base64": "/wA="}),
+    ],
+)
+def test_an_answer_is_told_as_what_it_is(answer: bytes | None, fields: dict[str, Any] | None) -> None:
+    brief = brief_of("office", "doors", Entry(**{**_fields(ENTRY), "answer": answer}), "node")
+    value = decode_brief(brief).value
+    known = {"command": 7, "device": "d0", "state": "acknowledged", "trace_id": "t-1", "job": None}
+    if fields is None:
+        assert value["answer"]["code"] == pytest.approx(123456789012345678901234567890)
+    else:
+        assert value == known | fields
+
+
+def test_a_superseded_command_is_told_as_one_that_another_stands_for() -> None:
+    entry = Entry(**{**_fields(ENTRY), "state": State.SUPERSEDED, "reason": "superseded by a newer command"})
+    outcome = decode_brief(brief_of("office", "doors", entry, "node"))
+    assert (outcome.state, outcome.detail) == (task.State.DUPLICATED, "superseded by a newer command")
+    assert (outcome.started_at, outcome.ended_at, outcome.epoch) == (101.5, 102.25, 5)
+
+
+def _fields(entry: Entry) -> dict[str, Any]:
+    return {name: getattr(entry, name) for name in entry.__struct_fields__}
