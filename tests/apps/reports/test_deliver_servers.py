@@ -1,8 +1,10 @@
 """Files delivered to real servers, whose connections are cut, by workers that are killed or are two."""
 
 import asyncio
+import contextlib
 import json
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +14,8 @@ from uuid import uuid4
 import boto3
 import msgspec
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from tests.apps.reports.delivering import BODY, CHUNK, PARCEL, chunks
 
 from holdfast.adapters.system.clock import SystemClock
@@ -226,13 +230,7 @@ async def test_parts_of_an_upload_to_s3_are_gone_on_with(
     part = 8 << 20
     body = b"".join(bytes([n]) * part for n in range(4)) + b"end"
     bucket = f"b-{uuid4().hex}"
-    s3 = boto3.client(
-        "s3",
-        endpoint_url=moto_server.endpoint,
-        region_name="eu-west-1",
-        aws_access_key_id="a",
-        aws_secret_access_key="b",
-    )
+    s3 = s3_of(moto_server)
     s3.create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
 
     def parts(upload: str) -> set[int]:
@@ -240,11 +238,9 @@ async def test_parts_of_an_upload_to_s3_are_gone_on_with(
         found = s3.list_parts(Bucket=bucket, Key=f"a/{PARCEL.name}", UploadId=upload)
         return {part["PartNumber"] for part in found.get("Parts", [])}
 
-    credential = Credential(access_key_id="a", secret_access_key="b", region="eu-west-1")
     monkeypatch.setattr(delivering, "NOTE_S", 0.0)
     async with TcpFaults(moto_server.port) as proxy:
-        through = msgspec.structs.replace(credential, endpoint_url=f"http://127.0.0.1:{proxy.port}")
-        place = Place(f"s3://{bucket}/a", through, f"s3://{bucket}/a", [proxy])
+        place = s3_place(bucket, proxy)
         outage = iter([True])
 
         async def note(record: Record) -> None:
@@ -267,3 +263,89 @@ async def test_parts_of_an_upload_to_s3_are_gone_on_with(
         sink = place.sink()
         assert await held(sink, PARCEL.name) == body
         await sink.close()
+
+
+# --- cancelled while a server takes it slowly
+
+SLOW = 300_000
+"""Bytes a second: what is on its way to a slow server takes ten seconds and more to arrive."""
+
+AT_ONCE_S = 5.0
+"""For what takes a fraction of a second; ten are far from enough where it waits for the server."""
+
+
+def endless() -> Iterator[bytes]:
+    while True:
+        yield bytes(CHUNK)
+
+
+async def cancelled_at_once(place: Place, sent: int = SLOW // 2) -> None:
+    """Deliver without end, and cancel once the server has some of it."""
+    slow = place.proxies[-1]
+    slow.rate = SLOW
+    delivery = asyncio.create_task(deliver(PARCEL, endless, place.connect, SystemClock()))
+    while slow.bytes_in < sent:
+        assert not delivery.done(), delivery.exception()
+        await asyncio.sleep(0.02)
+    begun_at = time.monotonic()
+    delivery.cancel()
+    await asyncio.wait([delivery])
+    assert delivery.cancelled()
+    assert time.monotonic() - begun_at < AT_ONCE_S
+
+
+async def test_cancelled_at_a_slow_server_it_ends_at_once_and_leaves_nothing(
+    place: Place, server: FtpServer | SftpServer
+) -> None:
+    await cancelled_at_once(place)
+    assert [path for path in server.files.rglob("*") if path.is_file()] == []
+
+
+async def test_cancelled_at_a_slow_s3_it_ends_at_once_and_leaves_no_parts(moto_server: MotoServer) -> None:
+    bucket = f"b-{uuid4().hex}"
+    with contextlib.closing(s3_of(moto_server)) as s3:
+        s3.create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
+        async with TcpFaults(moto_server.port) as proxy:
+            await cancelled_at_once(s3_place(bucket, proxy))
+        assert await asyncio.to_thread(uploads, s3, bucket) == []
+        assert "Contents" not in await asyncio.to_thread(s3.list_objects_v2, Bucket=bucket)
+
+
+async def test_cancelled_at_a_slow_web_server_it_ends_at_once_and_leaves_nothing() -> None:
+    taken: list[int] = []
+
+    async def take(request: web.Request) -> web.Response:
+        taken.append(len(await request.read()))
+        return web.Response(status=201)
+
+    app = web.Application(client_max_size=1 << 30)
+    app.router.add_put("/{name:.+}", take)
+    async with TestServer(app, host="127.0.0.1") as server, TcpFaults(server.port or 0) as proxy:
+        url = f"http://127.0.0.1:{proxy.port}/in"
+        await cancelled_at_once(Place(url, Credential(), url, [proxy]))
+    assert taken == []
+
+
+def s3_of(server: MotoServer) -> Any:
+    return boto3.client(
+        "s3",
+        endpoint_url=server.endpoint,
+        region_name="eu-west-1",
+        aws_access_key_id="a",
+        aws_secret_access_key="b",
+    )
+
+
+def s3_place(bucket: str, proxy: TcpFaults) -> Place:
+    credential = Credential(
+        access_key_id="a",
+        secret_access_key="b",
+        region="eu-west-1",
+        endpoint_url=f"http://127.0.0.1:{proxy.port}",
+    )
+    return Place(f"s3://{bucket}/a", credential, f"s3://{bucket}/a", [proxy])
+
+
+def uploads(s3: Any, bucket: str) -> list[str]:
+    """The uploads to a bucket that are under way."""
+    return [each["UploadId"] for each in s3.list_multipart_uploads(Bucket=bucket).get("Uploads", [])]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from tests.apps.reports.making import ORDERED_AT, csv_of, made, ordered, stored
 from holdfast.apps.reports.faults import UnreadableSource, UnwritableColumn
 from holdfast.apps.reports.order import Column, Condition, Csv, Delivery, Table, Xlsx
 from holdfast.apps.reports.report import Progress, Report
-from holdfast.testing.servers import FauxqsServer
+from holdfast.testing.servers import FauxqsServer, FtpServer
 
 
 def threads() -> set[str]:
@@ -183,22 +185,44 @@ def test_a_dataset_on_s3(tmp_path: Path, kept_fauxqs: FauxqsServer, monkeypatch:
 
 
 PEAK = """
-import datetime as dt, re, sys
+import asyncio, contextlib, datetime as dt, re, sys
 from holdfast.apps.reports.order import Csv, ReportOrder, Table, Xlsx
 from holdfast.apps.reports.report import Report
-form = Xlsx() if sys.argv[2] == "xlsx" else Csv(compression=sys.argv[2])
-order = ReportOrder(customer="c", report="r", name="r", tables=(Table(sources=(sys.argv[1],)),), format=form)
+source, form, destination = sys.argv[1:]
+form = Xlsx() if form == "xlsx" else Csv(compression=form)
+order = ReportOrder(customer="c", report="r", name="r", tables=(Table(sources=(source,)),), format=form)
+
+async def delivered(report):
+    from holdfast.adapters.ftp.sink import FtpSink
+    from holdfast.adapters.ftp.url import FtpUrl
+    from holdfast.adapters.system.clock import SystemClock
+    from holdfast.apps.reports.deliver import deliver
+    from holdfast.apps.reports.deliver_plan import Parcel
+
+    @contextlib.asynccontextmanager
+    async def connect():
+        sink = FtpSink(FtpUrl.parse(destination), "ann", "se:cret/1")
+        yield sink
+        await sink.close()
+
+    done = await deliver(Parcel(name="r", content=report.id), report.chunks, connect, SystemClock())
+    return done.record.size
+
 with Report(order, ordered_at=dt.datetime.now(dt.UTC), threads=2) as report:
-    size = sum(len(chunk) for file in report.files() for chunk in file.chunks)
+    if destination:
+        size = asyncio.run(delivered(report))
+    else:
+        size = sum(len(chunk) for file in report.files() for chunk in file.chunks)
 # Not getrusage: its peak is that of the process that started this one, if that is higher.
 print(size, re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
 """
 
 
-def peak(source: str, form: str) -> tuple[int, int]:
-    """Bytes written, and the peak of memory in KiB, of a process of its own."""
+def peak(source: str, form: str, destination: str = "") -> tuple[int, int]:
+    """Bytes made, and delivered if there is a destination, and the peak of memory in KiB, of a process of its
+    own."""
     done = subprocess.run(
-        [sys.executable, "-c", PEAK, source, form], capture_output=True, text=True, check=True
+        [sys.executable, "-c", PEAK, source, form, destination], capture_output=True, text=True, check=True
     )
     size, memory = done.stdout.split()
     return int(size), int(memory)
@@ -229,12 +253,26 @@ def test_memory_is_flat(tmp_path: Path, form: str) -> None:
     assert larger < small * 1.2
 
 
+@pytest.fixture(scope="module")
+def ftp_server() -> Iterator[FtpServer]:
+    server = FtpServer()
+    asyncio.run(server.start())
+    yield server
+    asyncio.run(server.stop())
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("form", ["none", "gzip", "xlsx"])
-def test_memory_is_flat_at_any_size(tmp_path: Path, form: str) -> None:
-    mb_100, small = peak(large(tmp_path / "small.parquet", 1_100_000), form)
-    gb_1, larger = peak(large(tmp_path / "large.parquet", 11_000_000), form)
-    gb_5, largest = peak(large(tmp_path / "largest.parquet", 55_000_000), form)
+def test_memory_is_flat_at_any_size(tmp_path: Path, form: str, ftp_server: FtpServer) -> None:
+    def peak_of(rows: int) -> tuple[int, int]:
+        source = large(tmp_path / "source.parquet", rows)
+        found = peak(source, form, ftp_server.url)
+        assert (ftp_server.files / "r").stat().st_size == found[0]
+        return found
+
+    mb_100, small = peak_of(1_100_000)
+    gb_1, larger = peak_of(11_000_000)
+    gb_5, largest = peak_of(55_000_000)
     if form == "none":
         assert mb_100 > 10**8
         assert gb_1 > 10**9

@@ -12,6 +12,7 @@ import ftplib
 import re
 import socket
 import ssl
+import struct
 from collections.abc import Iterator
 
 from holdfast.adapters.ftp.url import FtpUrl, Tls
@@ -158,6 +159,13 @@ class Control(ftplib.FTP):
                     return connection, None
                 connection.close()
 
+    def wait_for(self, seconds: float) -> None:
+        """From any thread: how long the server may be silent from the next wait on."""
+        self.timeout = seconds
+        if self.sock is not None:
+            with contextlib.suppress(OSError):  # it was closed meanwhile
+                self.sock.settimeout(seconds)
+
     def interrupt(self) -> None:
         """From any thread: have what blocks on the control connection fail."""
         shut(self.sock)
@@ -249,10 +257,13 @@ def keep_alive(connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_S)
 
 
-def shut(connection: socket.socket | None) -> None:
-    """End a connection that another thread may be blocked on."""
+def shut(connection: socket.socket | None, *, unsent: bool = True) -> None:
+    """End a connection that another thread may be blocked on. Without ``unsent``, what has not gone yet never
+    goes once it is closed, or a slow server would be busy with that for long."""
     if connection is not None:
         with contextlib.suppress(OSError):  # it is closed already
+            if not unsent:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 

@@ -25,6 +25,9 @@ T = TypeVar("T")
 
 TIMEOUT_S = 60.0
 ABORT_S = 5.0
+CUT_S = 0.3
+"""How long the server may take to say that a transfer was cut short."""
+
 CHUNK_BYTES = 1 << 18
 
 
@@ -121,6 +124,11 @@ class FtpSink:
         if self._control is not None:
             self._control.interrupt()
 
+    def wait_for(self, seconds: float | None = None) -> None:
+        """How long the server may be silent from now on; None: as at first."""
+        if self._control is not None:
+            self._control.wait_for(self._timeout_s if seconds is None else seconds)
+
     async def must_not_be_there(self, name: str) -> None:
         """Raises AlreadyThere if a file of that name is."""
         if await self.stat(name) is not None:
@@ -187,18 +195,20 @@ class FtpUpload:
         return RemoteFile(self._name, self._at)
 
     async def abort(self) -> None:
-        shut(self._connection)  # what is being sent fails now
+        self._sink.wait_for(CUT_S)  # on a slow line it goes on with what has gone: then in a new session
+        shut(self._connection, unsent=False)  # what is being sent fails now
         await self._end(lambda control: _delete(control, self.token))
+        self._sink.wait_for()
 
     async def leave(self) -> None:
         if self._sending:
             shut(self._connection)  # a write that was cancelled; others have ended
-        await self._end(lambda _: None)
+        await self._end()
 
     async def _run(self, call: Callable[[Control], T]) -> T:
         return await self._sink.run(f"can't write {self._name!r}", call)
 
-    async def _end(self, last: Callable[[Control], None]) -> None:
+    async def _end(self, last: Callable[[Control], None] | None = None) -> None:
         if self._over:
             return
         self._over = True
@@ -208,12 +218,12 @@ class FtpUpload:
             if connection is not None:
                 with contextlib.suppress(ftplib.Error):
                     control.finish(connection)
-            last(control)
 
         try:
-            with contextlib.suppress(HoldfastError):
-                async with asyncio.timeout(ABORT_S):
-                    await self._run(end)
+            async with asyncio.timeout(ABORT_S):
+                for step in (end, last) if last is not None else (end,):
+                    with contextlib.suppress(HoldfastError):
+                        await self._run(step)
         except TimeoutError:
             self._sink.interrupt()
 

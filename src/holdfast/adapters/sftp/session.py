@@ -90,6 +90,12 @@ class Session:
                 self._client = await self._connect()
             return self._client
 
+    def drop(self) -> None:
+        """Give up the connection, with all that is on its way; the next call makes another."""
+        connection, self._connection, self._client = self._connection, None, None
+        if connection is not None:
+            connection.abort()
+
     async def close(self) -> None:
         """Drop the connection."""
         self._closed = True

@@ -25,6 +25,7 @@ class TcpFaults:
 
     Attributes:
         delay_s: how long all that is sent takes, each way.
+        rate: bytes a second that a connection carries to the server, at most.
         accepted: connections that came in so far.
         bytes_in, bytes_out: bytes to the server and from it so far.
     """
@@ -33,6 +34,7 @@ class TcpFaults:
 
     def __init__(self, port: int, host: str = HOST, *, listen: int = 0) -> None:
         self.delay_s = 0.0
+        self.rate = math.inf
         self.accepted = 0
         self.bytes_in = 0
         self.bytes_out = 0
@@ -142,6 +144,8 @@ class TcpFaults:
                 due, chunk = await chunks.get()
                 if due > loop.time():
                     await asyncio.sleep(due - loop.time())
+                if not replies:
+                    await asyncio.sleep(len(chunk) / self.rate)
                 await self._flowing.wait()
                 if replies and self._replies_to_lose and chunk:
                     self._replies_to_lose -= 1
