@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.core.device_queue import Correlation, Entry, shard_of
 from holdfast.core.topics import check_device
-from holdfast.devices.spec import NextPage, OutboxSpec, Source
+from holdfast.devices.spec import NextPage, OutboxSpec, Refused, Source
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge
 from holdfast.ports.outbox import NewCommand, OnResult, Writer
 
@@ -214,16 +214,26 @@ class Outbox:
         return function
 
     def source(
-        self, name: str, *, low: int = 1_000, high: int = 10_000, pause_s: float = 10.0
+        self,
+        name: str,
+        *,
+        low: int = 1_000,
+        high: int = 10_000,
+        pause_s: float = 10.0,
+        refused: Refused | None = None,
     ) -> Callable[[NextPage], NextPage]:
         """Decorate an asynchronous function that fetches pages of commands: ``await next_page(cursor)`` gives
         a :class:`holdfast.devices.spec.Page`. Called on one node whenever fewer than ``low`` commands wait,
-        until ``high`` do; a page and its cursor are stored together, so none is missed or taken twice."""
+        until ``high`` do; a page and its cursor are stored together, so none is missed or taken twice.
+
+        What of a page can't be added (``add`` says why) is logged and left out; ``refused`` is told of it
+        before the page is stored, and if that fails the page is fetched again. Raises ConfigError for marks
+        that make no sense."""
         if not 0 < low <= high:
             raise ConfigError(f"source {name!r}: low is {low} and high {high}; make it 0 < low <= high")
 
         def declare(next_page: NextPage) -> NextPage:
-            self.sources.append(Source(name, next_page, low, high, pause_s))
+            self.sources.append(Source(name, next_page, low, high, pause_s, refused))
             return next_page
 
         return declare

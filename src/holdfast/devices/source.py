@@ -6,10 +6,10 @@ from typing import Any
 
 from holdfast.core.retry import Backoff
 from holdfast.devices.outbox import Outbox
-from holdfast.devices.spec import Source
-from holdfast.errors import Fenced
+from holdfast.devices.spec import Page, Source
+from holdfast.errors import Fenced, InvalidMessage, TooLarge
 from holdfast.ports.clock import Clock
-from holdfast.ports.outbox import OutboxStore
+from holdfast.ports.outbox import NewCommand, OutboxStore
 
 LOOK_S = 1.0
 """How often to look whether few enough commands wait."""
@@ -27,7 +27,8 @@ async def fill(
                 more = True
                 while more and await store.waiting(name, source.high) < source.high:
                     page = await source.next_page(await store.cursor(name, source.name))
-                    await store.fill(name, 0, epoch, source.name, page.cursor, outbox.new(page.commands))
+                    commands = _added(outbox, source, page, log)
+                    await store.fill(name, 0, epoch, source.name, page.cursor, commands)
                     more = page.more
                 await clock.sleep(LOOK_S if more else source.pause_s)
             else:
@@ -40,3 +41,18 @@ async def fill(
             fields = {"outbox": name, "source": source.name, "error": type(error).__name__}
             log.warning("a source failed", **fields)
             await clock.sleep(backoff.delay_s(failures, clock.random()))
+
+
+def _added(outbox: Outbox, source: Source, page: Page, log: Any) -> list[NewCommand]:
+    """What of a page can be added. The rest must not hold up what follows it."""
+    added: list[NewCommand] = []
+    for given in page.commands:
+        try:
+            added += outbox.new([given])
+        except (InvalidMessage, TooLarge, TypeError) as error:
+            device = repr(given.get("device"))[:100]
+            fields = {"outbox": outbox.spec.name, "source": source.name, "cursor": page.cursor[:100]}
+            log.error("a source gave what can't be added", device=device, why=str(error), **fields)
+            if source.refused is not None:
+                source.refused(given, error)
+    return added

@@ -31,6 +31,10 @@ NextPage = Callable[[str | None], Awaitable[Page]]
 """Given the cursor of the last page, or None at the beginning."""
 
 
+Refused = Callable[[Mapping[str, Any], Exception], None]
+"""Given what a page has for a command and why that can't be added."""
+
+
 class Source(msgspec.Struct, frozen=True):
     """Where commands are fetched from: whenever fewer than ``low`` wait, until there are ``high``; an empty
     API is asked again after ``pause_s``."""
@@ -40,6 +44,7 @@ class Source(msgspec.Struct, frozen=True):
     low: int
     high: int
     pause_s: float
+    refused: Refused | None = None
 
 
 class OutboxSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -75,6 +75,35 @@ async def test_an_api_that_fails_is_asked_again_from_the_same_place(site: Site) 
     assert site.log.events("warning").count("a source failed") == 3
 
 
+async def test_what_can_t_be_added_is_told_and_holds_up_nothing(site: Site) -> None:
+    await site.start(3, max_body=1000)
+    wrong: list[dict[str, Any]] = [
+        {"device": "d0/+", "command": {}},
+        {"device": "d0", "command": "no JSON object"},
+        {"device": "d0", "command": {"text": "x" * 2000}},
+        {"device": "d0", "command": {}, "colour": "red"},
+        {"command": {}},
+    ]
+    right: list[dict[str, Any]] = [{"device": "d0", "command": {"n": n}} for n in range(3)]
+    told: list[tuple[Any, str]] = []
+
+    async def next_page(cursor: str | None) -> Page:
+        return Page([] if cursor else [right[0], *wrong, *right[1:]], "end", more=False)
+
+    def refused(given: Any, error: Exception) -> None:
+        told.append((given, type(error).__name__))
+
+    site.outbox.source("api", refused=refused)(next_page)
+    epoch = (await site.store.epochs("doors"))[0]
+    source = site.outbox.sources[0]
+    site.tasks.spawn(fill(site.outbox, source, site.store, site.clock, site.log, epoch))
+    await site.clock.sleep(5.0)
+    assert await site.store.counts("doors") == {State.ACKNOWLEDGED: 3}
+    kinds = ["InvalidMessage", "InvalidMessage", "TooLarge", "TypeError", "TypeError"]
+    assert told == list(zip(wrong, kinds, strict=True))
+    assert site.log.events("error") == ["a source gave what can't be added"] * 5
+
+
 async def test_an_empty_api_is_asked_now_and_then(site: Site) -> None:
     await site.start(3)
     api = Api(0)
