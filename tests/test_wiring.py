@@ -22,6 +22,7 @@ from holdfast.protocol.peer import Done, Probe, Reply, Request
 from holdfast.slot_wiring import open_objects, open_slot_objects
 from holdfast.tasks.discovery import Directory, Listing
 from holdfast.testing.conformance.task_slots import Ear
+from holdfast.testing.servers import RedisServer
 from holdfast.wiring import (
     Services,
     check_app,
@@ -30,6 +31,7 @@ from holdfast.wiring import (
     load_app,
     make_node,
     open_sink,
+    producing,
 )
 
 
@@ -248,6 +250,18 @@ async def test_a_node_may_ask_the_registry_where_its_queues_are() -> None:
         config = load(settings)
         assert await discovered(config, app) is config
     assert len(asked) == 2
+
+
+async def test_a_producer_needs_what_nodes_have_told(redis_server: RedisServer) -> None:
+    config = load({"registry_url": redis_server.url})
+    with pytest.raises(ConfigError, match="told it queue_url and tasks_url of app 'reports': start a node"):
+        async with producing(config, "reports"):
+            pass
+    async with Services(config) as services:
+        directory = Directory(services.registry(), "reports", services.clock)
+        await directory.change(lambda _: Listing({"queue_url": "sqs:///", "tasks_url": "redis://other"}))
+    async with producing(config, "reports") as services:
+        assert (services.config.queue_url, services.config.tasks_url) == ("sqs:///", "redis://other")
 
 
 async def test_streams_never_share_a_queue_of_sqs() -> None:

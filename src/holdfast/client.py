@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import threading
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
 from pathlib import Path
@@ -13,8 +14,8 @@ from typing import Any, Self, TypeVar
 from holdfast.config import load
 from holdfast.core.task import Task
 from holdfast.tasks.outcome import Outcome
-from holdfast.tasks.producer import Brief, Order
-from holdfast.wiring import Services, make_producer
+from holdfast.tasks.producer import Brief, Order, Producer
+from holdfast.wiring import make_producer, producing
 
 T = TypeVar("T")
 
@@ -23,12 +24,24 @@ class AsyncClient:
     """Sends the tasks of ``app``, for programs with an event loop; use it with ``async with``.
 
     Services are found as a node finds them: in ``settings`` given here, the environment (``HOLDFAST_…``),
-    ``.env`` and ``holdfast.toml``.
+    ``.env`` and ``holdfast.toml``. Told ``registry_url`` alone, it learns the rest there at its first call,
+    which raises ConfigError where no node has told it yet.
     """
 
     def __init__(self, app: str, *, config: Path | None = None, **settings: Any) -> None:
-        self._services = Services(load(settings, config))
-        self._producer = make_producer(self._services, app)
+        self._app = app
+        self._config = load(settings, config)
+        self._open = contextlib.AsyncExitStack()
+        self._opening = asyncio.Lock()
+        self._opened: Producer | None = None
+
+    async def _producer(self) -> Producer:
+        async with self._opening:
+            if self._opened is None:
+                services = await self._open.enter_async_context(producing(self._config, self._app))
+                self._opened = make_producer(services, self._app)
+                self._open.push_async_callback(self._opened.close)
+            return self._opened
 
     async def __aenter__(self) -> Self:
         return self
@@ -40,33 +53,34 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Release connections. Briefs that were acknowledged are gone, others come again."""
-        await self._producer.close()
-        await self._services.close()
+        await self._open.aclose()
 
     async def send(self, task_type: str, body: Any = None, **options: Any) -> str:
         """Send a task; returns its trace. ``options`` are those of :class:`Order`."""
-        (trace,) = await self._producer.send([Order(task_type=task_type, body=body, **options)])
+        (trace,) = await (await self._producer()).send([Order(task_type=task_type, body=body, **options)])
         return trace
 
     async def send_many(self, orders: Sequence[Order]) -> list[str]:
         """Send tasks in as few calls as the queue allows; returns their traces, in order."""
-        return await self._producer.send(orders)
+        return await (await self._producer()).send(orders)
 
     async def status(self, trace_id: str) -> Task | None:
         """How a task stands; None for one that is not known (any more)."""
-        return await self._producer.status(trace_id)
+        return await (await self._producer()).status(trace_id)
 
     async def wait(self, trace_id: str, timeout_s: float | None = None) -> Outcome:
         """The outcome of a task once it has ended. Raises TimeoutError, OperationRefused (not known)."""
-        return await self._producer.wait(trace_id, timeout_s)
+        return await (await self._producer()).wait(trace_id, timeout_s)
 
-    def briefs(self, *, follow: bool = True) -> AsyncGenerator[Brief]:
+    async def briefs(self, *, follow: bool = True) -> AsyncGenerator[Brief]:
         """Outcomes as they come, or those that wait; each comes again unless its ``ack()`` is called."""
-        return self._producer.briefs(follow=follow)
+        async with contextlib.aclosing((await self._producer()).briefs(follow=follow)) as briefs:
+            async for brief in briefs:
+                yield brief
 
     async def cancel(self, trace_id: str, reason: str = "cancelled by its producer") -> Task | None:
         """Have a task end; None for one not known."""
-        return await self._producer.cancel(trace_id, reason)
+        return await (await self._producer()).cancel(trace_id, reason)
 
 
 class Client:

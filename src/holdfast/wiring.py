@@ -8,7 +8,7 @@ import datetime as dt
 import functools
 import importlib
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
@@ -64,7 +64,7 @@ from holdfast.streams.codec import QUEUE_NUMBER
 from holdfast.streams.models import ModelSpec
 from holdfast.streams.work import StreamWork
 from holdfast.tasks.api import TaskApi
-from holdfast.tasks.discovery import SHARED, Announcer, Directory, shareable
+from holdfast.tasks.discovery import SHARED, Announcer, Directory, shareable, usable
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.periodic import Scheduler, Sender
 from holdfast.tasks.permits import PermitKeeper
@@ -96,6 +96,9 @@ T = TypeVar("T")
 
 SQLITE = "sqlite:///holdfast.db"
 SQS_SCHEMES = ("sqs", "https", "http")
+PRODUCER_NEEDS = ("queue_url", "tasks_url")
+"""What producers can't do without."""
+
 REDIS_SCHEMES = tuple(
     f"{scheme}{kind}" for scheme in ("redis", "rediss") for kind in ("", "+sentinel", "+cluster")
 )
@@ -631,7 +634,9 @@ def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
         types=app.tasks,
         member=lambda: host.membership.id if host.membership.alive else "",
         living=lambda: host.membership.view,
-        settings=shareable({name: getattr(services.config, name) for name in SHARED}),
+        settings=shareable(
+            {name: getattr(services.config, name) for name in SHARED}, services.config.registry_url
+        ),
     )
     work = TaskWork(
         host,
@@ -698,16 +703,32 @@ def check_app(services: Services, app: App) -> None:
             )
 
 
-async def discovered(config: Config, app: Callable[[], str]) -> Config:
+async def discovered(config: Config, app: Callable[[], str], *, needs: Collection[str] = ()) -> Config:
     """The config with what is not set, and told by the registry of the app that ``app`` names. Nobody is
-    asked unless the registry is set by itself. Raises as the registry does, or InvalidMessage."""
+    asked unless the registry is set by itself. Raises as the registry does, or InvalidMessage; ConfigError if
+    nobody has told it what the caller ``needs``."""
     missing = [name for name in SHARED if not {name, "url"} & config.model_fields_set]
     if not missing or "registry_url" not in config.model_fields_set:
         return config
     async with Services(config) as services:
         listing = await Directory(services.registry(), app(), services.clock).read()
     told = {name: listing.settings[name] for name in missing if name in listing.settings}
-    return config.model_copy(update=told)
+    unknown = [name for name in missing if name in needs and name not in told]
+    if unknown and not config.registry_url.startswith("sqlite:"):
+        raise ConfigError(
+            f"registry_url is {redact(config.registry_url)!r}, and no node has told it"
+            f" {' and '.join(unknown)} of app {app()!r}: start a node of it first, or set {unknown[0]} here"
+            " as the nodes have it"
+        )
+    return config.model_copy(update=usable(told, config.registry_url))
+
+
+@contextlib.asynccontextmanager
+async def producing(config: Config, app: str) -> AsyncIterator[Services]:
+    """The services of whoever sends the tasks of the app of that name, or looks after them, found as by
+    ``discovered``."""
+    async with Services(await discovered(config, lambda: app, needs=PRODUCER_NEEDS)) as services:
+        yield services
 
 
 async def look_for_queues(services: Services, app: App) -> list[str]:

@@ -52,11 +52,29 @@ def test_nodes_that_are_gone_are_dropped() -> None:
 def test_settings_are_shared_but_no_secrets_and_no_files() -> None:
     told = {
         "queue_url": "sqs://eu-west-1/",
-        "tasks_url": "redis://user:hunter2@host",
+        "tasks_url": "redis://user:hunter2@other",
         "coordinator_url": "sqlite:///holdfast.db",
         "objects_url": "s3://frames",
     }
-    assert rules.shareable(told) == {"queue_url": "sqs://eu-west-1/"}
+    registry = "redis://user:hunter2@host:1/1"
+    assert rules.shareable(told, registry) == {"queue_url": "sqs://eu-west-1/"}
+
+
+def test_who_may_read_the_registry_knows_its_password() -> None:
+    registry = "redis://user:hunter2@host:1/1"
+    told = rules.shareable({"tasks_url": "redis://user:hunter2@host:1/2", "queue_url": "sqs:///"}, registry)
+    assert told == {"tasks_url": "redis://host:1/2", "queue_url": "sqs:///"}
+    assert rules.usable(told, "redis://:pass@host:1") == {
+        "tasks_url": "redis://:pass@host:1/2",
+        "queue_url": "sqs:///",
+    }
+    others = "rediss://user:hunter2@host:1", "redis://user:hunter2@host:2", "redis://user:other@host:1"
+    for other in others:
+        assert rules.shareable({"tasks_url": other}, registry) == {}
+    sentinels = "redis+sentinel://:hunter2@a:1,b:2/main"
+    assert rules.shareable({"tasks_url": sentinels}, sentinels) == {
+        "tasks_url": "redis+sentinel://a:1,b:2/main"
+    }
     listing = rules.announced(
         Listing({"queue_url": "sqs://eu-north-1/"}), "m1", A, (), {"tasks_url": "redis://h"}
     )

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from tests.nodes.cluster import until
 from tests.tasks.conftest import MakeFleet
-from tests.tasks.fleet import Fleet
+from tests.tasks.fleet import APP, Fleet
 from tests.tasks.hurt_app import app
 from tests.tasks.plain import plain
 
+from holdfast import AsyncClient
 from holdfast.adapters.aws.channel import dead_letter_name
 from holdfast.adapters.aws.client import AwsClient
 from holdfast.adapters.aws.sqs import Nothing, Sqs
@@ -81,10 +82,15 @@ async def ends_as_it_should(fleet: Fleet) -> None:
     await fleet.check()
 
 
-async def test_tasks_end_in_outcomes(on_services: OnServices, fauxqs_server: FauxqsServer) -> None:
+async def test_tasks_end_in_outcomes(
+    on_services: OnServices, fauxqs_server: FauxqsServer, keeping: RedisServer
+) -> None:
     fleet = await on_services(fauxqs_server)
     await fleet.start("a", "b")
     await ends_as_it_should(fleet)
+    async with AsyncClient(APP, registry_url=keeping.url) as client:
+        trace = await client.send("text", "told the registry alone")
+        assert (await client.wait(trace)).value == "TOLD THE REGISTRY ALONE"
 
 
 async def test_tasks_end_in_outcomes_on_another_sqs(on_services: OnServices, moto_server: MotoServer) -> None:

@@ -22,7 +22,7 @@ from holdfast.errors import ConfigError, OperationRefused
 from holdfast.tasks.api import shown
 from holdfast.tasks.outcome import Outcome
 from holdfast.tasks.producer import Order, Producer
-from holdfast.wiring import Services, make_producer
+from holdfast.wiring import make_producer, producing
 
 app = App(name="tasks", help="Tasks: send them, see how they stand, end them, try them again.")
 
@@ -87,7 +87,7 @@ async def send(
         priority=priority,
         delay_s=delay_s,
     )
-    async with Services(options.load()) as services:
+    async with producing(options.load(), owner) as services:
         producer = make_producer(services, owner)
         (trace,) = await producer.send([order])
         if not wait:
@@ -126,7 +126,7 @@ async def ls(
         limit: List so many at most.
         json: Print JSON lines.
     """
-    async with Services(options.load()) as services:
+    async with producing(options.load(), owner) as services:
         store = services.task_store(owner)
         found = await store.list(limit, state=state, type=task_type, since=ago(since))
         counts = await store.counts()
@@ -150,7 +150,7 @@ async def show(owner: Owner, trace_id: Trace, /, *, json: Json = False, options:
     Args:
         json: Print a JSON object.
     """
-    async with Services(options.load()) as services:
+    async with producing(options.load(), owner) as services:
         task = await _known(make_producer(services, owner), trace_id)
     if json:
         output.json_line(shown(task))
@@ -177,7 +177,7 @@ async def cancel(
     Args:
         reason: What its producer is told.
     """
-    async with Services(options.load()) as services:
+    async with producing(options.load(), owner) as services:
         producer = make_producer(services, owner)
         task = await _known(producer, trace_id)
         if task.ended:
@@ -194,7 +194,7 @@ async def retry(owner: Owner, *trace_ids: Trace, options: Options = DEFAULTS) ->
     holdfast tasks retry reports 0d9f5c 77ab01
     ```
     """
-    async with Services(options.load()) as services:
+    async with producing(options.load(), owner) as services:
         producer = make_producer(services, owner)
         for trace_id in trace_ids:
             await producer.retry(await _known(producer, trace_id))
@@ -225,7 +225,7 @@ async def watch(
         TextColumn("{task.fields[note]}"),
         console=output.console(),
     )
-    async with Services(options.load()) as services:
+    async with producing(options.load(), owner) as services:
         store = services.task_store(owner)
         known: dict[str, Any] = {}
         with Live(bars, console=bars.console, refresh_per_second=4):
@@ -261,7 +261,7 @@ async def briefs(
         keep: Don't acknowledge: they come again in a minute, here or to another reader.
         limit: End after so many.
     """
-    async with Services(options.load()) as services:
+    async with producing(options.load(), owner) as services:
         left = limit
         async with contextlib.aclosing(make_producer(services, owner).briefs(follow=follow)) as found:
             async for brief in found:

@@ -1,5 +1,5 @@
-"""For how long what is ready waits to share a call, where calls cost: while the call fills soon, and others are
-known that may join it; else not at all."""
+"""For how long what is ready waits to share a call, where calls cost: while the call fills soon, and others
+are known that may join it; else not at all."""
 
 from __future__ import annotations
 

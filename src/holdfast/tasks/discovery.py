@@ -61,13 +61,40 @@ def withdrawn(listing: Listing, member: str) -> Listing:
     return Listing(listing.settings, {name: e for name, e in listing.nodes.items() if name != member})
 
 
-def shareable(settings: Mapping[str, str]) -> dict[str, str]:
-    """Those of a node's settings that are of use to others, and no secret: no file, no password."""
+def shareable(settings: Mapping[str, str], registry_url: str) -> dict[str, str]:
+    """Those of a node's settings that are of use to others. No file is among them, and no secret: where a
+    service takes the registry's user and password, they are left out, for whoever reads this has them."""
+    told: dict[str, str] = {}
+    for name, value in settings.items():
+        url = urlsplit(value)
+        if name not in SHARED or url.scheme == "sqlite":
+            continue
+        if not url.password:
+            told[name] = value
+        elif _user(value) == _user(registry_url) and _servers(value) == _servers(registry_url):
+            told[name] = _as_user(value, "")
+    return told
+
+
+def usable(told: Mapping[str, str], registry_url: str) -> dict[str, str]:
+    """Settings that the registry told, with its user and password where they are for the same servers."""
     return {
-        name: value
-        for name, value in settings.items()
-        if name in SHARED and not value.startswith("sqlite:") and not urlsplit(value).password
+        name: _as_user(value, _user(registry_url)) if _servers(value) == _servers(registry_url) else value
+        for name, value in told.items()
     }
+
+
+def _user(url: str) -> str:
+    return urlsplit(url).netloc.rpartition("@")[0]
+
+
+def _servers(url: str) -> tuple[str, str]:
+    return urlsplit(url).scheme, urlsplit(url).netloc.rpartition("@")[2]
+
+
+def _as_user(url: str, user: str) -> str:
+    netloc = _servers(url)[1]
+    return urlsplit(url)._replace(netloc=f"{user}@{netloc}" if user else netloc).geturl()
 
 
 class Directory:

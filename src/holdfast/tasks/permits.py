@@ -48,7 +48,8 @@ class PermitKeeper:
 
     While there is no global maximum nothing is written, and the limits are only watched. Else the node's
     grant is renewed while it wants or runs anything; a grant that can't be renewed stands until its lease is
-    over, and with it what runs, if the maximum is strict. New limits are in force on a node once it has seen them, a moment later.
+    over, and with it what runs, if the maximum is strict. New limits are in force on a node once it has seen
+    them, a moment later.
 
     Args:
         member: what names this node's grant; asked once, at the start. It must never be another's.
