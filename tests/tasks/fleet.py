@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import itertools
 from collections import defaultdict
@@ -12,6 +13,7 @@ from typing import Any
 
 from aiohttp import ClientSession
 from tests.nodes.cluster import Process, lives, until
+from tests.tasks.plain import plain
 
 from holdfast.config import Config
 from holdfast.core.task import State
@@ -160,3 +162,34 @@ class Fleet:
         names = [*(task_queue(APP, name) for name in TYPES), brief_queue(APP)]
         depths = await asyncio.gather(*(self.services.queue(name).depth() for name in names))
         return all(depth.ready == depth.in_flight == depth.delayed == 0 for depth in depths)
+
+
+async def poison(fleet: Fleet) -> None:
+    """Send what nobody can read, or run: each is set aside with its reason, and its producer hears of it
+    where the envelope could be read."""
+    other = plain().TaskMessage()
+    other.Envelop.App, other.Envelop.TraceID, other.Envelop.TaskType = "hurt", "unknown", "no.such.type"
+    wrong = plain().TaskMessage()
+    wrong.Envelop.App, wrong.Envelop.TraceID, wrong.Envelop.TaskType = "hurt", "wrong", "deed"
+    wrong.Body.Pack(plain().Order(customer="acme"))
+    (good,) = await fleet.send("deed", {})
+    await fleet.send_raw(
+        "deed",
+        b"!!! no base64",
+        base64.b64encode(b"no protobuf"),
+        b"{ no json",
+        b" ",
+        base64.b64encode(other.SerializeToString()),
+        base64.b64encode(wrong.SerializeToString()),
+    )
+    await fleet.until_ended([good, "unknown", "wrong"])
+    assert {fleet.outcomes[trace][0].state for trace in ("unknown", "wrong")} == {State.FAILED}
+
+    async def all_aside() -> bool:
+        return len(await fleet.letters("deed")) == 6
+
+    await until(all_aside, "six dead letters")
+    reasons = " | ".join(letter.reason for letter in await fleet.letters("deed"))
+    for said in ("neither a TaskMessage", "begins as JSON", "empty", "no.such.type", "plain.Order"):
+        assert said in reasons
+    await fleet.check()

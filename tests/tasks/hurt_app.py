@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast import App
 from holdfast.core.retry import Backoff
+from holdfast.core.task import State
 from holdfast.tasks.handler import Job
 
 TIMEOUT_S = 1.5
@@ -75,6 +76,21 @@ DEEDS: dict[str, Any] = {
     "eat": eat,
     "flood": flood,
 }
+
+ENDS = [
+    ("hang in c", State.TIMEOUT, "hang_in_c"),
+    ("hang in a call", State.TIMEOUT, "hang_in_a_call"),
+    ("ignore", State.TIMEOUT, "ignore_everything"),
+    ("fork", State.TIMEOUT, "fork_and_hang"),
+    ("segfault", State.FAILED, "SIGSEGV"),
+    ("exit", State.FAILED, "exited with code 3"),
+    ("sys.exit", State.FAILED, "SystemExit"),
+    ("eat", State.FAILED, "MemoryError"),
+    ("junk", State.FAILED, "JSON"),
+    ("odd words", State.FAILED, "ValueError: odd"),
+    ("flood", State.SUCCEED, ""),
+]
+"""What comes of them, and what is said of it."""
 
 
 def run(deed: Deed, job: Job) -> Any:

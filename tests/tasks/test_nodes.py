@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from tests.nodes.cluster import until
 from tests.tasks.conftest import MakeFleet
-from tests.tasks.hurt_app import TIMEOUT_S
+from tests.tasks.fleet import poison
+from tests.tasks.hurt_app import ENDS, TIMEOUT_S
 from tests.tasks.plain import plain
 
 from holdfast.core.task import State
@@ -39,22 +40,7 @@ async def test_tasks_end_in_outcomes(make_fleet: MakeFleet) -> None:
     assert {len(fleet.outcomes[trace]) for trace in given} == {1}, "none is called a duplicate"
 
 
-@pytest.mark.parametrize(
-    "deed, state, said",
-    [
-        ("hang in c", State.TIMEOUT, "hang_in_c"),
-        ("hang in a call", State.TIMEOUT, "hang_in_a_call"),
-        ("ignore", State.TIMEOUT, "ignore_everything"),
-        ("fork", State.TIMEOUT, "fork_and_hang"),
-        ("segfault", State.FAILED, "SIGSEGV"),
-        ("exit", State.FAILED, "exited with code 3"),
-        ("sys.exit", State.FAILED, "SystemExit"),
-        ("eat", State.FAILED, "MemoryError"),
-        ("junk", State.FAILED, "JSON"),
-        ("odd words", State.FAILED, "ValueError: odd"),
-        ("flood", State.SUCCEED, ""),
-    ],
-)
+@pytest.mark.parametrize("deed, state, said", ENDS)
 async def test_whatever_a_handler_does_others_go_on(
     make_fleet: MakeFleet, deed: str, state: State, said: str
 ) -> None:
@@ -150,29 +136,4 @@ async def test_an_independent_program_sends_and_reads(make_fleet: MakeFleet) -> 
 async def test_poison_is_set_aside_with_its_reason(make_fleet: MakeFleet) -> None:
     fleet = make_fleet()
     await fleet.start("a")
-    other = plain().TaskMessage()
-    other.Envelop.App, other.Envelop.TraceID, other.Envelop.TaskType = "hurt", "unknown", "no.such.type"
-    wrong = plain().TaskMessage()
-    wrong.Envelop.App, wrong.Envelop.TraceID, wrong.Envelop.TaskType = "hurt", "wrong", "deed"
-    wrong.Body.Pack(plain().Order(customer="acme"))
-    (good,) = await fleet.send("deed", {})
-    await fleet.send_raw(
-        "deed",
-        b"!!! no base64",
-        base64.b64encode(b"no protobuf"),
-        b"{ no json",
-        b" ",
-        base64.b64encode(other.SerializeToString()),
-        base64.b64encode(wrong.SerializeToString()),
-    )
-    await fleet.until_ended([good, "unknown", "wrong"])
-    assert {fleet.outcomes[trace][0].state for trace in ("unknown", "wrong")} == {State.FAILED}
-
-    async def all_aside() -> bool:
-        return len(await fleet.letters("deed")) == 6
-
-    await until(all_aside, "six dead letters")
-    reasons = " | ".join(letter.reason for letter in await fleet.letters("deed"))
-    for said in ("neither a TaskMessage", "begins as JSON", "empty", "no.such.type", "plain.Order"):
-        assert said in reasons
-    await fleet.check()
+    await poison(fleet)

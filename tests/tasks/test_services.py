@@ -1,6 +1,5 @@
 """Tasks on SQS and Redis, and what becomes of them when those, or a node, are hurt."""
 
-import base64
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -9,9 +8,8 @@ from pathlib import Path
 import pytest
 from tests.nodes.cluster import until
 from tests.tasks.conftest import MakeFleet
-from tests.tasks.fleet import APP, Fleet
-from tests.tasks.hurt_app import app
-from tests.tasks.plain import plain
+from tests.tasks.fleet import APP, Fleet, poison
+from tests.tasks.hurt_app import ENDS, app
 
 from holdfast import AsyncClient
 from holdfast.adapters.aws.channel import dead_letter_name
@@ -19,7 +17,6 @@ from holdfast.adapters.aws.client import AwsClient
 from holdfast.adapters.aws.sqs import Nothing, Sqs
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.core.task import State
-from holdfast.ports.queue import DeadLetter
 from holdfast.testing.servers import FauxqsServer, MotoServer, RedisServer
 from holdfast.testing.servers.server import Server
 from holdfast.wiring import queues_of
@@ -93,6 +90,20 @@ async def test_tasks_end_in_outcomes(
         assert (await client.wait(trace)).value == "TOLD THE REGISTRY ALONE"
 
 
+async def test_whatever_handlers_do_others_go_on(
+    on_services: OnServices, fauxqs_server: FauxqsServer
+) -> None:
+    fleet = await on_services(fauxqs_server)
+    await fleet.start("a", "b")
+    bad = await fleet.send("deed", *({"do": deed} for deed, _, _ in ENDS))
+    good = await fleet.send("deed", {}, {})
+    for (_, state, said), outcome in zip(ENDS, await fleet.until_ended(bad), strict=True):
+        assert (outcome.state, outcome.attempts) == (state, 1)
+        assert said in outcome.detail
+    assert {outcome.state for outcome in await fleet.until_ended(good)} == {State.SUCCEED}
+    await fleet.check()
+
+
 async def test_tasks_end_in_outcomes_on_another_sqs(on_services: OnServices, moto_server: MotoServer) -> None:
     fleet = await on_services(moto_server)
     await fleet.start("a")
@@ -121,25 +132,7 @@ async def test_poison_is_set_aside_with_its_reason(
 ) -> None:
     fleet = await on_services(fauxqs_server)
     await fleet.start("a")
-    wrong = plain().TaskMessage()
-    wrong.Envelop.App, wrong.Envelop.TraceID, wrong.Envelop.TaskType = "hurt", "wrong", "deed"
-    wrong.Body.Pack(plain().Order(customer="acme"))
-    (good,) = await fleet.send("deed", {})
-    await fleet.send_raw(
-        "deed", b"!!! no base64", b"{ no json", b" ", base64.b64encode(wrong.SerializeToString())
-    )
-    assert [o.state for o in await fleet.until_ended([good, "wrong"])] == [State.SUCCEED, State.FAILED]
-    letters: list[DeadLetter] = []
-
-    async def all_aside() -> bool:
-        letters[:] = await fleet.letters("deed")
-        return len(letters) == 4
-
-    await until(all_aside, "four dead letters")
-    reasons = " | ".join(letter.reason for letter in letters)
-    for said in ("neither a TaskMessage", "begins as JSON", "empty", "plain.Order"):
-        assert said in reasons
-    await fleet.check()
+    await poison(fleet)
 
 
 async def die_and_come_back(server: Server) -> None:
