@@ -34,6 +34,7 @@ from holdfast.app import App
 from holdfast.apps.reports.deliver_credentials import Credential, Credentials
 from holdfast.config import FORWARD_OVERHEAD_BYTES, Config, check, load
 from holdfast.devices.dispatcher import Connect
+from holdfast.devices.metrics import OutboxMetrics
 from holdfast.devices.spec import OutboxSpec
 from holdfast.devices.work import DeviceWork
 from holdfast.errors import ConfigError
@@ -615,6 +616,8 @@ def make_node(services: Services, place: str) -> Node:
     ]
     node = Node(host, [*(work for work in (streams, tasks) if work is not None), *outboxes])
     registry.register(NodeMetrics(host, node.load, lambda: gauges(streams, tasks, app.models)))
+    if outboxes:
+        registry.register(OutboxMetrics(outboxes))
     return node
 
 

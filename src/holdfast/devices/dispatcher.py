@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.device_queue import Correlation, shard_of
+from holdfast.core.device_queue import Correlation, State, shard_of
 from holdfast.core.device_turn import Heard, Sending, Turn, Turned, Unsent
 from holdfast.core.group_rate import GroupRate, JobRates
 from holdfast.core.once import Once
@@ -69,13 +69,15 @@ BURST_S = 0.05
 
 
 class Counts(msgspec.Struct):
-    """What a dispatcher has done since it began. ``strays`` are answers that fitted no command."""
+    """What a dispatcher has done since it began. ``strays`` are answers that fitted no command; ``ends`` counts
+    what was closed by its state."""
 
     turns: int = 0
     sent: int = 0
     repeated: int = 0
     closed: int = 0
     strays: int = 0
+    ends: dict[State, int] = {}
 
 
 class Shard:
@@ -147,6 +149,11 @@ class Dispatcher:
         self.in_flight = 0
         self.counts = Counts()
         self.shards: dict[int, Shard] = {}
+
+    @property
+    def away(self) -> int:
+        """How many devices are known to be away."""
+        return len(self._presence.away)
 
     # --- which shards
 
@@ -314,6 +321,8 @@ class Dispatcher:
         counts.repeated += turned.repeats
         counts.closed += len(turned.closed)
         counts.strays += len(turned.strays)
+        for entry in turned.closed:
+            counts.ends[entry.state] = counts.ends.get(entry.state, 0) + 1
         self.in_flight = max(0, self.in_flight + len(turned.sendings) - turned.repeats - turned.freed)
         for stray in turned.strays:
             self._odd(stray.device, str(stray.correlation), "it fits no command that is out")

@@ -42,6 +42,7 @@ class DeviceWork:
         self._outbox = outbox
         self._store = store
         self._filling: list[asyncio.Task[Any]] = []
+        self.name = outbox.spec.name
         self.shards = Shards(host, outbox.spec, store)
         self.dispatcher = self.shards.dispatcher = Dispatcher(
             outbox,
