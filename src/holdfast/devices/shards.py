@@ -128,8 +128,11 @@ class Shards:
         try:
             await self.dispatcher.own(number, epoch, claim.member)
         except HoldfastError:
-            del self._claims[number]  # it is in doubt, and so looked at again
+            self._claims.pop(number, None)  # it is in doubt, and so looked at again
             raise
+        if number not in self._claims:  # the node began to drain meanwhile
+            await self.dispatcher.disown(number)
+            return
         self._host.log.info("serves a shard of devices", outbox=self._spec.name, shard=number, epoch=epoch)
 
     async def _release(self, number: int) -> None:
