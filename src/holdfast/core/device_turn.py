@@ -100,6 +100,10 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
         seen: when devices last gave a sign of life, if ever, as far as it is to be stored.
         pause_s: when to try again what the broker didn't take; then after twice as long, and so on.
         shift_s: by how much the wall clock was set since the last turn: what is due is shifted along.
+        still_out: tries that may have reached their devices only now, or that the store may have forgotten
+            in a crash: they are out, and their answers are waited for from now on.
+        fresh: of the shards, those whose connection has just been made for the first time: what an earlier
+            owner sent may have reached devices until now.
         check_dues: the clock may have been set while nobody noticed, or a turn of unknown outcome have
             happened: bring in what is due much too late.
         sweep: look for what has expired in the queues, too.
@@ -123,6 +127,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     seen: Mapping[str, float | None] = {}
     pause_s: float = 1.0
     shift_s: float = 0.0
+    still_out: Sequence[Sending] = ()
+    fresh: Collection[int] = ()
     check_dues: bool = False
     sweep: bool = False
     groups: GroupRate | None = None
@@ -204,12 +210,18 @@ class Rows(Protocol):
     def commands(self, ids: Collection[int]) -> Mapping[int, Entry]:
         """Those that exist."""
 
+    def heads(self, pairs: Collection[Pair]) -> Mapping[Pair, Head]:
+        """Those that exist."""
+
     def shift(self, shards: Collection[int], by_s: float) -> None:
         """Shift when heads are due: of those that wait for an answer or a device; and, if by less than 0, of
         the others too, or they would wait for a time that has been."""
 
     def bring_in(self, shards: Collection[int], latest: float) -> None:
         """Let nothing be due after ``latest``. What has a time of its own finds it again then."""
+
+    def put_off(self, shards: Collection[int], until: float) -> None:
+        """Let no command that is out, or held after it was, be due before ``until``."""
 
     def drop(self, arrivals: Sequence[Arrival]) -> None:
         """Remove them."""
@@ -275,7 +287,13 @@ class _Turn:
             rows.shift(self._mine, turn.shift_s)
         if turn.check_dues:
             rows.bring_in(self._mine, turn.now + turn.patience.longest_s)
-        self._found = rows.look(turn) if turn.shift_s or turn.check_dues else found
+        fresh = [shard for shard in turn.fresh if shard in self._mine]
+        if fresh:
+            rows.put_off(fresh, turn.now + turn.patience.interval_s(1, self._random()))
+        if turn.still_out:
+            self._stay_out()
+        changed = turn.shift_s or turn.check_dues or fresh or turn.still_out
+        self._found = rows.look(turn) if changed else found
         self._hear()
         arrived = self._welcome()
         if turn.sweep:
@@ -286,6 +304,34 @@ class _Turn:
         return done
 
     # --- what happened
+
+    def _stay_out(self) -> None:
+        """Wait for answers from now on, and know of their tries again."""
+        turn, now = self._turn, self._now
+        found = dict(self._rows.commands({each.correlation.command for each in turn.still_out}))
+        heads = dict(self._rows.heads({entry.pair for entry in found.values()}))
+        entries: dict[int, Entry] = {}
+        pairs: dict[Pair, None] = {}
+        for correlation in (each.correlation for each in turn.still_out):
+            entry = found.get(correlation.command)
+            if entry is None or entry.shard not in self._mine or entry.state in queue.CLOSED:
+                continue
+            head = heads.get(entry.pair) or Head(entry.device, entry.lane, entry.shard)
+            if entry.tries < correlation.tries:
+                entry = queue.publish(entry, correlation.epoch, now, counts=True)
+                entry = msgspec.structs.replace(entry, tries=correlation.tries)
+                found[entry.id] = entries[entry.id] = entry
+                self._done.freed -= head.phase is not Phase.OUT
+                head = msgspec.structs.replace(head, phase=Phase.OUT, command=entry.id)
+            elif not queue.fits(entry, entry.device, correlation):
+                continue
+            due = now + turn.patience.interval_s(entry.spent, self._random())
+            heads[entry.pair] = msgspec.structs.replace(head, due=max(due, head.due or 0.0))
+            pairs[entry.pair] = None
+        if entries:
+            self._rows.save(list(entries.values()))
+        if pairs:
+            self._rows.save_heads([heads[pair] for pair in pairs])
 
     def _hear(self) -> None:
         """Close what was answered, which frees its devices."""

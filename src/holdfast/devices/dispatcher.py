@@ -7,6 +7,7 @@ one commit. There are no rounds: a device that is silent holds up nobody, for ea
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
@@ -64,6 +65,12 @@ CHECKS_S = 60.0
 JUMP_S = 0.5
 """What the wall clock may come to differ by unnoticed."""
 
+FORGOTTEN_S = 2.0
+"""What was marked as published within so long a database that crashed may have forgotten."""
+
+UNCONFIRMED_S = 60.0
+"""A broker that says nothing of a command for so long, and is there all the same, never will."""
+
 BURST_S = 0.05
 """With a limited rate, what may go at once is what this time allows."""
 
@@ -91,6 +98,10 @@ class Shard:
         self.connected = False
         self.was_connected = False
         self.sends_from = 0.0
+        self.unconfirmed: dict[str, tuple[float, Sending]] = {}
+        """What was handed over when, the oldest first, and the broker may not have."""
+        self.lost: list[Sending] = []
+        """What an earlier connection may still have brought, until the next one stands."""
         self.reading: asyncio.Task[Any] | None = None
 
 
@@ -139,6 +150,9 @@ class Dispatcher:
         self._heard: list[Heard] = []
         self._unsent: list[Unsent] = []
         self._marked: tuple[Turned, float] | None = None
+        self._lately: deque[tuple[float, list[Sending]]] = deque()
+        self._still_out: list[Sending] = []
+        self._fresh: dict[int, None] = {}
         self._back: dict[str, None] = {}
         self._deaf_s = 0.0
         self._deaf_since: float | None = clock.monotonic()
@@ -220,6 +234,8 @@ class Dispatcher:
             except (Unavailable, OutcomeUnknown) as error:
                 failures += 1
                 self._recount = True
+                if failures == 1:
+                    self._still_out += [each for _, sendings in self._lately for each in sendings]
                 self._log.warning(
                     "the outbox's database doesn't answer", outbox=self._spec.name, error=str(error)
                 )
@@ -271,9 +287,12 @@ class Dispatcher:
         if sweep:
             self._sweeps_at = monotonic + SWEEP_S
             self._presence.settle(self._listened_s())
+            self._give_up_confirmations(monotonic)
         heard, self._heard = self._heard, []
         unsent, self._unsent = self._unsent, []
         back, self._back = self._back, {}
+        still_out, self._still_out = self._still_out, []
+        fresh, self._fresh = self._fresh, {}
         turn = Turn(
             outbox=spec.name,
             grants={shard.number: shard.epoch for shard in self.shards.values()},
@@ -289,6 +308,8 @@ class Dispatcher:
             back=list(back),
             seen=self._seen(now) if sweep else {},
             shift_s=self._shift_s,
+            still_out=still_out,
+            fresh=list(fresh),
             check_dues=sweep and monotonic < self._checks_until,
             sweep=sweep,
             groups=self._groups,
@@ -303,6 +324,8 @@ class Dispatcher:
             # Answers may be told again: those that were taken will fit nothing any more.
             self._heard = heard + self._heard
             self._back = back | self._back
+            self._still_out = still_out + self._still_out
+            self._fresh = fresh | self._fresh
             raise
         self._shift_s = 0.0
         if self._clock.monotonic() - monotonic > TURN_S:
@@ -311,6 +334,10 @@ class Dispatcher:
             self._turn_max = min(TURN_MAX, self._turn_max + TURN_MIN)
         self._took(turned)
         self._marked = turned, monotonic
+        while self._lately and monotonic - self._lately[0][0] > FORGOTTEN_S:
+            self._lately.popleft()
+        if turned.sendings:
+            self._lately.append((monotonic, turned.sendings))
         if not self._wake.is_set():
             self._send_marked()  # else while the next turn is written
 
@@ -351,10 +378,12 @@ class Dispatcher:
         if correlation.tries > 1:
             self._presence.silent(sending.device)
         command = Command(sending.device, str(correlation), sending.body, self._spec.patience.retry_s)
+        monotonic = self._clock.monotonic()
         try:
-            if shard is None or self._clock.monotonic() - began_at > self._spec.patience.late_s:
+            if shard is None or monotonic - began_at > self._spec.patience.late_s:
                 raise Unavailable("it is too late")
             shard.devices.publish(command)
+            shard.unconfirmed[command.id] = monotonic, sending
         except Unavailable:
             self._unsent.append(Unsent(correlation))
             self._wake.set()
@@ -380,7 +409,7 @@ class Dispatcher:
             for event in events:
                 self._take(shard, event)
             # The broker's word for a command alone needs no turn, which the answer would have to wait for.
-            if self._heard or self._unsent or self._back or not shard.connected:
+            if self._heard or self._unsent or self._back or self._still_out or not shard.connected:
                 self._wake.set()
 
     def _take(self, shard: Shard, event: Event) -> None:
@@ -389,19 +418,30 @@ class Dispatcher:
                 self._answer(shard, event)
             case Seen():
                 self._sign(event.device)
-            case Accepted(nobody=True):
-                self._presence.nobody(event.device)
-                self._unsent.append(Unsent(Correlation.parse(event.id)))
+            case Accepted():
+                at, sending = shard.unconfirmed.pop(event.id, (0.0, None))
+                if event.nobody:
+                    self._presence.nobody(event.device)
+                    self._unsent.append(Unsent(Correlation.parse(event.id)))
+                elif sending is not None and self._clock.monotonic() - at > self._spec.patience.late_s:
+                    self._still_out.append(sending)
             case Refused():
+                shard.unconfirmed.pop(event.id, None)
                 self._odd(event.device, event.reason, "the broker took no command for it")
                 self._unsent.append(Unsent(Correlation.parse(event.id)))
             case Lost():
+                if (pending := shard.unconfirmed.pop(event.id, None)) is not None:
+                    shard.lost.append(pending[1])
                 self._unsent.append(Unsent(Correlation.parse(event.id), certain=False))
             case Connected():
                 shard.connected = True
                 self._wake.set()
                 self._note_ears()
-                if shard.was_connected:
+                self._still_out += shard.lost
+                shard.lost = []
+                if not shard.was_connected:
+                    self._fresh[shard.number] = None
+                else:
                     shard.sends_from = self._clock.monotonic() + RETURN_S * self._clock.random()
                 shard.was_connected = True
             case Disconnected():
@@ -473,7 +513,22 @@ class Dispatcher:
             self._deaf_since = None
 
     def _sendable(self, monotonic: float) -> list[int]:
-        return [s.number for s in self.shards.values() if s.connected and s.sends_from <= monotonic]
+        """Those that are connected, unless the line stands still: what a device hasn't got yet isn't sent
+        again."""
+        late = monotonic - self._spec.patience.late_s
+        return [
+            shard.number
+            for shard in self.shards.values()
+            if shard.connected
+            and shard.sends_from <= monotonic
+            and next(iter(shard.unconfirmed.values()), (monotonic,))[0] >= late
+        ]
+
+    def _give_up_confirmations(self, monotonic: float) -> None:
+        """Don't let a confirmation that never comes hold up a shard for good."""
+        for shard in self.shards.values():
+            old = [name for name, (at, _) in shard.unconfirmed.items() if monotonic - at > UNCONFIRMED_S]
+            self._still_out += [shard.unconfirmed.pop(name)[1] for name in old]
 
     def _notice_jump(self, now: float, monotonic: float) -> None:
         """The wall clock was set: times that are stored have to follow."""

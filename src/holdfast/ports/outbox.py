@@ -94,7 +94,10 @@ class OutboxStore(Protocol):
 
     async def turn(self, turn: Turn, on_result: OnResult | None = None) -> Turned:
         """Take a turn. ``on_result`` is called once for each command that closes, in the same transaction;
-        where it fails, the command closes without it, and a later sweep calls it again."""
+        where it fails, the command closes without it, and a later sweep calls it again.
+
+        Where the database has crashed since the last turn, however that was noticed, it raises Unavailable
+        once: the crash may have taken back turns of the last moments that closed nothing."""
 
     async def briefs(self, outbox: str, shards: Collection[int], limit: int) -> list[Entry]:
         """Closed commands of these shards whose end is to be told as a brief (``Turn.brief``), in any order.

@@ -354,6 +354,11 @@ class MemoryRows:
             if head.due is not None and head.shard in shards and head.due > latest:
                 self._tables.heads[self._outbox, head.pair] = msgspec.structs.replace(head, due=latest)
 
+    def put_off(self, shards: Collection[int], until: float) -> None:
+        for head in self._heads():
+            if head.command and head.due is not None and head.shard in shards and head.due < until:
+                self._tables.heads[self._outbox, head.pair] = msgspec.structs.replace(head, due=until)
+
     def arrivals(self, shards: Collection[int], limit: int) -> list[Arrival]:
         found = [
             a for name, a in self._tables.arrivals.values() if name == self._outbox and a.shard in shards

@@ -37,7 +37,7 @@ from holdfast.core import device_queue as queue
 from holdfast.core import device_turn
 from holdfast.core.device_queue import REASONS, TABLE, Cause, Entry, Phase, State
 from holdfast.core.device_turn import Job, Turn, Turned
-from holdfast.errors import ConfigError, Fenced, Unavailable
+from holdfast.errors import ConfigError, Fenced, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.outbox import DeviceStatus, Known, NewCommand, OnResult
 
@@ -90,6 +90,7 @@ class SqlOutbox:
         self._statements = POSTGRESQL if self._postgresql else SQLITE
         self._errors = DBAPIError, self._engine.dialect.loaded_dbapi.Error
         self._listener = Listener(self._url, clock)
+        self._failures = self._failures_told = 0
         self._writer = ThreadPoolExecutor(1, "holdfast-outbox-writer")
         self._reader = ThreadPoolExecutor(1, "holdfast-outbox-reader")
         # For all of the process: with the default a busy event loop keeps these waiting at every statement.
@@ -159,10 +160,17 @@ class SqlOutbox:
         return await self._read(lambda connection: connection.execute(out).scalar_one())
 
     async def turn(self, turn: Turn, on_result: OnResult | None = None) -> Turned:
+        if self._postgresql and self._failures_told != self._failures:
+            self._failures_told = self._failures
+            raise Unavailable("it failed since the last turn, and may have crashed")
         # Where nothing has been answered, all that a power failure could take back is that something was
         # published: then it is published again. So the devices needn't wait for the disk.
         relaxed = not (turn.heard or turn.unsent or turn.sweep)
-        return await self._write(partial(self._turn, turn=turn, on_result=on_result), relaxed=relaxed)
+        try:
+            return await self._write(partial(self._turn, turn=turn, on_result=on_result), relaxed=relaxed)
+        except (Unavailable, OutcomeUnknown):
+            self._failures_told = self._failures
+            raise
 
     def _turn(self, transaction: Transaction, turn: Turn, on_result: OnResult | None) -> Turned:
         rows = SqlRows(transaction, turn.outbox, self._statements)
@@ -449,6 +457,7 @@ class SqlOutbox:
                     raise
                 return result
         except self._errors as error:
+            self._failures += 1
             raise engines.named(error, self._url, committing=committing) from error
 
     async def _read(self, query: Callable[[Connection], T]) -> T:
@@ -459,6 +468,7 @@ class SqlOutbox:
             with self._engine.connect() as connection:
                 return query(connection)
         except DBAPIError as error:
+            self._failures += 1
             raise engines.named(error, self._url) from error
 
 

@@ -163,6 +163,10 @@ class Statements:
             "SELECT shard, epoch FROM {S} WHERE outbox = :outbox AND shard IN [shards] ORDER BY shard <share>"
         )
         self.commands = made("SELECT <command> FROM {C} WHERE outbox = :outbox AND id IN [ids]")
+        self.heads = made(
+            "SELECT h.device, h.lane, h.shard, h.phase, h.command, h.due FROM @pairs"
+            " <join> {H} h ON h.outbox = :outbox AND h.device = p.device AND h.lane = p.lane"
+        )
         self.held = made(
             "SELECT <head> FROM {H} WHERE outbox = :outbox AND device IN [devices] AND phase = 'held'"
         )
@@ -174,6 +178,8 @@ class Statements:
             made(bring_in + "due > :latest AND phase = 'out'"),
             made(bring_in + "due > :latest AND phase IN ('waiting', 'held')"),
         ]
+        put_off = bring_in.replace(":latest", ":until") + "due < :until AND "
+        self.put_off = [made(put_off + "phase = 'out'"), made(put_off + "phase = 'held' AND command <> 0")]
         self.arrivals = made(ARRIVALS)
         self.drop_arrivals = made("DELETE FROM {A} WHERE id IN [ids]")
         self.older = made(
@@ -276,6 +282,10 @@ class SqlRows:
     def commands(self, ids: Collection[int]) -> Mapping[int, Entry]:
         return {row[0]: entry(row) for row in self._rows(self._sql.commands, ids=self._list(ids))}
 
+    def heads(self, pairs: Collection[Pair]) -> Mapping[Pair, Head]:
+        found = map(head, self._rows(self._sql.heads, **self._pairs(pairs)))
+        return {each.pair: each for each in found}
+
     def shift(self, shards: Collection[int], by_s: float) -> None:
         statement = self._sql.shift_on if by_s > 0 else self._sql.shift_back
         self._transaction.write(*self._query(statement, shards=self._list(shards), by_s=by_s))
@@ -283,6 +293,10 @@ class SqlRows:
     def bring_in(self, shards: Collection[int], latest: float) -> None:
         for statement in self._sql.bring_in:
             self._transaction.write(*self._query(statement, shards=self._list(shards), latest=latest))
+
+    def put_off(self, shards: Collection[int], until: float) -> None:
+        for statement in self._sql.put_off:
+            self._transaction.write(*self._query(statement, shards=self._list(shards), until=until))
 
     def drop(self, arrivals: Sequence[Arrival]) -> None:
         ids = self._list([arrival.id for arrival in arrivals])
