@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import msgspec
 
 from holdfast.adapters.memory.device import MemoryBroker, MemoryDevices, MemoryFleet
-from holdfast.adapters.memory.outbox import MemoryOutbox
+from holdfast.adapters.memory.outbox import MemoryOutbox, Tables
 from holdfast.adapters.memory.queue import Stored
 from holdfast.adapters.memory.terminal import Conduct
 from holdfast.core.device_queue import CLOSED, Correlation, Entry, Patience, Phase, State
@@ -24,24 +25,33 @@ from holdfast.core.device_turn import Turn, Turned
 from holdfast.core.presence import PresenceRules
 from holdfast.devices.outbox import Outbox
 from holdfast.devices.work import DeviceWork
-from holdfast.ports.device import Command, Devices, Event
+from holdfast.errors import OutcomeUnknown, Unavailable
+from holdfast.ports.device import Accepted, Answer, Command, Devices, Event, Seen
 from holdfast.ports.outbox import OnResult
 from holdfast.runtime.node import Work
-from holdfast.testing.simulator.faults import Faulty, Weather
+from holdfast.testing.simulator.faults import Faulty, Line, Weather
 from holdfast.testing.simulator.loop import SimClock
 from holdfast.testing.simulator.scenario import TROUBLE_S, Fault, Setting
 from holdfast.testing.simulator.stage import Dying, SimNode, Stage
 
 OUTBOX = "doors"
 PATIENCE = Patience(retry_s=2.0, retry_max_s=8.0, max_tries=4, probe_s=3.0)
-HEAL_LIMIT_S = 900.0
+HEAL_LIMIT_S = 1800.0
+"""Enough for 60 commands, one at a time, to devices that are silent."""
+
+KEEPALIVE_S = 3.0
+"""A connection whose line has stood still for so long is given up."""
+
+UNWRITTEN_S = 0.6
+"""A database that crashes may lose what was marked as published within so long."""
+
 ROUNDING_S = 1e-6
 DELIVERY_S = 0.2
 """How much sooner than it was sent after the one before a command may arrive."""
 
 KINDS = (
     "crash", "crash", "pause", "pause", "cut", "cut", "isolate", "forget", "stop",
-    "broker", "broker", "broker cut",
+    "broker", "broker", "broker cut", "stall", "stall", "stall", "database",
 )  # fmt: skip
 
 
@@ -146,15 +156,47 @@ class Arrived(msgspec.Struct, frozen=True):
 
 
 class CheckedOutbox(MemoryOutbox):
-    """Notes every turn that did something to a shard without naming its standing epoch."""
+    """Notes every turn that did something to a shard without naming its standing epoch. A crash of it takes
+    back turns that only sent, as one of PostgreSQL does: nobody waited for these to be written."""
 
     def __init__(self, clock: SimClock) -> None:
         super().__init__(clock)
         self.violations: list[str] = []
+        self.crashes = 0
+        self._unwritten: Tables | None = None
+        self._unwritten_at = 0.0
+        self._last = self.tables
+
+    def crash(self) -> bool:
+        """End, and come back at once; True if something was lost."""
+        self.crashes += 1
+        self._note()
+        lost = self._unwritten
+        if lost is None or self._clock.monotonic() - self._unwritten_at > UNWRITTEN_S:
+            return False
+        self.tables = self._last = lost
+        self._unwritten = None
+        return True
+
+    def _note(self) -> None:
+        """What was written since the last turn was waited for, and all before it with it."""
+        if self.tables is not self._last:
+            self._unwritten = None
+
+    async def open(self, outbox: str, shard: int, expect: int, member: str) -> int:
+        self._unwritten = None
+        return await super().open(outbox, shard, expect, member)
 
     async def turn(self, turn: Turn, on_result: OnResult | None = None) -> Turned:
         standing = await self.epochs(turn.outbox)
+        self._note()
+        before, now = self.tables, self._clock.monotonic()
         turned = await super().turn(turn, on_result)
+        self._last = self.tables
+        if turned.closed or turn.sweep:
+            self._unwritten = None
+        elif self._unwritten is None or now - self._unwritten_at > UNWRITTEN_S:
+            self._unwritten, self._unwritten_at = before, now
         touched = {sending.shard for sending in turned.sendings} | {entry.shard for entry in turned.closed}
         for shard in touched:
             if turn.grants[shard] != standing[shard]:
@@ -169,13 +211,14 @@ class DeviceWorld(Stage):
         super().__init__(scenario, verbose)
         self.scenario = scenario
         self.store = CheckedOutbox(self.clock)
-        self.broker = MemoryBroker(self.clock, delay_s=0.005)
+        self.broker = SimBroker(self.clock, delay_s=0.005)
         devices = sorted({planned.device for planned in scenario.planned})
         self.fleet = MemoryFleet(self.broker, devices, scenario.conduct, f"{scenario.seed}", self._work)
         self.committed: dict[int, Planned] = {}
         self.arrived: list[Arrived] = []
         self.applied: Counter[int] = Counter()
         self.works: dict[SimNode, DeviceWork] = {}
+        self.uplinks: dict[SimNode, Connections] = {}
         self.jump_s = 0.0
         self.broker.lose = self._reached
         self._business = scenario.random("business")
@@ -193,8 +236,8 @@ class DeviceWorld(Stage):
     def make_works(self, node: SimNode) -> tuple[Sequence[Work], Sequence[Dying]]:
         connections = Connections(self, node)
         node.host.clock = HostClock(self, node.clock)
-        work = DeviceWork(node.host, self.outbox, Faulty(self.store, "state", node.line), connections.open)
-        self.works[node] = work
+        work = DeviceWork(node.host, self.outbox, SimStore(self.store, "state", node.line), connections.open)
+        self.works[node], self.uplinks[node] = work, connections
         return [work], [connections]
 
     def wall(self) -> float:
@@ -259,6 +302,10 @@ class DeviceWorld(Stage):
         elif kind == "broker cut":
             for shard in range(self.scenario.shards):
                 self.broker.cut(self.outbox.spec.identity(shard))
+        elif kind == "stall":
+            self.spawn(self.uplinks[node].stall(fault.for_s))
+        elif kind == "database":
+            self.counts["marks lost"] += self.store.crash()
         elif kind == "jump":
             self.jump_s += self._random.choice((-3600.0, -5.0, 5.0, 3600.0))
 
@@ -297,13 +344,50 @@ class HostClock:
         self.wall = world.wall
 
 
-class SimDevices(MemoryDevices):
-    """A node's connection: it stands still with its node."""
+class SimStore(Faulty):
+    """The outbox as one node sees it: a crash ends its connection, which it notices with the next turn."""
 
-    def __init__(self, world: DeviceWorld, node: SimNode, identity: str, still_ours: Any) -> None:
+    def __init__(self, store: CheckedOutbox, name: str, line: Line) -> None:
+        super().__init__(store, name, line)
+        self._store = store
+        self._crashes = store.crashes
+
+    async def turn(self, turn: Turn, on_result: OnResult | None = None) -> Turned:
+        """Take a turn."""
+        if self._crashes != self._store.crashes:
+            self._crashes = self._store.crashes
+            raise Unavailable("the connection is gone")
+        crashes = self._crashes
+        turned: Turned = await self._line.carry("state", "turn", lambda: self._store.turn(turn, on_result))
+        if crashes != self._store.crashes:
+            raise OutcomeUnknown("the connection was lost")
+        return turned
+
+
+class SimBroker(MemoryBroker):
+    """A broker whose lines to nodes may stand still."""
+
+    def take(self, devices: MemoryDevices, command: Command, payload: bytes) -> None:
+        assert isinstance(devices, SimDevices)
+        devices.uplink.carry(partial(super().take, devices, command, payload))
+
+    async def connect(self, devices: MemoryDevices) -> None:
+        assert isinstance(devices, SimDevices)
+        await devices.uplink.flowing.wait()
+        await super().connect(devices)
+
+
+class SimDevices(MemoryDevices):
+    """A node's connection: it stands still with its node, and with its line."""
+
+    def __init__(
+        self, world: DeviceWorld, node: SimNode, uplink: Connections, identity: str, still_ours: Any
+    ) -> None:
         super().__init__(world.broker, identity, still_ours=still_ours)
+        self.uplink = uplink
         self._world = world
         self._node = node
+        self._ends = 0
 
     def publish(self, command: Command) -> None:
         super().publish(command)
@@ -314,25 +398,72 @@ class SimDevices(MemoryDevices):
         await self._node.clock.gate.enter()
         return events
 
+    def hear(self, event: Event) -> None:
+        if isinstance(event, Answer | Seen | Accepted):
+            self.uplink.carry(partial(self._hear_in, self._ends, event))
+        else:
+            super().hear(event)
+
+    def _hear_in(self, ends: int, event: Event) -> None:
+        if ends == self._ends:
+            super().hear(event)
+
+    def cut_off(self, reason: str, *, taken: bool) -> None:
+        self._ends += 1
+        super().cut_off(reason, taken=taken)
+
+    def give_up(self) -> None:
+        """Nothing has come for too long."""
+        if self._up:
+            self.cut_off("the broker doesn't answer", taken=False)
+
 
 class Connections:
     """All that a node has at the broker; they end with its process."""
 
     def __init__(self, world: DeviceWorld, node: SimNode) -> None:
+        self.flowing = asyncio.Event()
+        self.flowing.set()
         self._world = world
         self._node = node
         self._opened: list[SimDevices] = []
+        self._held: list[Callable[[], None]] = []
 
     def open(self, identity: str, still_ours: Any) -> Devices:
         """For one shard."""
-        devices = SimDevices(self._world, self._node, identity, still_ours)
+        devices = SimDevices(self._world, self._node, self, identity, still_ours)
         self._opened.append(devices)
         return devices
 
+    def carry(self, packet: Callable[[], None]) -> None:
+        """Now, or once the line flows again."""
+        if self.flowing.is_set():
+            packet()
+        else:
+            self._held.append(packet)
+
+    async def stall(self, for_s: float) -> None:
+        """The line stands still. What was sent arrives in the end, unless another has taken over by then;
+        only then can anybody connect anew."""
+        if not self.flowing.is_set():
+            return
+        self.flowing.clear()
+        await asyncio.sleep(min(for_s, KEEPALIVE_S))
+        if for_s > KEEPALIVE_S:
+            for devices in self._opened:
+                devices.give_up()
+            await asyncio.sleep(for_s - KEEPALIVE_S)
+        held, self._held = self._held, []
+        for packet in held:
+            packet()
+        await asyncio.sleep(2 * self._world.broker.delay_s)
+        self.flowing.set()
+
     def die(self) -> None:
-        """The process is gone."""
+        """The process is gone. The broker hears of it, unless the line stands still."""
         for devices in self._opened:
-            self._world.broker.disconnect(devices)
+            if self.flowing.is_set():
+                self._world.broker.disconnect(devices)
             devices.cut_off("its process is gone", taken=True)
 
 
