@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,15 +15,33 @@ from holdfast.adapters.mqtt.address import parse
 from holdfast.adapters.mqtt.device import MqttDevices
 from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
 from holdfast.adapters.system.clock import SystemClock
+from holdfast.core.device_turn import Turn, Turned
 from holdfast.devices.dispatcher import Dispatcher
 from holdfast.devices.outbox import Outbox
+from holdfast.ports.outbox import OnResult
 from holdfast.runtime.service import Tasks
 from holdfast.testing.servers.server import until
 
 COMMAND = {"operator": "EditPerson", "info": {"personId": "951", "name": "A. Person"}}
-DURABILITY = "SQLite; every turn is on disk before anything of it is sent"
+DURABILITY = "what devices have answered is on disk before it counts"
 ADD_MAX = 5_000
 TIMEOUT_S = 120.0
+
+
+class WatchedOutbox(SqlOutbox):
+    """Tells when commands were closed: at once after the commit."""
+
+    def __init__(self, url: str, clock: SystemClock) -> None:
+        super().__init__(url, clock)
+        self.closed_at_s = 0.0
+        self.closed = asyncio.Event()
+
+    async def turn(self, turn: Turn, on_result: OnResult | None = None) -> Turned:
+        turned = await super().turn(turn, on_result)
+        if turned.closed:
+            self.closed_at_s = time.perf_counter()
+            self.closed.set()
+        return turned
 
 
 @dataclass(frozen=True)
@@ -30,7 +49,7 @@ class Dispatching:
     """What is running, and how to look at it."""
 
     outbox: Outbox
-    store: SqlOutbox
+    store: WatchedOutbox
     dispatcher: Dispatcher
     clock: SystemClock
 
@@ -64,7 +83,7 @@ async def dispatching(
 ) -> AsyncIterator[Dispatching]:
     """A dispatcher that owns all shards, with ``each`` commands waiting for every device."""
     clock = SystemClock()
-    store = SqlOutbox(store_url, clock)
+    store = WatchedOutbox(store_url, clock)
     name, shards = outbox.spec.name, outbox.spec.shards
     await store.prepare(name, shards)
     await fill(store, outbox, devices, each)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Sequence
+from itertools import pairwise
+from statistics import median
 
 from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
@@ -25,17 +27,31 @@ def measure(
     host: str, port: int, devices: Sequence[str], seconds: float, *, version: str = "5", warm_s: float = 0.5
 ) -> float:
     """Answers a second over ``seconds``, after ``warm_s`` that don't count. Blocks."""
+    came_at_s = answers(host, port, devices, warm_s + seconds, version=version)
+    counted = [at_s for at_s in came_at_s if at_s >= came_at_s[0] + warm_s]
+    return (len(counted) - 1) / (counted[-1] - counted[0])
+
+
+def round_trip_ms(host: str, port: int, device: str, seconds: float) -> float:
+    """From publishing to the answer, with this device alone: the median. Blocks."""
+    came_at_s = answers(host, port, [device], seconds)
+    return median(after - before for before, after in pairwise(came_at_s)) * 1e3
+
+
+def answers(
+    host: str, port: int, devices: Sequence[str], seconds: float, *, version: str = "5"
+) -> list[float]:
+    """When answers came."""
     client = Client(CallbackAPIVersion.VERSION2, "raw", protocol=VERSIONS[version])
     client.max_inflight_messages_set(0)
     topics = {f"dev/face/{device}/Ack": COMMAND.format(device) for device in devices}
-    answers = 0
+    came_at_s: list[float] = []
 
     def on_socket_open(_: Client, __: object, sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def on_message(_: Client, __: object, message: MQTTMessage) -> None:
-        nonlocal answers
-        answers += 1
+        came_at_s.append(time.monotonic())
         client.publish(topics[message.topic], PAYLOAD, 1)
 
     def on_subscribe(*_: object) -> None:
@@ -47,11 +63,8 @@ def measure(
     client.on_subscribe = on_subscribe
     client.on_connect = lambda *_: client.subscribe(ANSWERS, 1)  # type: ignore[assignment]
     client.connect(host, port)
-    begun_at = time.monotonic()
-    counted, since = 0, begun_at
-    while (now := time.monotonic()) < begun_at + warm_s + seconds:
-        if not counted and now >= begun_at + warm_s and answers:
-            counted, since = answers, now
+    begun_at_s = time.monotonic()
+    while time.monotonic() < begun_at_s + seconds:
         client.loop(0.1)
     client.disconnect()
-    return (answers - counted) / (time.monotonic() - since)
+    return came_at_s
