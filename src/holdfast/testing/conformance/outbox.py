@@ -482,6 +482,50 @@ class OutboxConformance:
 
     # --- owners
 
+    async def test_a_try_that_may_have_come_late_is_waited_for_from_then_on(
+        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        with begin() as db:
+            db.add([new("d1"), new("d2")])
+        first, second = await dispatcher.send()
+        dispatcher.now = max(first.due, second.due)
+        [again] = await dispatcher.send(still_out=[first])
+        assert again.device == second.device
+        dispatcher.now += PATIENCE.retry_s
+        assert (await dispatcher.turn(still_out=[first], heard=[answer(first)])).closed
+        assert not (await dispatcher.turn(still_out=[first])).closed
+
+    async def test_what_was_forgotten_after_it_was_sent_is_out_again(
+        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        """As after a crash of a database that had not written yet what it answered."""
+        with begin() as db:
+            [number] = db.add([new("d1", b"1")])
+            db.add([new("d1", b"2")])
+        shard = shard_of("d1", SHARDS)
+        correlation = Correlation(dispatcher.grants[shard], number, 3)
+        forgotten = Sending("d1", shard, correlation, b"1", "", NOW)
+        turned = await dispatcher.turn(still_out=[forgotten])
+        assert (turned.sendings, turned.freed) == ([], -1)
+        assert await store.out(OUTBOX, [shard]) == 1
+        turned = await dispatcher.turn(heard=[answer(forgotten)])
+        assert (len(turned.closed), turned.freed, bodies(turned.sendings)) == (1, 1, [b"2"])
+        assert (await dispatcher.turn(still_out=[forgotten])).freed == 0
+
+    async def test_a_fresh_connection_gives_tries_of_earlier_owners_their_time(
+        self, dispatcher: Dispatcher, begin: Begin
+    ) -> None:
+        with begin() as db:
+            db.add([new("d1")])
+        [sending] = await dispatcher.send()
+        await dispatcher.open()
+        dispatcher.now = sending.due
+        assert await dispatcher.send(fresh=list(dispatcher.grants)) == []
+        dispatcher.now += PATIENCE.retry_s
+        assert await dispatcher.send() == []
+        dispatcher.now += PATIENCE.retry_s
+        assert len(await dispatcher.send()) == 1
+
     async def test_every_opening_takes_a_higher_epoch_and_refuses_the_one_before(
         self, dispatcher: Dispatcher, store: OutboxStore, other_store: OutboxStore, begin: Begin
     ) -> None:
