@@ -7,6 +7,7 @@ import dataclasses
 import datetime as dt
 import functools
 import importlib
+import statistics
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -209,6 +210,24 @@ class Services:
             from holdfast.adapters.sqlalchemy.outbox import SqlOutbox  # noqa: PLC0415
         return SqlOutbox(url, self.clock, durability=self.config.durability)
 
+    async def describe_outbox(self) -> str:
+        """What the database of outboxes is, in words. Raises ConfigError, Unavailable."""
+        store = self.outbox_store()
+        try:
+            return await store.describe()
+        finally:
+            await store.close()
+
+    async def time_broker(self) -> tuple[float, str]:
+        """How long a message takes to the broker of devices and back, the median in milliseconds, and what to
+        do about it, if anything. Raises ConfigError, Unavailable."""
+        with extra("outbox", "devices_url"):
+            from holdfast.adapters.mqtt import roundtrip  # noqa: PLC0415
+            from holdfast.adapters.mqtt.address import parse  # noqa: PLC0415
+        address = parse(self.config.devices_url)
+        times_ms = await roundtrip.measure(address, f"holdfast-doctor-{self.clock.new_id()}", self.clock)
+        return statistics.median(times_ms), roundtrip.advice(times_ms)
+
     def devices(self, spec: OutboxSpec) -> Connect:
         """Makes the devices of an outbox's shards, from ``devices_url``. Raises ConfigError."""
         openers: dict[str, Callable[[str], Connect]] = dict.fromkeys(
@@ -223,9 +242,9 @@ class Services:
         address = parse(url)
         if spec.max_body > address.max_payload:
             raise ConfigError(
-                f"outbox {spec.name!r} takes commands of max_body = {spec.max_body} bytes, and devices_url lets"
-                f" none over max_payload = {address.max_payload} pass: lower max_body, or raise max_payload if"
-                " the broker takes more"
+                f"outbox {spec.name!r} takes commands of max_body = {spec.max_body} bytes, and devices_url"
+                f" lets none over max_payload = {address.max_payload} pass: lower max_body, or raise"
+                " max_payload if the broker takes more"
             )
         if spec.shards > 1:  # else each would hear the answers to all the others
             address = dataclasses.replace(address, hears="own")
@@ -687,8 +706,8 @@ def check_app(services: Services, app: App) -> None:
     for name, outbox in app.outboxes.items():
         if outbox.spec.briefs in others:
             raise ConfigError(
-                f"outbox {name!r}: briefs is {outbox.spec.briefs!r}, the queue of a stream or task of this app;"
-                " give it one that only briefs go to"
+                f"outbox {name!r}: briefs is {outbox.spec.briefs!r}, the queue of a stream or task of this"
+                " app; give it one that only briefs go to"
             )
     for name, model in app.models.items():
         for setting in ("model_memory_mb", "slot_memory_mb"):

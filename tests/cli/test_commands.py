@@ -212,6 +212,23 @@ def test_status_tells_what_messages_cost(holdfast: Any, arrange: Any) -> None:
     assert row.split()[4:6] == ["1000", "0.250"]
 
 
+def test_status_tells_who_serves_which_devices(holdfast: Any, arrange: Any) -> None:
+    async def two_nodes(services: Services) -> None:
+        for name in "ab":
+            member = Member(f"id-{name}", f"node-{name}", "http://x", Load(outboxes=("faces",)))
+            await services.coordinator().join(member, 60)
+        for shard in range(3):
+            await services.coordinator().claim(f"outbox:faces/{shard}", "id-a")
+
+    arrange(two_nodes)
+    (found,) = holdfast("status", "--json").lines
+    assert found["outboxes"] == [{"outbox": "faces", "shards": {"node-a": 3, "node-b": 0}}]
+    assert (found["streams"], found["queues"]) == ([], [])
+    rows = [line.split() for line in holdfast("status").out.splitlines()]
+    assert ["faces", "node-a", "3"] in rows
+    assert ["faces", "node-b", "0"] in rows
+
+
 def test_status_of_a_stream_that_has_not_begun(holdfast: Any) -> None:
     (found,) = holdfast("status", "--json", "--stream", "detect").lines
     assert [queue["stream"] for queue in found["queues"]] == ["detect"]

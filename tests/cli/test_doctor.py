@@ -1,10 +1,14 @@
 """``holdfast doctor`` on services that are not SQLite."""
 
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.testing.servers import RedisServer
+from holdfast.adapters.mqtt import roundtrip
+from holdfast.testing.servers import MosquittoServer, RedisServer
 
 
 def test_what_redis_may_lose_is_named(redis_server: RedisServer, holdfast: Any) -> None:
@@ -28,3 +32,54 @@ def test_a_redis_that_is_not_there_is_told_once(holdfast: Any) -> None:
 def test_no_password_is_shown(holdfast: Any, url: str) -> None:
     outcome = holdfast("doctor", "--set", f"state_url={url}")
     assert "hunter2" not in outcome.out + outcome.err
+
+
+# --- devices
+
+
+@pytest.fixture
+def broker() -> Iterator[MosquittoServer]:
+    server = MosquittoServer()
+    asyncio.run(server.start())
+    yield server
+    asyncio.run(server.stop())
+
+
+def test_the_broker_and_the_database_of_outboxes_are_looked_at(
+    holdfast: Any, broker: MosquittoServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(roundtrip, "advice", lambda times_ms: "switch off Nagle's algorithm")
+    settings = ["-s", "outbox_url=sqlite:///office.db", "-s", f"devices_url={broker.url}"]
+    outcome = holdfast("doctor", *settings)
+    assert "✓ outbox: sqlite:///office.db: SQLite 3." in outcome.out
+    assert "no tables yet: a node makes them" in outcome.out
+    assert f"✓ devices: {broker.url}: a message takes" in outcome.out
+    assert "! devices: switch off Nagle's algorithm" in outcome.out
+    assert outcome.code == 0
+
+
+def test_an_app_with_an_outbox_needs_both(
+    holdfast: Any, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "office_with_doors.py").write_text(
+        "from holdfast import App\napp = App('office')\napp.outbox('doors', max_body=2000)\n"
+    )
+    monkeypatch.syspath_prepend(place)
+    outcome = holdfast("doctor", "office_with_doors:app")
+    assert "✗ outbox: : the app has an outbox: set outbox_url" in outcome.out
+    assert "✗ devices: : devices_url is ''" in outcome.out
+    wrong = holdfast(
+        "doctor", "office_with_doors:app", "-s", "devices_url=mqtt://127.0.0.1:1?max_payload=1000"
+    )
+    assert "max_body = 2000" in wrong.out
+    away = holdfast(
+        "doctor",
+        "-s",
+        "outbox_url=postgresql://ann:hunter2@127.0.0.1:1/x",
+        "-s",
+        "devices_url=mqtt://:hunter2@127.0.0.1:1",
+    )
+    assert away.code == 3
+    assert "✗ outbox: " in away.out
+    assert "✗ devices: " in away.out
+    assert "hunter2" not in away.out + away.err

@@ -192,6 +192,7 @@ async def _services(services: Services, app: App | None) -> list[Finding]:
         await _service("queue", config.queue_url, queues),
         await _service("objects", config.objects_url, objects),
         await _service("peer", f"{config.host}:{config.port}", lambda: _reach_itself(services)),
+        *await _devices(services, app),
     ]
     if all(finding.verdict == "ok" for finding in findings):
         findings += await _nodes(services)
@@ -249,6 +250,28 @@ async def _service(check: str, url: str, look: Callable[[], Awaitable[str]]) -> 
         unreachable = isinstance(error, Unavailable | OutcomeUnknown)
         fix = f"see that {redact(url)} is up and can be reached" if unreachable else "correct it as it says"
         return Finding(check, "failed", f"{redact(url)}: {error}", fix, exits.code(error))
+
+
+async def _devices(services: Services, app: App | None) -> list[Finding]:
+    """What outboxes need, where there are any."""
+    findings, config, outboxes = [], services.config, list(app.outboxes.values()) if app else []
+    if config.outbox_url or outboxes:
+        findings.append(await _service("outbox", config.outbox_url, services.describe_outbox))
+    if not (config.devices_url or outboxes):
+        return findings
+    advice = ""
+
+    async def devices() -> str:
+        nonlocal advice
+        for outbox in outboxes:
+            services.devices(outbox.spec)
+        median_ms, advice = await services.time_broker()
+        return f"a message takes {median_ms:.1f} ms to the broker and back"
+
+    findings.append(await _service("devices", config.devices_url, devices))
+    if advice:
+        findings.append(Finding("devices", "warning", advice))
+    return findings
 
 
 async def _reach_itself(services: Services) -> str:

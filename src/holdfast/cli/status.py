@@ -13,6 +13,7 @@ from rich.live import Live
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.core.ledger import Checkpoint
+from holdfast.devices.spec import LABEL
 from holdfast.ports.coordinator import Claim, Load, Member
 from holdfast.ports.state import StateStore
 from holdfast.wiring import Services
@@ -85,6 +86,13 @@ class StreamStatus(msgspec.Struct):
     quiet_s: float | None
 
 
+class OutboxStatus(msgspec.Struct):
+    """Which nodes serve the devices of an outbox: how many shards of them each."""
+
+    outbox: str
+    shards: dict[str, int]
+
+
 class Survey(msgspec.Struct):
     """Everything at one moment. ``calls_per_message``: calls to metered services for each message that the
     living nodes have handled, or None before the first."""
@@ -92,13 +100,15 @@ class Survey(msgspec.Struct):
     nodes: list[Member]
     queues: list[QueueStatus]
     streams: list[StreamStatus]
+    outboxes: list[OutboxStatus]
     calls_per_message: float | None
 
 
 async def survey(services: Services, only: tuple[str, ...] = ()) -> Survey:
     """Ask coordinator, state store and queues."""
     members = await services.coordinator().members()
-    claims = {claim.key: claim for claim in await services.coordinator().claims()}
+    claimed = await services.coordinator().claims()
+    claims = {claim.key: claim for claim in claimed if not claim.key.startswith(LABEL)}
     checkpoints = {point.key: point for point in await all_checkpoints(services.state())}
     keys = sorted({*claims, *checkpoints})
     names = {member.id: member.name for member in members}
@@ -112,7 +122,21 @@ async def survey(services: Services, only: tuple[str, ...] = ()) -> Survey:
         lag_s = depth.lag_s if queue.tells_lag else None
         queues.append(QueueStatus(name, depth.ready, depth.in_flight, depth.delayed, depth.dead, lag_s))
     shown = [entry for entry in streams if entry.stream in known]
-    return Survey(members, queues, shown, calls_per_message(member.load for member in members))
+    outboxes = _outboxes(members, claimed, names)
+    return Survey(members, queues, shown, outboxes, calls_per_message(member.load for member in members))
+
+
+def _outboxes(members: list[Member], claimed: Iterable[Claim], names: dict[str, str]) -> list[OutboxStatus]:
+    shards = {
+        outbox: {member.name: 0 for member in members if outbox in member.load.outboxes}
+        for outbox in sorted({outbox for member in members for outbox in member.load.outboxes})
+    }
+    for claim in claimed:
+        outbox, _, _ = claim.key.removeprefix(LABEL).rpartition("/")
+        if claim.key.startswith(LABEL) and outbox in shards and claim.member in names:
+            node = names[claim.member]
+            shards[outbox][node] = shards[outbox].get(node, 0) + 1
+    return [OutboxStatus(outbox, nodes) for outbox, nodes in shards.items()]
 
 
 def calls_per_message(loads: Iterable[Load]) -> float | None:
@@ -197,7 +221,14 @@ def render(found: Survey, limit: int) -> Group:
             for entry in worst_first[:limit]
         ],
     )
-    return Group(nodes, queues, streams)
+    if not found.outboxes:
+        return Group(nodes, queues, streams)
+    outboxes = output.table(
+        f"\nOutboxes: {len(found.outboxes)} (how their commands stand: holdfast outbox stats)",
+        ["outbox", "node", "shards"],
+        [[each.outbox, node, count] for each in found.outboxes for node, count in each.shards.items()],
+    )
+    return Group(nodes, queues, streams, outboxes)
 
 
 async def stream_names(services: Services) -> list[str]:

@@ -76,8 +76,8 @@ BURST_S = 0.05
 
 
 class Counts(msgspec.Struct):
-    """What a dispatcher has done since it began. ``strays`` are answers that fitted no command; ``ends`` counts
-    what was closed by its state."""
+    """What a dispatcher has done since it began. ``strays`` are answers that fitted no command; ``ends``
+    counts what was closed by its state."""
 
     turns: int = 0
     sent: int = 0

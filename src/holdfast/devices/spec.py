@@ -15,6 +15,8 @@ from holdfast.core.topics import Topics
 from holdfast.errors import ConfigError
 
 NAME_MAX = 32
+LABEL = "outbox:"
+"""What the names of outboxes begin with among those of streams."""
 QUEUE_NAME = re.compile(r"[A-Za-z0-9_-]{1,76}")
 
 
@@ -113,7 +115,7 @@ class OutboxSpec(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def label(self) -> str:
         """What coordinators and nodes call it."""
-        return f"outbox:{self.name}"
+        return f"{LABEL}{self.name}"
 
     def key(self, shard: int) -> str:
         """What a shard is claimed as."""

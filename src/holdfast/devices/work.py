@@ -25,8 +25,8 @@ EXPIRE_PAUSE_S = 0.05
 
 
 class DeviceWork:
-    """The devices of one outbox of ``app`` on one node. ``connect`` makes the devices of a shard; ``briefs`` is
-    the queue on which ends are told, if on any."""
+    """The devices of one outbox of ``app`` on one node. ``connect`` makes the devices of a shard; ``briefs``
+    is the queue on which ends are told, if on any."""
 
     def __init__(
         self,

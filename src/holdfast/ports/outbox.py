@@ -80,6 +80,9 @@ class OutboxStore(Protocol):
         """Make an outbox ready. Raises ConfigError if it has another number of shards, or the database
         can't be used."""
 
+    async def describe(self) -> str:
+        """What holds the tables, its version, and which are missing, in words. Changes nothing."""
+
     async def epochs(self, outbox: str) -> Mapping[int, int]:
         """The standing epoch of every shard."""
 

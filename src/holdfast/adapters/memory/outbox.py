@@ -115,6 +115,9 @@ class MemoryOutbox:
         for shard in range(shards):
             self.tables.shards.setdefault((outbox, shard), 0)
 
+    async def describe(self) -> str:
+        return "memory; all tables are there"
+
     async def epochs(self, outbox: str) -> Mapping[int, int]:
         return {shard: epoch for (name, shard), epoch in self.tables.shards.items() if name == outbox}
 

@@ -53,6 +53,7 @@ TELL_MAX = 200
 MAKING = 0x686F6C64
 """The advisory lock under which PostgreSQL's tables are made."""
 
+MADE = "a node makes them if its user may, or make them by a migration"
 HELP = "let a user who may make its tables: as SQL in holdfast/adapters/sqlalchemy/migrations, or by Alembic"
 
 log = structlog.get_logger(__name__)
@@ -104,8 +105,7 @@ class SqlOutbox:
     def _prepare(self, connection: Connection, outbox: str, shards: int) -> None:
         if self._postgresql:
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MAKING})
-        standing_tables = {*inspect(connection).get_table_names()}
-        if missing := [name for name in tables.metadata.tables if name not in standing_tables]:
+        if missing := _missing(connection):
             if not self._create:
                 raise ConfigError(f"{self._url.render_as_string()} has no {', '.join(missing)}: {HELP}")
             try:
@@ -120,6 +120,18 @@ class SqlOutbox:
             raise ConfigError(
                 f"outbox {outbox!r} has {len(standing)} shards; set shards to that, not {shards}"
             )
+
+    async def describe(self) -> str:
+        def describe(connection: Connection) -> str:
+            name = "PostgreSQL" if self._postgresql else "SQLite"
+            version = ".".join(map(str, connection.dialect.server_version_info or ()))
+            missing = _missing(connection)
+            if not missing:
+                return f"{name} {version}; all tables are there"
+            which = "no tables yet" if len(missing) == len(tables.metadata.tables) else f"no {missing}"
+            return f"{name} {version}; {which}: {MADE}"
+
+        return await self._read(describe)
 
     async def epochs(self, outbox: str) -> Mapping[int, int]:
         return await self._read(partial(self._epochs, outbox=outbox))
@@ -470,6 +482,11 @@ class SqlOutbox:
         except DBAPIError as error:
             self._failures += 1
             raise engines.named(error, self._url) from error
+
+
+def _missing(connection: Connection) -> list[str]:
+    standing = {*inspect(connection).get_table_names()}
+    return [name for name in tables.metadata.tables if name not in standing]
 
 
 def _all_told() -> ColumnElement[bool]:
