@@ -1,23 +1,12 @@
 """Tasks over services in memory, in virtual time where a module asks for it with ``VIRTUAL``."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.tasks.fleet import Fleet
-
-from holdfast.testing.simulator.loop import VirtualLoop
-
-
-def pytest_asyncio_loop_factories(
-    config: pytest.Config, item: Any
-) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    if getattr(item.module, "VIRTUAL", False):
-        return {"virtual": VirtualLoop}
-    return {"asyncio": asyncio.new_event_loop}
-
+from tests.virtual_time import pytest_asyncio_loop_factories  # noqa: F401 (for pytest to find)
 
 MakeFleet = Callable[..., Fleet]
 
