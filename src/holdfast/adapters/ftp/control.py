@@ -30,6 +30,9 @@ SIZE = re.compile(r"(?:^|[;\s])size=(\d+)", re.IGNORECASE)
 PATIENCE_BYTES_S = 10_000_000
 """How fast a server reads a file that it received, to sum it up or to look through it, at least."""
 
+COMPLAINT_S = 5.0
+"""How long to wait for a server to say why it ended a transfer. Some notice nothing, and never do."""
+
 SEND_BYTES = 1 << 18
 """So much must go within the time that a server may be silent."""
 
@@ -138,6 +141,11 @@ class Control(ftplib.FTP):
         with self._patient(size):
             self.voidresp()
 
+    def complain(self) -> None:
+        """Raise why the server ended a transfer, if it says so."""
+        with self._waiting(min(COMPLAINT_S, self.timeout or COMPLAINT_S)):
+            self.voidresp()
+
     def ntransfercmd(self, cmd: str, rest: int | str | None = None) -> tuple[socket.socket, int | None]:
         if self.passiveserver:
             return super().ntransfercmd(cmd, rest)
@@ -193,12 +201,16 @@ class Control(ftplib.FTP):
         assert self.sock is not None
         self.file = self.sock.makefile("r", encoding=self.encoding, errors="replace")
 
-    @contextlib.contextmanager
-    def _patient(self, size: int) -> Iterator[None]:
+    def _patient(self, size: int) -> contextlib.AbstractContextManager[None]:
         """While the server may be busy with a file of so many bytes."""
+        return self._waiting((self.timeout or 0) + size / PATIENCE_BYTES_S)
+
+    @contextlib.contextmanager
+    def _waiting(self, seconds: float) -> Iterator[None]:
+        """While the server may be silent for so long."""
         connection = self.sock
         assert connection is not None
-        connection.settimeout((self.timeout or 0) + size / PATIENCE_BYTES_S)
+        connection.settimeout(seconds)
         try:
             yield
         finally:

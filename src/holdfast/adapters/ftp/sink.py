@@ -247,7 +247,7 @@ class FtpUpload:
         except OSError:
             self._connection = None
             connection.close()
-            control.voidresp()  # why, if the server says so
+            control.complain()
             raise
         finally:
             self._sending = False
