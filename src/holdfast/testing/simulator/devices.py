@@ -453,10 +453,11 @@ class Connections:
             for devices in self._opened:
                 devices.give_up()
             await asyncio.sleep(for_s - KEEPALIVE_S)
-        held, self._held = self._held, []
-        for packet in held:
-            packet()
-        await asyncio.sleep(2 * self._world.broker.delay_s)
+        while self._held:
+            held, self._held = self._held, []
+            for packet in held:
+                packet()
+            await asyncio.sleep(2 * self._world.broker.delay_s)
         self.flowing.set()
 
     def die(self) -> None:
