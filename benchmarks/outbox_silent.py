@@ -93,6 +93,8 @@ def main() -> None:
         for share, rates in saturated.items():
             rates.append(asyncio.run(rate(asked.devices, share, 4.0, 0.0, SATURATED_EACH)))
             report.say(f"    at once, {share:.0%} silent: {rates[-1]:,.0f} answers a second")
+    if asked.full:
+        report.figure("at_once_half_silent_vs_none", max(saturated[0.5]) / max(saturated[0.0]), "≥ 0.9")
     report.end(
         ["paho-mqtt", "sqlalchemy"],
         devices=asked.devices,
