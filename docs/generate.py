@@ -10,6 +10,7 @@ from pathlib import Path
 
 from holdfast import config
 from holdfast.core import owner
+from holdfast.core.device_queue import TABLE, Cause
 from holdfast.testing.simulator.mutations import RULES
 
 DOCS = Path(__file__).parent
@@ -36,7 +37,24 @@ def phases() -> str:
     return "\n".join(lines) + "\n"
 
 
-PARTS = {"settings": settings, "phases": phases, "mutations": mutations}
+def commands() -> str:
+    """Every move between the states of a command."""
+    words = {
+        Cause.PUBLISH: "is sent",
+        Cause.ANSWER: "is answered",
+        Cause.REFUSE: "is refused by its device",
+        Cause.GIVE_UP: "has no answer in all its tries",
+        Cause.EXPIRE: "expires",
+        Cause.SUPERSEDE: "is replaced by a newer one",
+        Cause.CANCEL: "is cancelled, or its job aborted",
+        Cause.RETRY: "is retried by an operator",
+    }
+    lines = ["| a command that is | and | becomes |", "|---|---|---|"]
+    lines += [f"| {state} | {words[cause]} | {after} |" for (state, cause), after in TABLE.items()]
+    return "\n".join(lines) + "\n"
+
+
+PARTS = {"settings": settings, "phases": phases, "mutations": mutations, "commands": commands}
 
 
 def refreshed(text: str) -> str:

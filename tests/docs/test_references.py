@@ -20,6 +20,8 @@ from docs import generate
 from holdfast import cli, config
 from holdfast.config import Config
 from holdfast.core.owner import Phase
+from holdfast.devices import metrics
+from holdfast.devices.spec import OutboxSpec
 from holdfast.runtime.stats import Stats
 from holdfast.streams.spec import StreamSpec
 from holdfast.testing.simulator.mutations import RULES
@@ -72,6 +74,22 @@ def test_metrics() -> None:
     counters = {f"holdfast_{counter}_total" for counter in Stats.__struct_fields__}
     gauges = {f"holdfast_{gauge}" for gauge in ("streams", "slots", "room", "draining", "member")}
     assert listed == counters | gauges | {"holdfast_api_calls_total"}
+
+
+def test_metrics_of_outboxes() -> None:
+    listed = {code(row[0]) for row in rows(DOCS / "outbox.md", "## Metrics")}
+    counters = {f"holdfast_outbox_{name}_total" for name in (*metrics.COUNTERS, "closed")}
+    assert listed == counters | {f"holdfast_outbox_{name}" for name in metrics.GAUGES}
+
+
+def test_settings_of_an_outbox() -> None:
+    listed = {code(row[0]): code(row[1]) for row in rows(DOCS / "outbox.md", "## Settings")}
+    fields = {field.name: field for field in msgspec.structs.fields(OutboxSpec)}
+    assert set(listed) == set(fields) - {"name"}
+    for setting, shown in listed.items():
+        default = fields[setting].default
+        if isinstance(default, str | bool | int | float | None):
+            assert ast.literal_eval(shown) == default, setting
 
 
 def test_faults() -> None:
