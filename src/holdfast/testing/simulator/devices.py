@@ -374,6 +374,9 @@ class SimBroker(MemoryBroker):
     async def connect(self, devices: MemoryDevices) -> None:
         assert isinstance(devices, SimDevices)
         await devices.uplink.flowing.wait()
+        before = self._connected.get(devices.identity)
+        if isinstance(before, SimDevices) and before.gave_up:
+            self.disconnect(before)
         await super().connect(devices)
 
 
@@ -411,6 +414,11 @@ class SimDevices(MemoryDevices):
     def cut_off(self, reason: str, *, taken: bool) -> None:
         self._ends += 1
         super().cut_off(reason, taken=taken)
+
+    @property
+    def gave_up(self) -> bool:
+        """Only the broker takes it for connected."""
+        return not self._up
 
     def give_up(self) -> None:
         """Nothing has come for too long."""
