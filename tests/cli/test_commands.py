@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.cli import COMMANDS
 from holdfast.core.ledger import Checkpoint, Commit, Result, RunLog
 from holdfast.core.message import Place
 from holdfast.ports.coordinator import Load, Member
@@ -105,6 +106,13 @@ def test_every_command_explains_itself_with_an_example(holdfast: Any, command: l
     assert f"holdfast {' '.join(command)}" in outcome.out.replace("Usage: ", "").split("Parameters")[0]
     assert outcome.out.count(f"holdfast {' '.join(command)}") >= 2, "usage and an example"
     assert "--set" in outcome.out
+
+
+def test_help_tells_what_each_command_does() -> None:
+    """In a process of its own: no command is imported there before somebody asks for it."""
+    told = subprocess.run([sys.executable, "-m", "holdfast"], capture_output=True, text=True, check=True)
+    said = {words[1]: words[2:-1] for line in told.stdout.splitlines() if len(words := line.split()) > 3}
+    assert [name for name in COMMANDS if not said.get(name)] == []
 
 
 def test_a_service_that_does_not_answer(holdfast: Any, monkeypatch: pytest.MonkeyPatch) -> None:

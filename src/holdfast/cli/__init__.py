@@ -9,33 +9,37 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError, Parameter
 
 import holdfast
-from holdfast.cli import (
-    config,
-    demo,
-    devices,
-    dlq,
-    doctor,
-    exits,
-    gateway,
-    ingest,
-    limits,
-    node,
-    outbox,
-    output,
-    places,
-    queues,
-    reports,
-    results,
-    status,
-    streams,
-    tasks,
-)
+from holdfast.cli import exits, output
 from holdfast.errors import HoldfastError
 
 HELP = """Keyed, ordered, stateful, at-least-once work for Python.
 
 Exit codes: 0 done, 1 failed, 2 the command line or a setting is wrong, 3 a service can't be reached.
 """
+
+COMMANDS = {
+    "node": "node:run",
+    "gateway": "gateway:gateway",
+    "ingest": "ingest:ingest",
+    "status": "status:status",
+    "results": "results:results",
+    "move": "places:move",
+    "drain": "places:drain",
+    "why": "places:why",
+    "streams": "streams:app",
+    "tasks": "tasks:app",
+    "briefs": "tasks:briefs",
+    "limits": "limits:app",
+    "dlq": "dlq:app",
+    "queues": "queues:app",
+    "outbox": "outbox:app",
+    "reports": "reports:app",
+    "devices": "devices:app",
+    "doctor": "doctor:doctor",
+    "config": "config:app",
+    "demo": "demo:demo",
+}
+"""Where each is: imported when it is asked for, for whoever runs one waits for no other."""
 
 app = App(
     name="holdfast",
@@ -47,30 +51,14 @@ app = App(
     suppress_keyboard_interrupt=False,
     default_parameter=Parameter(negative=()),
 )
-app.command(node.run, name="node")
-app.command(gateway.gateway)
-app.command(ingest.ingest)
-app.command(status.status)
-app.command(results.results)
-app.command(places.move)
-app.command(places.drain)
-app.command(places.why)
-app.command(streams.app)
-app.command(tasks.app)
-app.command(tasks.briefs)
-app.command(limits.app)
-app.command(dlq.app)
-app.command(queues.app)
-app.command(outbox.app)
-app.command(reports.app)
-app.command(devices.app)
-app.command(doctor.doctor)
-app.command(config.app)
-app.command(demo.demo)
+for name, place in COMMANDS.items():
+    app.command(f"{__name__}.{place}", name=name)
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command; returns the exit code."""
+    if not arguments or arguments[0] in app.help_flags:
+        _import_all()
     try:
         outcome = app(list(arguments))
     except CycloptsError:
@@ -85,6 +73,12 @@ def run(arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exits.OK
     return outcome if isinstance(outcome, int) else exits.OK
+
+
+def _import_all() -> None:
+    """For the page that tells what each command does."""
+    for name in COMMANDS:
+        app[name]  # looking one up imports it
 
 
 def main() -> None:
