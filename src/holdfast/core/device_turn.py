@@ -92,7 +92,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
         grants: the epochs of the shards that the dispatcher owns.
         sendable: of these, the shards that can send now.
         now: wall time.
-        room: how many more devices may be waited for.
+        room: how many more devices may be waited for; below 0 where a shard came with too many.
         rate: how many commands may be sent now.
         limit: how many rows of each kind one turn takes.
         away: the devices that are known to be away.

@@ -301,7 +301,7 @@ class Dispatcher:
             patience=spec.patience,
             heard=heard,
             unsent=unsent,
-            room=max(0, spec.in_flight_max - self.in_flight),
+            room=spec.in_flight_max - self.in_flight,
             rate=self._at_once if monotonic >= self._sends_from else 0,
             limit=self._turn_max,
             away=self._presence.away,
