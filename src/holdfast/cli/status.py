@@ -224,7 +224,7 @@ def render(found: Survey, limit: int) -> Group:
     if not found.outboxes:
         return Group(nodes, queues, streams)
     outboxes = output.table(
-        f"\nOutboxes: {len(found.outboxes)} (how their commands stand: holdfast outbox stats)",
+        f"\nOutboxes: {len(found.outboxes)}",
         ["outbox", "node", "shards"],
         [[each.outbox, node, count] for each in found.outboxes for node, count in each.shards.items()],
     )

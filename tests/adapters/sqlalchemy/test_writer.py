@@ -12,6 +12,7 @@ from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.core.dialect import PlainDialect
 from holdfast.devices.outbox import Outbox
+from holdfast.errors import ConfigError
 from holdfast.testing.servers import PostgresqlServer
 
 PATIENCE_S = 30.0
@@ -128,3 +129,14 @@ async def test_a_commit_wakes_and_a_rollback_may(store: SqlOutbox, engine: Engin
     begun_at = clock.monotonic()
     await store.arrived("doors", PATIENCE_S)
     assert clock.monotonic() - begun_at < PATIENCE_S
+
+
+def test_tables_that_are_not_there_are_named(url: str, outbox: Outbox) -> None:
+    engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+    for add in (
+        lambda db: outbox.add(db, device="d1", command=b"1"),
+        lambda db: outbox.add_job(db, "firmware", ["d1"], b"1"),
+    ):
+        with Session(engine) as session, pytest.raises(ConfigError, match="start a node once"):
+            add(session)
+    engine.dispose()

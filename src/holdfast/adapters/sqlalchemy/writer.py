@@ -3,16 +3,19 @@ no dispatcher waits for its."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from typing import Any
 
 from sqlalchemy import Connection, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
 
 from holdfast.adapters.sqlalchemy import tables
 from holdfast.adapters.sqlalchemy.bell import ring_at_commit
+from holdfast.errors import ConfigError
 from holdfast.ports.outbox import NewCommand
 
 FIELDS = NewCommand.__struct_fields__
@@ -31,6 +34,10 @@ class SqlWriter:
     def add(self, commands: Sequence[NewCommand]) -> list[int]:
         if not commands:
             return []
+        with explained():
+            return self._add(commands)
+
+    def _add(self, commands: Sequence[NewCommand]) -> list[int]:
         ids: list[int] = []
         fresh: list[tuple[NewCommand, int]] = []
         # In the order given: of a device's commands, the one with the lowest id goes first.
@@ -56,7 +63,8 @@ class SqlWriter:
         row = {"outbox": outbox, "name": name, "total": total, "created_at": created_at}
         made = insert(tables.job).returning(tables.job.c.id)
         limits = {"rate": rate, "abort_share": abort_share}
-        return int(self._connection.execute(made, row | limits).scalar_one())
+        with explained():
+            return int(self._connection.execute(made, row | limits).scalar_one())
 
     def _insert(self, commands: Sequence[NewCommand]) -> list[int]:
         made = insert(tables.command).returning(tables.command.c.id, sort_by_parameter_order=True)
@@ -93,6 +101,20 @@ class SqlWriter:
             marks[place] = row | where
         if marks:
             self._connection.execute(insert(tables.arrival), list(marks.values()))
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Says what to do where the tables aren't there, or aren't this user's to write."""
+    try:
+        yield
+    except DBAPIError as error:
+        if tables.PREFIX not in str(error.orig) or isinstance(error, IntegrityError):
+            raise
+        raise ConfigError(
+            f"the outbox's tables can't be written ({str(error.orig).strip()}): start a node once, whose user"
+            " may make them, or make them by a migration; and let this user write them"
+        ) from error
 
 
 def _row(command: NewCommand) -> dict[str, Any]:
