@@ -8,6 +8,9 @@ from holdfast.core.rate import Limiter, Rate
 
 Pair = tuple[str, int]
 
+MISSED_S = 1.0
+"""A moment that passed so long ago, while nothing could be sent, is void: else all that waited went at once."""
+
 
 class GroupRate:
     """At most so many commands a second to each group.
@@ -28,15 +31,17 @@ class GroupRate:
     def wait_until(self, pair: Pair, now: float) -> float:
         """0 if a command may go to this lane of a device now, which counts; else when to ask again."""
         given = self._given.get(pair)
-        if given is None:
-            wait_s = self._limiter.spend(self._group(pair[0]), 1.0, now)
-            if wait_s <= 0:
-                return 0.0
-            given = self._given[pair] = now + wait_s
-        if given > now:
+        if given is not None and given > now:
             return given
-        del self._given[pair]
-        return 0.0
+        if given is not None:
+            del self._given[pair]
+            if now - given <= MISSED_S:
+                return 0.0
+        wait_s = self._limiter.spend(self._group(pair[0]), 1.0, now)
+        if wait_s <= 0:
+            return 0.0
+        given = self._given[pair] = now + wait_s
+        return given
 
 
 class JobRates:
