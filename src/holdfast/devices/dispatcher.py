@@ -428,11 +428,16 @@ class Dispatcher:
             case Refused():
                 shard.unconfirmed.pop(event.id, None)
                 self._odd(event.device, event.reason, "the broker took no command for it")
-                self._unsent.append(Unsent(Correlation.parse(event.id)))
+                correlation = Correlation.parse(event.id)
+                if event.final:
+                    self._heard.append(Heard(event.device, correlation, ok=False, reason=event.reason))
+                else:
+                    self._unsent.append(Unsent(correlation))
             case Lost():
                 if (pending := shard.unconfirmed.pop(event.id, None)) is not None:
                     shard.lost.append(pending[1])
-                self._unsent.append(Unsent(Correlation.parse(event.id), certain=False))
+                if not event.suspect:  # which uses up a try, or it would end connection after connection
+                    self._unsent.append(Unsent(Correlation.parse(event.id), certain=False))
             case Connected():
                 shard.connected = True
                 self._wake.set()

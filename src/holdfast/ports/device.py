@@ -38,19 +38,26 @@ class Accepted(msgspec.Struct, frozen=True):
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """The broker didn't take the command: nothing reached the device, and ``reason`` says why."""
+    """The broker didn't take the command: nothing reached the device, and ``reason`` says why. ``final``: it
+    never will take this one."""
 
     device: str
     id: str
     reason: str
+    final: bool = False
 
 
 class Lost(msgspec.Struct, frozen=True):
     """The connection ended before the broker took the command. It may have reached the device; it isn't
-    sent again by itself."""
+    sent again by itself.
+
+    ``suspect``: it is the first that the broker hadn't taken, and so may be what the broker ended the
+    connection for: some do where a message is larger than they take, and say no word.
+    """
 
     device: str
     id: str
+    suspect: bool = False
 
 
 class Answer(msgspec.Struct, frozen=True):

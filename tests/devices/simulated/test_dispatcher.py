@@ -1,6 +1,7 @@
 """The dispatcher, in virtual time."""
 
 import asyncio
+from unittest import mock
 
 from tests.devices.simulated.conftest import Site
 
@@ -9,6 +10,7 @@ from holdfast.adapters.memory.terminal import Conduct
 from holdfast.core.device_queue import Patience, Phase, State
 from holdfast.core.presence import PresenceRules
 from holdfast.errors import OutcomeUnknown
+from holdfast.ports.device import Command, Refused
 
 PATIENCE = Patience(retry_s=10.0, retry_max_s=20.0, max_tries=3, probe_s=30.0)
 NO_PRESENCE = PresenceRules(heartbeats=False, silent_tries=0)
@@ -92,6 +94,37 @@ async def test_an_answer_that_is_refused_says_so(site: Site) -> None:
     entry = await site.until(await site.add("d0", {"name": "x" * 200}), State.FAILED)
     assert "max_payload" in entry.reason
     await site.until(await site.add("d0"), State.ACKNOWLEDGED)
+
+
+async def test_what_a_broker_ends_connections_for_fails_and_takes_no_other_with_it(site: Site) -> None:
+    await site.start(10, patience=PATIENCE)
+    take, cuts = site.broker.take, []
+
+    def take_or_cut(devices: MemoryDevices, command: Command, payload: bytes) -> None:
+        if b"poison" in payload:
+            cuts.append(command.id)
+            site.broker.later(lambda: site.broker.cut(devices.identity))
+        else:
+            take(devices, command, payload)
+
+    with mock.patch.object(site.broker, "take", take_or_cut):
+        poison = await site.add("d0", {"name": "poison"})
+        others = [await site.add(f"d{n % 10}") for n in range(50)]
+        entry = await site.until(poison, State.FAILED)
+        for command in others:
+            assert (await site.until(command, State.ACKNOWLEDGED)).spent <= 2
+    assert entry.tries == len(cuts)
+    assert entry.spent == PATIENCE.max_tries
+
+
+async def test_what_a_broker_never_takes_fails_at_once(site: Site) -> None:
+    await site.start(0, patience=PATIENCE)
+    site.broker.listen("d0", lambda id_, payload: None)
+    with mock.patch.object(site.broker, "take", lambda devices, command, _: devices.hear(
+        Refused(command.device, command.id, "too large", final=True)
+    )):  # fmt: skip
+        entry = await site.until(await site.add("d0"), State.FAILED, within_s=1.0)
+    assert (entry.tries, entry.reason) == (1, "too large")
 
 
 async def test_odd_answers_change_nothing_and_are_logged_once(site: Site) -> None:

@@ -218,8 +218,8 @@ class MemoryDevices(Devices):
         if self._life is not None:
             self._life.cancel()
         if self._up:
-            for command in self._sent.values():
-                self.hear(Lost(command.device, command.id))
+            for place, command in enumerate(self._sent.values()):
+                self.hear(Lost(command.device, command.id, suspect=place == 0))
             self._sent.clear()
             self._up = False
             self.hear(Disconnected(reason, taken=taken and reason != "closed"))

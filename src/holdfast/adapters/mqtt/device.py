@@ -36,6 +36,9 @@ IDENTITY = re.compile(r"[A-Za-z0-9_.\-]{1,100}")
 PACKET_SPARE = 512
 """Of a broker's largest packet, what a command's topic and properties may need."""
 
+FINAL = (0x90, 0x95, 0x99)
+"""Reason codes for what this message is: its topic, its size, its payload."""
+
 TOPICS = Topics()
 
 log = structlog.get_logger(__name__)
@@ -188,15 +191,16 @@ class MqttDevices:
         """The broker's word for a command."""
         assert isinstance(token, Command)
         if code >= REFUSED:
-            self._tell(Refused(token.device, token.id, f"the broker refuses it, reason {code:#x}"))
+            said = f"the broker refuses it, reason {code:#x}"
+            self._tell(Refused(token.device, token.id, said, final=code in FINAL))
         else:
             self._tell(Accepted(token.device, token.id, nobody=code == NOBODY))
 
-    def lost(self, token: object, *, sent: bool) -> None:
+    def lost(self, token: object, *, sent: bool, first: bool = False) -> None:
         """The connection ended first."""
         assert isinstance(token, Command)
         if sent:
-            self._tell(Lost(token.device, token.id))
+            self._tell(Lost(token.device, token.id, suspect=first))
         else:
             self._tell(Refused(token.device, token.id, "the connection ended before it was sent"))
 

@@ -63,8 +63,9 @@ class Owner(Protocol):
     def taken(self, token: object, code: int) -> None:
         """The broker's word for a message: 0, ``NOBODY``, or from ``REFUSED`` on that it wasn't taken."""
 
-    def lost(self, token: object, *, sent: bool) -> None:
-        """The connection ended before the broker's word; if not ``sent``, nothing of it has left."""
+    def lost(self, token: object, *, sent: bool, first: bool = False) -> None:
+        """The connection ended before the broker's word; if not ``sent``, nothing of it has left. The
+        ``first`` is that whose word was next."""
 
     def heard(self, topic: str, payload: bytes, correlation: bytes | None) -> None:
         """A message, not a retained one."""
@@ -267,8 +268,8 @@ class Link:
         sent, waiting = list(self._sent.values()), [token for *_, token in self._waiting]
         self._sent.clear()
         self._waiting.clear()
-        for token in sent:
-            self._owner.lost(token, sent=True)
+        for place, token in enumerate(sent):
+            self._owner.lost(token, sent=True, first=place == 0)
         for token in waiting:
             self._owner.lost(token, sent=False)
 

@@ -47,7 +47,7 @@ class _Echo:
     def taken(self, token: object, code: int) -> None:
         """Its own word says nothing of the way back."""
 
-    def lost(self, token: object, *, sent: bool) -> None:
+    def lost(self, token: object, *, sent: bool, first: bool = False) -> None:
         """``down`` follows."""
 
     def heard(self, topic: str, payload: bytes, correlation: bytes | None) -> None:
