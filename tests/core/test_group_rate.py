@@ -12,6 +12,14 @@ def test_each_that_waits_for_its_group_gets_its_own_moment() -> None:
     assert groups.wait_until(("b1", 0), 100.0) == 0.0
 
 
+def test_moments_that_passed_while_nothing_could_be_sent_don_t_come_all_at_once() -> None:
+    groups = GroupRate(lambda device: device[0], {"a": 2.0})
+    pairs = [(f"a{n}", 0) for n in range(100)]
+    for pair in pairs:
+        groups.wait_until(pair, 100.0)
+    assert [groups.wait_until(pair, 200.0) for pair in pairs].count(0.0) == 2
+
+
 def test_each_job_has_its_rate_of_which_this_is_a_share() -> None:
     jobs = JobRates(share=0.5)
     pairs = [(f"d{n}", 0) for n in range(4)]

@@ -135,7 +135,7 @@ class Dispatcher:
         self._shift_s = 0.0
         self._checks_until = 0.0
         self._presence = Presence(spec.presence)
-        self._groups = GroupRate(spec.group, spec.group_rates) if spec.group else None
+        self._groups = self._fresh_groups()
         self._jobs = JobRates(1.0)
         limit = Rate(spec.rate, max(1.0, spec.rate * BURST_S)) if spec.rate else None
         self._at_once = int(limit.burst) if limit else TURN_MAX
@@ -492,6 +492,9 @@ class Dispatcher:
                 seen_at = None if each.seen_at is None else listened_s - (now - each.seen_at)
                 self._presence.was_away(each.device, seen_at)
 
+    def _fresh_groups(self) -> GroupRate | None:
+        return GroupRate(self._spec.group, self._spec.group_rates) if self._spec.group else None
+
     def _share_jobs(self) -> None:
         """The rates of jobs are divided as the shards are."""
         self._jobs = JobRates(len(self.shards) / self._spec.shards)
@@ -542,4 +545,6 @@ class Dispatcher:
         if abs(jump_s) > JUMP_S:
             self._shift_s += jump_s
             self._checks_until = monotonic + CHECKS_S
+            self._groups = self._fresh_groups()
+            self._share_jobs()
             self._log.warning("the clock was set", outbox=self._spec.name, by_s=round(jump_s, 1))
