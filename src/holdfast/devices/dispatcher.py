@@ -280,7 +280,7 @@ class Dispatcher:
     async def _turn(self) -> None:
         spec, monotonic, now = self._spec, self._clock.monotonic(), self._clock.wall()
         self._notice_jump(now, monotonic)
-        if self._recount:
+        while self._recount:  # a shard may come while it counts
             self._recount = False
             self.in_flight = await self._store.out(spec.name, [*self.shards])
         sweep = monotonic >= self._sweeps_at
