@@ -9,6 +9,9 @@ import msgspec
 
 Data: TypeAlias = bytes | memoryview
 
+IN_PLACE = "where a server can't, order the option in_place, and a companion that tells when it is complete"
+"""How the error of a service that refuses to rename ends."""
+
 
 class RemoteFile(msgspec.Struct, frozen=True):
     """A finished file. ``version`` is the service's own mark of its content, the same only while that is the
@@ -62,7 +65,8 @@ class Sink(Protocol):
     """One connection to one destination: one upload at a time, in one event loop.
 
     Names are relative to the destination's folder, and checked (``core.remote_name``); folders that lack are
-    made. ``temporary`` is the name, in the same folder, for what isn't finished; each upload has its own.
+    made. ``temporary`` is the name, in the same folder, for what isn't finished; each upload has its own. It
+    may be the file's name itself, for services that can't rename: then readers see what isn't finished.
 
     All raise InvalidMessage for a name that can't be, LoginRefused, ConfigError for what isn't allowed, and
     Unavailable.

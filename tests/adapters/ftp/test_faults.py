@@ -50,6 +50,17 @@ async def put_all(upload) -> None:  # type: ignore[no-untyped-def]
     await upload.commit(sha256(BODY))
 
 
+async def test_a_server_that_cannot_rename_is_named_with_what_helps() -> None:
+    async with served(FtpFaults(pinned=True)) as (server, sink):
+        upload = await sink.open("a.csv", ".a.part")
+        with pytest.raises(ConfigError, match=r"'a\.csv' in its place.*in_place"):
+            await put_all(upload)
+        await upload.abort()
+        assert names(server) == []
+        await put_all(await sink.open("a.csv", "a.csv"))
+        assert await held(sink, "a.csv") == BODY
+
+
 async def test_a_folder_that_may_not_be_written_to_is_for_good() -> None:
     async with served(FtpFaults(read_only=True)) as (_, sink):
         with pytest.raises(ConfigError, match=r"can't write 'a\.csv'.*550"):

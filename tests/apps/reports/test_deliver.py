@@ -271,6 +271,23 @@ async def test_files_taken_away_are_left_so_or_sent_again(desk: Desk) -> None:
     whole(desk)
 
 
+async def test_in_place_a_part_is_seen_but_never_left(desk: Desk) -> None:
+    parcel = Parcel(name=PARCEL.name, content="v1", in_place=True, companions=PARCEL.companions)
+    desk.at, desk.error = LATE - 1, Unavailable("cut")
+    left: list[bytes] = []
+
+    def made() -> Iterator[Data]:
+        left.append(bytes(desk.files.get(PARCEL.name, b"")))
+        return chunks()()
+
+    done = await desk.deliver(parcel, made)
+    assert (done.tries, done.gone_on) == (2, 0)
+    assert left == [b"", b""]
+    assert len(desk.shown - {b"none", BODY}) > 1
+    assert desk.files["out/daily.csv"] == BODY
+    assert (await desk.deliver(parcel, made)).duplicated
+
+
 async def test_what_is_not_to_be_replaced_stays(desk: Desk) -> None:
     desk.files["out/daily.csv"] = bytearray(b"old")
     with pytest.raises(AlreadyThere):

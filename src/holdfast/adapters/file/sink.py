@@ -48,7 +48,8 @@ class FileSink:
             path, part = self._path(name, make=True), self._path(temporary)
             if not replace and path.exists():
                 raise _there(name)
-            fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            taken = os.O_TRUNC if part == path and replace else os.O_EXCL
+            fd = os.open(part, os.O_RDWR | os.O_CREAT | taken | os.O_CLOEXEC, 0o666)
             return FileUpload(self, name, temporary, path, fd, replace=replace)
 
         return await self._run(name, begin)
@@ -161,7 +162,9 @@ class FileUpload:
         if sha256 and _digest(self._fd) != sha256:
             raise Damaged(f"{self._name!r} reads otherwise than it was written")
         try:
-            if self._replace:
+            if self._part == self._path:
+                pass
+            elif self._replace:
                 self._part.rename(self._path)
             else:
                 os.link(self._part, self._path)

@@ -18,8 +18,8 @@ from typing import TypeVar
 from holdfast.adapters.ftp.control import Control, send, shut, told
 from holdfast.adapters.ftp.url import FtpUrl
 from holdfast.core.remote_name import check
-from holdfast.errors import AlreadyThere, Damaged, HoldfastError, OutcomeUnknown, Unavailable
-from holdfast.ports.sink import Data, RemoteFile
+from holdfast.errors import AlreadyThere, ConfigError, Damaged, HoldfastError, OutcomeUnknown, Unavailable
+from holdfast.ports.sink import IN_PLACE, Data, RemoteFile
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ class FtpSink:
     def __init__(
         self, url: FtpUrl, user: str = "anonymous", password: str = "", *, timeout_s: float = TIMEOUT_S
     ) -> None:
-        self._url = url
+        self.url = url
         self._user = user
         self._password = password
         self._timeout_s = timeout_s
@@ -132,16 +132,16 @@ class FtpSink:
     async def must_not_be_there(self, name: str) -> None:
         """Raises AlreadyThere if a file of that name is."""
         if await self.stat(name) is not None:
-            raise AlreadyThere(f"{name!r} is at {self._url} already, and is not to be replaced")
+            raise AlreadyThere(f"{name!r} is at {self.url} already, and is not to be replaced")
 
     def _do(self, what: str, call: Callable[[Control], T]) -> T:
         control = self._control
         if control is None:
-            control = self._control = Control(self._url, self._user, self._password, self._timeout_s)
+            control = self._control = Control(self.url, self._user, self._password, self._timeout_s)
             if self._closed:  # meanwhile
                 self._drop(control)
                 raise Unavailable(f"{what}: the connection is closed")
-        with told(f"{what} at {self._url}"):
+        with told(f"{what} at {self.url}"):
             try:
                 return call(control)
             except (ftplib.error_reply, ftplib.error_proto, OSError, EOFError):
@@ -188,9 +188,10 @@ class FtpUpload:
     async def commit(self, sha256: str, *, read_back: bool = False) -> RemoteFile:
         await self._run(self._finish)
         await self._run(lambda control: self._compare(control, sha256, read_back=read_back))
-        if not self._replace:
-            await self._sink.must_not_be_there(self._name)
-        await self._run(self._rename)
+        if self.token != self._name:
+            if not self._replace:
+                await self._sink.must_not_be_there(self._name)
+            await self._run(self._rename)
         self._over = True
         return RemoteFile(self._name, self._at)
 
@@ -272,10 +273,13 @@ class FtpUpload:
         try:
             with _unknown_if_cut(self._name):
                 control.rename_over(self.token, self._name)
-        except ftplib.error_perm:
+        except ftplib.error_perm as error:
             if control.size_of(self.token) is None:
                 raise Damaged(f"what was sent of {self._name!r} is gone: another took it over") from None
-            raise
+            raise ConfigError(
+                f"can't put {self._name!r} in its place at {self._sink.url}: {error}: let this user rename;"
+                f" {IN_PLACE}"
+            ) from error
 
 
 @contextlib.contextmanager

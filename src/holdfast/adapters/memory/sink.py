@@ -98,7 +98,8 @@ class MemoryUpload:
         del self._data[self._at :]
         if hashlib.sha256(self._data).hexdigest() != sha256:
             raise Damaged(f"{self._name!r} is not what was sent")
-        self._sink._must_not_be_there(self._name, self._replace)
+        if self.token != self._name:
+            self._sink._must_not_be_there(self._name, self._replace)
         self._sink.files[self._name] = self._sink.files.pop(self.token)
         return _described(self._name, self._data)
 

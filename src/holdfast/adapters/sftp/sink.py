@@ -16,8 +16,8 @@ import asyncssh
 from holdfast.adapters.sftp.session import LOST, Login, Session
 from holdfast.adapters.sftp.url import SftpUrl
 from holdfast.core.remote_name import check
-from holdfast.errors import AlreadyThere, Damaged, HoldfastError, InvalidMessage, OutcomeUnknown
-from holdfast.ports.sink import Data, RemoteFile
+from holdfast.errors import AlreadyThere, ConfigError, Damaged, HoldfastError, InvalidMessage, OutcomeUnknown
+from holdfast.ports.sink import IN_PLACE, Data, RemoteFile
 
 AT_ONCE = 16
 BLOCK_BYTES_MAX = 1 << 18
@@ -55,7 +55,8 @@ class SftpSink:
         if not replace:
             await self.must_not_be_there(name)
         client = await self.session.client()
-        flags = asyncssh.FXF_WRITE | asyncssh.FXF_CREAT | asyncssh.FXF_EXCL
+        taken = asyncssh.FXF_TRUNC if temporary == name and replace else asyncssh.FXF_EXCL
+        flags = asyncssh.FXF_WRITE | asyncssh.FXF_CREAT | taken
         with self.session.told(f"can't write {name!r}"):
             await self._must_be_inside(client, name)
             file = await client.open(self.path(temporary), flags, encoding=None, block_size=0)
@@ -180,9 +181,10 @@ class SftpUpload:
                 raise Damaged(f"the server has {size} bytes of {self._name!r}, and {self._at} were sent")
             if read_back and await self._digest() != sha256:
                 raise Damaged(f"what the server has of {self._name!r} is not what was sent")
-        if not self._replace:
-            await self._sink.must_not_be_there(self._name)
-        await self._rename()
+        if self.token != self._name:
+            if not self._replace:
+                await self._sink.must_not_be_there(self._name)
+            await self._rename()
         self._over = True
         return RemoteFile(self._name, self._at)
 
@@ -247,6 +249,11 @@ class SftpUpload:
                 if not self._replace:
                     await self._sink.must_not_be_there(self._name)
                 raise
+            except (asyncssh.SFTPPermissionDenied, asyncssh.SFTPOpUnsupported) as error:
+                raise ConfigError(
+                    f"can't put {self._name!r} in its place at {self._sink.session.url}: {error}: let this"
+                    f" user rename; {IN_PLACE}"
+                ) from error
             except (*LOST, OSError) as error:
                 raise OutcomeUnknown(
                     f"{self._name!r} may be in its place: the connection broke ({error})"

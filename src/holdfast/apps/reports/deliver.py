@@ -156,9 +156,9 @@ class _Work:
     async def _begin(self, sink: Sink, step: Step) -> tuple[Upload, Mark | None]:
         """Open an upload, or take over what is left of one; with the place to go on from."""
         parcel, record = self._parcel, self._record
-        part = temporary(parcel.name, self._clock.new_id()[-12:])
+        part = parcel.name if parcel.in_place else temporary(parcel.name, self._clock.new_id()[-12:])
         left = record.tokens if record is not None else ()
-        if step is Step.RESUME and record is not None:
+        if step is Step.RESUME and record is not None and not parcel.in_place:
             # Both names are known before the one turns into the other.
             await self._keep(msgspec.structs.replace(record, stage=Stage.SENDING, tokens=(*left, part)))
             for token in left:
@@ -191,7 +191,7 @@ class _Work:
             return await upload.commit(sums.sha256, read_back=self._parcel.read_back)
         except BaseException as error:
             may_go_on = isinstance(error, HoldfastError) and error.retry in GO_ON
-            if may_go_on and not isinstance(error, Damaged):
+            if may_go_on and not isinstance(error, Damaged) and not self._parcel.in_place:
                 await asyncio.shield(upload.leave())
             else:
                 await asyncio.shield(upload.abort())

@@ -42,6 +42,8 @@ class Parcel(msgspec.Struct, frozen=True, kw_only=True):
             are the same. A half-sent file is gone on with only then.
         replace: whether it takes the place of a file of that name.
         read_back: compare the content even where the service tells no checksum, by reading it back.
+        in_place: write it under its own name, for servers that can't rename: readers see it grow. A part of
+            it is never gone on with.
         companions: written after it, in this order.
         if_gone: what to do if it was delivered, and another file stands there now or none, as where customers
             take their files away: ``leave`` it so, or ``send`` it again.
@@ -51,6 +53,7 @@ class Parcel(msgspec.Struct, frozen=True, kw_only=True):
     content: str
     replace: bool = True
     read_back: bool = False
+    in_place: bool = False
     companions: tuple[Companion, ...] = ()
     if_gone: Literal["leave", "send"] = "leave"
 

@@ -29,7 +29,7 @@ from holdfast.ports.sink import Sink
 ERROR_CHARS_MAX = 1000
 CONFLICTS_MAX = 20
 MB = 1_000_000
-OPTIONS = {"replace": bool, "read_back": bool, "if_gone": str}
+OPTIONS = {"replace": bool, "read_back": bool, "in_place": bool, "if_gone": str}
 """What ``delivery.options`` may hold: fields of :class:`Parcel`."""
 
 OpenSink = Callable[[str, Credential], Sink]

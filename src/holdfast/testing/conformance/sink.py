@@ -286,6 +286,16 @@ class SinkConformance:
         await upload.abort()
         assert await sink.stat("other.csv") is None
 
+    async def test_a_file_may_be_written_in_place(self, sink: Sink, other_sink: Sink) -> None:
+        for number, replace in ((1, False), (2, True)):
+            upload = await sink.open(NAME, NAME, replace=replace)
+            await upload.write(part(number, 300_000 // number))
+            await upload.commit(sha256(part(number, 300_000 // number)))
+            assert await held(other_sink, NAME) == part(number, 300_000 // number)
+        with pytest.raises(AlreadyThere):
+            await sink.open(NAME, NAME, replace=False)
+        assert await held(sink, NAME) == part(2, 150_000)
+
     async def test_a_folder_is_no_file(self, sink: Sink) -> None:
         await put(sink, "folder/a.csv", b"x")
         assert await sink.stat("folder") is None

@@ -27,12 +27,13 @@ Checksums = Literal["", "XSHA256", "HASH"]
 class FtpFaults(msgspec.Struct, frozen=True):
     """What is wrong with a server. ``full_after`` bytes of a file its disk is full (-1: never); it lies about
     sizes by ``lies_by`` bytes; ``read_only``: nobody may write; ``keeps``: it doesn't rename over a file that
-    is there; ``bare``: it knows neither sizes nor restarts."""
+    is there; ``pinned``: it doesn't rename; ``bare``: it knows neither sizes nor restarts."""
 
     full_after: int = -1
     lies_by: int = 0
     read_only: bool = False
     keeps: bool = False
+    pinned: bool = False
     bare: bool = False
 
 

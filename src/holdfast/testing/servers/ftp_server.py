@@ -36,6 +36,8 @@ def main() -> None:
         commands[settings.checksums] = takes_a_file
     for command in ("SIZE", "REST", "MLST") if faults.bare else ():
         del commands[command]
+    for command in ("RNFR", "RNTO") if faults.pinned else ():
+        del commands[command]
 
     class Files(AbstractedFS):  # type: ignore[misc]
         def open(self, filename: str, mode: str) -> Any:

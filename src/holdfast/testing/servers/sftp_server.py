@@ -50,9 +50,14 @@ def main() -> None:
             return attrs
 
         def posix_rename(self, oldpath: bytes, newpath: bytes) -> None:
-            if faults.old:
+            if faults.old or faults.pinned:
                 raise asyncssh.SFTPOpUnsupported("posix-rename is not supported")
             super().posix_rename(oldpath, newpath)
+
+        def rename(self, oldpath: bytes, newpath: bytes) -> None:
+            if faults.pinned:
+                raise asyncssh.SFTPPermissionDenied("Permission denied")
+            super().rename(oldpath, newpath)
 
     async def serve() -> None:
         server = await asyncssh.listen(
