@@ -1,5 +1,6 @@
 """From URLs to adapters, and from a place to an app."""
 
+import datetime as dt
 import re
 import sys
 from collections.abc import Callable
@@ -16,20 +17,25 @@ from holdfast.config import Config, load
 from holdfast.errors import ConfigError
 from holdfast.ports.meter import Meter
 from holdfast.ports.objects import Objects
-from holdfast.ports.queue import Outgoing
+from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.ports.task_slots import Attempt
 from holdfast.protocol.peer import Done, Probe, Reply, Request
 from holdfast.slot_wiring import open_objects, open_slot_objects
 from holdfast.tasks.discovery import Directory, Listing
+from holdfast.tasks.names import task_queue
+from holdfast.tasks.producer import Order
 from holdfast.testing.conformance.task_slots import Ear
 from holdfast.testing.servers import RedisServer
 from holdfast.wiring import (
     Services,
+    backing_up,
+    backup_at,
     check_app,
     discovered,
     limits,
     load_app,
     make_node,
+    make_producer,
     open_sink,
     producing,
 )
@@ -262,6 +268,35 @@ async def test_a_producer_needs_what_nodes_have_told(redis_server: RedisServer) 
         await directory.change(lambda _: Listing({"queue_url": "sqs:///", "tasks_url": "redis://other"}))
     async with producing(config, "reports") as services:
         assert (services.config.queue_url, services.config.tasks_url) == ("sqs:///", "redis://other")
+
+
+async def test_dead_letters_are_backed_up_by_the_clock(place: Path) -> None:
+    config = load({"dlq_backup_url": "sqlite:///letters.db", "dlq_backup_cron": "30 2 * * *"})
+    async with Services(config) as services:
+        await make_producer(services, "reports").send([Order(task_type="publish", trace_id="t-1")])
+        letter = DeadLetter("publish/t-1", b"{}", "failed", key="t-1")
+        await services.queue(task_queue("reports", "publish")).bury([letter])
+        ((times, back_up),) = backing_up(services, "reports")
+        assert times.next_at(0.0) == 2.5 * 3600
+        await back_up(dt.datetime.now(dt.UTC))
+        await back_up(dt.datetime.now(dt.UTC))
+    async with backup_at(config.dlq_backup_url) as backup:
+        assert [kept.letter.key async for kept in backup.letters("reports")] == ["t-1"]
+    async with Services(load({})) as services:
+        assert list(backing_up(services, "reports")) == []
+
+
+@pytest.mark.parametrize(
+    "settings, said",
+    [
+        ({"dlq_backup_url": "letters.jsonl"}, "dlq_backup_url is 'letters.jsonl': nothing serves that"),
+        ({"dlq_backup_url": "file:l", "dlq_backup_cron": "hourly"}, "dlq_backup_cron is 'hourly'"),
+    ],
+)
+async def test_a_back_up_that_can_t_be_is_refused(settings: dict[str, str], said: str) -> None:
+    async with Services(load(settings)) as services:
+        with pytest.raises(ConfigError, match=said):
+            list(backing_up(services, "reports"))
 
 
 async def test_streams_never_share_a_queue_of_sqs() -> None:

@@ -80,6 +80,13 @@ class Config(BaseSettings):
         shown="`tasks_url`",
     )
     objects_url: str = _setting("file:./holdfast-objects", "The object store: frames and files.")
+    dlq_backup_url: str = _setting(
+        "",
+        "Where nodes back up the dead letters of their tasks: `file:letters.jsonl`, `sqlite:///letters.db`,"
+        " `postgresql://user@host/office`.",
+        shown="none",
+    )
+    dlq_backup_cron: str = _setting("0 * * * *", "When, in five fields, UTC.")
     outbox_url: str = _setting(
         "",
         "The database in which outboxes are, as SQLAlchemy writes it: that of the business.",

@@ -20,6 +20,7 @@ import structlog
 from aiohttp import web
 from prometheus_client import REGISTRY, CollectorRegistry, ProcessCollector
 
+from holdfast.adapters.file.backup import FileBackup
 from holdfast.adapters.file.sink import FileSink
 from holdfast.adapters.forkserver.slots import ForkserverSlots
 from holdfast.adapters.forkserver.task_slots import ForkserverTaskSlots
@@ -45,6 +46,7 @@ from holdfast.gateway.haproxy.front import HaproxyOptions
 from holdfast.gateway.listen import Tls
 from holdfast.gateway.service import Gateway
 from holdfast.log import redact
+from holdfast.ports.backup import Backup
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Coordinator
 from holdfast.ports.meter import Meter
@@ -65,10 +67,11 @@ from holdfast.slot_wiring import open_objects, open_slot_objects
 from holdfast.streams.codec import QUEUE_NUMBER
 from holdfast.streams.models import ModelSpec
 from holdfast.streams.work import StreamWork
+from holdfast.tasks import letters
 from holdfast.tasks.api import TaskApi
 from holdfast.tasks.discovery import SHARED, Announcer, Directory, shareable, usable
 from holdfast.tasks.names import brief_queue, task_queue
-from holdfast.tasks.periodic import Scheduler, Sender
+from holdfast.tasks.periodic import Deed, Scheduler, Sender, Times
 from holdfast.tasks.permits import PermitKeeper
 from holdfast.tasks.producer import BRIEF_VISIBILITY_S, Producer
 from holdfast.tasks.work import TaskWork
@@ -681,7 +684,10 @@ def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
         slots_max=services.config.task_slots,
         scheduler=Scheduler(
             app.name,
-            [(each, Sender(each, producer, services.clock)) for each in app.periodics.values()],
+            [
+                *((each, Sender(each, producer, services.clock)) for each in app.periodics.values()),
+                *backing_up(services, app.name),
+            ],
             services.registry(),
             services.clock,
             host.log,
@@ -775,6 +781,52 @@ def queues_of(app: App) -> dict[str, float]:
     names = [spec.briefs for outbox in app.outboxes.values() if (spec := outbox.spec).briefs]
     briefs = dict.fromkeys([*([brief_queue(app.name)] if app.tasks else ()), *names], BRIEF_VISIBILITY_S)
     return streams | tasks | briefs
+
+
+@contextlib.asynccontextmanager
+async def backup_at(url: str, setting: str = "dlq_backup_url") -> AsyncIterator[Backup]:
+    """Where dead letters are kept. Raises ConfigError for a URL that nothing here serves."""
+    backup = _open_backup(url, setting)
+    try:
+        yield backup
+    finally:
+        await backup.close()
+
+
+def _open_backup(url: str, setting: str) -> Backup:
+    openers: dict[str, Callable[[str], Backup]] = {
+        "file": lambda url: FileBackup(path_in(setting, url, "file:letters.jsonl")),
+        **dict.fromkeys(("sqlite", "postgresql", "postgres"), lambda url: _sql_backup(setting, url)),
+    }
+    return by_scheme(setting, url, openers, ("file:letters.jsonl", "sqlite:///letters.db"))
+
+
+def _sql_backup(setting: str, url: str) -> Backup:
+    with extra("outbox", setting):
+        from holdfast.adapters.sqlalchemy.backup import SqlBackup  # noqa: PLC0415
+    with named(setting, url):
+        return SqlBackup(url)
+
+
+def backing_up(services: Services, app: str) -> Iterable[tuple[Times, Deed]]:
+    """What backs up the dead letters of an app's tasks, and when, if the config says where to. Raises
+    ConfigError."""
+    config = services.config
+    if not config.dlq_backup_url:
+        return
+
+    async def back_up(moment: dt.datetime) -> None:
+        types = await letters.known_types(services.task_store(app), directory)
+        async with backup_at(config.dlq_backup_url) as backup:
+            found = letters.chosen(app, types, services.queue, letters.Choice())
+            count = await letters.back_up(found, backup)
+        structlog.get_logger().info("dead letters backed up", app=app, copied=count)
+
+    with named("dlq_backup_cron", config.dlq_backup_cron):
+        times = Times(name="dlq-backup", cron=config.dlq_backup_cron)
+    directory = Directory(services.registry(), app, services.clock)
+    _open_backup(config.dlq_backup_url, "dlq_backup_url")  # a wrong one is refused now
+    yield times, back_up
 
 
 def make_producer(services: Services, app: str) -> Producer:

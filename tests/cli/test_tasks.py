@@ -180,6 +180,25 @@ def test_letters_are_copied_once_and_sent_again_by_choice(
     wrong = holdfast(*redrive, "--error", "(")
     assert (wrong.code, "no regular expression" in wrong.err) == (exits.USAGE, True)
 
+    told = holdfast(*redrive, "--from", "letters.jsonl").lines
+    assert told == [{"redriven": 0, "passed_over": 3}], "they wait already"
+    arrange(ended("t1", State.FAILED, "again"))
+    database = f"sqlite:///{place}/letters.db"
+    assert holdfast("dlq", "backup", database, "--app", APP, "--json").lines[0]["copied"] == 1
+    arrange(gone)
+    assert "1 redriven" in holdfast(*redrive[:-1], "--from", database).out
+    assert arrange(bodies) == ["0", "1", "2"]
+    wrong = holdfast("dlq", "redrive", "--from", database)
+    assert (wrong.code, "--from needs --app" in wrong.err) == (exits.USAGE, True)
+    wrong = holdfast("dlq", "backup", "mysql://host/letters", "--app", APP)
+    assert (wrong.code, "nothing serves that" in wrong.err) == (exits.USAGE, True)
+
+
+async def gone(services: Services) -> None:
+    """Nothing lies with the dead letters any more."""
+    queue = services.queue(task_queue(APP, TYPE))
+    await queue.purge([letter.id for letter in await queue.dead_letters(10)])
+
 
 def test_letters_that_were_never_tasks_are_found_by_the_types_that_nodes_run(
     holdfast: Holdfast, arrange: Arrange[Any]

@@ -24,6 +24,8 @@ from holdfast.devices import metrics
 from holdfast.devices.spec import OutboxSpec
 from holdfast.runtime.stats import Stats
 from holdfast.streams.spec import StreamSpec
+from holdfast.tasks.periodic import Periodic
+from holdfast.tasks.spec import TaskSpec
 from holdfast.testing.simulator.mutations import RULES
 from holdfast.testing.simulator.scenario import KINDS
 
@@ -106,7 +108,8 @@ def test_settings_that_must_agree() -> None:
 
 
 def test_limits_are_settings() -> None:
-    known = set(Config.model_fields) | set(StreamSpec.__struct_fields__)
+    declared = (StreamSpec, TaskSpec, Periodic)
+    known = set(Config.model_fields).union(*(kind.__struct_fields__ for kind in declared))
     for limit, *_ in rows(DOCS / "operations.md", "## Limits"):
         assert set(re.findall(r"`(\w+)`", limit)) <= known
 

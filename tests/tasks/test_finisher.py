@@ -117,6 +117,7 @@ def test_a_failed_task_is_stored_then_buried_then_told_then_deleted() -> None:
     assert [(letter.key, letter.reason) for letter in letters(world)] == [
         ("t", "failed: ValueError: told to fail")
     ]
+    assert letters(world)[0].attributes["id"] == "t", "it is the same task when it is sent again"
 
 
 CALLS = ("end", "bury", "send", "briefed", "delete")

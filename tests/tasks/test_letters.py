@@ -1,18 +1,19 @@
 """Dead letters of tasks: which are meant, and what a file of them holds."""
 
-import base64
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
+from holdfast.adapters.file.backup import FileBackup
 from holdfast.adapters.memory.queue import MemoryQueue
 from holdfast.errors import ConfigError
+from holdfast.ports.backup import Kept
 from holdfast.ports.queue import DeadLetter
-from holdfast.tasks.letters import Choice, back_up, chosen
+from holdfast.tasks.letters import TOGETHER, Choice, back_up, chosen, kept
 from holdfast.tasks.names import task_queue
 from holdfast.testing.simulator.loop import SimClock
 
@@ -58,22 +59,30 @@ async def test_letters_of_types_are_found_by_what_they_say() -> None:
                 ]
             )
     found = chosen(APP, ["publish", "mail.send"], queues.__getitem__, Choice(error="refused"))
-    types = [kind async for kind, letter in found if letter.reason == "refused"]
+    types = [each.type async for each in found if each.letter.reason == "refused"]
     assert (types.count("publish"), types.count("mail.send"), len(types)) == (60, 60, 120)
 
 
-async def test_a_file_has_each_letter_once_with_all_that_is_known(tmp_path: Path) -> None:
-    file = tmp_path / "letters.jsonl"
+async def some(*letters: DeadLetter) -> AsyncIterator[Kept]:
+    for letter in letters:
+        yield Kept(APP, "publish", letter)
 
-    async def some(*letters: DeadLetter) -> AsyncIterator[tuple[str, DeadLetter]]:
-        for letter in letters:
-            yield "publish", letter
 
-    other = DeadLetter("publish/t-2", b"{}", "failed", key="t-2")
-    assert await back_up(some(LETTER), file) == 1
-    assert await back_up(some(LETTER, other), file) == 1
-    assert await back_up(some(), file) == 0
-    first, second = map(json.loads, file.read_text().splitlines())
-    assert (first["trace_id"], first["type"], first["reason"]) == ("t-1", "publish", "failed: no such table")
-    assert (first["detail"], base64.b64decode(first["body"])) == ("line 3", b"\xff\x00")
-    assert second["id"] == "publish/t-2"
+async def test_letters_are_kept_once_and_found_again(tmp_path: Path) -> None:
+    backup = FileBackup(tmp_path / "letters.jsonl")
+    again = msgspec.structs.replace(LETTER, reason="failed: refused", at=200.0)
+    unread = DeadLetter("publish/odd", b"{ no json", "malformed", at=300.0)
+    assert await back_up(some(LETTER), backup) == 1
+    assert await back_up(some(LETTER, again, unread), backup) == 2
+    assert await back_up(some(), backup) == 0
+    assert await kept(APP, [], backup, Choice()) == {"publish": [again, unread]}, "of a task the last"
+    assert await kept(APP, [], backup, Choice(error="no such table")) == {"publish": [LETTER]}
+    assert await kept(APP, ["publish"], backup, Choice(since=250.0)) == {"publish": [unread]}
+    assert await kept(APP, ["other"], backup, Choice()) == {}
+    assert await kept("other", [], backup, Choice()) == {}
+
+
+async def test_as_many_as_there_are(tmp_path: Path) -> None:
+    backup = FileBackup(tmp_path / "letters.jsonl")
+    many = [DeadLetter(f"publish/{n}", b"{}", "failed", key=f"{n}") for n in range(TOGETHER + 1)]
+    assert await back_up(some(*many), backup) == len(many)

@@ -188,6 +188,32 @@ async def test_a_redriven_task_has_all_its_tries_again(rig: Rig) -> None:
         await rig.producer.retry(status)
 
 
+async def test_letters_that_were_kept_elsewhere_are_sent_again(rig: Rig) -> None:
+    traces = await rig.producer.send([ORDER] * 4)
+    lying, gone, succeeded, waiting = traces
+    for trace in (lying, gone):
+        await rig.end(trace, State.FAILED)
+    await rig.end(succeeded)
+    for message in await rig.tasks.receive(10, 0.0, 30.0, "m"):
+        await rig.tasks.delete([message.receipt])
+    kept = [DeadLetter(id=trace, body=b"{}", reason="failed", key=trace) for trace in [*traces, "unheard"]]
+    await rig.tasks.bury([kept[0]])
+    unread = DeadLetter(id="odd", body=b"{ no json", reason="malformed")
+    assert await rig.producer.redrive_kept(TYPE, [*kept, unread]) == (4, 2)
+    assert not rig.tasks.letters
+    messages = await rig.tasks.receive(10, 0.0, 30.0, "m")
+    assert sorted(message.body for message in messages) == [b"{ no json", b"{}", b"{}", b"{}"]
+    standing = [await rig.producer.status(trace) for trace in (lying, gone, succeeded, waiting, "unheard")]
+    again = (State.QUEUED, 0)
+    assert [(task.state, task.attempts) for task in standing if task is not None] == [
+        again,
+        again,
+        (State.SUCCEED, 1),
+        again,
+        again,
+    ]
+
+
 async def test_a_waiting_task_is_cancelled_at_once(rig: Rig) -> None:
     (trace,) = await rig.producer.send([ORDER])
     task = await rig.producer.cancel(trace, "ordered twice")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import quote
 
 from cyclopts import App, Parameter
 
@@ -14,11 +15,12 @@ from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.cli.status import stream_names
 from holdfast.cli.tasks import ago
 from holdfast.errors import ConfigError, OperationRefused
+from holdfast.log import redact
 from holdfast.ports.queue import DeadLetter, Queue
 from holdfast.runtime import operations
 from holdfast.tasks.discovery import Directory
-from holdfast.tasks.letters import Choice, back_up, chosen
-from holdfast.wiring import Services, make_producer
+from holdfast.tasks.letters import Choice, back_up, chosen, kept, known_types
+from holdfast.wiring import Services, backup_at, make_producer, producing
 
 app = App(name="dlq", help="Dead letters: messages set aside, each with its reason.")
 
@@ -34,6 +36,8 @@ Types = Annotated[
 Trace = Annotated[str, Parameter(help="With --app, of this trace id.")]
 Since = Annotated[str, Parameter(help="With --app, set aside not longer ago: 90s, 15m, 2h or 7d.")]
 Failed = Annotated[str, Parameter(help="With --app, where this regular expression is found in the reason.")]
+PLACES = "a file of JSON lines, `sqlite:///FILE` or `postgresql://USER@HOST/NAME`"
+From = Annotated[str, Parameter(name="--from", help=f"With --app, letters backed up there: {PLACES}.")]
 All = Annotated[bool, Parameter(name="--all", help="Every letter of --stream (and --key).")]
 
 
@@ -108,6 +112,7 @@ async def redrive(
     trace: Trace = "",
     since: Since = "",
     error: Failed = "",
+    source: From = "",
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> None:
@@ -118,16 +123,18 @@ async def redrive(
     holdfast dlq redrive detect/cam-1:0:000000000000000000000000000000000001500
     holdfast dlq redrive --stream detect --key cam-1 --all
     holdfast dlq redrive --app reports --type report.publish --since 12h --error "connection refused"
+    holdfast dlq redrive --app reports --from sqlite:///letters.db --trace 0d9f5c
     ```
 
     Args:
         stream: The stream whose letters --all means.
         json: Print a JSON object.
     """
+    if source and not owner:
+        raise ConfigError("--from needs --app: what is backed up are the letters of an app's tasks")
     if owner:
-        await _redrive_tasks(
-            owner, task_type, Choice(trace=trace, since=ago(since), error=error), json, options
-        )
+        choice = Choice(trace=trace, since=ago(since), error=error)
+        await _redrive_tasks(owner, task_type, choice, source, json, options)
         return
     await _each_queue(
         ids, stream, key, all_, json, options, "redriven", lambda queue, some: queue.redrive(some)
@@ -136,7 +143,7 @@ async def redrive(
 
 @app.command
 async def backup(
-    file: Annotated[Path, Parameter(help="File of JSON lines, added to.")],
+    target: Annotated[str, Parameter(help=f"Where they are kept: {PLACES}.")],
     /,
     *,
     owner: OfApp,
@@ -148,11 +155,12 @@ async def backup(
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """Copy dead letters of tasks to a file, those that it doesn't have yet.
+    """Copy dead letters of tasks to a file or a database, those that it doesn't have yet. Nodes do so by
+    themselves where the setting dlq_backup_url says.
 
     ```
     holdfast dlq backup letters.jsonl --app reports
-    holdfast dlq backup letters.jsonl --app reports --every-s 3600
+    holdfast dlq backup sqlite:///letters.db --app reports --every-s 3600
     ```
 
     Args:
@@ -160,40 +168,53 @@ async def backup(
         json: Print a JSON object each time.
     """
     choice = Choice(trace=trace, since=ago(since), error=error)
-    async with Services(options.load()) as services:
+    async with (
+        producing(options.load(), owner) as services,
+        backup_at(_url(target), "the back-up") as place,
+    ):
         while True:
             types = task_type or await _types(services, owner)
-            count = await back_up(chosen(owner, types, services.queue, choice), file)
+            count = await back_up(chosen(owner, types, services.queue, choice), place)
             if json:
-                output.json_line({"copied": count, "file": str(file)})
+                output.json_line({"copied": count, "target": redact(target)})
             else:
-                output.say(f"{count} copied to {file}")
+                output.say(f"{count} copied to {redact(target)}")
             if every_s is None:
                 return
             await asyncio.sleep(every_s)
 
 
 async def _redrive_tasks(
-    owner: str, types: Sequence[str], choice: Choice, json: bool, options: Options
+    owner: str, types: Sequence[str], choice: Choice, source: str, json: bool, options: Options
 ) -> None:
-    async with Services(options.load()) as services:
+    count = passed = 0
+    async with producing(options.load(), owner) as services:
         producer = make_producer(services, owner)
-        count = 0
-        for task_type in types or await _types(services, owner):
-            found = [letter async for _, letter in chosen(owner, [task_type], services.queue, choice)]
-            count += await producer.redrive(task_type, sorted(found, key=lambda letter: letter.at))
+        if source:
+            async with backup_at(_url(source), "the back-up") as place:
+                by_type = await kept(owner, types, place, choice)
+            for task_type, found in sorted(by_type.items()):
+                sent, done = await producer.redrive_kept(task_type, found)
+                count, passed = count + sent, passed + done
+        else:
+            for task_type in types or await _types(services, owner):
+                found = [each.letter async for each in chosen(owner, [task_type], services.queue, choice)]
+                count += await producer.redrive(task_type, sorted(found, key=lambda letter: letter.at))
     if json:
-        output.json_line({"redriven": count})
+        output.json_line({"redriven": count} | ({"passed_over": passed} if source else {}))
     else:
-        output.say(f"{count} redriven")
+        done_since = f"; {passed} passed over, whose tasks wait, run or have succeeded" if passed else ""
+        output.say(f"{count} redriven{done_since}")
 
 
 async def _types(services: Services, owner: str) -> list[str]:
-    """The types of which the store knows tasks, and those that nodes run: a message that nobody could read
-    is no task."""
-    counts = await services.task_store(owner).counts()
-    listing = await Directory(services.registry(), owner, services.clock).read()
-    return sorted({task_type for task_type, _ in counts} | listing.types.keys())
+    directory = Directory(services.registry(), owner, services.clock)
+    return await known_types(services.task_store(owner), directory)
+
+
+def _url(place: str) -> str:
+    """A URL, or the path of a file as one."""
+    return place if re.match(r"[a-z+]+:", place) else f"file:{quote(place)}"
 
 
 @app.command

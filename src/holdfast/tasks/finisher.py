@@ -216,6 +216,8 @@ class Finisher:
     async def _bury(self, done: Finished) -> None:
         assert done.letter is not None
         letter = dead_letter(done.item.queue, done.item.full_key, done.letter, self._clock.wall())
+        # Sent again, it is the same task, whatever id its message gets.
+        letter = msgspec.structs.replace(letter, attributes=done.item.held.again)
         await self._insist("the queue", lambda: self._queues[done.item.queue].bury([letter]))
         self._stats.set_aside += 1
 

@@ -1,20 +1,22 @@
-"""The dead letters of an app's tasks: found by what they say, copied to a file, sent again."""
+"""The dead letters of an app's tasks: found by what they say, kept elsewhere too, sent again."""
 
 from __future__ import annotations
 
-import asyncio
-import base64
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 
 import msgspec
 
 from holdfast.errors import ConfigError
+from holdfast.ports.backup import Backup, Kept
 from holdfast.ports.queue import DeadLetter, Queue
+from holdfast.ports.tasks import TaskStore
 from holdfast.runtime import operations
+from holdfast.tasks.discovery import Directory
 from holdfast.tasks.names import task_queue
+
+TOGETHER = 500
+"""Letters that are kept in one call."""
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,47 +45,44 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 async def chosen(
     app: str, types: Iterable[str], queue: Callable[[str], Queue], choice: Choice
-) -> AsyncIterator[tuple[str, DeadLetter]]:
-    """The letters of these types that are chosen, each with its type."""
+) -> AsyncIterator[Kept]:
+    """The letters of these types in their queues that are chosen."""
     for task_type in types:
         letters = operations.letters(queue(task_queue(app, task_type)), choice.trace or None)
         async for letter in letters:
             if choice.holds(letter):
-                yield task_type, letter
+                yield Kept(app, task_type, letter)
 
 
-async def back_up(letters: AsyncIterator[tuple[str, DeadLetter]], file: Path) -> int:
-    """Add letters to a file of JSON lines, each with all that a redrive needs; returns how many. Those that
-    the file has already are not added again."""
-    known = await asyncio.to_thread(_ids, file)
-    lines = [
-        msgspec.json.encode({"type": task_type, **record(letter)}) + b"\n"
-        async for task_type, letter in letters
-        if letter.id not in known
-    ]
-    await asyncio.to_thread(_append, file, lines)
-    return len(lines)
+async def kept(
+    app: str, types: Collection[str], backup: Backup, choice: Choice
+) -> dict[str, list[DeadLetter]]:
+    """The letters in a back-up that are chosen, by type (all, if none is given); of a task that failed more
+    than once the last."""
+    found: dict[tuple[str, str], Kept] = {}
+    async for each in backup.letters(app):
+        if choice.holds(each.letter) and (not types or each.type in types):
+            found[each.type, each.letter.key or each.letter.id] = each
+    by_type: dict[str, list[DeadLetter]] = {}
+    for each in found.values():
+        by_type.setdefault(each.type, []).append(each.letter)
+    return by_type
 
 
-def _ids(file: Path) -> set[str]:
-    if not file.exists():
-        return set()
-    return {msgspec.json.decode(line)["id"] for line in file.read_bytes().splitlines()}
+async def back_up(letters: AsyncIterator[Kept], backup: Backup) -> int:
+    """Keep letters that a back-up hasn't yet; returns how many. Raises as it does."""
+    count, some = 0, list[Kept]()
+    async for letter in letters:
+        some.append(letter)
+        if len(some) == TOGETHER:
+            count += await backup.add(some)
+            some = []
+    return count + await backup.add(some)
 
 
-def _append(file: Path, lines: Sequence[bytes]) -> None:
-    with file.open("ab") as end:
-        end.writelines(lines)
-
-
-def record(letter: DeadLetter) -> dict[str, Any]:
-    """A letter as a JSON record."""
-    return {
-        "id": letter.id,
-        "trace_id": letter.key,
-        "at": letter.at,
-        "reason": letter.reason,
-        "detail": letter.detail,
-        "attributes": letter.attributes,
-        "body": base64.b64encode(letter.body).decode(),
-    }
+async def known_types(store: TaskStore, directory: Directory) -> list[str]:
+    """The types of which the store knows tasks, and those that nodes run: a message that nobody could read is
+    no task."""
+    counts = await store.counts()
+    listing = await directory.read()
+    return sorted({task_type for task_type, _ in counts} | listing.types.keys())

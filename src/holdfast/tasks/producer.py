@@ -10,11 +10,12 @@ from typing import Any
 import msgspec
 
 from holdfast.core.message import check_key
-from holdfast.core.task import Task
+from holdfast.core.task import State, Task
 from holdfast.errors import HoldfastError, InvalidMessage, OperationRefused, TooLarge
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import DeadLetter, Delivery, Outgoing, Queue
 from holdfast.ports.tasks import TaskStore
+from holdfast.runtime import operations
 from holdfast.tasks.body import body_of
 from holdfast.tasks.names import SPARE, brief_queue, deduplicated, task_queue
 from holdfast.tasks.outcome import Outcome, outcome_of
@@ -215,6 +216,29 @@ class Producer:
             await self._store.reset([letter.key for letter in some if letter.key])
             await queue.redrive([letter.id for letter in some])
         return len(chosen)
+
+    async def redrive_kept(self, task_type: str, letters: Iterable[DeadLetter]) -> tuple[int, int]:
+        """Send letters of one type again that were kept elsewhere, each with all its tries. Returns how many,
+        and how many were passed over because their tasks wait, run or have succeeded since. Those that still
+        lie with the dead letters leave them."""
+        queue = self._queue(task_queue(self._app, task_type))
+        again, passed = list[DeadLetter](), 0
+        for letter in letters:
+            task = await self._store.get(letter.key) if letter.key else None
+            if task is None or task.state in (State.FAILED, State.TIMEOUT):
+                again.append(letter)
+            else:
+                passed += 1
+        lying = {letter.id async for letter in operations.letters(queue)} if again else set[str]()
+        await self.redrive(task_type, [letter for letter in again if letter.id in lying])
+        gone = [letter for letter in again if letter.id not in lying]
+        for start in range(0, len(gone), queue.max_batch):
+            some = gone[start : start + queue.max_batch]
+            if traces := [letter.key for letter in some if letter.key]:
+                await self._store.queue([Task(trace, task_type) for trace in traces])
+                await self._store.reset(traces)
+            await queue.send([Outgoing(each.body, each.attributes, key=each.key) for each in some])
+        return len(again), passed
 
     def _trace(self, order: Order) -> str:
         if order.trace_id:

@@ -14,6 +14,7 @@ A suite asks for one fixture, named below, that makes a fresh, empty adapter and
 =====================  =================  ======================================================
 suite                  fixture            and, where two processes may share the service
 =====================  =================  ======================================================
+BackupConformance      ``backup``         ``other_backup``
 QueueConformance       ``queue``          ``other_queue``: another client of the same queue
 CoordinatorConformance ``coordinator``    ``other_coordinator``
 StateConformance       ``state``          ``other_state``
@@ -42,6 +43,7 @@ Needs pytest and pytest-asyncio; the oracles need Hypothesis.
 import pytest
 
 PORTS = (
+    "backup",
     "coordinator",
     "device",
     "objects",
@@ -59,6 +61,7 @@ PORTS = (
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{port}" for port in PORTS))  # before they are imported
 
+from holdfast.testing.conformance.backup import BackupConformance  # noqa: E402
 from holdfast.testing.conformance.coordinator import CoordinatorConformance  # noqa: E402
 from holdfast.testing.conformance.device import DeviceConformance  # noqa: E402
 from holdfast.testing.conformance.objects import ObjectsConformance  # noqa: E402
@@ -73,6 +76,7 @@ from holdfast.testing.conformance.task_slots import TaskSlotsConformance  # noqa
 from holdfast.testing.conformance.tasks import TasksConformance  # noqa: E402
 
 __all__ = [
+    "BackupConformance",
     "CoordinatorConformance",
     "DeviceConformance",
     "ObjectsConformance",
