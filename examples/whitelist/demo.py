@@ -20,7 +20,7 @@ from pathlib import Path
 from random import Random
 
 import aiohttp
-from aiohttp import web
+import uvicorn
 from examples.whitelist.office import Office
 from examples.whitelist.tables import whitelists
 from examples.whitelist.terminals import Terminals
@@ -58,12 +58,17 @@ def engine_for(file: Path) -> Engine:
 @contextlib.asynccontextmanager
 async def served(office: Office) -> AsyncIterator[str]:
     """The office on loopback; gives its URL."""
-    runner = web.AppRunner(office.application())
-    await runner.setup()
     port = free_port()
-    await web.TCPSite(runner, HOST, port).start()
+    server = uvicorn.Server(uvicorn.Config(office.application(), HOST, port, log_level="warning"))
+    serving = asyncio.create_task(server.serve())
+
+    async def started() -> bool:
+        return server.started
+
+    await until(started, "the office serves", DEADLINE_S)
     yield f"http://{HOST}:{port}"
-    await runner.cleanup()
+    server.should_exit = True
+    await serving
 
 
 class Node:

@@ -7,17 +7,20 @@ GET    /pending                       what terminals have not confirmed
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from aiohttp import web
 from examples.whitelist.app import tell
 from examples.whitelist.tables import Base, Entry, pending
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import InvalidMessage
 
 T = TypeVar("T")
 
@@ -29,17 +32,16 @@ class Office:
         self._engine = engine
         Base.metadata.create_all(engine)
 
-    def application(self) -> web.Application:
+    def application(self) -> Starlette:
         """What is served."""
-        application = web.Application()
-        application.add_routes(
-            [
-                web.post("/terminals/{terminal}/people", self._add),
-                web.delete("/terminals/{terminal}/people/{person}", self._remove),
-                web.get("/pending", self._pending),
+        people = "/terminals/{terminal}/people"
+        return Starlette(
+            routes=[
+                Route(people, self._add, methods=["POST"]),
+                Route(f"{people}/{{person}}", self._remove, methods=["DELETE"]),
+                Route("/pending", self._pending),
             ]
         )
-        return application
 
     def change(self, db: Session, terminal: str, person: str, name: str | None) -> Entry:
         """Let a person in at a terminal under a name, or take them off (None): the change and the command for
@@ -54,29 +56,29 @@ class Office:
         tell(db, entry)
         return entry
 
-    async def _add(self, request: web.Request) -> web.Response:
+    async def _add(self, request: Request) -> JSONResponse:
         asked = await request.json()
-        return await self._changed(request.match_info["terminal"], str(asked["person"]), str(asked["name"]))
+        return await self._changed(request.path_params["terminal"], str(asked["person"]), str(asked["name"]))
 
-    async def _remove(self, request: web.Request) -> web.Response:
-        return await self._changed(request.match_info["terminal"], request.match_info["person"], None)
+    async def _remove(self, request: Request) -> JSONResponse:
+        return await self._changed(request.path_params["terminal"], request.path_params["person"], None)
 
-    async def _changed(self, terminal: str, person: str, name: str | None) -> web.Response:
+    async def _changed(self, terminal: str, person: str, name: str | None) -> JSONResponse:
         try:
             version = await self._in_transaction(lambda db: self.change(db, terminal, person, name).version)
-        except HoldfastError as error:
-            raise web.HTTPBadRequest(text=str(error)) from None
-        return web.json_response({"version": version})
+        except InvalidMessage as error:
+            return JSONResponse({"error": str(error)}, status_code=400)
+        return JSONResponse({"version": version})
 
-    async def _pending(self, _: web.Request) -> web.Response:
+    async def _pending(self, _: Request) -> JSONResponse:
         waiting = await self._in_transaction(
             lambda db: [{"terminal": e.terminal, "person": e.person} for e in db.scalars(pending())]
         )
-        return web.json_response(waiting)
+        return JSONResponse(waiting)
 
     async def _in_transaction(self, work: Callable[[Session], T]) -> T:
         def run() -> T:
             with Session(self._engine) as db, db.begin():
                 return work(db)
 
-        return await asyncio.to_thread(run)
+        return await run_in_threadpool(run)
