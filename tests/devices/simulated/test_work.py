@@ -1,0 +1,66 @@
+"""An outbox as a node's work: what it keeps, and what it remembers of devices."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.devices.simulated.conftest import Site
+
+from holdfast.adapters.memory.device import MemoryDevices
+from holdfast.core.device_queue import State
+from holdfast.devices import work as module
+from holdfast.devices.work import DeviceWork
+
+KEEP_S = 100.0
+
+
+def worked(site: Site) -> DeviceWork:
+    host: Any = SimpleNamespace(
+        clock=site.clock, tasks=site.tasks, log=site.log, name="node", membership=SimpleNamespace(alive=True)
+    )
+    return DeviceWork(
+        host, site.outbox, site.store, lambda identity, still_ours: MemoryDevices(site.broker, identity)
+    )
+
+
+@pytest.mark.parametrize("archive", [False, True])
+async def test_what_closed_long_ago_goes_a_few_at_a_time(
+    site: Site, archive: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "EXPIRE_BATCH", 2)
+    await site.start(1, keep_s=KEEP_S, archive=archive)
+    work = worked(site)
+    old = [await site.add("d0") for _ in range(5)]
+    await site.until(old[-1], State.ACKNOWLEDGED)
+    await work.maintain()
+    assert len(await site.store.commands("doors")) == 5
+    await site.clock.sleep(KEEP_S)
+    fresh = await site.add("d0")
+    await site.until(fresh, State.ACKNOWLEDGED)
+    calls: list[bool] = []
+    expire = site.store.expire
+
+    async def counted(*arguments: Any, **options: Any) -> int:
+        calls.append(options["archive"])
+        return await expire(*arguments, **options)
+
+    site.store.expire = counted  # type: ignore[method-assign]
+    await work.maintain()
+    assert calls == [archive] * 4, "two, two, one, and none"
+    assert [entry.id for entry in await site.store.commands("doors")] == [fresh]
+    assert [*site.store.tables.archive] == (old if archive else [])
+
+
+async def test_whoever_takes_a_shard_hears_the_devices_that_have_had_commands(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched: list[str] = []
+    monkeypatch.setattr(MemoryDevices, "watch", lambda _, devices: watched.extend(devices))
+    await site.start(2)
+    assert watched == []
+    for device in ("d0", "d1"):
+        await site.until(await site.add(device), State.ACKNOWLEDGED)
+    await site.dispatcher.disown(0)
+    epoch = (await site.store.epochs("doors"))[0]
+    await site.dispatcher.own(0, await site.store.open("doors", 0, epoch, "me"))
+    assert sorted(watched) == ["d0", "d1"]
