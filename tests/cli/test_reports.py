@@ -16,9 +16,12 @@ from tests.cli.test_node import PATIENCE_S, Process
 
 from holdfast.apps.reports.audit import Audit, Row
 from holdfast.apps.reports.deliver_plan import MARK_BYTES
+from holdfast.config import load
 from holdfast.core.task import State, Task
+from holdfast.tasks.producer import Order
+from holdfast.testing.faults import TcpFaults
 from holdfast.testing.servers import FtpServer
-from holdfast.wiring import Services
+from holdfast.wiring import Services, make_producer
 
 ROWS = 3
 ROW = "reports/days/2024-02-29/night/000001"
@@ -147,13 +150,13 @@ def test_a_row_that_its_slot_could_not_end_stands_as_its_task(
 
 
 @pytest.fixture
-def node(place: Path) -> Iterator[Callable[[], Process]]:
+def node(place: Path) -> Iterator[Callable[..., Process]]:
     """Start a node of an app that publishes a little over 8 MiB of a file at once, and then slowly."""
     (place / "publishing.py").write_text(APP)
     started: list[Process] = []
 
-    def run() -> Process:
-        started.append(Process("publishing:app", "--name", "a", "--set", "task_slots=1"))
+    def run(slots: int = 1) -> Process:
+        started.append(Process("publishing:app", "--name", "a", "--set", f"task_slots={slots}"))
         started[-1].wait_for("node runs")
         return started[-1]
 
@@ -171,7 +174,7 @@ def ftp_server() -> Iterator[FtpServer]:
     asyncio.run(server.stop())
 
 
-def ordered(place: Path, rows: int, destination: str, **delivery: Any) -> None:
+def ordered(place: Path, rows: int, destination: str, **delivery: Any) -> dict[str, Any]:
     """Write an order of so many rows to ``order.json``."""
     order = {
         "customer": "acme",
@@ -182,6 +185,7 @@ def ordered(place: Path, rows: int, destination: str, **delivery: Any) -> None:
         "delivery": {"destination": destination, "companions": ["ok"], **delivery},
     }
     (place / "order.json").write_text(json.dumps(order))
+    return order
 
 
 def row_once(
@@ -256,3 +260,42 @@ def test_a_cancelled_task_cleans_up_at_the_server(
     assert list(ftp_server.files.iterdir()) == []
     assert process.end() == 0
     assert holdfast("reports", "status", "--date", "2024-02-29").code == 1
+
+
+async def test_a_customer_has_so_many_connections_whatever_slots_are_free(
+    place: Path, node: Callable[..., Process], ftp_server: FtpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of four slots hang at the server of a customer with five orders; another's go by them."""
+    login = {"user": ftp_server.user, "password": ftp_server.password}
+    monkeypatch.setenv("HOLDFAST_CREDENTIAL_ACME", json.dumps(login))
+    (place / "out").mkdir()
+    async with TcpFaults(ftp_server.port) as proxy, Services(load()) as services:
+        proxy.freeze()
+        acme = ordered(place, ROWS, f"ftp://127.0.0.1:{proxy.port}", credentials="acme")
+        other = acme | {"customer": "other", "delivery": {"destination": f"file:{place}/out"}}
+        producer, store = make_producer(services, "reports"), services.task_store("reports")
+
+        async def order(body: dict[str, Any], count: int) -> list[str]:
+            bodies = [body | {"name": f"{number}.csv"} for number in range(count)]
+            return await producer.send([Order(task_type="report.publish", body=each) for each in bodies])
+
+        async def end(traces: list[str]) -> set[tuple[State, int]]:
+            async with asyncio.timeout(PATIENCE_S):
+                while True:
+                    tasks = [await store.get(trace) for trace in traces]
+                    if all(task is not None and task.ended for task in tasks):
+                        return {(task.state, task.attempts) for task in tasks if task is not None}
+                    await asyncio.sleep(0.02)
+
+        process = await asyncio.to_thread(node, 4)
+        slow = await order(acme, 5)
+        async with asyncio.timeout(PATIENCE_S):
+            while proxy.connections < 2:  # noqa: ASYNC110 (no event tells)
+                await asyncio.sleep(0.02)
+        assert await end(await order(other, 6)) == {(State.SUCCEED, 1)}
+        assert (proxy.connections, proxy.accepted) == (2, 2)
+        proxy.thaw()
+        assert await end(slow) == {(State.SUCCEED, 1)}
+        assert proxy.accepted == 5
+        assert len(list(ftp_server.files.glob("*.csv"))) == 5
+        assert await asyncio.to_thread(process.end) == 0
