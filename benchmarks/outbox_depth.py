@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.dispatching import Dispatching, dispatching
+from benchmarks.dispatching import DURABILITY, Dispatching, dispatching
 from benchmarks.fleet import broker, devices_named, fleet
 from benchmarks.peers.replaced import scheduler
 from benchmarks.report import Report
@@ -97,16 +97,16 @@ async def rate(path: Path, devices: Sequence[str], silent: float, seconds: float
         return closed
 
 
-async def measure(depth: int, devices: int, seconds: float) -> dict[str, float]:
+async def measure(depth: int, devices: int, silent: float, seconds: float) -> dict[str, float]:
     """Rates with all devices answering and with few, of this design and of the replaced one."""
     rates = {}
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
-        for name, silent in (("ready", 0.0), ("silent", SILENT)):
-            names = devices_named(devices * (5 if silent else 1), "")
-            answering = names[: round(len(names) * (1 - SILENT))] if silent else None
+        for name, share in (("ready", 0.0), ("silent", silent)):
+            names = devices_named(devices * (5 if share else 1), "")
+            answering = names[: round(len(names) * (1 - share))] if share else None
             path = Path(folder) / f"{name}.db"
             await fill(path, depth, names)
-            rates[name] = await rate(path, names, silent, seconds)
+            rates[name] = await rate(path, names, share, seconds)
             rates[f"replaced_{name}"] = scheduler.measure(path, answering, seconds)
     return rates
 
@@ -116,19 +116,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.outbox_depth", description=__doc__)
     parser.add_argument("--full", action="store_true", help="longer, and thrice")
     parser.add_argument("--devices", type=int, default=1_000)
+    parser.add_argument("--rows", type=int, nargs="+", default=DEPTHS, help="that wait, the fewest first")
+    parser.add_argument("--silent", type=float, default=SILENT, help="share of devices that never answer")
     parser.add_argument("--seconds", type=float, help="measured each (default 1.5, with --full 10)")
     asked = parser.parse_args()
     seconds = asked.seconds or (10.0 if asked.full else 1.5)
     report = Report("outbox_depth")
-    report.say(f"outbox_depth: {asked.devices:,} devices on SQLite, all answering, and 99.9 % of them silent")
-    best: dict[int, dict[str, float]] = {depth: {} for depth in DEPTHS}
+    report.say(
+        f"outbox_depth: {asked.devices:,} devices on SQLite, all answering;"
+        f" and {5 * asked.devices:,} devices, {asked.silent:.1%} of them silent"
+    )
+    best: dict[int, dict[str, float]] = {depth: {} for depth in asked.rows}
     for _ in range(3 if asked.full else 1):
-        for depth in DEPTHS:
-            told = asyncio.run(measure(depth, asked.devices, seconds))
+        for depth in asked.rows:
+            told = asyncio.run(measure(depth, asked.devices, asked.silent, seconds))
             best[depth] = {name: max(value, best[depth].get(name, 0.0)) for name, value in told.items()}
             rates = ", ".join(f"{name} {value:,.0f}/s" for name, value in told.items())
             report.say(f"    {depth:,} rows: {rates}")
-    least, most = best[DEPTHS[0]], best[DEPTHS[-1]]
+    least, *_, most = best.values()
     report.figure("rate_1m_vs_10k", most["ready"] / least["ready"], "≥ 0.85")
     report.figure("rate_1m_vs_10k_silent", most["silent"] / least["silent"], "≥ 0.85")
     report.figure("vs_replaced_1m", most["ready"] / most["replaced_ready"])
@@ -136,6 +141,7 @@ def main() -> None:
     report.end(
         ["paho-mqtt", "sqlalchemy"],
         devices=asked.devices,
+        durability={"holdfast": DURABILITY},
         rates={
             str(depth): {name: round(value, 1) for name, value in told.items()}
             for depth, told in best.items()

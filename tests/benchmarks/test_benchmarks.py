@@ -99,6 +99,18 @@ SMALL = {
         },
     ),
     "publish_night": ("--orders 8", {"makespan_vs_limit", "failed", "small_p99_s"}),
+    "outbox": (
+        "--devices 40 --seconds 0.2 --rounds 1",
+        {"vs_raw_mqtt_sqlite", "vs_raw_mqtt_postgres", "added_p50_ms", "added_p50_ms_postgres"},
+    ),
+    "outbox_depth": (
+        "--devices 20 --rows 500 2000 --silent 0.8 --seconds 0.2",
+        {"rate_1m_vs_10k", "rate_1m_vs_10k_silent", "vs_replaced_1m", "vs_replaced_1m_silent"},
+    ),
+    "outbox_silent": (
+        "--devices 40 --seconds 0.5",
+        {"commands_per_s_each", "rate_half_silent_vs_none"},
+    ),
     "outbox_recovery": (
         "--devices 40 --each 100 --seconds 0.4",
         {"recovery_s", "lost", "max_in_flight"},
@@ -113,7 +125,15 @@ PEERS = {"sqs_throughput": "aiobotocore", "redis_coordinator": "redis_lock"}
 """What some compare with in every run, which is installed for benchmarks only (``make bench``): without it
 there is nothing to test."""
 
-LONG = {"sqs_cost", "sqs_throughput", "failover", "tasks_cost"}
+LONG = {
+    "sqs_cost",
+    "sqs_throughput",
+    "failover",
+    "tasks_cost",
+    "outbox",
+    "outbox_depth",
+    "outbox_silent",
+}
 """Long even in small."""
 
 RUN = [name for name in SMALL if name not in PEERS or find_spec(PEERS[name])]
