@@ -6,16 +6,17 @@ import asyncio
 import concurrent.futures
 import contextlib
 import threading
-from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Collection, Coroutine, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from holdfast.config import load
 from holdfast.core.task import Task
+from holdfast.tasks.letters import Choice, Letters
 from holdfast.tasks.outcome import Outcome
 from holdfast.tasks.producer import Brief, Order, Producer
-from holdfast.wiring import make_producer, producing
+from holdfast.wiring import backup_at, make_letters, make_producer, producing
 
 T = TypeVar("T")
 
@@ -33,14 +34,17 @@ class AsyncClient:
         self._config = load(settings, config)
         self._open = contextlib.AsyncExitStack()
         self._opening = asyncio.Lock()
-        self._opened: Producer | None = None
+        self._opened: tuple[Producer, Letters] | None = None
 
     async def _producer(self) -> Producer:
+        return (await self._parts())[0]
+
+    async def _parts(self) -> tuple[Producer, Letters]:
         async with self._opening:
             if self._opened is None:
                 services = await self._open.enter_async_context(producing(self._config, self._app))
-                self._opened = make_producer(services, self._app)
-                self._open.push_async_callback(self._opened.close)
+                self._opened = make_producer(services, self._app), make_letters(services, self._app)
+                self._open.push_async_callback(self._opened[0].close)
             return self._opened
 
     async def __aenter__(self) -> Self:
@@ -81,6 +85,25 @@ class AsyncClient:
     async def cancel(self, trace_id: str, reason: str = "cancelled by its producer") -> Task | None:
         """Have a task end; None for one not known."""
         return await (await self._producer()).cancel(trace_id, reason)
+
+    async def back_up(self, target: str, *, types: Collection[str] = (), **choice: Any) -> int:
+        """Copy dead letters to a file of JSON lines, ``sqlite:///FILE`` or ``postgresql://USER@HOST/NAME``,
+        those that it hasn't yet; returns how many. Of all known types, unless told; ``choice`` is that of
+        :class:`Choice`: ``trace``, ``since``, ``until``, ``error``."""
+        _, letters = await self._parts()
+        async with backup_at(target) as backup:
+            return await letters.back_up(backup, types, Choice(**choice))
+
+    async def redrive(self, *, types: Collection[str] = (), source: str = "", **choice: Any) -> int:
+        """Send dead letters again, each with all its tries; returns how many. They are chosen as for
+        ``back_up``, from where that put them with ``source``: then those are passed over whose tasks wait,
+        run or have succeeded since."""
+        _, letters = await self._parts()
+        if not source:
+            return await letters.redrive(types, Choice(**choice))
+        async with backup_at(source) as backup:
+            sent, _ = await letters.redrive_kept(backup, types, Choice(**choice))
+            return sent
 
 
 class Client:
@@ -145,6 +168,14 @@ class Client:
     def cancel(self, trace_id: str, reason: str = "cancelled by its producer") -> Task | None:
         """As :meth:`AsyncClient.cancel`."""
         return self._run(self._client.cancel(trace_id, reason))
+
+    def back_up(self, target: str, *, types: Collection[str] = (), **choice: Any) -> int:
+        """As :meth:`AsyncClient.back_up`."""
+        return self._run(self._client.back_up(target, types=types, **choice))
+
+    def redrive(self, *, types: Collection[str] = (), source: str = "", **choice: Any) -> int:
+        """As :meth:`AsyncClient.redrive`."""
+        return self._run(self._client.redrive(types=types, source=source, **choice))
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         with self._lock:

@@ -7,13 +7,14 @@ import dataclasses
 import datetime as dt
 import functools
 import importlib
+import re
 import statistics
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import psutil
 import structlog
@@ -67,9 +68,9 @@ from holdfast.slot_wiring import open_objects, open_slot_objects
 from holdfast.streams.codec import QUEUE_NUMBER
 from holdfast.streams.models import ModelSpec
 from holdfast.streams.work import StreamWork
-from holdfast.tasks import letters
 from holdfast.tasks.api import TaskApi
 from holdfast.tasks.discovery import SHARED, Announcer, Directory, shareable, usable
+from holdfast.tasks.letters import Choice, Letters
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.periodic import Deed, Scheduler, Sender, Times
 from holdfast.tasks.permits import PermitKeeper
@@ -784,9 +785,11 @@ def queues_of(app: App) -> dict[str, float]:
 
 
 @contextlib.asynccontextmanager
-async def backup_at(url: str, setting: str = "dlq_backup_url") -> AsyncIterator[Backup]:
-    """Where dead letters are kept. Raises ConfigError for a URL that nothing here serves."""
-    backup = _open_backup(url, setting)
+async def backup_at(place: str) -> AsyncIterator[Backup]:
+    """Where dead letters are kept: a URL, or the path of a file. Raises ConfigError for a URL that nothing
+    here serves."""
+    url = place if re.match(r"[a-z]+:", place) else f"file:{quote(place)}"
+    backup = _open_backup(url, "the back-up")
     try:
         yield backup
     finally:
@@ -816,17 +819,20 @@ def backing_up(services: Services, app: str) -> Iterable[tuple[Times, Deed]]:
         return
 
     async def back_up(moment: dt.datetime) -> None:
-        types = await letters.known_types(services.task_store(app), directory)
         async with backup_at(config.dlq_backup_url) as backup:
-            found = letters.chosen(app, types, services.queue, letters.Choice())
-            count = await letters.back_up(found, backup)
+            count = await make_letters(services, app).back_up(backup, (), Choice())
         structlog.get_logger().info("dead letters backed up", app=app, copied=count)
 
     with named("dlq_backup_cron", config.dlq_backup_cron):
         times = Times(name="dlq-backup", cron=config.dlq_backup_cron)
-    directory = Directory(services.registry(), app, services.clock)
     _open_backup(config.dlq_backup_url, "dlq_backup_url")  # a wrong one is refused now
     yield times, back_up
+
+
+def make_letters(services: Services, app: str) -> Letters:
+    """The dead letters of the tasks of the app of that name. Raises ConfigError."""
+    directory = Directory(services.registry(), app, services.clock)
+    return Letters(app, services.queue, services.task_store(app), directory, make_producer(services, app))
 
 
 def make_producer(services: Services, app: str) -> Producer:

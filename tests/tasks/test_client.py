@@ -99,7 +99,10 @@ async def test_what_was_acknowledged_last_is_gone_and_what_was_not_read_is_there
     assert (depth.ready, depth.in_flight) == (2, 0)
 
 
-async def test_a_program_without_a_loop_does_the_same(make_fleet: MakeFleet, tmp_path: Path) -> None:
+async def test_a_program_without_a_loop_does_the_same(
+    make_fleet: MakeFleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     fleet = make_fleet()
     fleet.spawn("a")
 
@@ -133,6 +136,14 @@ async def test_a_program_without_a_loop_does_the_same(make_fleet: MakeFleet, tmp
                 if heard >= {*found, failing}:
                     break
             assert not [brief for brief in client.briefs(follow=False) if brief.outcome.trace_id in heard]
+            # A brief follows the letter.
+            assert client.back_up("letters.jsonl", types=["deed"], trace=failing) == 1
+            assert client.back_up("letters.jsonl", error="told to fail") == 0
+            assert client.redrive(types=["deed"], error="no such thing") == 0
+            assert client.redrive(error="told to fail") == 1
+            assert client.wait(failing, PATIENCE_S).epoch == 2
+            assert client.redrive(source="letters.jsonl", trace=failing) == 1
+            assert client.wait(failing, PATIENCE_S).epoch == 3
         with pytest.raises(RuntimeError, match="closed"):
             client.send("deed", {})
         client.close()  # again

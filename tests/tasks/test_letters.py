@@ -1,6 +1,5 @@
 """Dead letters of tasks: which are meant, and what a file of them holds."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -10,11 +9,16 @@ import pytest
 
 from holdfast.adapters.file.backup import FileBackup
 from holdfast.adapters.memory.queue import MemoryQueue
+from holdfast.adapters.memory.registry import MemoryRegistry
+from holdfast.adapters.memory.tasks import MemoryTasks
+from holdfast.core.task import End, Start, State, Task
 from holdfast.errors import ConfigError
 from holdfast.ports.backup import Kept
 from holdfast.ports.queue import DeadLetter
-from holdfast.tasks.letters import TOGETHER, Choice, back_up, chosen, kept
+from holdfast.tasks.discovery import Directory, Entry, announced
+from holdfast.tasks.letters import Choice, Letters
 from holdfast.tasks.names import task_queue
+from holdfast.tasks.producer import Producer
 from holdfast.testing.simulator.loop import SimClock
 
 APP = "reports"
@@ -46,43 +50,65 @@ def test_what_is_no_expression_is_refused() -> None:
         Choice(error="(")
 
 
-async def test_letters_of_types_are_found_by_what_they_say() -> None:
-    clock = SimClock(Random(1), "c")
-    queues = {task_queue(APP, kind): MemoryQueue(clock) for kind in ("publish", "mail.send", "other")}
-    for name, queue in queues.items():
-        reasons = ["refused", "no such table"] * 60  # more than a page
-        for start in range(0, len(reasons), queue.max_batch):
-            await queue.bury(
-                [
-                    DeadLetter(f"{name}/{n}", b"{}", reasons[n], key=f"{n}")
-                    for n in range(start, start + queue.max_batch)
-                ]
-            )
-    found = chosen(APP, ["publish", "mail.send"], queues.__getitem__, Choice(error="refused"))
-    types = [each.type async for each in found if each.letter.reason == "refused"]
-    assert (types.count("publish"), types.count("mail.send"), len(types)) == (60, 60, 120)
+class Rig:
+    """Letters in queues in memory, of an app of which a node runs one type more than the store knows."""
+
+    def __init__(self) -> None:
+        self.clock = SimClock(Random(1), "c")
+        self.queues: dict[str, MemoryQueue] = {}
+        self.store = MemoryTasks(self.clock)
+        self.directory = Directory(MemoryRegistry(self.clock), APP, self.clock)
+        producer = Producer(APP, self.queue, self.store, self.clock, None)
+        self.letters = Letters(APP, self.queue, self.store, self.directory, producer)
+
+    def queue(self, name: str) -> MemoryQueue:
+        return self.queues.setdefault(name, MemoryQueue(self.clock))
+
+    async def bury(self, task_type: str, *reasons: str) -> None:
+        """One letter for each reason, of a task that failed."""
+        await self.store.queue([Task(f"{task_type}-{n}", task_type) for n in range(len(reasons))])
+        queue = self.queue(task_queue(APP, task_type))
+        for n, reason in enumerate(reasons):
+            trace = f"{task_type}-{n}"
+            (task,) = await self.store.start([Start(trace, task_type, "m", "n", 1, 30.0)])
+            await self.store.end([End(trace, task.epoch, State.FAILED)])
+            await queue.bury([DeadLetter(f"{task_type}/{trace}", b"{}", reason, key=trace)])
 
 
-async def some(*letters: DeadLetter) -> AsyncIterator[Kept]:
-    for letter in letters:
-        yield Kept(APP, "publish", letter)
-
-
-async def test_letters_are_kept_once_and_found_again(tmp_path: Path) -> None:
+async def test_letters_of_types_are_found_by_what_they_say(tmp_path: Path) -> None:
+    rig = Rig()
+    for kind in ("publish", "mail.send", "other"):
+        await rig.bury(kind, *["refused", "no such table"] * 300)  # more than a page
     backup = FileBackup(tmp_path / "letters.jsonl")
-    again = msgspec.structs.replace(LETTER, reason="failed: refused", at=200.0)
-    unread = DeadLetter("publish/odd", b"{ no json", "malformed", at=300.0)
-    assert await back_up(some(LETTER), backup) == 1
-    assert await back_up(some(LETTER, again, unread), backup) == 2
-    assert await back_up(some(), backup) == 0
-    assert await kept(APP, [], backup, Choice()) == {"publish": [again, unread]}, "of a task the last"
-    assert await kept(APP, [], backup, Choice(error="no such table")) == {"publish": [LETTER]}
-    assert await kept(APP, ["publish"], backup, Choice(since=250.0)) == {"publish": [unread]}
-    assert await kept(APP, ["other"], backup, Choice()) == {}
-    assert await kept("other", [], backup, Choice()) == {}
+    refused = Choice(error="refused")
+    assert await rig.letters.back_up(backup, ["publish", "mail.send"], refused) == 600
+    found = [kept async for kept in backup.letters(APP)]
+    assert {kept.letter.reason for kept in found} == {"refused"}
+    assert {kept.type for kept in found} == {"publish", "mail.send"}
+    assert await rig.letters.back_up(backup, (), Choice()) == 1200
+    assert await rig.letters.redrive(["publish"], refused) == 300
+    assert await rig.letters.redrive((), refused) == 600
+    assert await rig.letters.redrive_kept(backup, (), Choice()) == (900, 900)
+    assert not any(queue.letters for queue in rig.queues.values())
 
 
-async def test_as_many_as_there_are(tmp_path: Path) -> None:
+async def test_types_that_nodes_run_are_known_too(tmp_path: Path) -> None:
+    rig = Rig()
+    entry = Entry("node-1", "http://127.0.0.1:1", ("odd",))
+    await rig.directory.change(lambda known: announced(known, "m", entry, ["m"], {}))
+    await rig.queue(task_queue(APP, "odd")).bury([DeadLetter("odd/1", b"{ no json", "malformed")])
     backup = FileBackup(tmp_path / "letters.jsonl")
-    many = [DeadLetter(f"publish/{n}", b"{}", "failed", key=f"{n}") for n in range(TOGETHER + 1)]
-    assert await back_up(some(*many), backup) == len(many)
+    assert await rig.letters.back_up(backup, (), Choice()) == 1
+    assert await rig.letters.redrive((), Choice()) == 1
+    assert await rig.letters.redrive_kept(backup, (), Choice(error="malformed")) == (1, 0)
+
+
+async def test_of_a_task_that_failed_twice_the_last_letter_is_sent(tmp_path: Path) -> None:
+    rig = Rig()
+    backup = FileBackup(tmp_path / "letters.jsonl")
+    again = msgspec.structs.replace(LETTER, body=b"again", reason="failed: refused", at=200.0)
+    await backup.add([Kept(APP, "publish", letter) for letter in (again, LETTER)])
+    assert await rig.letters.redrive_kept(backup, ["other"], Choice()) == (0, 0)
+    assert await rig.letters.redrive_kept(backup, ["publish"], Choice()) == (1, 0)
+    (message,) = await rig.queue(task_queue(APP, "publish")).receive(10, 0.0, 30.0, "m")
+    assert message.body == b"again"

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Annotated, Any
-from urllib.parse import quote
 
 from cyclopts import App, Parameter
 
@@ -18,9 +16,8 @@ from holdfast.errors import ConfigError, OperationRefused
 from holdfast.log import redact
 from holdfast.ports.queue import DeadLetter, Queue
 from holdfast.runtime import operations
-from holdfast.tasks.discovery import Directory
-from holdfast.tasks.letters import Choice, back_up, chosen, kept, known_types
-from holdfast.wiring import Services, backup_at, make_producer, producing
+from holdfast.tasks.letters import Choice
+from holdfast.wiring import Services, backup_at, make_letters, producing
 
 app = App(name="dlq", help="Dead letters: messages set aside, each with its reason.")
 
@@ -170,11 +167,11 @@ async def backup(
     choice = Choice(trace=trace, since=ago(since), error=error)
     async with (
         producing(options.load(), owner) as services,
-        backup_at(_url(target), "the back-up") as place,
+        backup_at(target) as place,
     ):
+        letters = make_letters(services, owner)
         while True:
-            types = task_type or await _types(services, owner)
-            count = await back_up(chosen(owner, types, services.queue, choice), place)
+            count = await letters.back_up(place, task_type, choice)
             if json:
                 output.json_line({"copied": count, "target": redact(target)})
             else:
@@ -189,32 +186,17 @@ async def _redrive_tasks(
 ) -> None:
     count = passed = 0
     async with producing(options.load(), owner) as services:
-        producer = make_producer(services, owner)
+        letters = make_letters(services, owner)
         if source:
-            async with backup_at(_url(source), "the back-up") as place:
-                by_type = await kept(owner, types, place, choice)
-            for task_type, found in sorted(by_type.items()):
-                sent, done = await producer.redrive_kept(task_type, found)
-                count, passed = count + sent, passed + done
+            async with backup_at(source) as place:
+                count, passed = await letters.redrive_kept(place, types, choice)
         else:
-            for task_type in types or await _types(services, owner):
-                found = [each.letter async for each in chosen(owner, [task_type], services.queue, choice)]
-                count += await producer.redrive(task_type, sorted(found, key=lambda letter: letter.at))
+            count = await letters.redrive(types, choice)
     if json:
         output.json_line({"redriven": count} | ({"passed_over": passed} if source else {}))
     else:
         done_since = f"; {passed} passed over, whose tasks wait, run or have succeeded" if passed else ""
         output.say(f"{count} redriven{done_since}")
-
-
-async def _types(services: Services, owner: str) -> list[str]:
-    directory = Directory(services.registry(), owner, services.clock)
-    return await known_types(services.task_store(owner), directory)
-
-
-def _url(place: str) -> str:
-    """A URL, or the path of a file as one."""
-    return place if re.match(r"[a-z+]+:", place) else f"file:{quote(place)}"
 
 
 @app.command

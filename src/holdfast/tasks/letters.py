@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Callable, Collection
 
 import msgspec
 
@@ -14,6 +14,7 @@ from holdfast.ports.tasks import TaskStore
 from holdfast.runtime import operations
 from holdfast.tasks.discovery import Directory
 from holdfast.tasks.names import task_queue
+from holdfast.tasks.producer import Producer
 
 TOGETHER = 500
 """Letters that are kept in one call."""
@@ -43,46 +44,66 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-async def chosen(
-    app: str, types: Iterable[str], queue: Callable[[str], Queue], choice: Choice
-) -> AsyncIterator[Kept]:
-    """The letters of these types in their queues that are chosen."""
-    for task_type in types:
-        letters = operations.letters(queue(task_queue(app, task_type)), choice.trace or None)
-        async for letter in letters:
-            if choice.holds(letter):
-                yield Kept(app, task_type, letter)
+class Letters:
+    """The dead letters of an app's tasks. ``types`` are those that are meant, all that are known if none is
+    given. Raises as queues, stores and back-ups do."""
 
+    def __init__(
+        self,
+        app: str,
+        queue: Callable[[str], Queue],
+        store: TaskStore,
+        directory: Directory,
+        producer: Producer,
+    ) -> None:
+        self._app = app
+        self._queue = queue
+        self._store = store
+        self._directory = directory
+        self._producer = producer
 
-async def kept(
-    app: str, types: Collection[str], backup: Backup, choice: Choice
-) -> dict[str, list[DeadLetter]]:
-    """The letters in a back-up that are chosen, by type (all, if none is given); of a task that failed more
-    than once the last."""
-    found: dict[tuple[str, str], Kept] = {}
-    async for each in backup.letters(app):
-        if choice.holds(each.letter) and (not types or each.type in types):
-            found[each.type, each.letter.key or each.letter.id] = each
-    by_type: dict[str, list[DeadLetter]] = {}
-    for each in found.values():
-        by_type.setdefault(each.type, []).append(each.letter)
-    return by_type
+    async def back_up(self, backup: Backup, types: Collection[str], choice: Choice) -> int:
+        """Keep the letters that are chosen, and that the back-up hasn't yet; returns how many."""
+        count, some = 0, list[Kept]()
+        for task_type in types or await self._types():
+            async for letter in self._chosen(task_type, choice):
+                some.append(Kept(self._app, task_type, letter))
+                if len(some) == TOGETHER:
+                    count += await backup.add(some)
+                    some = []
+        return count + await backup.add(some)
 
+    async def redrive(self, types: Collection[str], choice: Choice) -> int:
+        """Send the letters that are chosen to their queues again, the oldest first, each with all its tries;
+        returns how many."""
+        count = 0
+        for task_type in types or await self._types():
+            found = [letter async for letter in self._chosen(task_type, choice)]
+            count += await self._producer.redrive(task_type, sorted(found, key=lambda letter: letter.at))
+        return count
 
-async def back_up(letters: AsyncIterator[Kept], backup: Backup) -> int:
-    """Keep letters that a back-up hasn't yet; returns how many. Raises as it does."""
-    count, some = 0, list[Kept]()
-    async for letter in letters:
-        some.append(letter)
-        if len(some) == TOGETHER:
-            count += await backup.add(some)
-            some = []
-    return count + await backup.add(some)
+    async def redrive_kept(self, backup: Backup, types: Collection[str], choice: Choice) -> tuple[int, int]:
+        """Send those again that were kept, of a task that failed more than once the last letter. Returns how
+        many, and how many were passed over because their tasks wait, run or have succeeded since."""
+        found: dict[tuple[str, str], Kept] = {}
+        async for kept in backup.letters(self._app):
+            if choice.holds(kept.letter) and (not types or kept.type in types):
+                found[kept.type, kept.letter.key or kept.letter.id] = kept
+        sent = passed = 0
+        for task_type in sorted({kept.type for kept in found.values()}):
+            some = [kept.letter for kept in found.values() if kept.type == task_type]
+            done, left = await self._producer.redrive_kept(task_type, some)
+            sent, passed = sent + done, passed + left
+        return sent, passed
 
+    def _chosen(self, task_type: str, choice: Choice) -> AsyncIterator[DeadLetter]:
+        queue = self._queue(task_queue(self._app, task_type))
+        found = operations.letters(queue, choice.trace or None)
+        return (letter async for letter in found if choice.holds(letter))
 
-async def known_types(store: TaskStore, directory: Directory) -> list[str]:
-    """The types of which the store knows tasks, and those that nodes run: a message that nobody could read is
-    no task."""
-    counts = await store.counts()
-    listing = await directory.read()
-    return sorted({task_type for task_type, _ in counts} | listing.types.keys())
+    async def _types(self) -> list[str]:
+        """The types of which the store knows tasks, and those that nodes run: a message that nobody could
+        read is no task."""
+        counts = await self._store.counts()
+        listing = await self._directory.read()
+        return sorted({task_type for task_type, _ in counts} | listing.types.keys())
