@@ -147,7 +147,8 @@ async def status(
         date: The day that the reports are for; without it, today in UTC.
         customer: Only those of this customer.
         state: Only those that stand so.
-        of: Name of an app, of which reports that nobody has begun yet are listed too, whatever their day.
+        of: Name of an app, of which reports that nobody has begun are listed too: those that wait, whatever
+            their day, and those that ended so on this day.
         json: Print JSON lines.
     """
     async with Services(options.load()) as services:
@@ -211,23 +212,28 @@ async def _as_it_stands(services: Services, row: Row) -> Row:
 
 
 async def _waiting(services: Services, owner: str, day: dt.date, known: set[str]) -> AsyncIterator[Row]:
-    """Tasks that no worker has begun: of their orders nothing is known but whose they are."""
-    after = ""
-    while page := await services.task_store(owner).list(500, after, state=State.QUEUED, type=TASK_TYPE):
-        for task in page:
-            if task.trace not in known and not task.attempts:
-                yield Row(
-                    app=owner,
-                    trace=task.trace,
-                    customer=task.group,
-                    report="",
-                    day=day,
-                    destination="",
-                    name="",
-                    state=task.state,
-                    ordered_at=task.queued_at,
-                )
-        after = page[-1].trace
+    """Tasks that no worker has begun: of their orders nothing is known but whose they are. Those that ended
+    so, as when they were cancelled while they waited, count for the day of their end."""
+    for state in (State.QUEUED, State.FAILED, State.TIMEOUT):
+        after = ""
+        while page := await services.task_store(owner).list(500, after, state=state, type=TASK_TYPE):
+            for task in page:
+                of_day = not task.ended or dt.datetime.fromtimestamp(task.ended_at, dt.UTC).date() == day
+                if task.trace not in known and not task.attempts and of_day:
+                    yield Row(
+                        app=owner,
+                        trace=task.trace,
+                        customer=task.group,
+                        report="",
+                        day=day,
+                        destination="",
+                        name="",
+                        state=task.state,
+                        ordered_at=task.queued_at,
+                        ended_at=task.ended_at,
+                        error=task.detail,
+                    )
+            after = page[-1].trace
 
 
 def _bar(*, quiet: bool) -> Progress:

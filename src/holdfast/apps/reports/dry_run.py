@@ -8,11 +8,11 @@ import msgspec
 
 from holdfast.apps.reports.names import remote_name
 from holdfast.apps.reports.order import ReportOrder
-from holdfast.apps.reports.report import Report, ReportFile
+from holdfast.apps.reports.report import Report
 from holdfast.apps.reports.sources.places import Secrets
 
-SAMPLE_BYTES = 4 << 20
-"""So much of the report is made, at most, to tell how large all of it would be."""
+SAMPLE_BYTES = 8 << 20
+"""So much of a source is read, at least, to tell how large all of the report would be."""
 
 
 class Outlook(msgspec.Struct, frozen=True):
@@ -45,17 +45,9 @@ def look_ahead(order: ReportOrder, ordered_at: dt.datetime, secrets: Secrets, ro
 
 
 def _size(report: Report) -> tuple[int, bool]:
-    made = 0
-    for file in report.files():
-        for chunk in file.chunks:
-            made += len(chunk)
-            if made >= SAMPLE_BYTES:
-                return round(made / max(_written(report, file), 1e-9)), False
-    return made, True
-
-
-def _written(report: Report, file: ReportFile) -> float:
-    """How much of the report is made, from 0 to 1. What is read is a little ahead: rows tell better."""
-    if report.rows_total and file.rows:
-        return file.rows / report.rows_total
-    return report.progress.fraction
+    """That of all files, in bytes, and whether it is exact: else that of a sample made to its end, which what
+    is made ahead doesn't blur, for so much more as there is to read."""
+    made = sum(len(chunk) for file in report.files(SAMPLE_BYTES) for chunk in file.chunks)
+    if not report.cut:
+        return made, True
+    return round(made / max(report.progress.fraction, 1e-9)), False

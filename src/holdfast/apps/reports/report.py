@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
+import math
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -83,6 +84,7 @@ class Report:
         threads: to format and compress on; by default the cores there are, four at most.
 
     Attributes:
+        cut: whether ``files`` left rows out, as it was asked to.
         id: changes with the order and with the sources, and with nothing else: reports of one id have the
             same bytes.
     """
@@ -117,6 +119,7 @@ class Report:
         told = encode(msgspec.structs.replace(order, delivery=None)) + versions.encode()
         self.id = hashlib.sha256(told + remote_name(order, ordered_at).encode()).hexdigest()
         self._threads = threads or min(THREADS_MAX, _cores())
+        self.cut = False
         self._rows = 0
         self._source_bytes = 0.0
         self._bytes_out = 0
@@ -140,18 +143,20 @@ class Report:
             self._rows, self.rows_total, int(self._source_bytes), self.source_bytes_total, self._bytes_out
         )
 
-    def files(self) -> Iterator[ReportFile]:
+    def files(self, sample_bytes: float = math.inf) -> Iterator[ReportFile]:
         """The files, one after the other: none for an empty result if so ordered.
 
-        A second call begins anew, and ends what the first left. Raises UnreadableSource, UnwritableColumn,
+        Of each table only the first rows, if more than ``sample_bytes`` would be read, decoded or not. A
+        second call begins anew, and ends what the first left. Raises UnreadableSource, UnwritableColumn,
         TooManyRows and Unavailable.
         """
         self.close()
         self._rows = self._bytes_out = 0
         self._source_bytes = 0.0
+        self.cut = False
         pool = self._stack.enter_context(ThreadPoolExecutor(self._threads, "format"))
         workers = Workers(pool, self._threads)
-        sources = [Rows(self._batches(table)) for table in self.tables]
+        sources = [Rows(self._batches(table, sample_bytes)) for table in self.tables]
         for rows in sources:
             self._stack.callback(rows.close)
         if self.order.empty == "nothing" and all(rows.peek() is None for rows in sources):
@@ -200,10 +205,15 @@ class Report:
 
     # --- reading
 
-    def _batches(self, table: TableReader) -> Generator[pa.RecordBatch, None, None]:
+    def _batches(self, table: TableReader, sample_bytes: float) -> Generator[pa.RecordBatch, None, None]:
         pieces = read_ahead(table.pieces(), lambda piece: piece.batch.nbytes, READ_AHEAD_BYTES)
+        taken = 0.0
         try:
             for batch, spent in pieces:
+                if taken > sample_bytes:
+                    self.cut = True
+                    return
+                taken += max(batch.nbytes, spent)
                 self._rows += batch.num_rows
                 self._source_bytes += spent
                 yield batch

@@ -86,12 +86,18 @@ class JsonFiles:
 
 
 def _plain(place: Place, file: pa.NativeFile) -> pa.NativeFile:
-    how = COMPRESSED.get(place.url.lower().rpartition(".")[2])
+    how = _compression(place)
     return pa.CompressedInputStream(file, how) if how else file
 
 
+def _compression(place: Place) -> str | None:
+    return COMPRESSED.get(place.url.lower().rpartition(".")[2])
+
+
 def _pieces(place: Place, file: pa.NativeFile, reader: pa.RecordBatchReader) -> Iterator[Piece]:
-    position = 0
+    """A block each. What is compressed is read some blocks ahead of them."""
+    compressed, position = _compression(place) is not None, 0
     for batch in reader:
-        before, position = position, place.size if file.closed else file.tell()  # closed: read to its end
+        before, read = position, place.size if file.closed else file.tell()  # closed: read to its end
+        position = read if compressed else min(before + BLOCK_BYTES, read)
         yield Piece(batch, position - before)
