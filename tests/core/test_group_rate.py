@@ -26,3 +26,18 @@ def test_each_job_has_its_rate_of_which_this_is_a_share() -> None:
     assert [jobs.wait_until(7, 4.0, pair, 100.0) for pair in pairs] == [0.0, 0.0, 100.5, 101.0]
     assert jobs.wait_until(8, 4.0, pairs[0], 100.0) == 0.0
     assert jobs.wait_until(7, 4.0, pairs[2], 100.5) == 0.0
+
+
+def test_a_share_that_changes_is_kept_to_at_once_and_forgives_nothing() -> None:
+    groups = GroupRate(lambda _: "a", {"a": 4.0}, share=0.25)
+    pairs = [(f"d{n}", 0) for n in range(8)]
+    assert [groups.wait_until(pair, 100.0) for pair in pairs[:3]] == [0.0, 101.0, 102.0]
+    groups.take_share(1.0)
+    assert groups.wait_until(pairs[3], 101.0) > 101.0
+    groups.take_share(0.0)
+    assert groups.wait_until(pairs[4], 101.0) == 0.0, "who serves nothing limits nothing"
+    jobs = JobRates(share=0.0)
+    jobs.take_share(0.5)
+    assert [jobs.wait_until(7, 4.0, pair, 100.0) for pair in pairs[:3]] == [0.0, 0.0, 100.5]
+    jobs.take_share(0.25)
+    assert jobs.wait_until(7, 4.0, pairs[3], 100.0) >= 101.0

@@ -82,3 +82,13 @@ def test_never_more_than_burst_and_rate_allow(steps: list[tuple[float, int]]) ->
         if limiter.take("a", min(units, 20), now) == 0:
             taken += min(units, 20)
         assert taken <= 20 + 10 * now + 1e-6
+
+
+def test_a_rate_that_changes_leaves_debts() -> None:
+    limiter = Limiter(TEN)
+    assert [limiter.spend("a", 20, 0.0) for _ in range(2)] == [0, 2]
+    limiter.change(Rate(per_s=1, burst=1))
+    assert limiter.spend("a", 1, 0.0) == pytest.approx(4)
+    assert [limiter.spend("b", 1, 0.0) for _ in range(2)] == [0, 1]
+    limiter.change(None)
+    assert limiter.spend("b", 100, 0.0) == 0

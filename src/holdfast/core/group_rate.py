@@ -9,11 +9,11 @@ from holdfast.core.rate import Limiter, Rate
 Pair = tuple[str, int]
 
 MISSED_S = 1.0
-"""A moment that passed so long ago, while nothing could be sent, is void: else all that waited went at once."""
+"""A moment that passed so long ago, while nothing could be sent, is void: else all would go at once."""
 
 
 class GroupRate:
-    """At most so many commands a second to each group.
+    """At most so many commands a second to each group, of which this has a share.
 
     A head that has to wait is given its own moment, so that it is looked at once more and not each time that
     anything is sent to its group.
@@ -21,12 +21,20 @@ class GroupRate:
     Args:
         group: the group of a device.
         rates: commands a second by group; a group that isn't named has no limit.
+        share: from 0 to 1; whoever serves other devices lets the rest go.
     """
 
-    def __init__(self, group: Callable[[str], str], rates: Mapping[str, float]) -> None:
+    def __init__(self, group: Callable[[str], str], rates: Mapping[str, float], share: float = 1.0) -> None:
         self._group = group
-        self._limiter = Limiter(None, {name: Rate(rate, max(1.0, rate)) for name, rate in rates.items()})
+        self._rates = rates
+        self._limiter = Limiter(None)
         self._given: dict[Pair, float] = {}
+        self.take_share(share)
+
+    def take_share(self, share: float) -> None:
+        """Have another share from now on."""
+        shared = {name: rate * share for name, rate in self._rates.items() if share > 0}
+        self._limiter.change(None, {name: Rate(rate, max(1.0, rate)) for name, rate in shared.items()})
 
     def wait_until(self, pair: Pair, now: float) -> float:
         """0 if a command may go to this lane of a device now, which counts; else when to ask again."""
@@ -45,8 +53,7 @@ class GroupRate:
 
 
 class JobRates:
-    """At most so many devices a second to each job, of which this is a ``share`` (0 to 1): whoever serves
-    other devices lets the rest go.
+    """At most so many devices a second to each job, of which this has a ``share`` as a group's.
 
     Commands of a job have their times from the start. This is for when those have passed, because the broker
     or all nodes were away: a job that is to stop at failures must not go out all at once.
@@ -56,10 +63,16 @@ class JobRates:
         self._share = share
         self._rates: dict[int, GroupRate] = {}
 
+    def take_share(self, share: float) -> None:
+        """Have another share from now on."""
+        self._share = share
+        for rate in self._rates.values():
+            rate.take_share(share)
+
     def wait_until(self, job: int, rate: float, pair: Pair, now: float) -> float:
         """0 if the command of ``job``, which has this rate, may go to this lane of a device now, which
         counts; else when to ask again."""
         known = self._rates.get(job)
         if known is None:
-            known = self._rates[job] = GroupRate(lambda _: "", {"": rate * self._share})
+            known = self._rates[job] = GroupRate(lambda _: "", {"": rate}, self._share)
         return known.wait_until(pair, now)

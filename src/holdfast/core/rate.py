@@ -40,6 +40,11 @@ class Limiter:
         self._rates = dict(rates or {})
         self._full_at: dict[str, float] = {}
 
+    def change(self, default: Rate | None, rates: Mapping[str, Rate] | None = None) -> None:
+        """Hold keys to other rates from now on. Those that owe wait for as long as they would have."""
+        self._default = default
+        self._rates = dict(rates or {})
+
     def __len__(self) -> int:
         """Keys that are remembered."""
         return len(self._full_at)

@@ -135,12 +135,12 @@ class Dispatcher:
         self._shift_s = 0.0
         self._checks_until = 0.0
         self._presence = Presence(spec.presence)
-        self._groups = self._fresh_groups()
-        self._jobs = JobRates(1.0)
-        limit = Rate(spec.rate, max(1.0, spec.rate * BURST_S)) if spec.rate else None
-        self._at_once = int(limit.burst) if limit else TURN_MAX
+        self._groups = GroupRate(spec.group, spec.group_rates) if spec.group else None
+        self._jobs = JobRates(0.0)
+        self._limiter = Limiter(None)
+        self._at_once = TURN_MAX
+        self._in_flight_max = spec.in_flight_max
         self._turn_max = TURN_MAX
-        self._limiter = Limiter(limit)
         self._sends_from = 0.0
         self._once = Once()
         self._backoff = Backoff(0.1, 5.0)
@@ -190,7 +190,7 @@ class Dispatcher:
         self.shards[number] = shard
         self._note_ears()
         self._remember(known)
-        self._share_jobs()
+        self._take_share()
         self._recount = True
         self._checks_until = self._clock.monotonic() + CHECKS_S
         if number == 0:
@@ -205,7 +205,7 @@ class Dispatcher:
             return
         self._recount = True
         self._note_ears()
-        self._share_jobs()
+        self._take_share()
         await self._idle.wait()
         for device in self._presence.known():
             if shard_of(device, self._spec.shards) == number:
@@ -268,7 +268,7 @@ class Dispatcher:
         now, monotonic = self._clock.wall(), self._clock.monotonic()
         returns = [shard.sends_from - monotonic for shard in self.shards.values() if shard.connected]
         waits_s = [LOOK_S, *(wait_s for wait_s in returns if wait_s > 0)]
-        if self.in_flight < self._spec.in_flight_max:  # else what is due has to wait for answers
+        if self.in_flight < self._in_flight_max:  # else what is due has to wait for answers
             try:
                 due = await self._store.next_due(self._spec.name, self._sendable(monotonic))
             except (Unavailable, OutcomeUnknown):
@@ -301,7 +301,7 @@ class Dispatcher:
             patience=spec.patience,
             heard=heard,
             unsent=unsent,
-            room=spec.in_flight_max - self.in_flight,
+            room=self._in_flight_max - self.in_flight,
             rate=self._at_once if monotonic >= self._sends_from else 0,
             limit=self._turn_max,
             away=self._presence.away,
@@ -492,12 +492,19 @@ class Dispatcher:
                 seen_at = None if each.seen_at is None else listened_s - (now - each.seen_at)
                 self._presence.was_away(each.device, seen_at)
 
-    def _fresh_groups(self) -> GroupRate | None:
-        return GroupRate(self._spec.group, self._spec.group_rates) if self._spec.group else None
-
-    def _share_jobs(self) -> None:
-        """The rates of jobs are divided as the shards are."""
-        self._jobs = JobRates(len(self.shards) / self._spec.shards)
+    def _take_share(self) -> None:
+        """Limits hold over all nodes: each has the part of them that it has of the shards."""
+        spec, share = self._spec, len(self.shards) / self._spec.shards
+        if not share:
+            return
+        self._jobs.take_share(share)
+        if self._groups is not None:
+            self._groups.take_share(share)
+        if spec.rate is not None:
+            limit = Rate(spec.rate * share, max(1.0, spec.rate * share * BURST_S))
+            self._at_once = int(limit.burst)
+            self._limiter.change(limit)
+        self._in_flight_max = max(1, int(spec.in_flight_max * share))
 
     def _seen(self, now: float) -> dict[str, float | None]:
         listened_s = self._listened_s()
@@ -545,6 +552,8 @@ class Dispatcher:
         if abs(jump_s) > JUMP_S:
             self._shift_s += jump_s
             self._checks_until = monotonic + CHECKS_S
-            self._groups = self._fresh_groups()
-            self._share_jobs()
+            share = len(self.shards) / self._spec.shards
+            self._jobs = JobRates(share)
+            if self._spec.group is not None:
+                self._groups = GroupRate(self._spec.group, self._spec.group_rates, share)
             self._log.warning("the clock was set", outbox=self._spec.name, by_s=round(jump_s, 1))

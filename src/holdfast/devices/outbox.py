@@ -45,10 +45,10 @@ class Outbox:
               stay in order, and others may pass each other.
             - ``expires_in_s``: after which a command isn't sent any more, unless it says so itself.
             - ``max_body``: largest command, in bytes as they are sent, its id included.
-            - ``in_flight_max``: devices of which answers are awaited at once, a node.
-            - ``rate``: commands a second, a node.
+            - ``in_flight_max``: devices of which answers are awaited at once.
+            - ``rate``: commands a second.
             - ``group``, ``group_rates``: a function that tells a device's group, and commands a second by
-              group.
+              group. These limits hold over all nodes: each has the part that it has of the shards.
             - ``keep_s``: how long closed commands are kept, and keys of ``dedupe_key`` with them.
             - ``archive``: then they are moved to the table ``holdfast_outbox_archive`` instead of dropped.
             - ``briefs``: the queue on which the end of each command is told too (default: on none).

@@ -245,3 +245,17 @@ async def test_a_clock_that_is_set_shifts_what_is_due(site: Site) -> None:
     first, second, third = times
     assert second - first >= PATIENCE.retry_s
     assert third - second >= 2 * PATIENCE.retry_s * 0.9
+
+
+async def test_limits_are_divided_as_the_shards_are(site: Site) -> None:
+    await site.start(200, Conduct(latency_s=1.0), shards=4, rate=40.0, in_flight_max=40)
+    for number in (1, 2, 3):
+        await site.dispatcher.disown(number)
+    for n in range(200):
+        await site.add(f"d{n}")
+    most, begun_at, before = 0, site.clock.monotonic(), site.dispatcher.counts.sent
+    while site.clock.monotonic() - begun_at < 4.0:
+        most = max(most, site.dispatcher.in_flight)
+        await site.clock.sleep(0.05)
+    assert most == 10
+    assert 30 <= site.dispatcher.counts.sent - before <= 45, "a fourth of 40 a second"
