@@ -149,7 +149,8 @@ class App:
                 it returns changes, the task advances.
             stall_s: a task that hasn't advanced for so long hangs, and is ended as by its timeout (default:
                 ``lease_s`` with a ``lease``; else only the timeout ends it).
-            memory_mb: what its process may allocate, in MiB; 0 for as much as the app allows.
+            memory_mb: what its process and all that it started may use together, in MiB; 0 for the node's
+                ``slot_memory_mb``.
             weight: its share of the slots, where several types of task wait.
             priority: the higher, the sooner, where the producer doesn't say.
             resumable: a task that outlives the queue's longest hold may be begun anew.

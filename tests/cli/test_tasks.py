@@ -212,3 +212,6 @@ def test_letters_that_were_never_tasks_are_found_by_the_types_that_nodes_run(
 
     arrange(malformed)
     assert holdfast("dlq", "backup", "l.jsonl", "--app", APP, "--json").lines[0]["copied"] == 1
+    row = {"type": TYPE, "node": "node-1", "address": "http://127.0.0.1:1"}
+    assert holdfast("tasks", "nodes", APP, "--json").lines == [row]
+    assert "node-1" in holdfast("tasks", "nodes", APP).out

@@ -79,7 +79,7 @@ async def ends_as_it_should(fleet: Fleet) -> None:
     await fleet.check()
 
 
-async def test_tasks_end_in_outcomes(
+async def test_tasks_end_in_outcomes_and_a_node_drains(
     on_services: OnServices, fauxqs_server: FauxqsServer, keeping: RedisServer
 ) -> None:
     fleet = await on_services(fauxqs_server)
@@ -88,6 +88,20 @@ async def test_tasks_end_in_outcomes(
     async with AsyncClient(APP, registry_url=keeping.url) as client:
         trace = await client.send("text", "told the registry alone")
         assert (await client.wait(trace)).value == "TOLD THE REGISTRY ALONE"
+    traces = await fleet.send("long", *({"seconds": 0.5} for _ in range(9)))
+
+    async def some_have_begun() -> bool:
+        standing = [await fleet.producer.status(trace) for trace in traces]
+        return any(task is not None and task.state is not State.QUEUED for task in standing)
+
+    await until(some_have_begun, "some have begun")
+    fleet.nodes["a"].signal(signal.SIGTERM)
+    assert await fleet.nodes["a"].ended() == 0
+    (drained,) = fleet.nodes["a"].said("tasks drained")
+    assert drained["left"] == 0
+    outcomes = await fleet.until_ended(traces)
+    assert {(outcome.state, outcome.attempts) for outcome in outcomes} == {(State.SUCCEED, 1)}
+    await fleet.check()
 
 
 async def test_whatever_handlers_do_others_go_on(

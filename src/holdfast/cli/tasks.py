@@ -20,6 +20,7 @@ from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.core.task import State, Task
 from holdfast.errors import ConfigError, OperationRefused
 from holdfast.tasks.api import shown
+from holdfast.tasks.discovery import Directory
 from holdfast.tasks.outcome import Outcome
 from holdfast.tasks.producer import Order, Producer
 from holdfast.wiring import make_producer, producing
@@ -137,6 +138,28 @@ async def ls(
     totals = ", ".join(f"{name} {state.value}: {count}" for (name, state), count in sorted(counts.items()))
     output.console().print(output.table(f"Tasks of {owner}", COLUMNS, map(_row, found)))
     output.say(totals or "no tasks are known")
+
+
+@app.command
+async def nodes(owner: Owner, /, *, json: Json = False, options: Options = DEFAULTS) -> None:
+    """List the types of tasks, each with the living nodes that run it, as the registry knows them.
+
+    ```
+    holdfast tasks nodes reports
+    ```
+
+    Args:
+        json: Print JSON lines, one for a type and a node.
+    """
+    async with producing(options.load(), owner) as services:
+        listing = await Directory(services.registry(), owner, services.clock).read()
+    rows = [[name, each.node, each.address] for name, entries in listing.types.items() for each in entries]
+    columns = ["type", "node", "address"]
+    if json:
+        for row in rows:
+            output.json_line(dict(zip(columns, row, strict=True)))
+    else:
+        output.console().print(output.table(f"Who runs the tasks of {owner}", columns, rows))
 
 
 @app.command
