@@ -467,8 +467,8 @@ class Dispatcher:
         self._sign(answer.device)
         try:
             correlation = Correlation.parse(answer.id)
-        except InvalidMessage as error:
-            self._odd(answer.device, answer.id, str(error))
+        except InvalidMessage:
+            self._odd(answer.device, answer.id, "nothing was ever sent with this id")
             return
         self._heard.append(Heard(answer.device, correlation, answer.payload, answer.ok))
 
@@ -479,7 +479,7 @@ class Dispatcher:
             self._back[device] = None
 
     def _odd(self, device: str, what: str, why: str) -> None:
-        if self._once.first((device, what, why)):
+        if self._once.first((device, why)):
             self._log.warning("an odd answer", outbox=self._spec.name, device=device, id=what[:60], why=why)
 
     # --- times

@@ -198,7 +198,8 @@ class Statements:
         self.first = made(FIRST)
         self.overdue = made(
             "SELECT <command> FROM {C} c WHERE outbox = :outbox AND shard IN [shards]"
-            " AND state = 'scheduled' AND expires_at IS NOT NULL AND expires_at <= :now LIMIT :limit <update>"
+            " AND state = 'scheduled' AND expires_at IS NOT NULL AND expires_at <= :now"
+            " ORDER BY expires_at LIMIT :limit <update>"  # in order, or another index would seem as good
         )
         self.aborted = made("SELECT id FROM {J} WHERE outbox = :outbox AND aborted AND done + failed < total")
         self.of_jobs = made(
