@@ -334,10 +334,10 @@ class Dispatcher:
             self._turn_max = min(TURN_MAX, self._turn_max + TURN_MIN)
         self._took(turned)
         self._marked = turned, monotonic
-        while self._lately and monotonic - self._lately[0][0] > FORGOTTEN_S:
-            self._lately.popleft()
         if turned.sendings:
             self._lately.append((monotonic, turned.sendings))
+        while self._lately and monotonic - self._lately[0][0] > FORGOTTEN_S:
+            self._lately.popleft()
         if not self._wake.is_set():
             self._send_marked()  # else while the next turn is written
 
