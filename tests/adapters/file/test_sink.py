@@ -1,5 +1,6 @@
 """A destination that is a folder."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,12 @@ async def test_a_full_disk_is_no_fault_of_the_order(sink: FileSink, tmp_path: Pa
     with pytest.raises(Unavailable, match="No space left"):
         await upload.write(b"x")
     await upload.leave()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a folder that root may not write to")
+async def test_a_folder_that_may_not_be_written_to_is_for_good() -> None:
+    with pytest.raises(ConfigError, match="let this user write there"):
+        await put(FileSink("/sys"), "a.csv", b"x")
 
 
 async def test_a_folder_in_the_files_place_is_named(sink: FileSink, tmp_path: Path) -> None:

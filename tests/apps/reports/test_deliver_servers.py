@@ -144,6 +144,24 @@ async def test_a_connection_cut_at_every_tenth_is_made_up_for(
     assert gone_on > 0
 
 
+async def test_a_connection_to_s3_cut_at_every_tenth_is_made_up_for(moto_server: MotoServer) -> None:
+    bucket = f"b-{uuid4().hex}"
+    with contextlib.closing(s3_of(moto_server)) as s3:
+        s3.create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
+        async with TcpFaults(moto_server.port) as proxy:
+            place = s3_place(bucket, proxy)
+            for tenth in range(10):
+                place.cut_after(max(1, len(BODY) * tenth // 10))
+                before = proxy.accepted
+                parcel = msgspec.structs.replace(PARCEL, name=f"{tenth}.csv", companions=())
+                await deliver(parcel, chunks, place.connect, SystemClock(), backoff=QUICK)
+                assert proxy.accepted > before + 1
+        for tenth in range(10):
+            answer = await asyncio.to_thread(s3.get_object, Bucket=bucket, Key=f"a/{tenth}.csv")
+            assert answer["Body"].read() == BODY
+        assert await asyncio.to_thread(uploads, s3, bucket) == []
+
+
 @pytest.mark.usefixtures("small_steps")
 async def test_two_workers_at_once_leave_one_whole_file(place: Place, server: FtpServer | SftpServer) -> None:
     record: Record | None = None
@@ -198,13 +216,23 @@ async def worker(order: dict[str, object], folder: Path) -> tuple[int, dict[str,
     return process.returncode, json.loads(said or "{}")
 
 
+STEPS = 34
+SOME_STEPS = {("ftp", 1), ("ftp", 4), ("ftp", 14), ("ftp", 31), ("ftp", STEPS), ("sftp", 14)}
+
+
 @pytest.mark.parametrize(
-    "server, kill_at", [*(("ftp", at) for at in (1, 4, 14, 31, 34)), ("sftp", 14)], indirect=["server"]
+    "server, kill_at",
+    [
+        pytest.param(server, at, marks=() if (server, at) in SOME_STEPS else pytest.mark.soak)
+        for server in ("ftp", "sftp")
+        for at in range(1, STEPS + 1)
+    ],
+    indirect=["server"],
 )
 async def test_a_worker_killed_at_any_step_is_made_up_for(
     place: Place, tmp_path: Path, kill_at: int, server: FtpServer | SftpServer
 ) -> None:
-    """Steps are notes, begun and done, and pieces that are sent; 34 of them make a delivery."""
+    """Steps are notes, begun and done, and pieces that are sent; STEPS of them make a delivery."""
     order = {
         "url": place.url,
         "credential": place.credential.fields(),

@@ -161,6 +161,22 @@ def test_control_characters(tmp_path: Path) -> None:
     assert [row[0] for row in values(sheet_of(source, unfit="replace"))[1:]] == ["a�b", "c�", "�", "fine"]
 
 
+def test_a_lone_surrogate_is_no_text(tmp_path: Path) -> None:
+    offsets, data = pa.py_buffer(b"\0\0\0\0\3\0\0\0\5\0\0\0"), pa.py_buffer(b"\xed\xa0\x80ok")
+    source = stored(tmp_path, {"t": pa.Array.from_buffers(pa.string(), 2, [None, offsets, data])})
+    with pytest.raises(UnwritableColumn, match="'t' holds bytes that aren't UTF-8"):
+        sheet_of(source)
+    assert [row[0] for row in values(sheet_of(source, unfit="replace"))[1:]] == ["\ufffd" * 3, "ok"]
+    assert [row[0] for row in values(sheet_of(source, unfit="drop"))[1:]] == ["", "ok"]
+
+
+def test_three_thousand_columns(tmp_path: Path) -> None:
+    source = stored(tmp_path, {f"c{at}": [at, -at] for at in range(3000)})
+    header, numbers, opposites = values(sheet_of(source))
+    assert header == [f"c{at}" for at in range(3000)]
+    assert numbers == list(range(3000)) == [-number for number in opposites]
+
+
 def test_long_texts(tmp_path: Path) -> None:
     fits, emoji = "x" * 32_767, "🎉" * 16_383 + "x"
     assert [row[0] for row in values(sheet_of(stored(tmp_path, {"t": [fits, emoji]})))[1:]] == [fits, emoji]
