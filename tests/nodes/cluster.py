@@ -7,8 +7,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 import urllib.request
 from collections import defaultdict
@@ -18,6 +16,7 @@ from typing import Any
 
 import psutil
 from tests.nodes.chaos_app import follow
+from tests.nodes.forked import Forked
 
 from holdfast.config import Config
 from holdfast.errors import OutcomeUnknown, Unavailable
@@ -40,10 +39,16 @@ BATCH = 10
 
 
 class Process:
-    """The process of a node or a gateway, and the events in its log."""
+    """The process of a node, a gateway or what else ``module`` is, and the events in its log."""
 
     def __init__(
-        self, name: str, place: Path, command: Sequence[str], settings: dict[str, str], path: Path = HERE
+        self,
+        name: str,
+        place: Path,
+        command: Sequence[str],
+        settings: dict[str, str],
+        path: Path = HERE,
+        module: str = "holdfast",
     ) -> None:
         self.name = name
         self.place = place / f"node-{name}"
@@ -52,13 +57,7 @@ class Process:
         paths = os.pathsep.join([str(path), *filter(None, [os.environ.get("PYTHONPATH")])])
         environment |= settings | {"PYTHONPATH": paths, "CHAOS_PLACE": str(self.place)}
         self._log = self.place / "log"
-        with self._log.open("ab") as log:
-            self.child = subprocess.Popen(
-                [sys.executable, "-m", "holdfast", *command],
-                stderr=log,
-                cwd=self.place,
-                env=environment,
-            )
+        self.child = Forked(module, command, self._log, self.place, environment)
         self.process = psutil.Process(self.child.pid)
 
     @property

@@ -1,0 +1,70 @@
+"""Nodes and gateways as processes that are forked from one which has imported Holdfast: else that would be
+half of what the start of each takes. (The tests of the command line start theirs as users do.)"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import runpy
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from multiprocessing.connection import wait
+from pathlib import Path
+from signal import SIGKILL, SIGTERM, Signals
+
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["holdfast.cli.node", "holdfast.cli.gateway"])
+
+
+class Forked:
+    """A module that runs as a program, to be used like ``subprocess.Popen``; its stderr goes to ``log``."""
+
+    def __init__(
+        self, module: str, command: Sequence[str], log: Path, place: Path, environment: dict[str, str]
+    ) -> None:
+        log.touch()
+        arguments = (module, list(command), log, place, environment)
+        self._process = CONTEXT.Process(target=_become, args=arguments, daemon=True)
+        self._process.start()
+        self._reading = threading.Lock()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+
+    def poll(self) -> int | None:
+        """Its exit code, once it has ended."""
+        with self._reading:
+            return self._process.exitcode
+
+    def wait(self, timeout_s: float) -> int:
+        """Its exit code, when it has ended. Raises TimeoutExpired."""
+        wait([self._process.sentinel], timeout_s)
+        code = self.poll()
+        if code is None:
+            raise subprocess.TimeoutExpired(self._process.name, timeout_s)
+        return code
+
+    def send_signal(self, number: Signals) -> None:
+        """Signal it, if it runs."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Tell it to end."""
+        self.send_signal(SIGTERM)
+
+    def kill(self) -> None:
+        """End it."""
+        self.send_signal(SIGKILL)
+
+
+def _become(module: str, command: Sequence[str], log: Path, place: Path, environment: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(place)
+    with log.open("ab") as said:
+        os.dup2(said.fileno(), sys.stderr.fileno())
+    sys.path[:0] = [str(place), *environment["PYTHONPATH"].split(os.pathsep)]
+    sys.argv[:] = [module, *command]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
