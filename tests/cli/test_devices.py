@@ -59,6 +59,10 @@ def test_devices_are_listed_and_stale_ones_flagged(holdfast: Any) -> None:
     assert "fresh" in table
     assert "standing" in table
     assert holdfast("devices", "ls", "faces", "--limit", "1", "--json").lines[0]["device"] == "away"
+    assert "the first 1;" in holdfast("devices", "ls", "faces", "--limit", "1").out
+    unknown = holdfast("devices", "ls", "doors")
+    assert unknown.code == 1
+    assert "no outbox 'doors' in sqlite:///" in unknown.err
 
 
 def test_one_device_is_shown_with_what_waits_for_it(holdfast: Any) -> None:

@@ -66,6 +66,8 @@ def test_commands_are_listed_without_what_they_say(
     assert [c["id"] for c in told(capsys, url, "outbox", "ls", "faces", "--state", "failed")] == commands[:1]
     assert run(["outbox", "ls", "faces", "--set", f"outbox_url={url}"]) == 0
     assert "the device refused" in capsys.readouterr().out
+    assert run(["outbox", "ls", "faces", "--limit", "2", "--set", f"outbox_url={url}"]) == 0
+    assert f"the first 2; for more: --after {commands[1]}" in capsys.readouterr().out
 
 
 def test_one_is_shown_in_full(capsys: pytest.CaptureFixture[str], url: str, commands: list[int]) -> None:

@@ -10,11 +10,11 @@ from cyclopts import App, Parameter
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
+from holdfast.cli.outbox import opened
 from holdfast.cli.simulate import simulate
 from holdfast.core.device_queue import Entry, Phase, State
 from holdfast.errors import ConfigError
 from holdfast.ports.outbox import DeviceStatus, OutboxStore
-from holdfast.wiring import Services
 
 app = App(name="devices", help="Devices that take commands from an outbox.")
 app.command(simulate)
@@ -51,14 +51,10 @@ async def ls(
         json: Print JSON lines, one a device.
     """
     now = SystemClock().wall()
-    async with Services(options.load()) as services:
-        store = services.outbox_store()
-        try:
-            found = await _all(
-                store, outbox, limit, lambda s: not stale or _standing(s, now, stale_after_s) != "there"
-            )
-        finally:
-            await store.close()
+    async with opened(options, outbox) as store:
+        found = await _all(
+            store, outbox, limit, lambda s: not stale or _standing(s, now, stale_after_s) != "there"
+        )
     records = [_record(status, now, stale_after_s) for status in found]
     if json:
         for record in records:
@@ -67,6 +63,8 @@ async def ls(
     columns = ("device", "standing", "seen", "waiting", "doing")
     rows = [[record[column] for column in columns] for record in records]
     output.console().print(output.table(f"devices of {outbox}", columns, rows))
+    if len(found) == limit:
+        output.say(f"the first {limit}; for more: --limit")
 
 
 @app.command
@@ -92,19 +90,15 @@ async def show(
     if not (outbox and name):
         raise ConfigError(f"{device!r} must be OUTBOX/DEVICE, such as faces/2042253")
     now = SystemClock().wall()
-    async with Services(options.load()) as services:
-        store = services.outbox_store()
-        try:
-            found = await store.devices(outbox, device=name, limit=1)
-            if not found:
-                raise ConfigError(f"outbox {outbox!r} has never had anything to do with device {name!r}")
-            commands = [
-                command
-                for state in (State.PUBLISHED, State.SCHEDULED)
-                for command in await store.commands(outbox, device=name, state=state, limit=COMMANDS_SHOWN)
-            ]
-        finally:
-            await store.close()
+    async with opened(options, outbox) as store:
+        found = await store.devices(outbox, device=name, limit=1)
+        if not found:
+            raise ConfigError(f"outbox {outbox!r} has never had anything to do with device {name!r}")
+        commands = [
+            command
+            for state in (State.PUBLISHED, State.SCHEDULED)
+            for command in await store.commands(outbox, device=name, state=state, limit=COMMANDS_SHOWN)
+        ]
     record = _record(found[0], now, stale_after_s)
     shown = [_command(command, now) for command in commands[:COMMANDS_SHOWN]]
     if json:

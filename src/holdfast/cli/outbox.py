@@ -13,6 +13,7 @@ from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.core.device_queue import Entry, State
 from holdfast.errors import OperationRefused
+from holdfast.log import redact
 from holdfast.ports.outbox import OutboxStore
 from holdfast.wiring import Services
 
@@ -48,7 +49,7 @@ async def list_commands(
         limit: How many at most.
         json: Print JSON lines.
     """
-    async with opened(options) as store:
+    async with opened(options, outbox) as store:
         commands = await store.commands(outbox, after=after, limit=limit, state=state, device=device)
     if json:
         for entry in commands:
@@ -60,6 +61,8 @@ async def list_commands(
         for e in commands
     ]
     output.console().print(output.table(f"outbox {outbox}", columns, rows))
+    if len(commands) == limit:
+        output.say(f"the first {limit}; for more: --after {commands[-1].id}")
 
 
 @app.command
@@ -107,7 +110,7 @@ async def stats(outbox: Name, /, *, json: Json = False, options: Options = DEFAU
     Args:
         json: Print JSON.
     """
-    async with opened(options) as store:
+    async with opened(options, outbox) as store:
         counts = await store.counts(outbox)
         jobs = await store.jobs(outbox, limit=1000)
     if json:
@@ -122,11 +125,14 @@ async def stats(outbox: Name, /, *, json: Json = False, options: Options = DEFAU
 
 
 @asynccontextmanager
-async def opened(options: Options) -> AsyncIterator[OutboxStore]:
-    """The store of the settings in force."""
+async def opened(options: Options, outbox: str = "") -> AsyncIterator[OutboxStore]:
+    """The store of the settings in force. Raises OperationRefused if it has no such outbox."""
     async with Services(options.load()) as services:
         store = services.outbox_store()
         try:
+            if outbox and not await store.epochs(outbox):
+                url = redact(services.config.outbox_url)
+                raise OperationRefused(f"there is no outbox {outbox!r} in {url}; a node makes it")
             yield store
         finally:
             await store.close()
