@@ -12,6 +12,7 @@ import psutil
 import pytest
 from rich.console import Console
 
+from holdfast.cli.demo import local
 from holdfast.cli.demo.local import KNOWN
 from holdfast.cli.demo.measure import failovers_ms, measure, out_of_order, percentile
 from holdfast.cli.demo.picture import Committed, Picture
@@ -332,7 +333,14 @@ def test_nothing_is_lost_when_a_node_is_killed_and_another_drained(place: Path, 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1.5 * PATIENCE_S)
-@pytest.mark.parametrize("services", ["redis,sqs", "zookeeper,sqs,s3"])
+@pytest.mark.parametrize(
+    "services",
+    [
+        "redis,zookeeper,sqs,s3",
+        pytest.param("redis,sqs", marks=pytest.mark.soak),
+        pytest.param("zookeeper,sqs,s3", marks=pytest.mark.soak),
+    ],
+)
 def test_it_is_the_same_on_services_that_it_starts_itself(
     place: Path, temporary: Path, services: str
 ) -> None:
@@ -347,6 +355,16 @@ def test_it_is_the_same_on_services_that_it_starts_itself(
     assert "killed (SIGKILL)" in err
     assert Path(figures["contact_sheet"]).read_bytes().startswith(b"\x89PNG")
     assert list(temporary.rglob("*")) == []
+
+
+async def test_each_service_is_used_for_what_it_is_good_for() -> None:
+    async with local.started(["redis"]) as found:
+        assert list(found) == ["state_url", "coordinator_url"]
+        assert all(url.startswith("redis://") for url in found.values())
+    async with local.started(["sqs"]) as found:
+        assert (list(found), found["queue_url"]) == (["queue_url", "visibility_s"], "sqs:///")
+    async with local.started([]) as found:
+        assert found == {}
 
 
 def test_an_unknown_service_is_named(holdfast: Any) -> None:

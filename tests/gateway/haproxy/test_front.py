@@ -166,19 +166,19 @@ async def test_a_stream_that_is_named_oddly_is_the_same_stream(make_setting: Mak
             assert (status, said["n"]) == (200, n)
 
 
-@pytest.mark.parametrize(
-    "target,status",
-    [
-        ("/process/", 404),
-        ("/process/a/b", 404),
-        ("/process/a%00b", 400),
-        ("/process/" + "x" * 600, 400),
-        ("/", 404),
-    ],
-)
-async def test_what_names_no_stream_is_refused(make_setting: MakeSetting, target: str, status: int) -> None:
+NAMING_NO_STREAM = {
+    "/process/": 404,
+    "/process/a/b": 404,
+    "/process/a%00b": 400,
+    "/process/" + "x" * 600: 400,
+    "/": 404,
+}
+
+
+async def test_what_names_no_stream_is_refused(make_setting: MakeSetting) -> None:
     setting = await make_setting("a")
-    assert (await setting.send("a", 0, target))[0] == status
+    answered = {target: (await setting.send("a", 0, target))[0] for target in NAMING_NO_STREAM}
+    assert answered == NAMING_NO_STREAM
 
 
 async def raw(host: str, port: str, said: str) -> bytes:
@@ -228,23 +228,25 @@ async def test_headers_of_a_client_mislead_nobody(make_setting: MakeSetting) -> 
 SMUGGLED = "POST /process/theirs HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
 
 
-@pytest.mark.parametrize(
-    "head",
-    [
-        "Content-Length: 4\r\nContent-Length: 40\r\n",
-        "Content-Length: 4\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n",
-        "Content-Length : 4\r\n",
-        "Content-Length: +4\r\n",
-        "Transfer-Encoding: xchunked\r\n",
-    ],
-)
-async def test_what_could_be_read_in_two_ways_is_read_in_none(make_setting: MakeSetting, head: str) -> None:
+AMBIGUOUS = [
+    "Content-Length: 4\r\nContent-Length: 40\r\n",
+    "Content-Length: 4\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n",
+    "Content-Length : 4\r\n",
+    "Content-Length: +4\r\n",
+    "Transfer-Encoding: xchunked\r\n",
+]
+
+
+async def test_what_could_be_read_in_two_ways_is_read_in_none(make_setting: MakeSetting) -> None:
     setting = await make_setting("a")
     assert (await setting.send("cam", 0))[0] == 200
     host, port = setting.gateway.address.removeprefix("http://").split(":")
-    said = await raw(host, port, f"POST /process/cam HTTP/1.1\r\nHost: x\r\n{head}\r\n0\r\n\r\n{SMUGGLED}")
-    assert said.startswith((b"HTTP/1.1 4", b"HTTP/1.1 501")), said
-    assert "chain/theirs" not in dict(setting.gateway.routes)
+    for head in AMBIGUOUS:
+        said = await raw(
+            host, port, f"POST /process/cam HTTP/1.1\r\nHost: x\r\n{head}\r\n0\r\n\r\n{SMUGGLED}"
+        )
+        assert said.startswith((b"HTTP/1.1 4", b"HTTP/1.1 501")), (head, said)
+        assert "chain/theirs" not in dict(setting.gateway.routes), head
 
 
 async def test_one_camera_by_websocket(make_setting: MakeSetting) -> None:
