@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import codecs
+import functools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import IO, Literal, NamedTuple, cast
 
+import msgspec
 import polars as pl
 import pyarrow as pa
 
@@ -95,7 +97,8 @@ class CsvFormat:
                 zip(columns, self._framer.kinds, schema.types, strict=True)
             )
         ]
-        self.header = self._header()
+        titles = (column.source if column.title is None else column.title for column in columns)
+        self.header = _header(options, tuple(titles))
         """The byte order mark and the header, as far as ordered."""
 
     def lines(self, batch: pa.RecordBatch) -> Lines:
@@ -103,16 +106,6 @@ class CsvFormat:
         frame, bad = self._framer.frame(batch)
         lines = self._write(frame, self._cells, self._names)
         return Lines(lines.data, batch.num_rows, lines.replaced + bad)
-
-    def _header(self) -> Lines:
-        mark = _MARKS.get(self._options.encoding, b"")
-        if not self._options.header:
-            return Lines(mark, 0, 0)
-        titles = [column.source if column.title is None else column.title for column in self._columns]
-        frame = pl.DataFrame([pl.Series(str(at), [title]) for at, title in enumerate(titles)])
-        cells = [self._text(pl.col(str(at)), titles[at]) for at in range(len(titles))]
-        line = self._write(frame, cells, titles)
-        return Lines(mark + line.data, 0, line.replaced)
 
     # --- cells
 
@@ -313,3 +306,18 @@ class Pieces:
         """Take some."""
         self.pieces.append(data)
         return len(data)
+
+
+@functools.lru_cache(maxsize=256)
+def _header(options: Csv, titles: tuple[str, ...]) -> Lines:
+    """The byte order mark and the header, as far as ordered: a row of texts. Reports of one kind have the
+    same, and of a small one nothing takes longer."""
+    mark = _MARKS.get(options.encoding, b"")
+    if not options.header:
+        return Lines(mark, 0, 0)
+    columns = [Column(source=title) for title in titles]
+    schema = pa.schema([(title, pa.string()) for title in titles])
+    texts = CsvFormat(msgspec.structs.replace(options, header=False), columns, schema, "UTC", "")
+    row = pa.record_batch([pa.array([title]) for title in titles], [str(at) for at in range(len(titles))])
+    line = texts.lines(row)
+    return Lines(mark + line.data, 0, line.replaced)
