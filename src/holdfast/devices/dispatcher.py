@@ -99,7 +99,7 @@ class Shard:
         self.was_connected = False
         self.sends_from = 0.0
         self.unconfirmed: dict[str, tuple[float, Sending]] = {}
-        """What was handed over when, the oldest first, and the broker may not have."""
+        """What was marked as published when, the oldest first, and the broker may not have."""
         self.lost: list[Sending] = []
         """What an earlier connection may still have brought, until the next one stands."""
         self.reading: asyncio.Task[Any] | None = None
@@ -383,7 +383,7 @@ class Dispatcher:
             if shard is None or monotonic - began_at > self._spec.patience.late_s:
                 raise Unavailable("it is too late")
             shard.devices.publish(command)
-            shard.unconfirmed[command.id] = monotonic, sending
+            shard.unconfirmed[command.id] = began_at, sending
         except Unavailable:
             self._unsent.append(Unsent(correlation))
             self._wake.set()
