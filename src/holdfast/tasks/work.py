@@ -13,9 +13,10 @@ import msgspec
 
 from holdfast.core.held import Held, Receipt
 from holdfast.core.message import Life, Place
+from holdfast.core.progress import chunks
 from holdfast.core.task import Beat, End, Return, Start, State, Task
 from holdfast.core.turns import Turns
-from holdfast.errors import Fenced, HoldfastError
+from holdfast.errors import Fenced, HoldfastError, OutcomeUnknown
 from holdfast.ports.coordinator import Claim, Load
 from holdfast.ports.queue import Delivery, Outgoing, Queue
 from holdfast.ports.task_slots import TaskSlotMaker
@@ -296,7 +297,12 @@ class TaskWork:
             )
             for item in batch
         ]
-        tasks = await self._insist(lambda: self._store.start(wishes))
+        tasks = await self._insist(lambda: self._store.start(wishes), give_up=True)
+        if tasks is None:
+            for item in batch:
+                self._take_back(item)
+                self._give_back(item, 0.0)
+            return
         now = self._host.clock.monotonic()
         for item, task in zip(batch, tasks, strict=True):
             if stands_here(task, member):
@@ -311,13 +317,17 @@ class TaskWork:
                     wait_s = min(max(task.until - self._host.clock.wall(), 0.0), item.spec.visibility_s)
                     self._give_back(item, wait_s + self._host.clock.random())
 
-    async def _insist(self, call: Any) -> Any:
-        """Repeat a call to the store until it is answered: nothing can begin without it."""
+    async def _insist(self, call: Any, *, give_up: bool = False) -> Any:
+        """Repeat a call to the store until it is answered: nothing can begin without it. With ``give_up``
+        None if nothing came of it, and this node is cut off."""
         failures = 0
         while True:
             try:
                 return await call()
             except HoldfastError as error:
+                give_up = give_up and not isinstance(error, OutcomeUnknown)
+                if give_up and not self._host.membership.alive:
+                    return None
                 failures += 1
                 self._host.log.warning("the task store does not answer", error=str(error))
             await self._host.clock.sleep(self._host.limits.retry.delay_s(failures, self._host.clock.random()))
@@ -444,9 +454,20 @@ class TaskWork:
     async def _give_back_all(self, queue: str, items: Sequence[InHand], delay_s: float) -> None:
         names = [r.receipt for item in items for r in item.held.receipts if not r.stale]
         try:
-            await self._queues[queue].give_back(names, delay_s)
+            for some in chunks(names, self._queues[queue].max_batch):
+                await self._queues[queue].give_back(some, delay_s)
         except HoldfastError as error:  # they show by themselves when their visibility ends
             self._host.log.warning("could not give back", queue=queue, error=str(error))
+
+    async def _hand_back(self) -> int:
+        """Let others have all that waits, at once; returns how much that was. A node that is cut off begins
+        nothing, and is not to keep from others what they could."""
+        waiting = self._turns.drain()
+        for item in waiting:
+            self._forget(item)
+        for name in self._queues:
+            await self._give_back_all(name, [item for item in waiting if item.queue == name], 0.0)
+        return len(waiting)
 
     def _drop(self, item: InHand) -> None:
         """Its deliveries have lapsed, or its outcome was refused: the next delivery will tell. One that came
@@ -483,6 +504,8 @@ class TaskWork:
         shortest_s = min(spec.visibility_s for spec in self._specs.values())
         while True:
             await self._host.clock.sleep(min(NEWS_S, shortest_s / LOOKS_A_VISIBILITY))
+            if self._turns and not self._host.membership.alive:
+                self._host.tasks.spawn(self._hand_back())
             now = self._host.clock.monotonic()
             running = [item for item in self.hand.values() if item.held.life is Life.RUNNING]
             for item in running:
@@ -551,13 +574,7 @@ class TaskWork:
             queue.wake()
         if self._pumping:
             await asyncio.wait(self._pumping)
-        waiting = self._turns.drain()
-        for name, queue in self._queues.items():
-            mine = [item for item in waiting if item.queue == name]
-            for start in range(0, len(mine), queue.max_batch):
-                await self._give_back_all(name, mine[start : start + queue.max_batch], 0.0)
-        for item in waiting:
-            self._forget(item)
+        given_back = await self._hand_back()
         await self._run_out()
         await self._finisher.settled()
         for keeper in self._keepers.values():
@@ -565,7 +582,7 @@ class TaskWork:
         await self._permits.leave()
         if self._announcer is not None:
             await self._announcer.leave()
-        self._host.log.info("tasks drained", given_back=len(waiting) + self._returned, left=len(self.hand))
+        self._host.log.info("tasks drained", given_back=given_back + self._returned, left=len(self.hand))
 
     async def _run_out(self) -> None:
         clock = self._host.clock
