@@ -439,6 +439,7 @@ class Dispatcher:
                 if not event.suspect:  # which uses up a try, or it would end connection after connection
                     self._unsent.append(Unsent(Correlation.parse(event.id), certain=False))
             case Connected():
+                self._note_limit(shard.devices.max_payload)
                 shard.connected = True
                 self._wake.set()
                 self._note_ears()
@@ -477,6 +478,17 @@ class Dispatcher:
         is_new = self._presence.last_seen(device) is None
         if self._presence.seen(device, self._listened_s()) or is_new:
             self._back[device] = None
+
+    def _note_limit(self, max_payload: int) -> None:
+        """A broker may tell of a limit that nobody here knew."""
+        if max_payload < self._spec.max_body and self._once.first(("max_payload", max_payload)):
+            self._log.warning(
+                "the broker takes less than the outbox",
+                outbox=self._spec.name,
+                max_payload=max_payload,
+                max_body=self._spec.max_body,
+                fix="lower max_body, so that larger commands are refused where they are added",
+            )
 
     def _odd(self, device: str, what: str, why: str) -> None:
         if self._once.first((device, why)):

@@ -93,6 +93,8 @@ async def test_an_answer_that_is_refused_says_so(site: Site) -> None:
     site.broker.listen("d0", lambda id_, payload: site.broker.answer("d0", id_, b"{}"))
     entry = await site.until(await site.add("d0", {"name": "x" * 200}), State.FAILED)
     assert "max_payload" in entry.reason
+    site.broker.cut(site.outbox.spec.identity(0))
+    assert site.log.events("warning").count("the broker takes less than the outbox") == 1
     await site.until(await site.add("d0"), State.ACKNOWLEDGED)
 
 
