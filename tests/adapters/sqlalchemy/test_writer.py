@@ -2,6 +2,8 @@
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, create_engine, text
@@ -140,3 +142,9 @@ def test_tables_that_are_not_there_are_named(url: str, outbox: Outbox) -> None:
         with Session(engine) as session, pytest.raises(ConfigError, match="start a node once"):
             add(session)
     engine.dispose()
+
+
+def test_other_databases_are_refused(outbox: Outbox) -> None:
+    db: Any = SimpleNamespace(dialect=SimpleNamespace(name="mysql"))
+    with pytest.raises(ConfigError, match="mysql: outboxes are in SQLite or PostgreSQL"):
+        outbox.add(db, device="d1", command=b"1")

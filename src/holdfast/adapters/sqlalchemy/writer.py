@@ -24,10 +24,16 @@ BATCH = 1_000
 
 
 class SqlWriter:
-    """Writes with a SQLAlchemy session or connection, in its transaction."""
+    """Writes with a SQLAlchemy session or connection, in its transaction. Raises ConfigError for a database
+    that isn't supported."""
 
     def __init__(self, db: Session | Connection) -> None:
         self._connection = db.connection() if isinstance(db, Session) else db
+        if self._connection.dialect.name not in ("sqlite", "postgresql"):
+            raise ConfigError(
+                f"commands can't be added in {self._connection.dialect.name}: outboxes are in SQLite or"
+                " PostgreSQL"
+            )
         if not self._connection.in_transaction():
             self._connection.begin()
 
