@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from holdfast.adapters.aws.s3 import S3
 
 MIB = 1 << 20
-PART_BYTES = 8 * MIB
+PART_BYTES = 6 * MIB
 PART_BYTES_MIN = 5 * MIB
 MD5 = "Content-MD5"
 EXAMPLE = "s3://customer-bucket/reports?encryption=aws:kms"
@@ -88,7 +88,7 @@ class S3Sink:
         meter: counts every try that goes out.
         endpoint: where to call, unless the AWS settings say.
         keys: the credentials; by default those that AWS's own tools find.
-        part_bytes: the size of a part, 5 MiB at least; a file has 10,000 at most. Five are in memory at most.
+        part_bytes: the size of a part, 5 MiB at least; a file has 10,000 at most. Four are in memory at most.
     """
 
     can_resume = True

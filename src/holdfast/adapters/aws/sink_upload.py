@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from holdfast.adapters.aws.sink import S3Sink
 
 PARTS_MAX = 10_000
-AT_ONCE = 4
+AT_ONCE = 3
 LEAVE_S = 5.0
 UPLOAD_ID = re.compile(b"<UploadId>([^<]+)</UploadId>")
 

@@ -33,9 +33,6 @@ PATIENCE_BYTES_S = 10_000_000
 COMPLAINT_S = 5.0
 """How long to wait for a server to say why it ended a transfer. Some notice nothing, and never do."""
 
-SEND_BYTES = 1 << 18
-"""So much must go within the time that a server may be silent."""
-
 
 class Control(ftplib.FTP):
     """A session that is logged in, in binary mode, in the URL's folder. Use it from one thread at a time.
@@ -259,7 +256,7 @@ def send(connection: socket.socket, data: bytes | memoryview) -> None:
     """Send it all, however slowly. (``sendall`` would have all of it go within the timeout.)"""
     rest = memoryview(data)
     while rest:
-        rest = rest[connection.send(rest[:SEND_BYTES]) :]
+        rest = rest[connection.send(rest) :]
 
 
 def keep_alive(connection: socket.socket) -> None:

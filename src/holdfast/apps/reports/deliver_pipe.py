@@ -11,8 +11,10 @@ from contextlib import asynccontextmanager
 
 from holdfast.ports.sink import Data
 
-AHEAD_BYTES = 16 << 20
-PIECE_BYTES = 1 << 20
+AHEAD_BYTES = 4 << 20
+PIECE_BYTES = 2 << 20
+"""To hand a piece from thread to thread takes longer than to send 1 MiB."""
+
 STOP_S = 0.5
 
 
