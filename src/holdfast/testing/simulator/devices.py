@@ -1,7 +1,8 @@
 """A simulated world of devices: a business that adds commands, an outbox, a broker, terminals, and trouble.
 
 What must hold: no device has two commands unanswered within a retry interval; each does its commands in
-order; every command ends, and its result is applied exactly once; nothing that was committed is lost.
+order; every command ends, and its result is applied exactly once; nothing that was committed is lost. What
+has expired or is replaced isn't sent, an absent device only probed, and no limit of a node exceeded.
 """
 
 from __future__ import annotations
@@ -42,16 +43,22 @@ HEAL_LIMIT_S = 1800.0
 KEEPALIVE_S = 3.0
 """A connection whose line has stood still for so long is given up."""
 
+EARLIER_S = 0.4
+"""How much sooner the line to the broker fails a node than all others do."""
+
 UNWRITTEN_S = 0.6
 """A database that crashes may lose what was marked as published within so long."""
 
 ROUNDING_S = 1e-6
+DRIFT = 1.01
+"""How much faster a node's clock may go, and a little."""
+
 DELIVERY_S = 0.2
 """How much sooner than it was sent after the one before a command may arrive."""
 
 KINDS = (
     "crash", "crash", "pause", "pause", "cut", "cut", "isolate", "forget", "stop",
-    "broker", "broker", "broker cut", "stall", "stall", "stall", "database",
+    "broker", "broker", "broker cut", "stall", "stall", "database", "database",
 )  # fmt: skip
 
 
@@ -72,7 +79,12 @@ class Scenario(Setting, frozen=True, kw_only=True):
     shards: int
     conduct: Conduct
     in_flight_max: int
+    rate: float | None
+    group_rate: float | None
+    """Commands a second, of a node: to all devices, and to the one group that they all belong to."""
     planned: tuple[Planned, ...]
+    absent: tuple[str, ...]
+    """Devices that were never there."""
     heartbeats: bool
     callback_fails: float
 
@@ -109,16 +121,17 @@ def make(seed: int) -> Scenario:
             at_s=random.random() * TROUBLE_S * 0.7,
             kind=random.choice(kinds),  # type: ignore[arg-type]  # more kinds than other worlds have
             node=random.randrange(nodes),
-            for_s=random.choice((0.3, 2.0, 7.0, 12.0)),
+            for_s=random.choice((0.3, 2.0, 5.0, 7.0, 12.0)),
             detail=random.choice(("coordinator", "state", "peers")),
         )
         for _ in range(0 if calm else random.randint(1, 8))
     ]
     devices = [f"d{n}" for n in range(random.randint(1, 8))]
+    absent = random.choice(((), (), ("d99",)))
     planned = [
         Planned(
             at_s=random.random() * random.choice((1.0, 25.0)),
-            device=random.choice(devices),
+            device=random.choice((*devices, *absent)),
             number=number,
             supersede=random.random() < 0.3,
             expires=random.random() < 0.1,
@@ -140,7 +153,10 @@ def make(seed: int) -> Scenario:
         shards=random.choice((1, 2, 4)),
         conduct=conduct,
         in_flight_max=random.choice((1, 3, 100)),
+        rate=random.choice((None, None, 3.0)),
+        group_rate=random.choice((None, None, 2.0)),
         planned=tuple(sorted(planned, key=lambda each: (each.at_s, each.number))),
+        absent=absent,
         heartbeats=heartbeats,
         callback_fails=random.choice((0.0, 0.0, 0.3)),
     )
@@ -159,9 +175,10 @@ class CheckedOutbox(MemoryOutbox):
     """Notes every turn that did something to a shard without naming its standing epoch. A crash of it takes
     back turns that only sent, as one of PostgreSQL does: nobody waited for these to be written."""
 
-    def __init__(self, clock: SimClock) -> None:
+    def __init__(self, clock: SimClock, in_flight_max: int) -> None:
         super().__init__(clock)
         self.violations: list[str] = []
+        self._in_flight_max = in_flight_max
         self.crashes = 0
         self._unwritten: Tables | None = None
         self._unwritten_at = 0.0
@@ -192,6 +209,7 @@ class CheckedOutbox(MemoryOutbox):
         self._note()
         before, now = self.tables, self._clock.monotonic()
         turned = await super().turn(turn, on_result)
+        self.violations += self._unfit(turn, turned, before)
         self._last = self.tables
         if turned.closed or turn.sweep:
             self._unwritten = None
@@ -203,6 +221,30 @@ class CheckedOutbox(MemoryOutbox):
                 self.violations.append(f"shard {shard} was changed by epoch {turn.grants[shard]}: {standing}")
         return turned
 
+    def _unfit(self, turn: Turn, turned: Turned, before: Tables) -> list[str]:
+        """What this turn should not have sent, as things stood before it."""
+        wrong = []
+        known = [entry for _, entry in before.commands.values()]
+        for sending in turned.sendings:
+            _, entry = self.tables.commands[sending.correlation.command]
+            if entry.expires_at is not None and entry.expires_at <= turn.now:
+                wrong.append(f"{entry} was sent after it had expired")
+            if entry.tries == 1 and any(_replaces(newer, entry) for newer in known):
+                wrong.append(f"{entry} was sent although a newer one had replaced it")
+            head = before.heads.get((turn.outbox, entry.pair))
+            if entry.device in turn.away and (head is None or head.phase is not Phase.HELD):
+                wrong.append(f"{entry} was sent to a device that was away")
+        mine = turn.grants.keys() - set(turned.lost)
+        out = [head for head in self.tables.heads.values() if head.phase is Phase.OUT and head.shard in mine]
+        if len(turned.sendings) > turned.repeats and len(out) > self._in_flight_max:
+            wrong.append(f"{len(out)} devices are waited for at once")
+        return wrong
+
+
+def _replaces(newer: Entry, entry: Entry) -> bool:
+    same = newer.device == entry.device and newer.supersede_key == entry.supersede_key is not None
+    return same and newer.id > entry.id
+
 
 class DeviceWorld(Stage):
     """Devices on the stage."""
@@ -210,9 +252,9 @@ class DeviceWorld(Stage):
     def __init__(self, scenario: Scenario, verbose: bool = False) -> None:
         super().__init__(scenario, verbose)
         self.scenario = scenario
-        self.store = CheckedOutbox(self.clock)
+        self.store = CheckedOutbox(self.clock, scenario.in_flight_max)
         self.broker = SimBroker(self.clock, delay_s=0.005)
-        devices = sorted({planned.device for planned in scenario.planned})
+        devices = sorted({planned.device for planned in scenario.planned} - set(scenario.absent))
         self.fleet = MemoryFleet(self.broker, devices, scenario.conduct, f"{scenario.seed}", self._work)
         self.committed: dict[int, Planned] = {}
         self.arrived: list[Arrived] = []
@@ -227,6 +269,9 @@ class DeviceWorld(Stage):
             shards=scenario.shards,
             patience=PATIENCE,
             in_flight_max=scenario.in_flight_max,
+            rate=scenario.rate,
+            group=lambda device: "all",
+            group_rates={"all": scenario.group_rate} if scenario.group_rate else {},
             presence=PresenceRules(heartbeats=scenario.heartbeats, offline_after_s=4.0, silent_tries=3),
             expires_in_s=None,
         )
@@ -240,6 +285,11 @@ class DeviceWorld(Stage):
         self.works[node], self.uplinks[node] = work, connections
         return [work], [connections]
 
+    @property
+    def calm(self) -> bool:
+        """Nothing is done to it, and hardly a call is lost."""
+        return not self.scenario.faults and self.scenario.weather.lost < 0.01 and self.scenario.heartbeats
+
     def wall(self) -> float:
         """What the clocks of all hosts say."""
         return self.clock.wall() + self.jump_s
@@ -252,6 +302,8 @@ class DeviceWorld(Stage):
     async def produce(self) -> None:
         await self.store.prepare(OUTBOX, self.scenario.shards)
         self.fleet.start()
+        for device in self.scenario.absent:
+            self.broker.listen(device, lambda command, payload: None)
         for planned in self.scenario.planned:
             await asyncio.sleep(max(0.0, planned.at_s - asyncio.get_running_loop().time()))
             self._add(planned)
@@ -293,6 +345,15 @@ class DeviceWorld(Stage):
 
     # --- what goes wrong
 
+    async def strike(self, fault: Fault) -> None:
+        if fault.kind == "isolate":  # from the broker too, and a moment before
+            self.spawn(self._stall_at(fault))
+        await super().strike(fault)
+
+    async def _stall_at(self, fault: Fault) -> None:
+        await asyncio.sleep(max(0.0, fault.at_s - EARLIER_S))
+        await self.uplinks[self.nodes[fault.node]].stall(EARLIER_S + fault.for_s)
+
     async def strike_else(self, fault: Fault, node: SimNode) -> None:
         kind: str = fault.kind
         if kind == "broker":
@@ -327,8 +388,11 @@ class DeviceWorld(Stage):
         if entry.state in CLOSED:
             return True
         head = self.store.tables.heads.get((OUTBOX, entry.pair))
-        silent = self.fleet.terminals[entry.device].silent
-        return silent and not self.scenario.heartbeats and head is not None and self._gave_up(head.phase)
+        if entry.device in self.scenario.absent:
+            gone = True
+        else:
+            gone = self.fleet.terminals[entry.device].silent and not self.scenario.heartbeats
+        return gone and head is not None and self._gave_up(head.phase)
 
     def _gave_up(self, phase: Phase) -> bool:
         return phase in (Phase.HELD, Phase.OUT) and asyncio.get_running_loop().time() > 3 * TROUBLE_S
@@ -395,6 +459,7 @@ class SimDevices(MemoryDevices):
     def publish(self, command: Command) -> None:
         super().publish(command)
         self._world.counts["published"] += 1
+        self.uplink.sent_at.append(self._world.clock.monotonic())
 
     async def events(self) -> list[Event]:
         events = await super().events()
@@ -432,6 +497,7 @@ class Connections:
     def __init__(self, world: DeviceWorld, node: SimNode) -> None:
         self.flowing = asyncio.Event()
         self.flowing.set()
+        self.sent_at: list[float] = []
         self._world = world
         self._node = node
         self._opened: list[SimDevices] = []
@@ -494,8 +560,26 @@ def check(world: DeviceWorld, unfinished: str) -> list[str]:
             wrong.append(f"{entry} was closed by an answer to something else")
         if entry.spent > PATIENCE.max_tries:
             wrong.append(f"{entry} has used up {entry.spent} tries")
+        if entry.device in world.scenario.absent and world.calm and entry.spent == PATIENCE.max_tries:
+            wrong.append(f"{entry} has used up its tries although its device was never there")
     wrong += _check_order(world, entries)
+    for node, uplink in world.uplinks.items():
+        for rate in (world.scenario.rate, world.scenario.group_rate):
+            if rate is not None and not world.jump_s and (times := _flood(uplink.sent_at, rate)):
+                wrong.append(f"{node.name} sent too much at once: {times} at {rate}/s")
     return wrong
+
+
+def _flood(times: Sequence[float], rate: float) -> Sequence[float]:
+    """The first of ``times`` that are more than a bucket of one second's rate allows, and what is late."""
+    full = rate * (1.0 + PATIENCE.late_s) + 1.0
+    tokens, before = full, 0.0
+    for number, at in enumerate(times):
+        tokens = min(full, tokens + (at - before) * rate * DRIFT) - 1.0
+        if tokens < -ROUNDING_S:
+            return times[max(0, number - round(rate)) : number + 1]
+        before = at
+    return ()
 
 
 def _answered(entry: Entry) -> bool:

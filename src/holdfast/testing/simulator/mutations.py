@@ -7,6 +7,7 @@ within how many seeds the simulator must notice; a test holds it to that.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -15,13 +16,20 @@ from unittest import mock
 import msgspec
 
 from holdfast.adapters.memory.coordinator import MemoryCoordinator
-from holdfast.core import commands, ledger, task
+from holdfast.adapters.memory.outbox import MemoryOutbox, MemoryRows
+from holdfast.core import commands, device_queue, device_turn, ledger, task
+from holdfast.core.device_queue import Patience, Phase
+from holdfast.core.group_rate import GroupRate
 from holdfast.core.held import Held, Letter
 from holdfast.core.ledger import Checkpoint
 from holdfast.core.message import Life, Place
 from holdfast.core.owner import Entry, Owner
+from holdfast.core.presence import Presence
 from holdfast.core.sequencer import Sequencer
 from holdfast.core.task import End, Start, Task
+from holdfast.devices import dispatcher
+from holdfast.devices.dispatcher import Dispatcher
+from holdfast.devices.spec import OutboxSpec
 from holdfast.errors import HoldfastError, OutcomeUnknown
 from holdfast.ports.queue import Outgoing
 from holdfast.runtime.keeper import Keeper, Settlement
@@ -44,6 +52,10 @@ class Mutation(msgspec.Struct, frozen=True):
     instead: Any
     seeds: int = 300
     world: str = "streams"
+
+
+def _device(says: str, where: Any, name: str, instead: Any, seeds: int = 300) -> Mutation:
+    return Mutation(says, where, name, instead, seeds, "devices")
 
 
 def _any_epoch(standing: Checkpoint | None, key: str, epoch: int) -> Checkpoint:
@@ -149,6 +161,72 @@ async def _give_only(
     return Outgoing(body, key=task.trace)
 
 
+_take, _judge, _tell = device_turn.take, device_queue.judge, MemoryOutbox._tell
+_took, _arrivals = Dispatcher._took, MemoryRows.arrivals
+_identities = itertools.count()
+
+
+def _take_at_any_epoch(rows: Any, turn: Any, random: Any) -> Any:
+    with mock.patch.object(MemoryRows, "epochs", return_value=dict(turn.grants)):
+        return _take(rows, turn, random)
+
+
+def _judge_without(**known: Any) -> Any:
+    """Judges commands as if their expiry, or the tries that they have spent, were these."""
+
+    def judge(entry: Any, phase: Any, now: float, *, away: bool, patience: Any) -> Any:
+        entry = msgspec.structs.replace(entry, **known)
+        return _judge(entry, phase, now, away=away, patience=patience)
+
+    return judge
+
+
+def _judge_as_there(entry: Any, phase: Any, now: float, *, away: bool, patience: Any) -> Any:
+    return _judge(entry, phase, now, away=False, patience=patience)
+
+
+def _fits_any_try(entry: Any, device: str, correlation: Any) -> bool:
+    return bool(entry.state == "published" and entry.device == device)
+
+
+_heads = MemoryRows.heads
+
+
+def _heads_in_wait(self: MemoryRows, pairs: Any) -> Any:
+    found = _heads(self, pairs)
+    return {pair: msgspec.structs.replace(head, phase=Phase.WAITING) for pair, head in found.items()}
+
+
+_first = MemoryRows.first
+
+
+def _newest_first(self: MemoryRows, pairs: Any, now: float) -> Any:
+    found = dict(_first(self, pairs, now))
+    for entry in self._scheduled():
+        if entry.pair in found and entry.not_before <= now:
+            found[entry.pair] = entry
+    return found
+
+
+def _tell_before(self: MemoryOutbox, transaction: Any, entry: Any, on_result: Any) -> None:
+    del transaction.tables.untold[entry.id]
+    on_result(transaction, entry)
+
+
+def _tell_once(self: MemoryOutbox, transaction: Any, entry: Any, on_result: Any) -> None:
+    _tell(self, transaction, entry, on_result)
+    transaction.tables.untold.pop(entry.id, None)
+
+
+def _count_none_out(self: Dispatcher, turned: Any) -> None:
+    _took(self, turned)
+    self.in_flight = 0
+
+
+def _send_on(self: Dispatcher, monotonic: float) -> list[int]:
+    return [s.number for s in self.shards.values() if s.connected and s.sends_from <= monotonic]
+
+
 RULES: dict[str, Mutation] = {
     "epoch-at-commit": Mutation("only the last opened epoch commits", ledger, "_guard_epoch", _any_epoch),
     "commit-number": Mutation(
@@ -222,6 +300,75 @@ RULES: dict[str, Mutation] = {
     ),
     "task-strict": Mutation(
         "what runs ends before others may have its permits", PermitKeeper, "until", math.inf, world="tasks"
+    ),
+    "device-epoch": _device("a turn names the standing epochs", device_turn, "take", _take_at_any_epoch),
+    "device-takeover": _device(
+        "one client id a shard: who connects cuts off who was connected",
+        OutboxSpec,
+        "identity",
+        lambda self, shard: f"holdfast-{shard}-{next(_identities)}",
+        seeds=1500,
+    ),
+    "device-one-at-once": _device(
+        "a device that is waited for gets nothing new", MemoryRows, "heads", _heads_in_wait
+    ),
+    "device-order": _device("a device's commands go in their order", MemoryRows, "first", _newest_first),
+    "device-arrival": _device(
+        "an addition reaches its head",
+        MemoryRows,
+        "arrivals",
+        lambda self, shards, limit: _arrivals(self, shards, limit)[1:],
+    ),
+    "device-supersede": _device(
+        "a newer command replaces unsent ones of its key", MemoryRows, "older", lambda self, arrivals: []
+    ),
+    "device-one-try": _device("an answer fits one try", device_queue, "fits", _fits_any_try),
+    "device-expiry": _device(
+        "what has expired isn't sent", device_queue, "judge", _judge_without(expires_at=None)
+    ),
+    "device-tries": _device("tries are counted", device_queue, "judge", _judge_without(spent=0)),
+    "device-retry": _device(
+        "an answer is waited for", Patience, "interval_s", lambda self, spent, random: 0.5
+    ),
+    "device-late": _device("a try that is late isn't sent", Patience, "late_s", 99.0),
+    "device-confirmed": _device(
+        "nothing is sent on a line that stands still", Dispatcher, "_sendable", _send_on
+    ),
+    "device-still-out": _device(
+        "the answer to a try is waited for from when it may have come",
+        device_turn._Turn,
+        "_stay_out",
+        lambda self: None,
+    ),
+    "device-forgotten": _device(
+        "what a database's crash takes back is known to be out", dispatcher, "FORGOTTEN_S", -1.0
+    ),
+    "device-fresh": _device(
+        "tries of an earlier owner are given their time",
+        MemoryRows,
+        "put_off",
+        lambda self, shards, until: None,
+        seeds=1500,
+    ),
+    "device-away": _device("a device that is away is only probed", device_queue, "judge", _judge_as_there),
+    "device-presence": _device(
+        "a device that gives no sign of life is away", Presence, "settle", lambda self, now: None
+    ),
+    "device-clock": _device(
+        "what is due follows the clock", MemoryRows, "shift", lambda self, shards, by_s: None
+    ),
+    "device-in-flight": _device(
+        "a node waits for no more devices than its limit", Dispatcher, "_took", _count_none_out
+    ),
+    "device-rate": _device("a node keeps to its rate", dispatcher, "BURST_S", 99.0),
+    "device-group": _device(
+        "a group keeps to its rate", GroupRate, "wait_until", lambda self, pair, now: 0.0
+    ),
+    "device-result": _device(
+        "a result is told in the transaction that closes", MemoryOutbox, "_tell", _tell_before
+    ),
+    "device-told-again": _device(
+        "a result that the business failed to take is told again", MemoryOutbox, "_tell", _tell_once
     ),
 }
 
