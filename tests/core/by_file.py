@@ -1,4 +1,7 @@
-"""A plugin of pytest: coverage notes what runs under the name of the test file that runs it."""
+"""A plugin of pytest: coverage notes what runs under the name of the test file that runs it.
+
+Few examples of Hypothesis run: no branch may depend on the luck of a search.
+"""
 
 from collections.abc import Generator
 from importlib import import_module
@@ -6,6 +9,7 @@ from pathlib import Path
 
 import coverage
 import pytest
+from hypothesis import settings
 
 import holdfast.core
 
@@ -23,6 +27,8 @@ def pytest_configure() -> None:
     """Import all of the core under no name: whoever came first would have run its definitions."""
     for path in CORE.glob("[!_]*.py"):
         import_module(f"holdfast.core.{path.stem}")
+    settings.register_profile("few", max_examples=5, deadline=None)
+    settings.load_profile("few")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -46,6 +46,11 @@ def test_other_names_pass(name: str) -> None:
     assert check(name) == name
 
 
+def test_a_temporary_name_is_cut_to_what_fits() -> None:
+    assert temporary("a/report.csv", "1f") == "a/.report.csv.1f.part"
+    assert temporary("ü" * 127, "1f") == "." + "ü" * 123 + ".1f.part"
+
+
 @given(st.text(max_size=300))
 def test_a_temporary_name_is_hidden_beside_its_file(name: str) -> None:
     try:

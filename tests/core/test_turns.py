@@ -45,6 +45,18 @@ def test_a_higher_priority_goes_first() -> None:
     assert taken(turns, 3) == ["5", "0", "-1"]
 
 
+def test_a_group_of_which_nothing_is_left_comes_back_as_a_new_one() -> None:
+    turns: Turns[str] = Turns({"t": Share()})
+    turns.add("t", "h", 0, "h")
+    assert turns.ready == 1
+    assert taken(turns, 9) == ["h"]
+    turns.done("t", "h")
+    assert turns.ready == 0
+    for group in ("g", "h"):
+        turns.add("t", group, 0, group)
+    assert taken(turns, 9) == ["g", "h"]
+
+
 def test_a_limit_holds_a_group_back_until_one_of_its_own_is_done() -> None:
     turns: Turns[str] = Turns({"t": Share(group_limit=2)})
     for _ in range(5):
