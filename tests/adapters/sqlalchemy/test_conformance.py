@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from sqlalchemy import Engine, create_engine
@@ -11,6 +12,7 @@ from sqlalchemy.orm import Session
 from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
 from holdfast.adapters.sqlalchemy.rows import COLUMNS
 from holdfast.adapters.sqlalchemy.rows import entry as archived
+from holdfast.adapters.sqlalchemy.transaction import PostgresqlTransaction
 from holdfast.adapters.sqlalchemy.writer import SqlWriter
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.testing.conformance import OutboxConformance
@@ -86,6 +88,20 @@ class TestPostgresqlOutbox(SqlConformance):
     @pytest.fixture
     async def url(self, postgresql_server: PostgresqlServer) -> str:
         return postgresql_server.url
+
+    async def test_a_turn_is_three_messages(self, dispatcher: Dispatcher, begin: Begin) -> None:
+        with begin() as db:
+            db.add([new(f"d{n}") for n in range(50)])
+            db.add([new("d0"), new("d1", not_before=NOW + 1000.0)])
+        spied = mock.patch.object(
+            PostgresqlTransaction, "_send", autospec=True, side_effect=PostgresqlTransaction._send
+        )
+        with spied as sent:
+            sendings = await dispatcher.send()
+        assert (len(sendings), sent.call_count) == (50, 3)
+        with spied as sent:
+            turned = await dispatcher.turn(heard=[answer(each) for each in sendings], tell=False)
+        assert (len(turned.closed), len(turned.sendings), sent.call_count) == (50, 1, 3)
 
 
 @contextmanager
