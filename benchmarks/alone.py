@@ -15,11 +15,12 @@ from typing import NamedTuple
 
 
 class Measured(NamedTuple):
-    """``written_mb``: what the process wrote to files and sockets."""
+    """``written_mb``: what the process wrote to files and sockets. ``cpu_s``: of all its threads."""
 
     time_s: float
     peak_mb: float
     written_mb: float
+    cpu_s: float
 
 
 def measure(module: str, function: str, *arguments: str) -> Measured:
@@ -33,12 +34,12 @@ def main() -> None:
     """Call it, and print what was measured."""
     _, module, name, *arguments = sys.argv
     function = getattr(importlib.import_module(module), name)
-    written, begun_at = _written(), time.monotonic()
+    written, cpu_s, begun_at = _written(), time.process_time(), time.monotonic()
     function(*arguments)
-    taken_s = time.monotonic() - begun_at
+    taken_s, cpu_s = time.monotonic() - begun_at, time.process_time() - cpu_s
     # Not getrusage: its peak is that of the process that started this one, if that is higher.
     peak_mb = int(_told("status")["VmHWM"].split()[0]) / 1024
-    print(json.dumps([taken_s, peak_mb, (_written() - written) / 1e6]))
+    print(json.dumps([taken_s, peak_mb, (_written() - written) / 1e6, cpu_s]))
 
 
 def _written() -> int:
