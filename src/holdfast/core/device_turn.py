@@ -318,7 +318,7 @@ class _Turn:
                 continue
             head = heads.get(entry.pair) or Head(entry.device, entry.lane, entry.shard)
             if entry.tries < correlation.tries:
-                entry = queue.publish(entry, correlation.epoch, now, counts=True)
+                entry = queue.publish(entry, correlation.epoch, now, counts=False)  # it may have been a probe
                 entry = msgspec.structs.replace(entry, tries=correlation.tries)
                 found[entry.id] = entries[entry.id] = entry
                 self._done.freed -= head.phase is not Phase.OUT
