@@ -6,4 +6,4 @@ from holdfast import App
 from holdfast.wiring import publish_reports
 
 app = App("night")
-publish_reports(app)
+publish_reports(app, preload=["s3"])

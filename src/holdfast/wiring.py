@@ -102,6 +102,14 @@ T = TypeVar("T")
 
 SQLITE = "sqlite:///holdfast.db"
 SQS_SCHEMES = ("sqs", "https", "http")
+SINK_MODULES = {
+    **dict.fromkeys(("ftp", "ftpes", "ftps"), ("holdfast.adapters.ftp.sink",)),
+    "sftp": ("holdfast.adapters.sftp.sink",),
+    "s3": ("holdfast.adapters.aws.client", "holdfast.adapters.aws.s3", "botocore.client"),
+    **dict.fromkeys(("http", "https"), ("holdfast.adapters.http.sink",)),
+}
+"""What a destination takes, by its scheme, and is otherwise imported when the first is opened."""
+
 PRODUCER_NEEDS = ("queue_url", "tasks_url")
 """What producers can't do without."""
 
@@ -514,6 +522,7 @@ def publish_reports(
     credentials: Credentials | None = None,
     limits: PoolLimits | None = None,
     roots: Sequence[str] = (),
+    preload: Sequence[str] = (),
     config: Config | None = None,
     **settings: Any,
 ) -> None:
@@ -523,11 +532,19 @@ def publish_reports(
         credentials: finds the secrets that orders name; those of the environment, if not given.
         limits: of one attempt's connections and rates.
         roots: folders and prefixes that sources must lie in, as URLs; any, if there are none.
+        preload: schemes of destinations, such as ``s3``, whose libraries are imported now: slots that are
+            forked afterwards have them, or each imports them for its first report.
         config: says where rows of the audit are kept (``registry_url``); without, the node's own.
         settings: of ``App.task``, in place of those of :mod:`holdfast.apps.reports.task`.
     """
     with extra("reports", "report.publish"):
         from holdfast.apps.reports.task import declare  # noqa: PLC0415
+    for scheme in preload:
+        if scheme not in SINK_MODULES:
+            raise ConfigError(f"preload: {scheme!r} is no destination's; there are {', '.join(SINK_MODULES)}")
+        with extra("s3" if scheme == "s3" else "reports", "destination"):
+            for module in SINK_MODULES[scheme]:
+                importlib.import_module(module)
 
     # Where an attempt runs, and once there: who only declares the task needs no settings.
     settled = functools.cache(lambda: config or load())

@@ -5,6 +5,7 @@ import contextlib
 import datetime as dt
 import functools
 import hashlib
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -305,6 +306,13 @@ async def test_a_task_keeps_its_day(folders: Path) -> None:
 def test_a_misdeclared_task_says_so() -> None:
     with pytest.raises(ConfigError, match=r"report\.publish.*tires"):
         made_app(tires=1)
+
+
+def test_libraries_of_destinations_may_be_imported_at_once() -> None:
+    made_app(preload=["s3", "sftp", "ftpes", "https"])
+    assert {"asyncssh", "botocore.client"} <= sys.modules.keys()
+    with pytest.raises(ConfigError, match=r"preload: 'scp'.*sftp"):
+        made_app(preload=["scp"])
 
 
 def test_orders_are_grouped_by_customer(folders: Path) -> None:
