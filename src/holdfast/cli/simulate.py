@@ -125,4 +125,4 @@ async def simulate(
         output.json_line(counts)
         return
     rows = [(name.replace("_", " "), value) for name, value in msgspec.structs.asdict(counts).items()]
-    output.console().print(output.table("what the devices saw", ["", "count"], rows))
+    output.console().print(output.table("devices", ["what they saw", "count"], rows))
