@@ -303,7 +303,7 @@ RULES: dict[str, Mutation] = {
     ),
     "device-epoch": _device("a turn names the standing epochs", device_turn, "take", _take_at_any_epoch),
     "device-takeover": _device(
-        "one client id a shard: who connects cuts off who was connected",
+        "owners of the same devices share a client id, so that the later cuts off the earlier",
         OutboxSpec,
         "identity",
         lambda self, shard: f"holdfast-{shard}-{next(_identities)}",
