@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -67,12 +65,12 @@ def produce(queue: str, bucket: str) -> None:
             sqs.send_message(QueueUrl=queue, MessageBody=json.dumps(message))
 
 
-def results(count: int) -> list[Any]:
+def results(holdfast: Any, count: int) -> list[Any]:
     """The first results, as the command prints them."""
-    command = [sys.executable, "-m", "holdfast", "results", "--follow", "--limit", str(count)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    done = holdfast("results", "--follow", "--limit", str(count))
+    assert done.code == 0, done.err
+    lines: list[Any] = done.lines
+    return lines
 
 
 @pytest.fixture
@@ -110,7 +108,7 @@ def test_frames_come_out_in_order(
     assert counted["queue_url"] == "SQS_QUEUE_URL in the environment"
     assert any("has no dead-letter queue" in event["event"] for event in node[0].events)
     produce(environment["SQS_QUEUE_URL"], bucket_of(place))
-    check_order(results(FRAMES * len(VIDEOS)))
+    check_order(results(holdfast, FRAMES * len(VIDEOS)))
     (status,) = holdfast("status", "--json").lines
     assert {stream["skipped"] for stream in status["streams"]} == {0}
     metrics = get(node[0].wait_for("joined")["address"], "metrics")
@@ -123,7 +121,11 @@ def test_frames_come_out_in_order(
 
 
 def test_a_file_says_all_of_it_as_well(
-    environment: dict[str, str], node: list[Process], place: Path, monkeypatch: pytest.MonkeyPatch
+    environment: dict[str, str],
+    node: list[Process],
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    holdfast: Any,
 ) -> None:
     produce(environment["SQS_QUEUE_URL"], bucket_of(place))
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -132,7 +134,7 @@ def test_a_file_says_all_of_it_as_well(
     (place / ".env").write_text("".join(f"{name}={value}\n" for name, value in environment.items()))
     node.append(Process("examples.cameras:app"))
     node[0].wait_for("node runs")
-    check_order(results(FRAMES * len(VIDEOS)))
+    check_order(results(holdfast, FRAMES * len(VIDEOS)))
 
 
 def bucket_of(place: Path) -> str:

@@ -6,6 +6,7 @@ import ctypes
 import hashlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,9 +15,6 @@ from typing import Any
 import msgspec
 
 from holdfast import App, Context, StreamHandler
-from holdfast.adapters.sqlite import lock as sqlite_lock
-from holdfast.adapters.sqlite import state as sqlite_state
-from holdfast.adapters.sqlite.database import Transaction
 from holdfast.core.ledger import Commit
 from holdfast.core.retry import Backoff
 from holdfast.errors import HoldfastError
@@ -142,7 +140,11 @@ def stop_where_told(place: Path) -> None:
         return True
 
     from holdfast.adapters.redis import state as redis_state
+    from holdfast.adapters.sqlite import lock as sqlite_lock
+    from holdfast.adapters.sqlite import state as sqlite_state
+    from holdfast.adapters.sqlite.database import Transaction
 
+    assert asyncio.iscoroutinefunction(sqlite_state.SqliteState.commit)
     redis_commit = redis_state.RedisState.commit
 
     async def stopping_redis_commit(self: redis_state.RedisState, wanted: Commit) -> None:
@@ -188,11 +190,12 @@ def stop_where_told(place: Path) -> None:
     sqlite_state._publish = stopping_publish  # type: ignore[assignment]
 
 
-if "CHAOS_HOLD_MAX_S" in os.environ:
+IN_NODE = "CHAOS_PLACE" in os.environ and "holdfast-slot" not in sys.argv  # a slot commits nothing
+
+if IN_NODE and "CHAOS_HOLD_MAX_S" in os.environ:
     from holdfast.adapters.aws import queue as sqs_queue
 
     sqs_queue.HOLD_MAX_S = int(os.environ["CHAOS_HOLD_MAX_S"])  # type: ignore[attr-defined]
 
-if "CHAOS_PLACE" in os.environ:
-    assert asyncio.iscoroutinefunction(sqlite_state.SqliteState.commit)
+if IN_NODE:
     stop_where_told(Path(os.environ["CHAOS_PLACE"]))

@@ -15,7 +15,15 @@ from pathlib import Path
 from signal import SIGKILL, SIGTERM, Signals
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["holdfast.cli.node", "holdfast.cli.gateway"])
+CONTEXT.set_forkserver_preload(
+    [
+        "holdfast.cli.node",
+        "holdfast.cli.gateway",
+        "holdfast.adapters.aws.queue",
+        "holdfast.adapters.redis.coordinator",
+        "holdfast.adapters.redis.state",
+    ]
+)
 
 
 class Forked:
