@@ -294,7 +294,15 @@ async def test_parts_of_an_upload_to_s3_are_gone_on_with(
         await sink.close()
 
 
-# --- cancelled while a server takes it slowly
+# --- servers that take it slowly
+
+
+async def test_a_slow_server_gets_the_whole_file(place: Place, server: FtpServer | SftpServer) -> None:
+    place.proxies[-1].rate = 4 * len(BODY)
+    done = await deliver(PARCEL, chunks, place.connect, SystemClock())
+    assert done.tries == 1
+    stands(server)
+
 
 SLOW = 300_000
 """Bytes a second: what is on its way to a slow server takes ten seconds and more to arrive."""

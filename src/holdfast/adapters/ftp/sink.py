@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 TIMEOUT_S = 60.0
 ABORT_S = 5.0
-CUT_S = 0.3
+CUT_S = 0.2
 """How long the server may take to say that a transfer was cut short."""
 
 CHUNK_BYTES = 1 << 18
