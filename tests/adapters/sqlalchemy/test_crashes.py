@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psycopg
 import pytest
 from sqlalchemy import Engine, create_engine, text
 
@@ -22,6 +23,10 @@ from holdfast.devices.outbox import Outbox
 from holdfast.errors import ConfigError, Unavailable
 from holdfast.testing.servers import PostgresqlServer
 
+FULL_DISK = """
+CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE disk_full; END';
+CREATE TRIGGER full_disk BEFORE INSERT OR UPDATE ON holdfast_outbox_command EXECUTE FUNCTION full_disk();
+"""
 COMMANDS = 300
 DEVICES = 20
 LIMIT_S = 90.0
@@ -128,6 +133,27 @@ async def test_a_server_that_dies_is_unavailable_and_comes_back(
         await store.turn(answered, die_first)
     await postgresql_server.start()
     assert len((await store.turn(answered, lambda db, entry: None)).closed) == 1
+    await store.close()
+
+
+async def test_a_full_disk_of_the_server_is_unavailable(postgresql_server: PostgresqlServer) -> None:
+    """By a trigger that raises what PostgreSQL does then: to fill a real disk takes long."""
+    store, outbox = SqlOutbox(postgresql_server.url, SystemClock()), Outbox("doors")
+    await store.prepare("doors", 1)
+    turn = Turn(outbox="doors", grants={0: await store.open("doors", 0, 0, "me")}, sendable=[0], now=0.0)
+    await store.add(outbox.new([{"device": "d1", "command": {}}]))
+    with psycopg.connect(postgresql_server.url, autocommit=True) as connection:
+        connection.execute(FULL_DISK)
+        with pytest.raises(Unavailable, match="disk_full"):
+            await store.add(outbox.new([{"device": "d1", "command": {}}]))
+        with pytest.raises(Unavailable):
+            await store.turn(turn)
+        with pytest.raises(Unavailable, match="disk_full"):
+            await store.turn(turn)
+        connection.execute("DROP FUNCTION full_disk CASCADE")
+    [sending] = (await store.turn(turn)).sendings
+    assert sending.correlation.tries == 1
+    assert len(await store.commands("doors")) == 1
     await store.close()
 
 
