@@ -35,6 +35,13 @@ JUDGED_AFTER_S = 15.0
 """For so long after the clock was set, a command may come sooner: times that are stored were wrong."""
 
 
+FULL_DISK = (
+    "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE disk_full; END'",
+    "CREATE TRIGGER full_disk BEFORE INSERT OR UPDATE ON holdfast_outbox_command"
+    " EXECUTE FUNCTION full_disk()",
+)
+
+
 class Heard(NamedTuple):
     """A terminal heard a command."""
 
@@ -172,10 +179,19 @@ class Doors:
         self.set_at.append(SystemClock().monotonic())
         (self.place / "clock").write_text(str(self._offset_s))
 
-    def fill_disk(self, full: bool) -> None:
-        """SQLite's file can't grow; or can again."""
-        file = self.place / "disk-full"
-        file.touch() if full else file.unlink(missing_ok=True)
+    async def fill_disk(self, *, full: bool) -> None:
+        """The database has no room; or has again. PostgreSQL by a trigger that raises what it does then."""
+        if self.postgresql is None:
+            file = self.place / "disk-full"
+            file.touch() if full else file.unlink(missing_ok=True)
+            return
+        statements = FULL_DISK if full else ("DROP FUNCTION IF EXISTS full_disk CASCADE",)
+        await asyncio.to_thread(self._execute, statements)
+
+    def _execute(self, statements: Iterable[str]) -> None:
+        with self._engine.begin() as db:
+            for statement in statements:
+                db.exec_driver_sql(statement)
 
     # --- the business
 
