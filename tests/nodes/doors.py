@@ -35,11 +35,10 @@ JUDGED_AFTER_S = 15.0
 """For so long after the clock was set, a command may come sooner: times that are stored were wrong."""
 
 
-FULL_DISK = (
-    "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE disk_full; END'",
-    "CREATE TRIGGER full_disk BEFORE INSERT OR UPDATE ON holdfast_outbox_command"
-    " EXECUTE FUNCTION full_disk()",
-)
+FULL_DISK = """
+CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE disk_full; END';
+CREATE TRIGGER full_disk BEFORE INSERT OR UPDATE ON holdfast_outbox_command EXECUTE FUNCTION full_disk();
+"""
 
 
 class Heard(NamedTuple):
@@ -185,13 +184,12 @@ class Doors:
             file = self.place / "disk-full"
             file.touch() if full else file.unlink(missing_ok=True)
             return
-        statements = FULL_DISK if full else ("DROP FUNCTION IF EXISTS full_disk CASCADE",)
+        statements = FULL_DISK if full else "DROP FUNCTION IF EXISTS full_disk CASCADE"
         await asyncio.to_thread(self._execute, statements)
 
-    def _execute(self, statements: Iterable[str]) -> None:
+    def _execute(self, statements: str) -> None:
         with self._engine.begin() as db:
-            for statement in statements:
-                db.exec_driver_sql(statement)
+            db.exec_driver_sql(statements)
 
     # --- the business
 
