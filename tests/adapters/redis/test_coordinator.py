@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from tests.adapters.redis.conftest import Connect, Coordinate
+from tests.adapters.redis.places import Cluster, OneServer, Sentinels
 
 from holdfast.adapters.redis import coordinator as module
 from holdfast.adapters.redis.coordinator import RedisCoordinator
@@ -11,7 +12,7 @@ from holdfast.errors import ClaimLost, ConfigError, MembershipLost
 from holdfast.ports.coordinator import Change, Claim, Load, Member
 from holdfast.ports.meter import Meter
 from holdfast.testing.conformance import CoordinatorConformance
-from holdfast.testing.servers import RedisCluster, RedisSentinel, RedisServer
+from holdfast.testing.servers import RedisServer
 
 PATIENCE_S = 10.0
 LOOKING = ("config", "info", "hello", "client")
@@ -20,38 +21,26 @@ LOOKING = ("config", "info", "hello", "client")
 A, B = Member("a", "node a", "http://127.0.0.1:1"), Member("b", "node b", "http://127.0.0.1:2")
 
 
-class TestOnOneServer(CoordinatorConformance):
+class OnRedis(CoordinatorConformance):
     @pytest.fixture
-    async def coordinator(self, redis_server: RedisServer, coordinate: Coordinate) -> RedisCoordinator:
-        return coordinate(redis_server.url)
-
-    @pytest.fixture
-    async def other_coordinator(self, redis_server: RedisServer, coordinate: Coordinate) -> RedisCoordinator:
-        return coordinate(redis_server.url)
-
-
-class TestBySentinels(CoordinatorConformance):
-    @pytest.fixture
-    async def coordinator(self, redis_sentinel: RedisSentinel, coordinate: Coordinate) -> RedisCoordinator:
-        return coordinate(redis_sentinel.url)
+    async def coordinator(self, url: str, coordinate: Coordinate) -> RedisCoordinator:
+        return coordinate(url)
 
     @pytest.fixture
-    async def other_coordinator(
-        self, redis_sentinel: RedisSentinel, coordinate: Coordinate
-    ) -> RedisCoordinator:
-        return coordinate(redis_sentinel.url)
+    async def other_coordinator(self, url: str, coordinate: Coordinate) -> RedisCoordinator:
+        return coordinate(url)
 
 
-class TestInACluster(CoordinatorConformance):
-    @pytest.fixture
-    async def coordinator(self, redis_cluster: RedisCluster, coordinate: Coordinate) -> RedisCoordinator:
-        return coordinate(redis_cluster.url)
+class TestOnOneServer(OneServer, OnRedis):
+    pass
 
-    @pytest.fixture
-    async def other_coordinator(
-        self, redis_cluster: RedisCluster, coordinate: Coordinate
-    ) -> RedisCoordinator:
-        return coordinate(redis_cluster.url)
+
+class TestBySentinels(Sentinels, OnRedis):
+    pass
+
+
+class TestInACluster(Cluster, OnRedis):
+    pass
 
 
 async def test_namespaces_are_apart(redis_server: RedisServer, coordinate: Coordinate) -> None:

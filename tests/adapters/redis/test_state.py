@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
+from tests.adapters.redis.places import Cluster, OneServer, Sentinels, Shards
 
 from holdfast.adapters.redis import state as module
 from holdfast.adapters.redis.connection import RedisConnection, parse
@@ -20,7 +21,7 @@ from holdfast.ports.state import StateStore
 from holdfast.testing.conformance import StateConformance
 from holdfast.testing.conformance.oracle import StateMachine
 from holdfast.testing.conformance.state import next_commit
-from holdfast.testing.servers import RedisCluster, RedisSentinel, RedisServer
+from holdfast.testing.servers import RedisSentinel, RedisServer
 from holdfast.testing.servers.server import until
 
 KEY = "s/k"
@@ -50,10 +51,6 @@ async def make_state() -> AsyncIterator[MakeState]:
 
 class OnRedis(StateConformance):
     @pytest.fixture
-    def url(self) -> str:
-        raise NotImplementedError
-
-    @pytest.fixture
     def state(self, url: str, make_state: MakeState) -> StateStore:
         return make_state(url)
 
@@ -62,28 +59,20 @@ class OnRedis(StateConformance):
         return make_state(url)
 
 
-class TestOnOneServer(OnRedis):
-    @pytest.fixture
-    def url(self, redis_server: RedisServer) -> str:
-        return redis_server.url
+class TestOnOneServer(OneServer, OnRedis):
+    pass
 
 
-class TestInShards(OnRedis):
-    @pytest.fixture
-    def url(self, redis_server: RedisServer) -> str:
-        return redis_server.url + "?shards=5"
+class TestInShards(Shards, OnRedis):
+    pass
 
 
-class TestWithSentinels(OnRedis):
-    @pytest.fixture
-    def url(self, redis_sentinel: RedisSentinel) -> str:
-        return redis_sentinel.url
+class TestWithSentinels(Sentinels, OnRedis):
+    pass
 
 
-class TestInACluster(OnRedis):
-    @pytest.fixture
-    def url(self, redis_cluster: RedisCluster) -> str:
-        return redis_cluster.url
+class TestInACluster(Cluster, OnRedis):
+    pass
 
 
 @pytest.mark.parametrize("shards", [1, 3])

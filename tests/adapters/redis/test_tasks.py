@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
+from tests.adapters.redis.places import Cluster, OneServer, Shards
 
 from holdfast.adapters.redis import tasks as module
 from holdfast.adapters.redis.connection import RedisConnection, parse
@@ -19,7 +20,7 @@ from holdfast.ports.tasks import TaskStore
 from holdfast.testing.conformance import TasksConformance
 from holdfast.testing.conformance.task_oracle import TaskMachine
 from holdfast.testing.conformance.tasks import wish
-from holdfast.testing.servers import RedisCluster, RedisSentinel, RedisServer
+from holdfast.testing.servers import RedisSentinel, RedisServer
 
 MakeTasks = Callable[..., RedisTasks]
 
@@ -45,10 +46,6 @@ async def make_tasks() -> AsyncIterator[MakeTasks]:
 
 class OnRedis(TasksConformance):
     @pytest.fixture
-    def url(self) -> str:
-        raise NotImplementedError
-
-    @pytest.fixture
     def tasks(self, url: str, make_tasks: MakeTasks) -> TaskStore:
         return make_tasks(url)
 
@@ -57,22 +54,16 @@ class OnRedis(TasksConformance):
         return make_tasks(url)
 
 
-class TestOnOneServer(OnRedis):
-    @pytest.fixture
-    def url(self, redis_server: RedisServer) -> str:
-        return redis_server.url
+class TestOnOneServer(OneServer, OnRedis):
+    pass
 
 
-class TestInShards(OnRedis):
-    @pytest.fixture
-    def url(self, redis_server: RedisServer) -> str:
-        return redis_server.url + "?shards=5"
+class TestInShards(Shards, OnRedis):
+    pass
 
 
-class TestInACluster(OnRedis):
-    @pytest.fixture
-    def url(self, redis_cluster: RedisCluster) -> str:
-        return redis_cluster.url
+class TestInACluster(Cluster, OnRedis):
+    pass
 
 
 @pytest.mark.parametrize("shards", [1, 3])
