@@ -522,6 +522,7 @@ def publish_reports(
     credentials: Credentials | None = None,
     limits: PoolLimits | None = None,
     roots: Sequence[str] = (),
+    destinations: Sequence[str] = (),
     preload: Sequence[str] = (),
     config: Config | None = None,
     **settings: Any,
@@ -532,6 +533,7 @@ def publish_reports(
         credentials: finds the secrets that orders name; those of the environment, if not given.
         limits: of one attempt's connections and rates.
         roots: folders and prefixes that sources must lie in, as URLs; any, if there are none.
+        destinations: what destinations must lie below, as URLs; any, if there are none.
         preload: schemes of destinations, such as ``s3``, whose libraries are imported now: slots that are
             forked afterwards have them, or each imports them for its first report.
         config: says where rows of the audit are kept (``registry_url``); without, the node's own.
@@ -554,7 +556,9 @@ def publish_reports(
         async with Services(settled()) as services:
             task = await services.task_store(job.app).get(job.trace_id)
             registry, known = services.registry(), credentials or Credentials()
-            async with report_publisher(services.clock, registry, known, limits, roots) as publisher:
+            async with report_publisher(
+                services.clock, registry, known, limits, roots, destinations
+            ) as publisher:
                 yield publisher, (task.queued_at if task else 0.0) or services.clock.wall()
 
     declare(app, opened, **settings)
@@ -567,6 +571,7 @@ async def report_publisher(
     credentials: Credentials,
     limits: PoolLimits | None = None,
     roots: Sequence[str] = (),
+    destinations: Sequence[str] = (),
 ) -> AsyncIterator[Publisher]:
     """A publisher of reports, whose audit is in a registry."""
     with extra("reports", "report.publish"):
@@ -580,6 +585,7 @@ async def report_publisher(
         Audit(registry, clock),
         limits=limits,
         roots=roots,
+        destinations=destinations,
     )
     try:
         yield publisher

@@ -268,6 +268,15 @@ def test_a_destination_outside_of_its_credentials_root_is_refused_at_once(folder
     assert list((folders / "in").iterdir()) == []
 
 
+def test_an_app_may_say_where_it_delivers_to(folders: Path) -> None:
+    app = made_app(destinations=["s3://customers", f"file:{folders}/in"])
+    TaskTest(app).run(order(folders))
+    for elsewhere in (f"file:{folders}", f"file:{folders}/in/../out", "s3://other"):
+        with pytest.raises(InvalidMessage, match=r"delivery\.destination"):
+            TaskTest(app, trace_id="other").run(order(folders, delivery={"destination": elsewhere}))
+    assert {row.state for row in audit()} == {State.SUCCEED, State.FAILED}
+
+
 async def test_a_refused_login_is_permanent_and_tells_no_secret(folders: Path) -> None:
     server = FtpServer()
     async with server:

@@ -17,6 +17,7 @@ from holdfast.apps.reports.deliver import Connect, deliver
 from holdfast.apps.reports.deliver_credentials import Credential, Credentials
 from holdfast.apps.reports.deliver_plan import Companion, Parcel, Record, Stage
 from holdfast.apps.reports.deliver_pool import PoolLimits, SinkPool
+from holdfast.apps.reports.deliver_root import is_below
 from holdfast.apps.reports.names import remote_name
 from holdfast.apps.reports.order import Delivery, ReportOrder, Xlsx
 from holdfast.apps.reports.report import Report, ReportFile
@@ -87,6 +88,7 @@ class Publisher:
         audit: keeps the rows.
         limits: of connections and rates.
         roots: what sources must lie in, as URLs; any, if there are none.
+        destinations: what destinations must lie below, as URLs; any, if there are none.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class Publisher:
         *,
         limits: PoolLimits | None = None,
         roots: Sequence[str] = (),
+        destinations: Sequence[str] = (),
     ) -> None:
         self._clock = clock
         self._open_sink = open_sink
@@ -105,6 +108,7 @@ class Publisher:
         self._audit = audit
         self._pool = SinkPool(clock, limits)
         self._roots = roots
+        self._destinations = destinations
 
     async def close(self) -> None:
         """Close connections that are kept."""
@@ -177,12 +181,16 @@ class Publisher:
         return _Book(self._audit, blank, attempt, self._clock)
 
     async def _connect(self, order: ReportOrder, delivery: Delivery) -> Connect:
+        where = delivery.destination
+        if self._destinations and not any(is_below(where, root) for root in self._destinations):
+            field = "delivery.destination"
+            raise InvalidMessage(f"{field}: doesn't lie below what this app delivers to", field)
         credential = Credential()
         if delivery.credentials is not None:
             credential = await asyncio.to_thread(self._credentials.find, delivery.credentials)
-        make = functools.partial(self._open_sink, delivery.destination, credential)
+        make = functools.partial(self._open_sink, where, credential)
         await make().close()  # a destination that can't be is refused before the sources are opened
-        place = f"{delivery.destination} {delivery.credentials or ''}"
+        place = f"{where} {delivery.credentials or ''}"
         return lambda: self._pool.sink(place, order.customer, make)
 
     async def _deliver(
