@@ -491,6 +491,8 @@ class OutboxConformance:
         dispatcher.now = max(first.due, second.due)
         [again] = await dispatcher.send(still_out=[first])
         assert again.device == second.device
+        assert await dispatcher.send(still_out=[second]) == []
+        assert await store.next_due(OUTBOX, [again.shard]) == pytest.approx(again.due)
         dispatcher.now += PATIENCE.retry_s
         assert (await dispatcher.turn(still_out=[first], heard=[answer(first)])).closed
         assert not (await dispatcher.turn(still_out=[first])).closed
