@@ -44,3 +44,15 @@ class TestTurns(OutboxConformance):
         assert (turned.sendings, turned.freed) == ([], 1)
         dispatcher.now += PATIENCE.probe_s
         assert len(await dispatcher.send(away={"d1"})) == 1
+
+    async def test_a_try_that_another_followed_puts_nothing_off(
+        self, dispatcher: Dispatcher, begin: Begin
+    ) -> None:
+        with begin() as db:
+            db.add([new("d1")])
+        [first] = await dispatcher.send()
+        dispatcher.now = first.due
+        [second] = await dispatcher.send()
+        dispatcher.now = second.due
+        [third] = await dispatcher.send(still_out=[first])
+        assert third.correlation.tries == second.correlation.tries + 1
