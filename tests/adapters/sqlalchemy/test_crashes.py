@@ -136,6 +136,16 @@ async def test_a_server_that_dies_is_unavailable_and_comes_back(
     await store.close()
 
 
+async def test_a_server_that_is_gone_without_a_word_is_given_up(postgresql_server: PostgresqlServer) -> None:
+    for said, patience_ms in (("", "15000"), ("?tcp_user_timeout=7", "7")):
+        store = SqlOutbox(f"{postgresql_server.url}{said}", SystemClock())
+        with store._engine.connect() as connection:
+            driver: Any = connection.connection.driver_connection
+            settings = driver.info.get_parameters()
+        assert (settings["tcp_user_timeout"], settings["keepalives_idle"]) == (patience_ms, "5")
+        await store.close()
+
+
 async def test_a_full_disk_of_the_server_is_unavailable(postgresql_server: PostgresqlServer) -> None:
     """By a trigger that raises what PostgreSQL does then: to fill a real disk takes long."""
     store, outbox = SqlOutbox(postgresql_server.url, SystemClock()), Outbox("doors")

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import Connection, event, text
 from sqlalchemy.engine import URL
 
+from holdfast.adapters.sqlalchemy.engine import line_settings
 from holdfast.doorbell import Doorbell
 from holdfast.ports.clock import Clock
 
@@ -111,7 +112,8 @@ class Listener:
     async def _listen(self) -> None:
         import psycopg  # noqa: PLC0415 (an extra)
 
-        _, arguments = self._url.get_dialect()().create_connect_args(self._url)
+        _, said = self._url.get_dialect()().create_connect_args(self._url)
+        arguments = {**line_settings(self._url), **said}
         while True:
             try:
                 async with await psycopg.AsyncConnection.connect(autocommit=True, **arguments) as connection:

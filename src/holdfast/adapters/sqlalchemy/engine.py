@@ -34,6 +34,23 @@ POSTGRESQL = (
 )
 
 
+LINE = {
+    "connect_timeout": 10,
+    "keepalives_idle": 5,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 15_000,  # ms
+}
+"""A server that is gone without a word is given up after so many seconds, not after a quarter of an hour."""
+
+
+def line_settings(url: URL) -> dict[str, Any]:
+    """How long a connection to PostgreSQL may be silent, as far as the URL says nothing of it."""
+    if url.get_backend_name() != "postgresql":
+        return {}
+    return {name: value for name, value in LINE.items() if name not in url.query}
+
+
 def parse(url: str) -> URL:
     """The URL for a driver that is installed. Raises ConfigError for another database."""
     try:
@@ -56,7 +73,7 @@ def connect(url: URL, busy_timeout_s: float) -> Engine:
     """An engine on whose connections transactions begin where we say. Raises ConfigError where the driver is
     missing."""
     try:
-        engine = create_engine(url)
+        engine = create_engine(url, connect_args=line_settings(url))
     except ImportError:
         raise ConfigError("PostgreSQL needs psycopg: pip install 'holdfast[postgres]'") from None
     sqlite = url.get_backend_name() == "sqlite"
