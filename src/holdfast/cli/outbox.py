@@ -76,7 +76,9 @@ async def show(command: int, /, *, json: Json = False, options: Options = DEFAUL
     async with opened(options) as store:
         entry = await store.command(command)
     if entry is None:
-        raise OperationRefused(f"there is no command {command}; it may have been dropped or archived for its age")
+        raise OperationRefused(
+            f"there is no command {command}; it may have been dropped or archived for its age"
+        )
     record = _record(entry) | output.body(entry.body, "body")
     if entry.answer is not None:
         record |= output.body(entry.answer, "answer")
