@@ -1,4 +1,4 @@
-"""Parquet to a CSV file on disk, by three libraries at their defaults; uploads of such a file, or of zeros."""
+"""Parquet to a CSV file on disk, by three libraries at their defaults; uploads of such a file, or zeros."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from holdfast.apps.reports.formats.csv import CsvFormat
 from holdfast.apps.reports.formats.styles import Styles
 from holdfast.apps.reports.formats.xlsx import SheetFormat, SheetSource, Workbook, too_many
 from holdfast.apps.reports.formats.zip import ZipStream
+from holdfast.apps.reports.memory import keep_little
 from holdfast.apps.reports.names import remote_name
 from holdfast.apps.reports.order import Csv, ReportOrder, Xlsx, check, encode
 from holdfast.apps.reports.pipeline import in_order, read_ahead
@@ -100,8 +101,7 @@ class Report:
         threads: int | None = None,
     ) -> None:
         check(order)
-        # Arrow's other pools keep what was freed: a quarter more memory at the peak, and never given back.
-        pa.set_memory_pool(pa.system_memory_pool())
+        keep_little()
         self.order = order
         self._ordered_at = ordered_at
         self._on_progress = on_progress
