@@ -214,6 +214,16 @@ async def test_letters_that_were_kept_elsewhere_are_sent_again(rig: Rig) -> None
     ]
 
 
+async def test_who_reads_briefs_of_a_closed_producer_hears_no_more(rig: Rig) -> None:
+    (trace,) = await rig.producer.send([ORDER])
+    await rig.end(trace)
+    heard = []
+    async for brief in rig.producer.briefs():
+        heard.append(brief.outcome.trace_id)
+        await rig.producer.close()
+    assert heard == [trace]
+
+
 async def test_a_waiting_task_is_cancelled_at_once(rig: Rig) -> None:
     (trace,) = await rig.producer.send([ORDER])
     task = await rig.producer.cancel(trace, "ordered twice")

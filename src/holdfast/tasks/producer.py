@@ -79,6 +79,7 @@ class Producer:
         self._acked: list[str] = []
         self._acking = asyncio.Event()
         self._unread: list[collections.deque[Delivery]] = []
+        self._closes = 0
 
     async def send(self, orders: Sequence[Order]) -> list[str]:
         """Send tasks; returns their traces, in order. An order whose task (by its trace or dedupe key) has
@@ -133,13 +134,13 @@ class Producer:
         queue = self._queue(brief_queue(self._app))
         holder = f"briefs-{self._clock.new_id()}"
         acking = asyncio.ensure_future(self._acknowledge(queue))
-        unread = collections.deque[Delivery]()
+        unread, closes = collections.deque[Delivery](), self._closes
         self._unread.append(unread)
         try:
             wait_s = self._receive_wait_s if follow else 0.0
-            while (
-                some := await queue.receive(queue.max_batch, wait_s, BRIEF_VISIBILITY_S, holder)
-            ) or follow:
+            while self._closes == closes and (
+                (some := await queue.receive(queue.max_batch, wait_s, BRIEF_VISIBILITY_S, holder)) or follow
+            ):
                 unread.extend(some)
                 while unread:
                     delivery = unread.popleft()
@@ -154,7 +155,9 @@ class Producer:
             self._unread.remove(unread)
 
     async def close(self) -> None:
-        """Do what is left of reading briefs, where somebody left off in the midst of it."""
+        """Do what is left of reading briefs, where somebody left off in the midst of it. Who still reads
+        hears of no more."""
+        self._closes += 1
         if self._unread:
             queue = self._queue(brief_queue(self._app))
             await self._delete_acked(queue)
