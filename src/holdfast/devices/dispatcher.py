@@ -471,6 +471,7 @@ class Dispatcher:
         except InvalidMessage:
             self._odd(answer.device, answer.id, "nothing was ever sent with this id")
             return
+        shard.unconfirmed.pop(answer.id, None)  # the broker's word may come later, or not at all
         self._heard.append(Heard(answer.device, correlation, answer.payload, answer.ok))
 
     def _sign(self, device: str) -> None:

@@ -159,6 +159,26 @@ async def test_nothing_is_sent_while_the_broker_is_away(site: Site) -> None:
         await site.until(command, State.ACKNOWLEDGED, within_s=5.0)
 
 
+async def test_a_broker_that_confirms_nothing_holds_up_what_isn_t_answered_for_a_while_only(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MemoryDevices, "accepted", lambda *_, **__: None)
+    await site.start(1, patience=PATIENCE, presence=NO_PRESENCE)
+    for _ in range(5):
+        await site.until(await site.add("d0"), State.ACKNOWLEDGED, within_s=1.0)
+        await site.clock.sleep(5.0)
+    site.broker.listen("silent", lambda id_, payload: None)
+    silent = await site.add("silent")
+    await site.until(silent, State.PUBLISHED)
+    await site.clock.sleep(5.0)
+    held_up = await site.add("d0")
+    await site.clock.sleep(5.0)
+    entry = await site.store.command(held_up)
+    assert entry is not None
+    assert entry.state is State.SCHEDULED
+    await site.until(held_up, State.ACKNOWLEDGED, within_s=70.0)
+
+
 async def test_the_rate_and_what_is_in_flight_are_limited(site: Site) -> None:
     await site.start(30, Conduct(latency_s=0.5), rate=20.0, in_flight_max=4)
     commands = [await site.add(f"d{n}") for n in range(30)]
