@@ -3,6 +3,7 @@
 import asyncio
 from unittest import mock
 
+import pytest
 from tests.devices.simulated.conftest import Site
 
 from holdfast.adapters.memory.device import MemoryDevices
