@@ -25,6 +25,9 @@ CONTEXT.set_forkserver_preload(
     ]
 )
 
+READING = threading.Lock()
+"""An exit code can be read but once, and whoever starts a process looks for those that have ended."""
+
 
 class Forked:
     """A module that runs as a program, to be used like ``subprocess.Popen``; its stderr goes to ``log``."""
@@ -35,14 +38,14 @@ class Forked:
         log.touch()
         arguments = (module, list(command), log, place, environment)
         self._process = CONTEXT.Process(target=_become, args=arguments, daemon=True)
-        self._process.start()
-        self._reading = threading.Lock()
+        with READING:
+            self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
 
     def poll(self) -> int | None:
         """Its exit code, once it has ended."""
-        with self._reading:
+        with READING:
             return self._process.exitcode
 
     def wait(self, timeout_s: float) -> int:
