@@ -8,8 +8,8 @@ it replaces. The rules:
   witness from after it read, plus ``DRIFT``. So clocks may be wrong by any amount, and must only run at the
   same rate, give or take ``DRIFT`` (1 %). Time in which the witness could read nothing doesn't count: while
   the registry is away nobody is taken for dead.
-- A member that can't renew doesn't know whether the others can. Where the maximum is strict, it ends what runs
-  before its lease is over; where it isn't, that runs on, and the maximum holds for what begins.
+- A member that can't renew doesn't know whether the others can. Where the maximum is strict, it ends what
+  runs before its lease is over; where it isn't, that runs on, and the maximum holds for what begins.
 - Members share by max-min fairness: who wants less than an equal share gets what it wants, the rest is shared
   equally by the others. Who has more than that while others want starts nothing new, and gives up what no
   task of its runs on any more. What nobody else wants may be had by one.
