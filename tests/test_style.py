@@ -1,6 +1,7 @@
 """Rules of taste that no linter knows."""
 
 import ast
+import functools
 import re
 import subprocess
 from pathlib import Path
@@ -16,10 +17,14 @@ def name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+@functools.lru_cache(1)
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_bytes())
+
+
 def calls(path: Path) -> set[str]:
     """Every function called in a file, as written."""
-    tree = ast.parse(path.read_bytes())
-    return {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    return {ast.unparse(node.func) for node in ast.walk(parsed(path)) if isinstance(node, ast.Call)}
 
 
 def test_no_file_names_a_package_host() -> None:
@@ -34,7 +39,7 @@ def test_no_file_names_a_package_host() -> None:
 
 @pytest.mark.parametrize("path", SOURCES, ids=name)
 def test_source(path: Path) -> None:
-    assert ast.get_docstring(ast.parse(path.read_bytes())), "say in a docstring what the module is for"
+    assert ast.get_docstring(parsed(path)), "say in a docstring what the module is for"
     assert "print" not in calls(path), "write through the CLI's console or the log"
 
 
