@@ -288,7 +288,9 @@ class DeviceWorld(Stage):
     @property
     def calm(self) -> bool:
         """Nothing is done to it, and hardly a call is lost."""
-        return not self.scenario.faults and self.scenario.weather.lost < 0.01 and self.scenario.heartbeats
+        weather = self.scenario.weather
+        lost = weather.lost + weather.answer_lost + weather.late
+        return not self.scenario.faults and lost < 0.01 and self.scenario.heartbeats
 
     def wall(self) -> float:
         """What the clocks of all hosts say."""
