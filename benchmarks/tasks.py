@@ -3,9 +3,9 @@
 One rule for all: the tasks are enqueued, the workers run and are warm, and then all tasks show at one
 instant. The clock stops when the last one is acknowledged and its result can be read. Then single tasks are
 sent, each after the result of the one before. Every contender has the same number of worker processes;
-Holdfast's are its node and the slots, which isolate each task from the node. Every contender keeps results,
-and is compared with Holdfast at the same durability: what is on Redis with an append-only file (to disk
-every second) with ``durability=normal``, which both survive the crash of any process; what is on SQLite
+Holdfast's are its nodes and their slots, which isolate each task from its node. Every contender keeps
+results, and is compared with Holdfast at the same durability: what is on Redis with an append-only file (to
+disk every second) with ``durability=normal``, which both survive the crash of any process; what is on SQLite
 with fsync with ``durability=full``, which both survive a power cut.
 
 Run as ``python -m benchmarks.tasks``.
@@ -144,13 +144,13 @@ async def services(kind: str) -> AsyncIterator[dict[str, Any]]:
         }
 
 
-async def holdfast(kind: str, tasks: int, slots: int, ones: int) -> Measured:
-    """One node with so many slots."""
+async def holdfast(kind: str, tasks: int, count: int, slots: int, ones: int) -> Measured:
+    """So many nodes, each with so many slots."""
     async with (
         services(kind) as settings,
         cluster("benchmarks.task_apps:bare", task_slots=slots, **settings) as nodes,
     ):
-        await nodes.start_all(1)
+        await nodes.start_all(count)
         site = Site(nodes)
         await site.rate(WARM_UP)
         measured = Measured(await site.rate(tasks), await site.latencies_ms(ones))
@@ -207,24 +207,25 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="all five, SQS too, and more rounds")
     parser.add_argument("--tasks", type=int, default=10_000, help="of Holdfast; slower ones get fewer")
     parser.add_argument("--ones", type=int, default=200, help="tasks that are sent one by one")
-    parser.add_argument("--slots", type=int, default=3, help="of the node; the peers have one process more")
+    parser.add_argument("--nodes", type=int, default=2, help="the peers have as many processes as all nodes")
+    parser.add_argument("--slots", type=int, default=1, help="of each node")
     parser.add_argument("--rounds", type=int, help="the median counts (default up to 3; 5 with --full)")
     parser.add_argument("--peers", nargs="*", choices=QUEUES, help="compare with these only")
     asked = parser.parse_args()
     peers = asked.peers if asked.peers is not None else list(QUEUES) if asked.full else DEFAULT
     kinds = ["normal", "full", *(["sqs"] if asked.full else [])]
-    processes = 1 + asked.slots
+    processes = asked.nodes * (1 + asked.slots)
     report = Report("tasks")
     report.say(
-        f"tasks: {asked.tasks:,} no-op tasks; {processes} processes each (Holdfast: a node with {asked.slots}"
-        " slots)"
+        f"tasks: {asked.tasks:,} no-op tasks; {processes} processes each (Holdfast: nodes, {asked.nodes}, and"
+        f" their slots, {asked.slots} each)"
     )
     contenders: dict[str, Contend] = {}
     told: dict[str, str] = {}
     for kind in kinds:
         name, share = f"holdfast_{kind}", SQS_SHARE if kind == "sqs" else 1.0
         contenders[name] = partial(
-            _run, kind, round(asked.tasks * share), asked.slots, round(asked.ones * share)
+            _run, kind, round(asked.tasks * share), asked.nodes, asked.slots, round(asked.ones * share)
         )
         told[name] = DURABLE[kind]
     for name in peers:
@@ -253,6 +254,7 @@ def main() -> None:
         sorted({package for name in peers for package in QUEUES[name].packages}),
         tasks=asked.tasks,
         tasks_of={name: max(1, round(asked.tasks * QUEUES[name].share)) for name in peers},
+        nodes=asked.nodes,
         slots=asked.slots,
         worker_processes=processes,
         measured={name: rounds.told() for name, rounds in found.items()},
@@ -260,8 +262,8 @@ def main() -> None:
     )
 
 
-def _run(kind: str, tasks: int, slots: int, ones: int) -> Measured:
-    return asyncio.run(holdfast(kind, tasks, slots, ones))
+def _run(kind: str, tasks: int, nodes: int, slots: int, ones: int) -> Measured:
+    return asyncio.run(holdfast(kind, tasks, nodes, slots, ones))
 
 
 if __name__ == "__main__":

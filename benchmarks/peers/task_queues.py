@@ -58,9 +58,9 @@ QUEUES = {
         "dramatiq_tasks_app",
         (
             "dramatiq", "benchmarks.peers.dramatiq_tasks_app",
-            "--processes", "{processes}", "--threads", "4",
+            "--processes", "{processes}", "--threads", "8",
         ),
-        f"{REDIS}; results in Redis; no other middleware, 4 threads a process, 1,000 messages fetched ahead",
+        f"{REDIS}; results in Redis; no other middleware, 8 threads a process, 100 messages fetched ahead",
         ("dramatiq", "redis"),
         share=0.5,
     ),
@@ -113,7 +113,7 @@ def measure(name: str, tasks: int, processes: int, ones: int) -> Measured:
     """Measure one, with so many worker processes."""
     queue = QUEUES[name]
     with workplace() as place, contextlib.ExitStack() as stack:
-        environment = os.environ | {"dramatiq_queue_prefetch": "1000"}
+        environment = os.environ | {"dramatiq_queue_prefetch": "100"}
         if queue.file:
             environment["BENCHMARK_HUEY"] = str(place / queue.file)
         else:
