@@ -11,8 +11,9 @@ import sys
 import threading
 from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BufferedReader
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, cast
 from urllib.parse import parse_qsl, urlsplit
 
 from holdfast.testing.servers.aws import FauxqsServer
@@ -94,9 +95,10 @@ class _Handler(BaseHTTPRequestHandler):
         """Write the body to a file; its size and SHA-256."""
         left = size = int(self.headers.get("Content-Length", 0))
         digest = hashlib.sha256()
+        body = cast("BufferedReader", self.rfile)
         with (self.folder / name.replace("/", "\\")).open("wb", buffering=0) as file:
             while left:
-                read = self.rfile.readinto1(self._buffer[:left])  # type: ignore[attr-defined]
+                read = body.readinto1(self._buffer[:left])
                 if not read:
                     raise ConnectionError
                 file.write(self._buffer[:read])
