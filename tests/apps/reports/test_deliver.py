@@ -288,6 +288,22 @@ async def test_in_place_a_part_is_seen_but_never_left(desk: Desk) -> None:
     assert (await desk.deliver(parcel, made)).duplicated
 
 
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("companions", [(), PARCEL.companions], ids=["alone", "with companions"])
+async def test_in_place_a_worker_may_die_at_any_step(companions: tuple[Companion, ...], after: bool) -> None:
+    parcel = Parcel(name=PARCEL.name, content="v1", in_place=True, companions=companions)
+    probe = Desk()
+    await probe.deliver(parcel)
+    for at in range(1, probe.calls + 1):
+        desk = Desk()
+        desk.at, desk.after = at, after
+        with pytest.raises(Dead):
+            await desk.deliver(parcel)
+        desk.heal()
+        await desk.deliver(parcel)
+        assert desk.files == probe.files
+
+
 async def test_what_is_not_to_be_replaced_stays(desk: Desk) -> None:
     desk.files["out/daily.csv"] = bytearray(b"old")
     with pytest.raises(AlreadyThere):

@@ -245,7 +245,8 @@ class _Work:
         assert self._record is not None
         names = [self._parcel.name + kind.value for kind in self._parcel.companions]
         parts = [temporary(name, self._clock.new_id()[-12:]) for name in names]
-        left = self._record.tokens
+        # One that was written in place is the file itself.
+        left = tuple(token for token in self._record.tokens if token != self._parcel.name)
         if left or parts:
             await self._keep(self._changed(stage=Stage.PLACED, tokens=(*left, *parts), marks=()))
         for token in left:
