@@ -2,11 +2,14 @@
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
+from holdfast.adapters.ftp.control import TLS_BYTES, send
 from holdfast.adapters.ftp.sink import FtpSink
 from holdfast.adapters.ftp.url import FtpUrl
 from holdfast.errors import ConfigError, Damaged, LoginRefused, Unavailable
@@ -48,6 +51,23 @@ async def put_all(upload) -> None:  # type: ignore[no-untyped-def]
     for start in range(0, len(BODY), 100_000):
         await upload.write(BODY[start : start + 100_000])
     await upload.commit(sha256(BODY))
+
+
+class Recorder(ssl.SSLSocket):
+    """Takes all that it is given, and notes how much that is."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def send(self, data: Any, flags: int = 0) -> int:
+        self.sizes.append(len(data))
+        return len(data)
+
+
+def test_over_tls_little_is_sent_at_once_for_all_of_it_must_go_within_the_timeout() -> None:
+    connection = Recorder()
+    send(connection, bytes(2 * TLS_BYTES + 1))
+    assert connection.sizes == [TLS_BYTES, TLS_BYTES, 1]
 
 
 async def test_a_server_that_cannot_rename_is_named_with_what_helps() -> None:

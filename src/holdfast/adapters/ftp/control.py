@@ -33,6 +33,9 @@ PATIENCE_BYTES_S = 10_000_000
 COMPLAINT_S = 5.0
 """How long to wait for a server to say why it ended a transfer. Some notice nothing, and never do."""
 
+TLS_BYTES = 1 << 18
+"""Over TLS so much must go within the time that a server may be silent: it is sent whole, or not at all."""
+
 
 class Control(ftplib.FTP):
     """A session that is logged in, in binary mode, in the URL's folder. Use it from one thread at a time.
@@ -255,8 +258,9 @@ def told(what: str, *, login: bool = False) -> Iterator[None]:
 def send(connection: socket.socket, data: bytes | memoryview) -> None:
     """Send it all, however slowly. (``sendall`` would have all of it go within the timeout.)"""
     rest = memoryview(data)
+    most = TLS_BYTES if isinstance(connection, ssl.SSLSocket) else len(rest)
     while rest:
-        rest = rest[connection.send(rest) :]
+        rest = rest[connection.send(rest[:most]) :]
 
 
 def keep_alive(connection: socket.socket) -> None:
