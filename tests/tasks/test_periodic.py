@@ -1,10 +1,10 @@
 """What the clock sends: once over all nodes, in the zone that was meant, and caught up as was said."""
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from queue import SimpleQueue
 from random import Random
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -237,17 +237,21 @@ async def test_orders_that_hang_keep_no_others_from_being_fired() -> None:
 
 def test_where_orders_hang_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()  # real threads
-    over = threading.Event()
+    begun, over = SimpleQueue[None](), SimpleQueue[None]()
 
     def orders(when: datetime) -> list[Order]:
-        over.wait()
+        begun.put(None)
+        over.get()
         return []
 
     async def ask() -> None:
         sender = Sender(periodic(orders=orders, timeout_s=0.01), Rig().producer, SystemClock())
-        with pytest.raises(HandlerFailed, match=r"timeout_s = 0\.01, in .*wait.* \(.*threading"):
+        with pytest.raises(HandlerFailed, match=r"timeout_s = 0\.01"):
             await sender(START)
-        over.set()
+        begun.get()
+        with pytest.raises(HandlerFailed, match=r"still hang, in .*orders \(.*test_periodic\.py, line"):
+            await sender(START)
+        over.put(None)
 
     asyncio.run(ask())
 

@@ -178,7 +178,12 @@ class Sender:
         asked = Future[Sequence[Order]]()
         answered = asyncio.Event()
         answer = asyncio.wrap_future(asked)
-        answer.add_done_callback(lambda _: answered.set())
+
+        def hear(answer: asyncio.Future[Sequence[Order]]) -> None:
+            answer.exception()  # looked at, or asyncio would log one that comes too late
+            answered.set()
+
+        answer.add_done_callback(hear)
 
         def ask() -> None:
             try:
