@@ -155,11 +155,11 @@ async def status(
         day = date or dt.datetime.fromtimestamp(services.clock.wall(), dt.UTC).date()
         rows = await Audit(services.registry(), services.clock).day(day)
         rows = [await _as_it_stands(services, row) for row in rows]
-        waiting = (
-            [row async for row in _waiting(services, of, day, {row.trace for row in rows})] if of else []
+        unbegun = (
+            [row async for row in _never_begun(services, of, day, {row.trace for row in rows})] if of else []
         )
     found = [
-        row for row in [*rows, *waiting] if state in (None, row.state) and customer in ("", row.customer)
+        row for row in [*rows, *unbegun] if state in (None, row.state) and customer in ("", row.customer)
     ]
     if json:
         for row in found:
@@ -211,12 +211,13 @@ async def _as_it_stands(services: Services, row: Row) -> Row:
     return msgspec.structs.replace(row, state=task.state, error=task.detail, ended_at=task.ended_at)
 
 
-async def _waiting(services: Services, owner: str, day: dt.date, known: set[str]) -> AsyncIterator[Row]:
+async def _never_begun(services: Services, owner: str, day: dt.date, known: set[str]) -> AsyncIterator[Row]:
     """Tasks that no worker has begun: of their orders nothing is known but whose they are. Those that ended
     so, as when they were cancelled while they waited, count for the day of their end."""
-    for state in (State.QUEUED, State.FAILED, State.TIMEOUT):
+    store, midnight = services.task_store(owner), dt.datetime.combine(day, dt.time(), dt.UTC).timestamp()
+    for state, since in ((State.QUEUED, 0.0), (State.FAILED, midnight), (State.TIMEOUT, midnight)):
         after = ""
-        while page := await services.task_store(owner).list(500, after, state=state, type=TASK_TYPE):
+        while page := await store.list(500, after, state=state, type=TASK_TYPE, since=since):
             for task in page:
                 of_day = not task.ended or dt.datetime.fromtimestamp(task.ended_at, dt.UTC).date() == day
                 if task.trace not in known and not task.attempts and of_day:
