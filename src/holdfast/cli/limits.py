@@ -52,7 +52,7 @@ async def set_(
         if limit is not None and limit < 0:
             raise ConfigError(f"{name} is {limit}: give 0 for no limit, or how many tasks may run at once")
     if maximum is None and per_node is None and strict is None:
-        raise ConfigError("give --global, --node or both: such as --global 40 --node 8")
+        raise ConfigError("give what to set, --global, --node or --strict: such as --global 40 --node 8")
     async with Services(options.load()) as services:
         permits = await change(
             services.registry(),

@@ -7,7 +7,7 @@ MEMORY = 10
 """Over how many of the longest waits the rate is averaged."""
 
 ALONE = 8
-"""What part of the longest wait is worth it while nobody is known who may join."""
+"""How many times shorter the longest wait is while nobody is known who may join."""
 
 
 class Company:

@@ -22,8 +22,8 @@ class Attempt(msgspec.Struct, frozen=True, array_like=True):
     ``body_name`` is the full name of the protobuf message in ``body``, empty for text or JSON. ``attempt``
     counts from 1 to ``tries``; ``epoch`` is the fencing token. ``timeout_s`` is the total time it may take,
     ``stall_s`` the longest without one of the signs in ``advances`` (0: any), ``memory_mb`` what its process
-    may allocate (0: what the app allows). ``lease_s``: unless renewed, its process is killed so many
-    seconds after it was given to a slot, even if the node stands still (0: never).
+    and all that it started may use together (0: what the node allows). ``lease_s``: unless renewed, its
+    process is killed so many seconds after it was given to a slot, even if the node stands still (0: never).
     """
 
     trace: str
