@@ -60,7 +60,7 @@ def eat() -> None:
 
 
 def flood() -> None:
-    for _ in range(50_000):
+    for _ in range(20_000):  # far more than a pipe holds
         sys.stdout.write("x" * 100 + "\n")
 
 
