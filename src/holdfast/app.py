@@ -11,7 +11,7 @@ from holdfast.errors import ConfigError
 from holdfast.streams.handler import Context, StreamHandler
 from holdfast.streams.models import ModelSpec
 from holdfast.streams.spec import StreamSpec, names_of
-from holdfast.tasks.periodic import Orders, Periodic
+from holdfast.tasks.periodic import DLQ_BACKUP, Orders, Periodic
 from holdfast.tasks.spec import TaskSpec
 
 H = TypeVar("H")
@@ -209,6 +209,8 @@ class App:
         def declare(orders: F) -> F:
             if name in self.periodics:
                 raise ConfigError(f"periodic {name!r} is declared twice in app {self.name!r}")
+            if name == DLQ_BACKUP:
+                raise ConfigError(f"periodic {name!r}: nodes back up dead letters by that name; take another")
             self.periodics[name] = Periodic(
                 name=name,
                 cron=cron,

@@ -72,7 +72,7 @@ from holdfast.tasks.api import TaskApi
 from holdfast.tasks.discovery import SHARED, Announcer, Directory, shareable, usable
 from holdfast.tasks.letters import Choice, Letters
 from holdfast.tasks.names import brief_queue, task_queue
-from holdfast.tasks.periodic import Deed, Scheduler, Sender, Times
+from holdfast.tasks.periodic import DLQ_BACKUP, Deed, Scheduler, Sender, Times
 from holdfast.tasks.permits import PermitKeeper
 from holdfast.tasks.producer import BRIEF_VISIBILITY_S, Producer
 from holdfast.tasks.work import TaskWork
@@ -847,7 +847,7 @@ def backing_up(services: Services, app: str) -> Iterable[tuple[Times, Deed]]:
         structlog.get_logger().info("dead letters backed up", app=app, copied=count)
 
     with named("dlq_backup_cron", config.dlq_backup_cron):
-        times = Times(name="dlq-backup", cron=config.dlq_backup_cron)
+        times = Times(name=DLQ_BACKUP, cron=config.dlq_backup_cron)
     _open_backup(config.dlq_backup_url, "dlq_backup_url")  # a wrong one is refused now
     yield times, back_up
 

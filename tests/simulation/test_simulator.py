@@ -13,7 +13,7 @@ LIKELY = {
     "commit-number": 23, "conditional-release": 106, "epoch-at-commit": 154, "identity-window": 19,
     "judge-again": 65, "open-expects": 7, "poison-count": 7, "queue-order": 37, "receipt-merging": 1,
     "reissue": 24, "repeat-unknown": 7, "room-for-lower": 30, "sender-custody": 15,
-    "skip-before-letter": 7, "task-epoch": 6, "task-maximum": 51, "task-reissue": 11, "task-spare": 9,
+    "skip-before-letter": 7, "task-epoch": 6, "task-maximum": 51, "task-reissue": 11, "task-stand-in": 9,
     "task-strict": 35, "transfer-version": 32,
 }  # fmt: skip
 """Seeds that noticed when last searched for, tried first: to search takes long."""

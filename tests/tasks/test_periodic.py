@@ -289,5 +289,7 @@ def test_what_can_t_be_meant_is_refused(settings: dict[str, Any], said: str) -> 
 def test_a_name_is_declared_once() -> None:
     app = App("reports")
     app.periodic("nightly", "30 2 * * *")(lambda when: [])
+    with pytest.raises(ConfigError, match="dead letters"):
+        app.periodic("dlq-backup", cron="0 2 * * *")(lambda _: [])
     with pytest.raises(ConfigError, match="twice"):
         app.periodic("nightly", "30 3 * * *")(lambda when: [])

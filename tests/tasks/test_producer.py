@@ -257,7 +257,7 @@ async def test_what_can_t_be_sent_leaves_no_trace(
 async def test_a_task_given_to_a_node_runs_whatever_became_of_it(rig: Rig, state: State | None) -> None:
     if state is not None:
         await rig.end("t", state)
-    given = await rig.producer.send_spare(Order(task_type=TYPE, trace_id="t", body=8))
+    given = await rig.producer.send_stand_in(Order(task_type=TYPE, trace_id="t", body=8))
     (message,) = rig.tasks.messages.values()
     assert (message.body, given.key) == (given.body, "t")
     assert decode_task(message.body, Envelope(app=APP, trace_id="-", task_type=TYPE)).body.data == b"8"

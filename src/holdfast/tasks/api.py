@@ -124,9 +124,9 @@ class TaskApi:
                 f"field 'task_type' is {task_type!r}; it is one of: {names}",
             )
         if known is not None and not order.task_type:
-            message = await self._producer.retry_spare(known)
+            message = await self._producer.retry_stand_in(known)
         else:
-            message = await self._producer.send_spare(order)
+            message = await self._producer.send_stand_in(order)
         if not order.delay_s:
             self._run_here(task_type, message)
         return _sent(message)

@@ -104,7 +104,7 @@ class Finisher:
 
     def tell(self, item: InHand, task: Task) -> None:
         """A message has come whose task has its outcome: its brief goes first if it was never sent;
-        otherwise the message is a duplicate, or a spare one that isn't needed."""
+        otherwise the message is a duplicate, or a stand-in that isn't needed."""
         letter = None if task.briefed or task.state is State.SUCCEED else letter_of(item, task)
         outcome = outcome_of(self._app, task)
         if task.briefed:
@@ -112,7 +112,7 @@ class Finisher:
             outcome = msgspec.structs.replace(outcome, state=State.DUPLICATED, value=None, detail=detail)
         item.outcome_known()
         self._begin(1)
-        if task.briefed and item.is_spare(task):
+        if task.briefed and item.is_stand_in(task):
             self._at_end += 1
             self._settle(item)
         else:

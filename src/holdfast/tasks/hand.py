@@ -9,7 +9,7 @@ import msgspec
 from holdfast.core.held import Held
 from holdfast.core.message import Life
 from holdfast.core.task import State, Task
-from holdfast.tasks.names import SPARE
+from holdfast.tasks.names import STAND_IN
 from holdfast.tasks.spec import TaskSpec
 from holdfast.tasks.wire import Message
 
@@ -56,10 +56,10 @@ class InHand(msgspec.Struct, eq=False):
         """Whose limits it counts against."""
         return self.message.envelope.group
 
-    def is_spare(self, task: Task) -> bool:
+    def is_stand_in(self, task: Task) -> bool:
         """True if its message has nothing to say any more: a node was given the task when it was sent, and an
         attempt has ended the task since."""
-        sent_at = self.held.attributes.get(SPARE, "")
+        sent_at = self.held.attributes.get(STAND_IN, "")
         return task.ended and sent_at.isdecimal() and task.epoch > int(sent_at)
 
     def lapsed(self, now: float) -> bool:

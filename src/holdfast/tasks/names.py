@@ -12,7 +12,7 @@ QUEUE_CHARS_MAX = 76
 
 BRIEFS = "briefs"
 
-SPARE = "spare"
+STAND_IN = "stand-in"
 """Attribute of a message whose task was given to a node as well: the epoch at which the task stood then."""
 
 

@@ -28,6 +28,9 @@ FIRINGS_MAX = 1000
 
 Orders = Callable[[datetime], Sequence[Order]]
 
+DLQ_BACKUP = "dlq-backup"
+"""What the back-up of dead letters is called among an app's periodics."""
+
 Deed = Callable[[datetime], Awaitable[None]]
 """What is done at a time. Where it raises HoldfastError it is done again, as long as the window lasts."""
 

@@ -17,7 +17,7 @@ from holdfast.ports.queue import DeadLetter, Delivery, Outgoing, Queue
 from holdfast.ports.tasks import TaskStore
 from holdfast.runtime import operations
 from holdfast.tasks.body import body_of
-from holdfast.tasks.names import SPARE, brief_queue, deduplicated, task_queue
+from holdfast.tasks.names import STAND_IN, brief_queue, deduplicated, task_queue
 from holdfast.tasks.outcome import Outcome, outcome_of
 from holdfast.tasks.wire import Envelope, Message, decode_brief, encode_task
 
@@ -28,7 +28,7 @@ ACK_LINGER_S = 0.2
 RECEIVE_WAIT_S = 20.0
 POLL_FIRST_S, POLL_MAX_S = 0.005, 0.5
 
-SPARE_S = 5.0
+STAND_IN_S = 5.0
 """What a node was given shows in its queue so much later: it should have begun by then."""
 
 
@@ -172,32 +172,32 @@ class Producer:
         """Run a task anew that lies with the dead letters. Raises OperationRefused if it doesn't."""
         await self.redrive(task.type, [await self._letter(task)])
 
-    async def send_spare(self, order: Order) -> Outgoing:
+    async def send_stand_in(self, order: Order) -> Outgoing:
         """Send a task with all its tries, whatever became before of the one with its trace, for a node that
         begins it without waiting for the message; returns that. Should the node die, the message is there.
         Raises as ``send``."""
         trace = self._trace(order)
         body = self._encode(order, trace)
         self._check_fits(order, body)
-        return await self._send_spare(
+        return await self._send_stand_in(
             Task(trace, order.task_type, group=order.group), body, {}, order.delay_s
         )
 
-    async def retry_spare(self, task: Task) -> Outgoing:
-        """As ``send_spare``, with a dead letter's body. Raises as ``retry``."""
+    async def retry_stand_in(self, task: Task) -> Outgoing:
+        """As ``send_stand_in``, with a dead letter's body. Raises as ``retry``."""
         letter = await self._letter(task)
-        message = await self._send_spare(task, letter.body, letter.attributes)
+        message = await self._send_stand_in(task, letter.body, letter.attributes)
         await self._queue(task_queue(self._app, task.type)).purge([letter.id])
         return message
 
-    async def _send_spare(
+    async def _send_stand_in(
         self, task: Task, body: bytes, attributes: dict[str, str], delay_s: float = 0.0
     ) -> Outgoing:
         queue = self._queue(task_queue(self._app, task.type))
         (standing,) = await self._store.queue([task])
         await self._store.reset([task.trace])
-        marks = {**attributes, "id": task.trace, SPARE: str(standing.epoch)}
-        message = Outgoing(body, marks, delay_s or min(SPARE_S, queue.delay_max_s), task.trace)
+        marks = {**attributes, "id": task.trace, STAND_IN: str(standing.epoch)}
+        message = Outgoing(body, marks, delay_s or min(STAND_IN_S, queue.delay_max_s), task.trace)
         await queue.send([message])
         return message
 

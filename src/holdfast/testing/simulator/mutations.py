@@ -286,12 +286,16 @@ RULES: dict[str, Mutation] = {
         "a copy of a task has receipts of its own", TaskWork, "_reissue", _reissue_in_hand, world="tasks"
     ),
     "task-given": Mutation(
-        "a task that a node was given has a message too", Producer, "_send_spare", _give_only, world="tasks"
+        "a task that a node was given has a message too",
+        Producer,
+        "_send_stand_in",
+        _give_only,
+        world="tasks",
     ),
-    "task-spare": Mutation(
+    "task-stand-in": Mutation(
         "a task that a node was given is no duplicate when its message comes",
         InHand,
-        "is_spare",
+        "is_stand_in",
         lambda self, task: False,
         world="tasks",
     ),

@@ -354,7 +354,7 @@ class TaskWorld(Stage):
                 self.spawn(self._cancel(planned))
 
     async def _give(self, order: Order) -> None:
-        message = await self.producer.send_spare(order)
+        message = await self.producer.send_stand_in(order)
         node = self._random.choice(self.nodes)
         if not node.clock.gate.dead:
             self.counts["here"] += 1
