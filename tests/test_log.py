@@ -93,6 +93,8 @@ def test_lines_for_people() -> None:
     [
         ("redis://:pw@h/0 and s3://id:pw@b", "redis://:***@h/0 and s3://id:***@b"),
         ("http://host:80/a@b", "http://host:80/a@b"),
+        ("postgresql://h/x?user=a&password=pw&port=5", "postgresql://h/x?user=a&password=***&port=5"),
+        ("at 'https://h/a?X-Amz-Credential=pw' and ?x=1", "at 'https://h/a?X-Amz-Credential=***' and ?x=1"),
         ("sqlite:///holdfast.db", "sqlite:///holdfast.db"),
     ],
 )

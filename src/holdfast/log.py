@@ -19,13 +19,16 @@ Format = Literal["auto", "console", "json"]
 Level = Literal["debug", "info", "warning", "error"]
 
 HIDDEN = "***"
-_SECRET_NAME = re.compile(r"secret|password|passwd|token|credential|authorization|api_?key", re.IGNORECASE)
+_TELLING = r"secret|password|passwd|token|credential|authorization|api_?key"
+_SECRET_NAME = re.compile(_TELLING, re.IGNORECASE)
 _URL_PASSWORD = re.compile(r"(\w://[^/\s:@]*):[^/\s@]+@")
+_URL_PARAMETER = re.compile(rf"([?&][\w.-]*(?:{_TELLING})[\w.-]*)=[^&\s'\"]+", re.IGNORECASE)
 
 
 def redact(text: str) -> str:
-    """``text`` with the passwords of URLs in it hidden."""
-    return _URL_PASSWORD.sub(rf"\1:{HIDDEN}@", text)
+    """``text`` with the passwords of URLs in it hidden, and with parameters of URLs that are named as secrets
+    are."""
+    return _URL_PARAMETER.sub(rf"\1={HIDDEN}", _URL_PASSWORD.sub(rf"\1:{HIDDEN}@", text))
 
 
 def set_up(log_format: Format = "auto", level: Level = "info", stream: TextIO | None = None) -> None:

@@ -66,8 +66,8 @@ def test_an_app_with_an_outbox_needs_both(
     )
     monkeypatch.syspath_prepend(place)
     outcome = holdfast("doctor", "office_with_doors:app")
-    assert "✗ outbox: : the app has an outbox: set outbox_url" in outcome.out
-    assert "✗ devices: : devices_url is ''" in outcome.out
+    assert "✗ outbox: the app has an outbox: set outbox_url" in outcome.out
+    assert "✗ devices: devices_url is ''" in outcome.out
     wrong = holdfast(
         "doctor", "office_with_doors:app", "-s", "devices_url=mqtt://127.0.0.1:1?max_payload=1000"
     )

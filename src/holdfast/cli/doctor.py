@@ -249,7 +249,8 @@ async def _service(check: str, url: str, look: Callable[[], Awaitable[str]]) -> 
     except (HoldfastError, OSError) as error:
         unreachable = isinstance(error, Unavailable | OutcomeUnknown)
         fix = f"see that {redact(url)} is up and can be reached" if unreachable else "correct it as it says"
-        return Finding(check, "failed", f"{redact(url)}: {error}", fix, exits.code(error))
+        where = f"{redact(url)}: " if url else ""
+        return Finding(check, "failed", f"{where}{error}", fix, exits.code(error))
 
 
 async def _devices(services: Services, app: App | None) -> list[Finding]:
