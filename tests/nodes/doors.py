@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Self
 
 from sqlalchemy import Engine, create_engine, event, func, insert, select
 from sqlalchemy.exc import DBAPIError
+from tests.adapters.sqlalchemy import full_disk
 from tests.nodes.cluster import LOOK_S, Process, until
 from tests.nodes.doors_app import RETRY_S, business, change
 from tests.nodes.terminals import names
@@ -33,12 +34,6 @@ terminal may take its time, and the next one not.)"""
 
 JUDGED_AFTER_S = 15.0
 """For so long after the clock was set, a command may come sooner: times that are stored were wrong."""
-
-
-FULL_DISK = """
-CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE disk_full; END';
-CREATE TRIGGER full_disk BEFORE INSERT OR UPDATE ON holdfast_outbox_command EXECUTE FUNCTION full_disk();
-"""
 
 
 class Heard(NamedTuple):
@@ -179,13 +174,12 @@ class Doors:
         (self.place / "clock").write_text(str(self._offset_s))
 
     async def fill_disk(self, *, full: bool) -> None:
-        """The database has no room; or has again. PostgreSQL by a trigger that raises what it does then."""
+        """The database has no room; or has again."""
         if self.postgresql is None:
             file = self.place / "disk-full"
             file.touch() if full else file.unlink(missing_ok=True)
             return
-        statements = FULL_DISK if full else "DROP FUNCTION IF EXISTS full_disk CASCADE"
-        await asyncio.to_thread(self._execute, statements)
+        await asyncio.to_thread(self._execute, full_disk.FULL if full else full_disk.ROOM)
 
     def _execute(self, statements: str) -> None:
         with self._engine.begin() as db:

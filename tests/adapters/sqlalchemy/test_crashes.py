@@ -1,18 +1,20 @@
 """What a killed or a stopped dispatcher leaves behind."""
 
 import asyncio
+import errno
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import psycopg
 import pytest
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Engine, text
+from tests.adapters.sqlalchemy import full_disk
 
 from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
 from holdfast.adapters.system.clock import SystemClock
@@ -20,32 +22,13 @@ from holdfast.core.device_queue import Entry, State
 from holdfast.core.device_turn import Heard, Turn
 from holdfast.core.dialect import PlainDialect
 from holdfast.devices.outbox import Outbox
-from holdfast.errors import ConfigError, Unavailable
+from holdfast.errors import ConfigError, OutcomeUnknown, Unavailable
 from holdfast.testing.servers import PostgresqlServer
 
-FULL_DISK = """
-CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE disk_full; END';
-CREATE TRIGGER full_disk BEFORE INSERT OR UPDATE ON holdfast_outbox_command EXECUTE FUNCTION full_disk();
-"""
 COMMANDS = 300
 DEVICES = 20
 LIMIT_S = 90.0
 ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/app.db"
-    server: PostgresqlServer = request.getfixturevalue("postgresql_server")
-    return server.url
-
-
-@pytest.fixture
-def engine(url: str) -> Iterator[Engine]:
-    engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
-    yield engine
-    engine.dispose()
 
 
 def turner(url: str) -> subprocess.Popen[str]:
@@ -147,20 +130,19 @@ async def test_a_server_that_is_gone_without_a_word_is_given_up(postgresql_serve
 
 
 async def test_a_full_disk_of_the_server_is_unavailable(postgresql_server: PostgresqlServer) -> None:
-    """By a trigger that raises what PostgreSQL does then: to fill a real disk takes long."""
     store, outbox = SqlOutbox(postgresql_server.url, SystemClock()), Outbox("doors")
     await store.prepare("doors", 1)
     turn = Turn(outbox="doors", grants={0: await store.open("doors", 0, 0, "me")}, sendable=[0], now=0.0)
     await store.add(outbox.new([{"device": "d1", "command": {}}]))
     with psycopg.connect(postgresql_server.url, autocommit=True) as connection:
-        connection.execute(FULL_DISK)
+        connection.execute(full_disk.FULL)
         with pytest.raises(Unavailable, match="disk_full"):
             await store.add(outbox.new([{"device": "d1", "command": {}}]))
         with pytest.raises(Unavailable):
             await store.turn(turn)
         with pytest.raises(Unavailable, match="disk_full"):
             await store.turn(turn)
-        connection.execute("DROP FUNCTION full_disk CASCADE")
+        connection.execute(full_disk.ROOM)
     [sending] = (await store.turn(turn)).sendings
     assert sending.correlation.tries == 1
     assert len(await store.commands("doors")) == 1
@@ -186,3 +168,49 @@ async def test_a_full_disk_is_unavailable(tmp_path: Path) -> None:
 def test_databases_that_can_t_be_used_are_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="database"):
         SqlOutbox(url, SystemClock())
+
+
+async def test_an_end_is_on_sqlites_disk_before_anybody_hears_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the turn heard nothing, and so waits for no disk: there commands expire and are given up."""
+    url, outbox = f"sqlite:///{tmp_path}/app.db", Outbox("doors", dialect=PlainDialect(), expires_in_s=5.0)
+    outbox.wall = lambda: 0.0
+    store = SqlOutbox(url, SystemClock())
+    await store.prepare("doors", 1)
+    epoch = await store.open("doors", 0, 0, "me")
+    turn = Turn(outbox="doors", grants={0: epoch}, sendable=[0], now=1.0, brief=True)
+    later = msgspec.structs.replace(turn, now=100.0)
+    synced: list[int] = []
+    asked, go_on = threading.Event(), threading.Event()
+
+    def sync(file: int) -> None:
+        synced.append(os.fstat(file).st_ino)
+        asked.set()
+        assert go_on.wait(LIMIT_S)
+
+    def fail(file: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", sync)
+    await store.add(outbox.new([{"device": "d1", "command": b""}]))
+    assert len((await store.turn(turn)).sendings) == 1
+    assert synced == [], "what was only sent need not be"
+    ending = asyncio.create_task(store.turn(later))
+    assert await asyncio.to_thread(asked.wait, LIMIT_S)
+    briefs = asyncio.create_task(store.briefs("doors", [0], 10))
+    done, _ = await asyncio.wait([ending, briefs], timeout=0.1)
+    assert not done
+    go_on.set()
+    [ended] = (await ending).closed
+    assert await briefs == [ended]
+    assert synced == [(tmp_path / "app.db-wal").stat().st_ino]
+    monkeypatch.setattr(os, "fsync", fail)
+    await store.add(outbox.new([{"device": "d2", "command": b""}]))
+    with pytest.raises(OutcomeUnknown, match=r"app\.db: the disk didn't confirm a commit"):
+        await store.turn(later)
+    await store.close()
+    store = SqlOutbox(url, SystemClock(), durability="normal")
+    await store.add(outbox.new([{"device": "d3", "command": b""}]))
+    assert len((await store.turn(later)).closed) == 1
+    await store.close()

@@ -1,45 +1,18 @@
 """One command to five thousand devices: rolled out at its rate, counted, and stopped when too many fail."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
-import pytest
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
-from holdfast.adapters.system.clock import SystemClock
 from holdfast.core.device_queue import State
 from holdfast.core.device_turn import Heard, Job, Sending, Turn
 from holdfast.devices.outbox import Outbox
-from holdfast.testing.servers import PostgresqlServer
 
 NOW = 1_700_000_000.0
 DEVICES = [f"d{number:04}" for number in range(5_000)]
 RATE = 500.0
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/app.db"
-    server: PostgresqlServer = request.getfixturevalue("postgresql_server")
-    return server.url
-
-
-@pytest.fixture
-def engine(url: str) -> Iterator[Engine]:
-    engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
-    yield engine
-    engine.dispose()
-
-
-@pytest.fixture
-async def store(url: str) -> AsyncIterator[SqlOutbox]:
-    store = SqlOutbox(url, SystemClock())
-    await store.prepare("doors", 1)
-    yield store
-    await store.close()
 
 
 async def rolled_out(store: SqlOutbox, engine: Engine, does: Callable[[str], bool]) -> tuple[Job, int]:

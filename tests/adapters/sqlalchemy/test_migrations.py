@@ -1,6 +1,5 @@
 """The tables as plain SQL, as Alembic makes them, and as the store makes them are the same."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from holdfast.adapters.sqlalchemy.migrations import alembic_0001_outbox, stateme
 from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.errors import ConfigError
-from holdfast.testing.servers import PostgresqlServer
 
 DIALECTS = {"sqlite": sqlite.dialect(), "postgresql": postgresql.dialect()}  # type: ignore[no-untyped-call]
 
@@ -35,18 +33,6 @@ def test_the_sql_is_what_the_store_makes(name: str) -> None:
         made += [str(CreateIndex(index).compile(dialect=DIALECTS[name])) for index in indexes]
     written = statements(1, "sqlite" if name == "sqlite" else "postgresql")
     assert [words(sql) for sql in written] == [words(sql) for sql in made]
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
-    if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path}/app.db"
-    else:
-        server: PostgresqlServer = request.getfixturevalue("postgresql_server")
-        url = server.url.replace("postgresql:", "postgresql+psycopg:")
-    engine = create_engine(url)
-    yield engine
-    engine.dispose()
 
 
 def test_alembic_makes_and_drops_them(engine: Engine) -> None:

@@ -1,7 +1,6 @@
 """Adding with every kind of session and connection that SQLAlchemy has, in the business's transaction."""
 
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,34 +14,15 @@ from holdfast.adapters.system.clock import SystemClock
 from holdfast.core.dialect import PlainDialect
 from holdfast.devices.outbox import Outbox
 from holdfast.errors import ConfigError
-from holdfast.testing.servers import PostgresqlServer
 
 PATIENCE_S = 30.0
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/app.db"
-    server: PostgresqlServer = request.getfixturevalue("postgresql_server")
-    return server.url
-
-
 @pytest.fixture
-async def store(url: str) -> AsyncIterator[SqlOutbox]:
-    store = SqlOutbox(url, SystemClock())
-    await store.prepare("doors", 1)
-    yield store
-    await store.close()
-
-
-@pytest.fixture
-def engine(url: str, store: SqlOutbox) -> Iterator[Engine]:
-    engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+def engine(engine: Engine, store: SqlOutbox) -> Engine:
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE person (id INTEGER PRIMARY KEY, name TEXT)"))
-    yield engine
-    engine.dispose()
+    return engine
 
 
 @pytest.fixture

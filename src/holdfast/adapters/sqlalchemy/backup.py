@@ -16,7 +16,6 @@ from sqlalchemy import (
     Row,
     Table,
     Text,
-    create_engine,
     select,
     tuple_,
 )
@@ -24,7 +23,6 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
 
 from holdfast.adapters.sqlalchemy import engine as engines
-from holdfast.errors import ConfigError
 from holdfast.ports.backup import Kept
 from holdfast.ports.queue import DeadLetter
 
@@ -56,10 +54,7 @@ class SqlBackup:
 
     def __init__(self, url: str) -> None:
         self._url = engines.parse(url)
-        try:
-            self._engine = create_engine(self._url)
-        except ImportError:
-            raise ConfigError("PostgreSQL needs psycopg: pip install 'holdfast[postgres]'") from None
+        self._engine = engines.create(self._url)
         self._made = False
 
     async def add(self, letters: Sequence[Kept]) -> int:

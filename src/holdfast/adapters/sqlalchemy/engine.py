@@ -10,6 +10,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from holdfast.adapters.sqlalchemy.transaction import PostgresqlTransaction, SqliteTransaction, Transaction
 from holdfast.errors import ConfigError, HoldfastError, OutcomeUnknown, Unavailable
+from holdfast.log import redact
 
 Durability = Literal["full", "normal"]
 
@@ -62,20 +63,25 @@ def parse(url: str) -> URL:
         backend = "postgresql"
     if backend not in ("sqlite", "postgresql"):
         raise ConfigError(
-            f"the outbox's database is {parsed.render_as_string()}; it is a sqlite:/// or postgresql:// URL"
+            f"the outbox's database is {shown(parsed)}; it is a sqlite:/// or postgresql:// URL"
         )
     if backend == "sqlite" and parsed.database in (None, "", ":memory:"):
         raise ConfigError("the outbox's database must be a file: others couldn't share one in memory")
     return parsed.set(drivername="sqlite" if backend == "sqlite" else "postgresql+psycopg")
 
 
+def create(url: URL) -> Engine:
+    """An engine that gives up a server which is gone. Raises ConfigError where the driver is missing."""
+    try:
+        return create_engine(url, connect_args=line_settings(url))
+    except ImportError:
+        raise ConfigError("PostgreSQL needs psycopg: pip install 'holdfast[postgres]'") from None
+
+
 def connect(url: URL, busy_timeout_s: float) -> Engine:
     """An engine on whose connections transactions begin where we say. Raises ConfigError where the driver is
     missing."""
-    try:
-        engine = create_engine(url, connect_args=line_settings(url))
-    except ImportError:
-        raise ConfigError("PostgreSQL needs psycopg: pip install 'holdfast[postgres]'") from None
+    engine = create(url)
     sqlite = url.get_backend_name() == "sqlite"
     settings = SQLITE if sqlite else POSTGRESQL
     filled = [each.format(busy_ms=busy_timeout_s * 1000) for each in settings]
@@ -95,19 +101,25 @@ def connect(url: URL, busy_timeout_s: float) -> Engine:
 
 
 def begin(connection: Connection, durability: Durability, *, relaxed: bool) -> Transaction:
-    """Begin a transaction. One that is ``relaxed`` need not be on disk before it counts: a power failure may
-    take it back, as a whole, and no later one survives without it."""
+    """Begin a transaction. One that is ``relaxed``, unless it is hardened, need not be on disk before it
+    counts: a power failure may take it back, as a whole, and no later one survives without it."""
     connection.begin()
     if connection.dialect.name == "sqlite":
-        return SqliteTransaction(connection, certain=durability == "full" and not relaxed)
+        full = durability == "full"
+        return SqliteTransaction(connection, certain=full and not relaxed, hardens=full)
     return PostgresqlTransaction(connection, certain=not relaxed)
+
+
+def shown(url: URL) -> str:
+    """The URL without its secrets."""
+    return redact(url.render_as_string())
 
 
 def named(error: Exception, url: URL, *, committing: bool = False) -> HoldfastError:
     """An error of the database as one of ours; without parameters, which are the business's."""
     origin = error.orig if isinstance(error, DBAPIError) else error
     said = str(origin).strip()
-    where = url.render_as_string(hide_password=True)
+    where = shown(url)
     state = getattr(origin, "sqlstate", None)
     if committing and (state is None or state.startswith(UNSURE)):
         return OutcomeUnknown(f"{where}: the commit's answer was lost ({said})")

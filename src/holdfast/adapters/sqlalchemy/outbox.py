@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -92,6 +93,7 @@ class SqlOutbox:
         self._errors = DBAPIError, self._engine.dialect.loaded_dbapi.Error
         self._listener = Listener(self._url, clock)
         self._failures = self._failures_told = 0
+        self._commit = threading.Lock()
         self._writer = ThreadPoolExecutor(1, "holdfast-outbox-writer")
         self._reader = ThreadPoolExecutor(1, "holdfast-outbox-reader")
         # For all of the process: with the default a busy event loop keeps these waiting at every statement.
@@ -107,7 +109,7 @@ class SqlOutbox:
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MAKING})
         if missing := _missing(connection):
             if not self._create:
-                raise ConfigError(f"{self._url.render_as_string()} has no {', '.join(missing)}: {HELP}")
+                raise ConfigError(f"{engines.shown(self._url)} has no {', '.join(missing)}: {HELP}")
             try:
                 tables.metadata.create_all(connection, [tables.metadata.tables[name] for name in missing])
             except DBAPIError as error:
@@ -128,8 +130,8 @@ class SqlOutbox:
             missing = _missing(connection)
             if not missing:
                 return f"{name} {version}; all tables are there"
-            which = "no tables yet" if len(missing) == len(tables.metadata.tables) else f"no {missing}"
-            return f"{name} {version}; {which}: {MADE}"
+            which = ", ".join(missing) if len(missing) < len(tables.metadata.tables) else "tables yet"
+            return f"{name} {version}; no {which}: {MADE}"
 
         return await self._read(describe)
 
@@ -176,7 +178,8 @@ class SqlOutbox:
             self._failures_told = self._failures
             raise Unavailable("it failed since the last turn, and may have crashed")
         # Where nothing has been answered, all that a power failure could take back is that something was
-        # published: then it is published again. So the devices needn't wait for the disk.
+        # published: then it is published again. So the devices needn't wait for the disk. A turn that closes
+        # something all the same, for it has expired or was given up, is hardened.
         relaxed = not (turn.heard or turn.unsent or turn.sweep)
         try:
             return await self._write(partial(self._turn, turn=turn, on_result=on_result), relaxed=relaxed)
@@ -228,7 +231,13 @@ class SqlOutbox:
         c, b = tables.command.c, tables.brief.c
         due = select(b.command).where(b.outbox == outbox, b.shard.in_(shards)).limit(limit).subquery()
         closed = select(text(COLUMNS)).select_from(tables.command).join(due, due.c.command == c.id)
-        return await self._read(lambda connection: [entry(row) for row in connection.execute(closed)])
+
+        def read(connection: Connection) -> list[Entry]:
+            found = [entry(row) for row in connection.execute(closed)]
+            with self._commit:  # SQLite shows a commit before it is hardened
+                return found
+
+        return await self._read(read)
 
     async def briefed(self, outbox: str, told: Sequence[Entry]) -> None:
         b = tables.brief.c
@@ -463,7 +472,8 @@ class SqlOutbox:
                 try:
                     result = change(transaction)
                     committing = True
-                    transaction.commit()
+                    with self._commit:
+                        transaction.commit()
                 except self._errors:
                     connection.invalidate()
                     raise

@@ -8,11 +8,14 @@ between two of them would keep its locks, for the server waits for the rest with
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
 from sqlalchemy import Connection
+
+from holdfast.errors import OutcomeUnknown
 
 
 class Statement(msgspec.Struct, frozen=True):
@@ -43,19 +46,22 @@ class Transaction(Protocol):
         """Execute for each of ``rows``; an error may come later."""
 
     def harden(self) -> None:
-        """Its commit has to be on disk after all, where a server's crash could take it back."""
+        """Its commit has to be on disk after all."""
 
     def commit(self) -> None:
-        """Commit all."""
+        """Commit all. Raises OutcomeUnknown where the disk doesn't confirm it."""
 
 
 class SqliteTransaction:
-    """Begins with the write lock. Its commit waits for the disk if it is ``certain``."""
+    """Begins with the write lock. Its commit waits for the disk if it is ``certain``; or, if it ``hardens``,
+    once it was hardened."""
 
-    def __init__(self, connection: Connection, *, certain: bool) -> None:
+    def __init__(self, connection: Connection, *, certain: bool, hardens: bool) -> None:
         self.connection = connection
         driver: Any = connection.connection.driver_connection
         self._driver = driver
+        self._hardens = hardens and not certain
+        self._hardened = False
         self._driver.execute(f"PRAGMA synchronous = {'FULL' if certain else 'NORMAL'}")
         self._driver.execute("BEGIN IMMEDIATE")
 
@@ -66,10 +72,28 @@ class SqliteTransaction:
         self._driver.executemany(statement.text, rows)
 
     def harden(self) -> None:
-        """A crash of the process takes nothing back."""
+        self._hardened = self._hardens
 
     def commit(self) -> None:
         self.connection.commit()
+        if self._hardened:
+            self._confirm()
+
+    def _confirm(self) -> None:
+        """Have its log on disk: what a commit waits for can't be changed within its transaction."""
+        [(_, _, database), *_] = self._driver.execute("PRAGMA database_list").fetchall()
+        try:
+            log = os.open(f"{database}-wal", os.O_RDONLY)
+            try:
+                os.fsync(log)
+            finally:
+                os.close(log)
+        except FileNotFoundError:
+            return  # on file systems where SQLite can't keep one, NORMAL waits as FULL does
+        except OSError as error:
+            raise OutcomeUnknown(
+                f"{database}: the disk didn't confirm a commit ({error.strerror}); see to the disk"
+            ) from error
 
 
 BEGIN = Statement("BEGIN")
