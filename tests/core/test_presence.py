@@ -99,8 +99,12 @@ def test_whoever_goes_away_is_news_once() -> None:
     for _ in range(2):
         presence.settle(100)
         presence.nobody("a")
-    assert presence.news() == {"a": 0, "never seen": None}
+    news = presence.news()
+    assert news == {"a": 0, "never seen": None}
     assert presence.news() == {}
+    presence.forget("a")
+    presence.again(news)
+    assert presence.news() == {"never seen": None}, "it couldn't be stored"
 
 
 def test_rules_that_make_no_sense_are_refused() -> None:

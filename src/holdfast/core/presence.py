@@ -11,7 +11,7 @@ however many devices there are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 
 import msgspec
 
@@ -117,6 +117,12 @@ class Presence:
         ever: what is to be stored."""
         news, self._news = self._news, {}
         return news
+
+    def again(self, devices: Iterable[str]) -> None:
+        """What was told of these couldn't be stored: it is news again, unless nothing is kept of them."""
+        for device in devices:
+            if device in self._seen or device in self._away:
+                self._news.setdefault(device, self._seen.get(device))
 
     def _count_from(self, device: str, now: float) -> None:
         self._since.pop(device, None)

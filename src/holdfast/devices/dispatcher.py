@@ -320,12 +320,16 @@ class Dispatcher:
         self._send_marked()
         try:
             turned = await turning
-        except HoldfastError:
-            # Answers may be told again: those that were taken will fit nothing any more.
+        except HoldfastError as error:
+            # Answers may be told again: those that were taken will fit nothing any more. What wasn't sent may
+            # not, where the turn may have happened: it would give back two tries.
             self._heard = heard + self._heard
+            if isinstance(error, Unavailable):
+                self._unsent = unsent + self._unsent
             self._back = back | self._back
             self._still_out = still_out + self._still_out
             self._fresh = fresh | self._fresh
+            self._presence.again(turn.seen)
             raise
         self._shift_s = 0.0
         if self._clock.monotonic() - monotonic > TURN_S:

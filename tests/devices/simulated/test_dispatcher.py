@@ -9,9 +9,11 @@ from tests.devices.simulated.conftest import Site
 from holdfast.adapters.memory.device import MemoryDevices
 from holdfast.adapters.memory.terminal import Conduct
 from holdfast.core.device_queue import Patience, Phase, State
+from holdfast.core.device_turn import Turn, Turned
 from holdfast.core.presence import PresenceRules
-from holdfast.errors import OutcomeUnknown
+from holdfast.errors import OutcomeUnknown, Unavailable
 from holdfast.ports.device import Command, Refused
+from holdfast.ports.outbox import OnResult
 
 PATIENCE = Patience(retry_s=10.0, retry_max_s=20.0, max_tries=3, probe_s=30.0)
 NO_PRESENCE = PresenceRules(heartbeats=False, silent_tries=0)
@@ -128,6 +130,36 @@ async def test_what_a_broker_never_takes_fails_at_once(site: Site) -> None:
     )):  # fmt: skip
         entry = await site.until(await site.add("d0"), State.FAILED, within_s=1.0)
     assert (entry.tries, entry.reason) == (1, "too large")
+
+
+async def test_what_a_turn_could_not_store_is_told_to_the_next(site: Site) -> None:
+    take, take_turn = site.broker.take, site.store.turn
+    refused: list[str] = []
+    failed: list[str] = []
+
+    def refuse_once(devices: MemoryDevices, command: Command, payload: bytes) -> None:
+        if refused:
+            take(devices, command, payload)
+        else:
+            refused.append(command.id)
+            devices.hear(Refused(command.device, command.id, "busy"))
+
+    async def fail_once(turn: Turn, on_result: OnResult | None = None) -> Turned:
+        for what in ("unsent", "seen"):
+            if getattr(turn, what) and what not in failed:
+                failed.append(what)
+                raise Unavailable("it is gone")
+        return await take_turn(turn, on_result)
+
+    site.store.turn = fail_once  # type: ignore[method-assign]
+    await site.start(1, patience=PATIENCE)
+    with mock.patch.object(site.broker, "take", refuse_once):
+        entry = await site.until(await site.add("d0"), State.ACKNOWLEDGED)
+    assert (entry.tries, entry.spent) == (2, 1)
+    await site.clock.sleep(12.0)
+    assert failed == ["unsent", "seen"]
+    [status] = await site.store.devices("doors")
+    assert status.seen_at is not None
 
 
 async def test_odd_answers_change_nothing_and_are_logged_once(site: Site) -> None:

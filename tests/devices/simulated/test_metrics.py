@@ -1,7 +1,7 @@
 """An outbox's numbers on a node's metrics page."""
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 from tests.devices.simulated.conftest import Site
@@ -21,7 +21,7 @@ async def test_they_are_those_of_the_dispatcher(site: Site) -> None:
     await site.clock.sleep(0.5)
     registry = CollectorRegistry()
     work: Any = SimpleNamespace(name="doors", dispatcher=site.dispatcher, briefs=SimpleNamespace(told=3))
-    registry.register(OutboxMetrics([cast("Any", work)]))
+    registry.register(OutboxMetrics([work]))
     lines = generate_latest(registry).decode().splitlines()
     told = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     ours = {name.removeprefix("holdfast_outbox_"): float(value) for name, value in told.items()}
