@@ -1,6 +1,6 @@
 """The rates of groups of devices, and of jobs."""
 
-from holdfast.core.group_rate import GroupRate, JobRates
+from holdfast.core.group_rate import JOBS_MAX, GroupRate, JobRates
 
 
 def test_each_that_waits_for_its_group_gets_its_own_moment() -> None:
@@ -41,3 +41,11 @@ def test_a_share_that_changes_is_kept_to_at_once_and_forgives_nothing() -> None:
     assert [jobs.wait_until(7, 4.0, pair, 100.0) for pair in pairs[:3]] == [0.0, 0.0, 100.5]
     jobs.take_share(0.25)
     assert jobs.wait_until(7, 4.0, pairs[3], 100.0) >= 101.0
+
+
+def test_jobs_that_were_asked_about_long_ago_are_forgotten() -> None:
+    jobs = JobRates(share=1.0)
+    for job in (*range(JOBS_MAX), 0, JOBS_MAX):
+        jobs.wait_until(job, 1.0, ("d1", 0), 100.0)
+    assert jobs.wait_until(0, 1.0, ("d2", 0), 100.0) > 100.0
+    assert jobs.wait_until(1, 1.0, ("d2", 0), 100.0) == 0.0

@@ -8,6 +8,9 @@ from holdfast.core.rate import Limiter, Rate
 
 Pair = tuple[str, int]
 
+JOBS_MAX = 1_000
+"""Jobs whose rates are remembered; one that was asked about longer ago begins anew."""
+
 MISSED_S = 1.0
 """A moment that passed so long ago, while nothing could be sent, is void: else all would go at once."""
 
@@ -72,7 +75,8 @@ class JobRates:
     def wait_until(self, job: int, rate: float, pair: Pair, now: float) -> float:
         """0 if the command of ``job``, which has this rate, may go to this lane of a device now, which
         counts; else when to ask again."""
-        known = self._rates.get(job)
-        if known is None:
-            known = self._rates[job] = GroupRate(lambda _: "", {"": rate}, self._share)
+        known = self._rates.pop(job, None) or GroupRate(lambda _: "", {"": rate}, self._share)
+        self._rates[job] = known
+        if len(self._rates) > JOBS_MAX:
+            del self._rates[next(iter(self._rates))]
         return known.wait_until(pair, now)
