@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from holdfast.core.retry import Backoff
@@ -46,11 +47,12 @@ async def fill(
 def _added(outbox: Outbox, source: Source, page: Page, log: Any) -> list[NewCommand]:
     """What of a page can be added. The rest must not hold up what follows it."""
     added: list[NewCommand] = []
+    given: Any  # whatever it is declared to be
     for given in page.commands:
         try:
             added += outbox.new([given])
         except (InvalidMessage, TooLarge, TypeError) as error:
-            device = repr(given.get("device"))[:100]
+            device = repr(given.get("device") if isinstance(given, Mapping) else given)[:100]
             fields = {"outbox": outbox.spec.name, "source": source.name, "cursor": page.cursor[:100]}
             log.error("a source gave what can't be added", device=device, why=str(error), **fields)
             if source.refused is not None:

@@ -77,12 +77,13 @@ async def test_an_api_that_fails_is_asked_again_from_the_same_place(site: Site) 
 
 async def test_what_can_t_be_added_is_told_and_holds_up_nothing(site: Site) -> None:
     await site.start(3, max_body=1000)
-    wrong: list[dict[str, Any]] = [
+    wrong: list[Any] = [
         {"device": "d0/+", "command": {}},
         {"device": "d0", "command": "no JSON object"},
         {"device": "d0", "command": {"text": "x" * 2000}},
         {"device": "d0", "command": {}, "colour": "red"},
         {"command": {}},
+        "no command",
     ]
     right: list[dict[str, Any]] = [{"device": "d0", "command": {"n": n}} for n in range(3)]
     told: list[tuple[Any, str]] = []
@@ -99,9 +100,9 @@ async def test_what_can_t_be_added_is_told_and_holds_up_nothing(site: Site) -> N
     site.tasks.spawn(fill(site.outbox, source, site.store, site.clock, site.log, epoch))
     await site.clock.sleep(5.0)
     assert await site.store.counts("doors") == {State.ACKNOWLEDGED: 3}
-    kinds = ["InvalidMessage", "InvalidMessage", "TooLarge", "TypeError", "TypeError"]
+    kinds = ["InvalidMessage", "InvalidMessage", "TooLarge", "TypeError", "TypeError", "TypeError"]
     assert told == list(zip(wrong, kinds, strict=True))
-    assert site.log.events("error") == ["a source gave what can't be added"] * 5
+    assert site.log.events("error") == ["a source gave what can't be added"] * 6
 
 
 async def test_an_empty_api_is_asked_now_and_then(site: Site) -> None:
