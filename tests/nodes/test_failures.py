@@ -72,7 +72,12 @@ async def test_a_node_stopped_inside_a_transaction_is_killed_and_replaced(make_c
 
 
 async def test_a_drained_node_hands_over_without_a_gap(make_cluster: MakeCluster) -> None:
-    cluster = make_cluster(ttl_s=FOREVER_S, visibility_s=50.0)
+    await drained_without_a_gap(make_cluster(ttl_s=FOREVER_S, visibility_s=50.0))
+
+
+async def drained_without_a_gap(cluster: Cluster) -> None:
+    """Drain one of two nodes under load: what it owns goes to the other one at once, and none of it waits for
+    a delivery to show again."""
     await cluster.start("a", "b")
     async with cluster.load(KEYS, 100):
         await cluster.until(lambda: all(len(cluster.results[key]) >= 20 for key in KEYS))

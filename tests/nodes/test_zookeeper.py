@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.nodes.cluster import Cluster
 from tests.nodes.conftest import MakeCluster
-from tests.nodes.test_failures import KEYS, owned
+from tests.nodes.test_failures import KEYS, drained_without_a_gap, owned
 
 from holdfast.testing.servers import ZooKeeperEnsemble, ZooKeeperServer
 
@@ -66,17 +66,7 @@ async def test_a_node_stopped_past_its_ttl_commits_nothing_when_it_goes_on(
 
 
 async def test_a_drained_node_hands_over_without_a_gap(make_cluster: MakeCluster, url: str) -> None:
-    cluster = make_cluster(coordinator_url=url, ttl_s=FOREVER_S)
-    await cluster.start("a", "b")
-    async with cluster.load(KEYS, 100):
-        await cluster.until(under_way(cluster))
-        await owned(cluster, "a")
-        cluster.nodes["a"].signal(signal.SIGTERM)
-        await cluster.send_each(KEYS)
-        assert await cluster.nodes["a"].ended() == 0
-    await cluster.check(alive=["b"])
-    (drained,) = cluster.nodes["a"].said("drained")
-    assert (drained["given_back"], drained["left"]) == (0, 0)
+    await drained_without_a_gap(make_cluster(coordinator_url=url, ttl_s=FOREVER_S, visibility_s=50.0))
 
 
 async def test_the_loss_of_the_leader_is_not_noticed(
