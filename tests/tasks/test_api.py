@@ -224,12 +224,25 @@ async def test_an_ended_task_runs_anew_with_its_dead_letter_s_body(rig: Rig) -> 
     await rig.end("t", State.FAILED, "no such table")
     await rig.queue.bury([DeadLetter(f"{TYPE}/t", message.body, "failed", key="t")])
     rig.queue.messages.clear()
+    assert (await rig.post({"trace_id": "t", "delay_s": -1}))[0] == 400
     assert (await rig.post({"trace_id": "t"}))[0] == 202
     assert rig.sent == [("t", "7")]
     assert [message.key for _, message in rig.begun[1:]] == ["t"]
     assert not await rig.queue.dead_letters(1)
     task = rig.store.standing["t"]
     assert (task.state, task.attempts) == (State.QUEUED, 0)
+
+
+async def test_a_dead_letter_s_task_may_wait_too(rig: Rig) -> None:
+    await rig.post({"task_type": TYPE, "trace_id": "t", "body": 7})
+    ((_, message),) = rig.begun
+    await rig.end("t", State.FAILED, "no such table")
+    await rig.queue.bury([DeadLetter(f"{TYPE}/t", message.body, "failed", key="t")])
+    rig.queue.messages.clear()
+    assert (await rig.post({"trace_id": "t", "delay_s": 60}))[0] == 202
+    assert len(rig.begun) == 1, "no node begins it"
+    (waiting,) = rig.queue.messages.values()
+    assert waiting.visible_at - waiting.sent_at >= 60
 
 
 async def test_an_ended_task_whose_body_nobody_has_needs_a_new_one(rig: Rig) -> None:

@@ -124,7 +124,7 @@ class TaskApi:
                 f"field 'task_type' is {task_type!r}; it is one of: {names}",
             )
         if known is not None and not order.task_type:
-            message = await self._producer.retry_stand_in(known)
+            message = await self._producer.retry_stand_in(known, order.delay_s)
         else:
             message = await self._producer.send_stand_in(order)
         if not order.delay_s:

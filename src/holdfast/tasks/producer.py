@@ -183,10 +183,11 @@ class Producer:
             Task(trace, order.task_type, group=order.group), body, {}, order.delay_s
         )
 
-    async def retry_stand_in(self, task: Task) -> Outgoing:
-        """As ``send_stand_in``, with a dead letter's body. Raises as ``retry``."""
+    async def retry_stand_in(self, task: Task, delay_s: float = 0.0) -> Outgoing:
+        """As ``send_stand_in``, with a dead letter's body. Raises as ``retry``, and InvalidMessage."""
+        _check_delay(self._queue(task_queue(self._app, task.type)), delay_s)
         letter = await self._letter(task)
-        message = await self._send_stand_in(task, letter.body, letter.attributes)
+        message = await self._send_stand_in(task, letter.body, letter.attributes, delay_s)
         await self._queue(task_queue(self._app, task.type)).purge([letter.id])
         return message
 
@@ -253,11 +254,7 @@ class Producer:
         queue = self._queue(task_queue(self._app, order.task_type))
         if len(body) > queue.max_bytes:
             raise TooLarge(f"a task of {len(body)} bytes is over its queue's max_bytes, {queue.max_bytes}")
-        if not 0 <= order.delay_s <= queue.delay_max_s:
-            raise InvalidMessage(
-                f"field 'delay_s' is {order.delay_s:g}; it is 0 to {queue.delay_max_s:g} on this queue",
-                "delay_s",
-            )
+        _check_delay(queue, order.delay_s)
         return queue
 
     def _encode(self, order: Order, trace: str) -> bytes:
@@ -322,3 +319,10 @@ class Producer:
                 await queue.delete(taken[start : start + queue.max_batch])
             except HoldfastError as error:  # they come again
                 self._log.warning("could not acknowledge briefs", error=str(error))
+
+
+def _check_delay(queue: Queue, delay_s: float) -> None:
+    if not 0 <= delay_s <= queue.delay_max_s:
+        raise InvalidMessage(
+            f"field 'delay_s' is {delay_s:g}; it is 0 to {queue.delay_max_s:g} on this queue", "delay_s"
+        )
