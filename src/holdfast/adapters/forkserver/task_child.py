@@ -30,6 +30,8 @@ LOOK_SIGNAL = signal.SIGQUIT
 SOFT_SIGNAL = signal.SIGUSR1
 """Makes a slot for tasks interrupt its handler, if it was told to."""
 
+AGAIN_S = 0.05
+
 TRAY_BYTES = 1 << 18
 """The largest message of a tray."""
 
@@ -95,6 +97,10 @@ class TaskChildHost:
     def interrupt(self) -> None:
         # To the main thread: only there are handlers of signals run, and its system calls are interrupted.
         signal.pthread_kill(self._main, SOFT_SIGNAL)
+        # One that comes just before such a call is noticed only after it. Who was interrupted heeds no other.
+        again = threading.Timer(AGAIN_S, signal.pthread_kill, (self._main, SOFT_SIGNAL))
+        again.daemon = True
+        again.start()
 
     def _send(self, message: msgspec.Struct) -> None:
         """Send, and be interrupted only afterwards: half a frame would be the end of the connection."""
