@@ -126,6 +126,23 @@ def _count_nothing(self: Owner, openings: int, now: float) -> None:
 _started = Owner.started
 
 
+def _suspect_by_receives(self: Owner, held: Held) -> bool:
+    return held.suspect or (self._wary and held.receives > 1)
+
+
+def _count_again(standing: Checkpoint | None, key: str, epoch: int, head: str) -> Checkpoint:
+    after = _counted(standing, key, epoch, head)
+    assert after.started is not None
+    return msgspec.structs.replace(after, started=msgspec.structs.replace(after.started, epoch=0))
+
+
+_counted = ledger.start
+
+
+async def _check_nothing(self: Requests, key: str, owner: Owner) -> None:
+    pass
+
+
 def _any_attempt(standing: Task | None, trace: str, epoch: int) -> Task:
     return standing or Task(trace, "")
 
@@ -276,6 +293,19 @@ RULES: dict[str, Mutation] = {
         "a request that comes again gets the stored result", Requests, "_answer", _forget_results
     ),
     "poison-count": Mutation("a message that kills nodes is passed over", Owner, "started", _count_nothing),
+    "suspects-alone": Mutation(
+        "after a node's death each message runs by itself", Owner, "_is_suspect", _suspect_by_receives
+    ),
+    "start-once": Mutation("an opening counts a head once", ledger, "start", _count_again),
+    "run-begun": Mutation(
+        "where a run starts is waited for once", Sequencer, "_was_begun", lambda self, head: False, seeds=1500
+    ),
+    "too-large": Mutation(
+        "what makes a commit too large is found", Owner, "refused", lambda self, error, now: self.fenced(now)
+    ),
+    "lost-result": Mutation(
+        "what the store has lost is no answer", Requests, "_check", _check_nothing, seeds=1500
+    ),
     "task-epoch": Mutation("only the last attempt ends a task", task, "_guard", _any_attempt, world="tasks"),
     "task-ended": Mutation("a task that ended runs no more", task, "start", _start_again, world="tasks"),
     "task-tries": Mutation("attempts are counted", task, "start", _start_without_count, world="tasks"),
