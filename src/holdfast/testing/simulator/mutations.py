@@ -139,10 +139,6 @@ def _count_again(standing: Checkpoint | None, key: str, epoch: int, head: str) -
 _counted = ledger.start
 
 
-async def _check_nothing(self: Requests, key: str, owner: Owner) -> None:
-    pass
-
-
 def _any_attempt(standing: Task | None, trace: str, epoch: int) -> Task:
     return standing or Task(trace, "")
 
@@ -297,14 +293,8 @@ RULES: dict[str, Mutation] = {
         "after a node's death each message runs by itself", Owner, "_is_suspect", _suspect_by_receives
     ),
     "start-once": Mutation("an opening counts a head once", ledger, "start", _count_again),
-    "run-begun": Mutation(
-        "where a run starts is waited for once", Sequencer, "_was_begun", lambda self, head: False, seeds=1500
-    ),
     "too-large": Mutation(
         "what makes a commit too large is found", Owner, "refused", lambda self, error, now: self.fenced(now)
-    ),
-    "lost-result": Mutation(
-        "what the store has lost is no answer", Requests, "_check", _check_nothing, seeds=1500
     ),
     "task-epoch": Mutation("only the last attempt ends a task", task, "_guard", _any_attempt, world="tasks"),
     "task-ended": Mutation("a task that ended runs no more", task, "start", _start_again, world="tasks"),
