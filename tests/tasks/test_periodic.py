@@ -165,6 +165,17 @@ async def test_summer_time() -> None:
     assert rig.sent == stamped(at(2026, 10, 25, 0, 30), at(2026, 10, 26, 1, 30))
 
 
+async def test_intervals_follow_time_as_it_passes_when_clocks_are_changed() -> None:
+    rig = Rig(at(2026, 3, 29, 0, 15))
+    async with rig.scheduling(periodic("*/20 2 * * *", zone="Europe/Berlin")):
+        await rig.until(at(2026, 3, 29, 4))
+    assert rig.sent == [], "there is no hour from 2 to 3"
+    rig = Rig(at(2026, 10, 24, 23, 45))
+    async with rig.scheduling(periodic("0 * * * *", zone="Europe/Berlin")):
+        await rig.until(at(2026, 10, 25, 2, 30))
+    assert rig.sent == stamped(*(at(2026, 10, 25, hour) for hour in (0, 1, 2)))
+
+
 @pytest.mark.parametrize("missed, hours", [("all", [3, 4, 5]), ("last", [5]), ("skip", list[int]())], ids=str)
 async def test_what_was_missed_is_caught_up_as_said(missed: Any, hours: list[int]) -> None:
     rig = Rig()
