@@ -164,7 +164,10 @@ class Forwarder:
     async def _post(
         self, member: str, url: URL, headers: Mapping[str, str], body: bytes, timeout: aiohttp.ClientTimeout
     ) -> Reply:
-        async with self._client().post(url, data=body, headers=headers, timeout=timeout) as response:
+        # Only an owner's 421 sends a request elsewhere: the headers hold the nodes' secret.
+        async with self._client().post(
+            url, data=body, headers=headers, timeout=timeout, allow_redirects=False
+        ) as response:
             return Reply(response.status, CIMultiDict(response.headers), await response.read(), member)
 
     def left(self, member: str) -> None:
