@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.adapters.file.folder import sync_names
 from holdfast.errors import Unavailable
 from holdfast.ports.backup import Kept
 from holdfast.ports.queue import DeadLetter
@@ -61,6 +62,7 @@ class FileBackup:
                 file.write(b"".join(new.values()))
                 file.flush()
                 os.fsync(file.fileno())
+            sync_names(self._path.parent)  # the file may be new
         except OSError as error:
             raise Unavailable(f"{self._path} can't be written: {error.strerror}") from error
         return len(new)
