@@ -51,6 +51,7 @@ BARE = (
     "detail",
     "head",
     "openings",
+    "begun",
     "suspects",
     "version",
     "done",
@@ -66,7 +67,7 @@ Detail = tuple[RunLog | None, tuple[RunLog, ...], str]
 
 _encode = msgspec.json.encode
 _detail = msgspec.json.Decoder(Detail)
-_suspects = msgspec.json.Decoder(tuple[Started, ...])
+_suspects = msgspec.json.Decoder(tuple[Started, ...], strict=False)  # epochs are texts, for Lua's sake
 
 
 class RedisState:
@@ -258,6 +259,12 @@ def _fields(pairs: Sequence[bytes]) -> dict[bytes, bytes]:
     return dict(zip(pairs[::2], pairs[1::2], strict=True))
 
 
+def _started(fields: Mapping[bytes, bytes]) -> Started | None:
+    if b"head" not in fields:
+        return None
+    return Started(fields[b"head"].decode(), int(fields[b"openings"]), int(fields.get(b"begun", 0)))
+
+
 def _checkpoint(key: str, fields: Mapping[bytes, bytes], state: bytes | None) -> Checkpoint:
     log, past, parked = _detail.decode(fields.get(b"detail", b'[null,[],""]'))
     return Checkpoint(
@@ -269,7 +276,7 @@ def _checkpoint(key: str, fields: Mapping[bytes, bytes], state: bytes | None) ->
         past=past,
         state=state,
         state_version=int(fields.get(b"version", 0)),
-        started=Started(fields[b"head"].decode(), int(fields[b"openings"])) if b"head" in fields else None,
+        started=_started(fields),
         suspects=_suspects.decode(fields.get(b"suspects", b"[]")),
         parked=parked,
         done=int(fields.get(b"done", 0)),
