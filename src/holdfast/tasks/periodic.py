@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 from cronsim import CronSim, CronSimError
 
+from holdfast.core.record import UNREADABLE
 from holdfast.core.settings import Seconds, check_settings
 from holdfast.errors import ConfigError, HandlerFailed, HoldfastError
 from holdfast.ports.clock import Clock
@@ -137,7 +138,12 @@ class Scheduler:
         if document is None:  # declared just now: what was before is nobody's
             await self._registry.put(name, msgspec.json.encode(_Fired(now)), 0)
             return
-        last = _decode(document.body).at
+        try:
+            last = _decode(document.body).at
+        except UNREADABLE as error:
+            self._log.warning("what was fired last can't be read; begins anew", name=name, error=str(error))
+            await self._registry.put(name, msgspec.json.encode(_Fired(now)), document.version)
+            return
         for moment in times.due(last, now):
             await deed(moment)
             self._log.info("fired", periodic=times.name, at=moment.isoformat())

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.adapters.file.folder import sync_names
+from holdfast.core.record import UNREADABLE
 from holdfast.errors import Unavailable
 from holdfast.ports.backup import Kept
 from holdfast.ports.queue import DeadLetter
@@ -80,7 +81,7 @@ def _kept(data: bytes) -> Iterator[Kept]:
     for text in data.splitlines():
         try:
             line = _decode(text)
-        except msgspec.DecodeError:
+        except UNREADABLE:
             continue  # it was cut off, and its letter is added again
         letter = DeadLetter(
             id=line.id,
