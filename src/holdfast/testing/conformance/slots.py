@@ -193,13 +193,13 @@ class SlotsConformance:
     async def test_a_model_that_does_not_load_is_told_from_a_handler_that_fails(self, slots: Slots) -> None:
         slot = await slots.spawn()
         for call in (
-            lambda: slot.load("unequipped", "k", ["answer", "missing"]),
-            lambda: slot.open("unequipped", "k", b"state", 0),
+            slot.load("unequipped", "k", ["answer", "missing"]),
+            slot.open("unequipped", "k", b"state", 0),
         ):
             with pytest.raises(
                 ModelFailed, match="model 'missing' did not load: FileNotFoundError"
             ) as failure:
-                await call()
+                await call
             assert failure.value.model == "missing"
             assert "Traceback" in failure.value.detail
             assert (list(slot.models), slot.loading) == (["answer"], "")
