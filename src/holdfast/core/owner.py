@@ -762,7 +762,7 @@ class Owner:
         self._batch = [entry for entry in entries if entry.kind in ("late", "parked", "park")]
         self._flying, self._commit, self._composed, self._running = [], None, None, ()
         self.state, self.state_version = self._stored
-        self._loaded = self._dirty = False
+        self._loaded = self._loading = self._dirty = False
         self._marked = self._counted = self._next_head = ""
         self._refused += 1  # another content, another id
         if self.suspended:
