@@ -32,6 +32,14 @@ class Handler(StreamHandler[dict[str, Any]]):
         ({"key": ("a", None)}, ["key is ('a', None)", "or a tuple of names"]),
         ({"seq": ("n", "")}, ["seq is ('n', '')", "or a tuple of names"]),
         ({"run": 3}, ["run is 3", "or a tuple of names"]),
+        ({"seq": "n", "max_jump": 0}, ["max_jump must be above 0"]),
+        ({"max_jump": 5}, ["max_jump needs numbers of the producer's"]),
+        ({"seq": "queue", "restart_after_s": 99.0}, ["restart_after_s needs numbers of the producer's"]),
+        (
+            {"seq": "n", "run": "r", "restart_after_s": 99.0},
+            ["messages have a run ('r')", "leave restart_after_s"],
+        ),
+        ({"seq": "n", "restart_after_s": 9.0}, ["restart_after_s is 9.0", "gap_timeout_s is 45.0"]),
         ({"colour": "red"}, ["colour", "see App.stream"]),
     ],
 )
