@@ -20,6 +20,7 @@ from kazoo.exceptions import NoNodeError
 from holdfast.adapters.zookeeper import layout
 from holdfast.adapters.zookeeper.records import Entry, decode_service
 from holdfast.adapters.zookeeper.session import Session, Step, create, write
+from holdfast.core.record import UNREADABLE
 from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Change, Claim, Member
@@ -248,7 +249,7 @@ class Feed:
         found = await self._session.get_all(f"{layout.CHANGES}/{name}" for name in names[1:])
         try:
             entries = [(_entry.decode(answer[0]), answer[1].czxid) for answer in found if answer is not None]
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise _Missed from error
         if len(entries) < count:
             raise _Missed

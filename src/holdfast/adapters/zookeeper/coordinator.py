@@ -70,7 +70,7 @@ class ZooKeeperCoordinator:
         if found is None:
             return False
         try:
-            await session.commit(end_steps(member, found[0].decode()))
+            await session.commit(end_steps(member, found[0].decode(errors="replace")))
         except MembershipLost:
             return False
         return True

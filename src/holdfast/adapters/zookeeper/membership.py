@@ -14,6 +14,7 @@ from holdfast.adapters.zookeeper.address import ZooKeeperAddress
 from holdfast.adapters.zookeeper.lapse import Lapse
 from holdfast.adapters.zookeeper.records import Entry, Request, encode_service
 from holdfast.adapters.zookeeper.session import REFUSALS, Session, Step, create, delete
+from holdfast.core.record import UNREADABLE
 from holdfast.errors import ConfigError, HoldfastError, MembershipLost, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Member
@@ -185,7 +186,7 @@ class Membership:
     async def _serve_request(self, name: str) -> None:
         path = f"{layout.REQUESTS}/{name}"
         try:
-            with contextlib.suppress(*REFUSALS, HoldfastError, msgspec.DecodeError):
+            with contextlib.suppress(*REFUSALS, HoldfastError, *UNREADABLE):
                 data, stat = await self.session.get(path)
                 if stat.version == 0:
                     await self._serve(self, path, _request.decode(data))

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from holdfast.adapters.zookeeper.layout import basename
+from holdfast.core.record import UNREADABLE
 from holdfast.ports.coordinator import Claim, Load, Member
 
 _MEMBER_FIELDS = tuple(name for name in Member.__struct_fields__ if name != "load")
@@ -56,7 +57,7 @@ def decode_service(path: str, data: bytes) -> Member:
     claims from us."""
     try:
         service = _fields.decode(data)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         service = {}
     record = {name: service[name] for name in _MEMBER_FIELDS if name in service}
     load = {name: service[name] for name in _LOAD_FIELDS if name in service}

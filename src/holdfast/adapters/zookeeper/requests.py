@@ -16,6 +16,7 @@ from holdfast.adapters.zookeeper import claims, layout
 from holdfast.adapters.zookeeper.membership import Membership, lost
 from holdfast.adapters.zookeeper.records import Answer, Request
 from holdfast.adapters.zookeeper.session import Session, create, write
+from holdfast.core.record import reading
 from holdfast.errors import ClaimLost, MembershipLost, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim
@@ -35,7 +36,8 @@ async def ask(session: Session, clock: Clock, member: str, request: Request) -> 
     found = await session.get_or_none(inbox)
     if found is None:
         raise lost(member)
-    service = found[0].decode()
+    with reading(f"what {inbox} holds"):
+        service = found[0].decode()
     path = f"{layout.REQUESTS}/{layout.basename(service)}.{clock.new_id()}"
     missing = Unavailable(f"{layout.REQUESTS} is missing; a node that joins makes it anew")
     leave = create(path, msgspec.json.encode(request), missing)
@@ -44,7 +46,8 @@ async def ask(session: Session, clock: Clock, member: str, request: Request) -> 
         data, zxid = await _answered(session, clock, member, service, path)
     finally:
         session.discard(path)
-    answer = _answer.decode(data)
+    with reading(f"the answer at {path}"):
+        answer = _answer.decode(data)
     if answer.done:
         return Claim(request.key, member, zxid)
     if answer.claim is not None:
