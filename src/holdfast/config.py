@@ -243,6 +243,8 @@ class StreamLimits(Protocol):
     def inbox_limit(self) -> int: ...
     @property
     def idle_timeout_s(self) -> float | None: ...
+    @property
+    def restart_after_s(self) -> float | None: ...
 
 
 def load(overrides: Mapping[str, Any] | None = None, file: Path | None = None) -> Config:
@@ -414,6 +416,12 @@ def _stream_contradictions(config: Config, stream: StreamLimits) -> Iterable[str
             f" {config.visibility_s}: a message that a dead node hides would be skipped before it shows"
             f" again; set the stream's gap_timeout_s above {config.visibility_s}, lower visibility_s, or"
             " declare the stream with prefer_latency=True"
+        )
+    if stream.restart_after_s is not None and stream.restart_after_s <= config.visibility_s:
+        yield (
+            f"stream {stream.name!r}: restart_after_s is {stream.restart_after_s} and visibility_s is"
+            f" {config.visibility_s}: a message that shows again would be taken for the start of a new run;"
+            f" set the stream's restart_after_s well above {config.visibility_s}"
         )
     idle_timeout_s = stream.idle_timeout_s or config.idle_timeout_s
     if idle_timeout_s >= config.idle_keep_s:

@@ -65,8 +65,8 @@ from holdfast.runtime.limits import FORWARD_BYTES_MAX, Limits
 from holdfast.runtime.metrics import NodeMetrics
 from holdfast.runtime.node import Host, Node
 from holdfast.slot_wiring import open_objects, open_slot_objects
-from holdfast.streams.codec import QUEUE_NUMBER
 from holdfast.streams.models import ModelSpec
+from holdfast.streams.spec import QUEUE_NUMBER
 from holdfast.streams.work import StreamWork
 from holdfast.tasks.api import TaskApi
 from holdfast.tasks.discovery import SHARED, Announcer, Directory, shareable, usable

@@ -87,6 +87,8 @@ def rules_of(spec: StreamSpec, limits: Limits) -> OwnerRules:
             kind=spec.seq_kind,
             first=spec.first_seq,
             start_timeout_s=spec.start_timeout_s,
+            max_jump=spec.max_jump,
+            restart_after_s=spec.restart_after_s,
             gap_timeout_s=spec.gap_timeout_s,
             on_gap=spec.on_gap,
             inbox_limit=spec.inbox_limit,
@@ -533,7 +535,8 @@ class Owners:
             self._answer(entry, generation, entry.owner.open_failed)
             return
         self._stats.opened += 1
-        self._answer(entry, generation, lambda now: entry.owner.opened(checkpoint, now))
+        quiet_s = max(0.0, self._clock.wall() - checkpoint.at)
+        self._answer(entry, generation, lambda now: entry.owner.opened(checkpoint, now, quiet_s))
 
     async def _check_claim(self, entry: Owned, generation: int) -> None:
         entry.reopened += 1

@@ -39,11 +39,11 @@ from holdfast.runtime.pump import Pump
 from holdfast.runtime.reports import Reports
 from holdfast.runtime.router import Router
 from holdfast.runtime.slots import SlotPool
-from holdfast.streams.codec import QUEUE_NUMBER, address
+from holdfast.streams.codec import address
 from holdfast.streams.loads import ROLL_S
 from holdfast.streams.owners import Owned, Owners
 from holdfast.streams.requests import Requests
-from holdfast.streams.spec import StreamSpec
+from holdfast.streams.spec import QUEUE_NUMBER, StreamSpec
 
 MOVES_A_SHED = 32
 """Streams that a node moves away at most when it is asked to shed load."""

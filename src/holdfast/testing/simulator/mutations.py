@@ -22,7 +22,7 @@ from holdfast.core.device_queue import Patience, Phase
 from holdfast.core.group_rate import GroupRate
 from holdfast.core.held import Held, Letter
 from holdfast.core.ledger import Checkpoint
-from holdfast.core.message import Life, Place
+from holdfast.core.message import Life
 from holdfast.core.owner import Entry, Owner
 from holdfast.core.presence import Presence
 from holdfast.core.sequencer import Sequencer
@@ -111,7 +111,7 @@ async def _believe_unknown(self: Owners, entry: Owned, generation: int, command:
     self._answer(entry, generation, entry.owner.committed)
 
 
-async def _forget_results(self: Requests, key: str, place: Place, waiting: Waiting) -> Answer:
+async def _forget_results(self: Requests, key: str, waiting: Waiting) -> Answer:
     return Answer(waiting.held.result if waiting.held else None, 0)
 
 
