@@ -901,6 +901,7 @@ def make_gateway(
         haproxy=haproxy,
         tls=tls,
         access_log=access_log,
+        foreign=config.foreign_streams == "forward",
     )
 
 
