@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
+from holdfast.core.settings import check_setting
 from holdfast.devices.outbox import Outbox
 from holdfast.errors import ConfigError
 from holdfast.streams.handler import Context, StreamHandler
@@ -23,6 +24,7 @@ class App:
     from those of others; apps that share a store need streams of different names."""
 
     def __init__(self, name: str) -> None:
+        check_setting("app", "name", name, str)
         if not name.isidentifier():
             raise ConfigError(
                 f"app name {name!r} must be letters, digits and underscores, not starting with a digit"

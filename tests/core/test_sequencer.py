@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.core.ledger import Checkpoint, RunLog, Span
 from holdfast.core.message import Place
-from holdfast.core.sequencer import PAST_RUNS_MAX, Gap, Ready, Rules, Sequencer, Verdict, Wait
+from holdfast.core.sequencer import PAST_RUNS_MAX, Composed, Gap, Ready, Rules, Sequencer, Verdict, Wait
 
 GAP_S = 10.0
 
@@ -97,6 +97,24 @@ class TestJudging:
     def test_absent(self, name: str, verdict: Verdict) -> None:
         checkpoint = Checkpoint("s/k", log=self.LOG, recent=("0:a", "!0:b"))
         assert Sequencer(Rules(kind="absent"), checkpoint).judge(named(name)) is verdict
+
+    @pytest.mark.parametrize("kind", ["dense", "increasing", "absent"])
+    def test_what_a_refused_commit_would_have_passed_waits_again(self, kind: str) -> None:
+        seqs = sequencer(RunLog(0, 0, 3), kind=kind)
+        first, second, third = at(4), at(0, run=1), at(1, run=1)
+        offered(seqs, first)
+        handle(seqs, first)
+        seqs.compose()
+        offered(seqs, second)
+        assert seqs.next(0, 9) != ready(first)
+        assert seqs.next(GAP_S, 9) == ready(second)
+        handle(seqs, second)
+        offered(seqs, third)
+        seqs.revert((first, second))
+        assert seqs.inbox == [first, second, third]
+        assert seqs.cursor == RunLog(0, 0, 3)
+        assert seqs.next(GAP_S, 1) == ready(first)
+        assert seqs.compose() == Composed(RunLog(0, 0, 3), (), ())
 
     def test_nothing_is_done_before_its_commit_is_answered(self) -> None:
         seq = offered(sequencer(), at(0), at(1))

@@ -1,6 +1,7 @@
 """What the clock sends: once over all nodes, in the zone that was meant, and caught up as was said."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -276,9 +277,13 @@ async def test_a_clock_that_is_put_back_fires_nothing_twice() -> None:
         ({"cron": "30 2 * *"}, "five fields"),
         ({"cron": "0 0 31 4 *"}, "day-of-month"),
         ({"cron": "30 2 * * *", "zone": "Mars/Base"}, "no time zone"),
-        ({"cron": "30 2 * * *", "missed": "some"}, "all, last or skip"),
-        ({"cron": "30 2 * * *", "window_s": 0.0}, "above 0"),
-        ({"cron": "30 2 * * *", "timeout_s": 0.0}, "timeout_s must be above 0"),
+        ({"cron": "30 2 * * *", "missed": "some"}, "missed is 'some'; it must be one of all, last, skip"),
+        ({"cron": "30 2 * * *", "window_s": 0.0}, "window_s is 0.0; it must be a number above 0"),
+        ({"cron": "30 2 * * *", "window_s": math.inf}, "window_s is inf; it must be a number"),
+        ({"cron": "30 2 * * *", "window_s": True}, "window_s is True; it must be a number"),
+        ({"cron": 5}, "cron is 5; it must be a text"),
+        ({"cron": "30 2 * * *", "zone": None}, "zone is None; it must be a text"),
+        ({"cron": "30 2 * * *", "timeout_s": 0.0}, "timeout_s is 0.0; it must be a number above 0"),
     ],
 )
 def test_what_can_t_be_meant_is_refused(settings: dict[str, Any], said: str) -> None:
@@ -293,3 +298,13 @@ def test_a_name_is_declared_once() -> None:
         app.periodic("dlq-backup", cron="0 2 * * *")(lambda _: [])
     with pytest.raises(ConfigError, match="twice"):
         app.periodic("nightly", "30 3 * * *")(lambda when: [])
+
+
+@pytest.mark.parametrize("junk", [b"", b"\xff", b"[" * 100_000])
+async def test_a_record_that_can_t_be_read_begins_anew(junk: bytes) -> None:
+    rig = Rig()
+    await rig.registry.put(f"periodic/{APP}/nightly", junk, 0)
+    async with rig.scheduling(periodic("0 3 * * *")):
+        await rig.until(at(2026, 1, 12))
+    assert len(rig.sent) == 2
+    assert "what was fired last can't be read; begins anew" in rig.log.events("warning")

@@ -50,7 +50,7 @@ class Run(msgspec.Struct, frozen=True):
 
 class Write(msgspec.Struct, frozen=True):
     """Send the commit, and again unchanged for as long as its outcome is unknown.
-    Answer: ``committed`` or ``fenced``."""
+    Answer: ``committed``, ``refused`` or ``fenced``."""
 
     commit: Commit
 

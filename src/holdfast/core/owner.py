@@ -21,14 +21,15 @@ checkpoint is judged again under a new epoch or left to the new owner.
 
 Before a head's handler first runs in an opening the store counts it (``Start``), or the commit before has
 named it (``starting``). The mark stands until a commit that leaves nothing running, so one mark covers a
-steady stream. An opening that finds a mark is wary, for its predecessor died at work: what has been
-delivered before is run by itself, counted by its own name, and passed over once it has been begun too often.
+steady stream. An opening that finds a mark is wary, for its predecessor died at work: as many messages as may
+have been begun under that mark run by themselves, each counted by its own name, and one is passed over once
+it has been begun too often. Where messages have no order, whatever may have been delivered before does.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import msgspec
@@ -57,6 +58,10 @@ from holdfast.core.sequencer import Composed, Gap, Ready, Rules, Sequencer, Verd
 
 ALONE_OPENINGS = 2
 """A head that so many openings have begun and not finished is tried alone on its node."""
+
+REACH = 4
+"""How many runs a mark may stand for: one whose commit's answer was lost, one in the batch, one that grew it,
+and one in the slot. So many messages may one of which an opening died be behind the marked one."""
 
 LOOK_S = 30.0
 """How often an owner that stands still, parked or behind a held gap, looks at the store: whoever changed the
@@ -115,6 +120,7 @@ class Owner:
         "_batch_at",
         "_begun",
         "_busy_at",
+        "_cautious",
         "_commit",
         "_composed",
         "_counted",
@@ -126,11 +132,13 @@ class Owner:
         "_marked",
         "_next_head",
         "_out",
+        "_refused",
         "_run_cap",
         "_running",
         "_seq",
         "_settling",
         "_starting",
+        "_stored",
         "_suspect",
         "_target",
         "_unjudged",
@@ -179,7 +187,10 @@ class Owner:
         self._suspect = ""
         self._next_head = ""
         self._wary = False
+        self._cautious = 0  # so many more run by themselves, whatever they are
         self._begun: dict[str, int] = {}
+        self._refused = 0
+        self._stored: tuple[bytes | None, int] = (None, 0)
         self._run_cap = 0
         self._look_at = 0.0
         self._batch: list[Entry] = []
@@ -312,6 +323,8 @@ class Owner:
     def _append(self, entry: Entry, now: float) -> None:
         if entry.held is not None:
             entry.held.become(Life.APPENDED)
+        if entry.kind in ("done", "skip"):
+            self._cautious = max(0, self._cautious - 1)
         if not self._batch:
             self._batch_at = now
         self._batch.append(entry)
@@ -331,11 +344,13 @@ class Owner:
         """Answer to Open: the stream is ours under ``checkpoint.epoch``."""
         self.phase = Phase.OWNER
         self.epoch, self.number, self.parked = checkpoint.epoch, checkpoint.number, checkpoint.parked
-        self.state, self.state_version = checkpoint.state, checkpoint.state_version
+        self.state, self.state_version = self._stored = checkpoint.state, checkpoint.state_version
         self._seq = Sequencer(self.rules.order, checkpoint)
+        self._begun = {head.head: head.openings for head in checkpoint.suspects}
         if checkpoint.started is not None:
             self._wary, self._suspect = True, checkpoint.started.head
-            self._begun = {head.head: head.openings for head in (*checkpoint.suspects, checkpoint.started)}
+            self._cautious = REACH * self._limit()
+            self._begun[checkpoint.started.head] = checkpoint.started.openings
         self._busy_at = now
         self._look_at = now + LOOK_S
         self._judge_held(now)
@@ -476,8 +491,10 @@ class Owner:
         return self._run_cap or max(RUN_LIMIT, self.rules.checkpoint_every)
 
     def _is_suspect(self, held: Held) -> bool:
-        """True if the message may have killed a slot or, in a wary opening, a node."""
-        return held.suspect or (self._wary and held.receives > 1)
+        """True if the message may have killed a slot or a node."""
+        if held.suspect or self._cautious > 0 or held.place.name in self._begun:
+            return True
+        return self._wary and self.rules.order.kind == "absent" and held.may_be_known
 
     def _together(self, places: tuple[Place, ...]) -> tuple[Place, ...]:
         """Of the places that are next, those to hand to the slot in one run: suspects run alone."""
@@ -525,11 +542,11 @@ class Owner:
         """Answer to Run: ``results`` of the first messages, the snapshot, or the error of the next one."""
         places, self._running = self._running, ()
         if not error and state is not None and len(state) > self.rules.max_state_bytes:
-            error = (
-                f"the snapshot has {len(state)} bytes, over max_state_bytes = {self.rules.max_state_bytes}"
-            )
-            results = results[:-1]
-        if error:
+            self._loaded = False
+            self._put_back(places)
+            text = f"the snapshot has {len(state)} bytes, over max_state_bytes = {self.rules.max_state_bytes}"
+            self._too_large([self._held[place] for place in places[: len(results)]], text, now)
+        elif error:
             self._loaded = False
             self._put_back(places)
             self._run_cap = len(results)  # those before the failed one run again, to a snapshot
@@ -542,6 +559,16 @@ class Owner:
             self._put_back(places[len(results) :])
             self.state, self.state_version, self._dirty = state, version, True
         self._advance(now)
+
+    def _too_large(self, messages: Sequence[Held], error: str, now: float) -> None:
+        """What these messages led to can't be stored. The only one spends a try; of several nobody knows
+        which it was, so each is to run by itself."""
+        self._run_cap = 0
+        if len(messages) == 1:
+            self._fail(messages[0], error, "", False, now)
+        else:
+            for held in messages:
+                held.suspect = True
 
     def _put_back(self, places: tuple[Place, ...]) -> None:
         for place in places:
@@ -609,7 +636,7 @@ class Owner:
             key=self.key,
             epoch=self.epoch,
             number=self.number + 1,
-            id=f"{self.epoch}.{self.number + 1}",
+            id=f"{self.epoch}.{self.number + 1}.{self._refused}",
             log=self._composed.log,
             past=self._composed.past,
             identities=self._composed.identities,
@@ -651,6 +678,8 @@ class Owner:
         assert self._commit is not None
         assert self._composed is not None
         commit, self._commit = self._commit, None
+        if commit.state is not None or commit.clear_state:
+            self._stored = commit.state, commit.state_version
         entries, self._flying = self._flying, []
         self.number = commit.number
         if not self._marked and commit.starting != self._suspect:
@@ -664,6 +693,37 @@ class Owner:
                 self._settle_judged(self._held.pop(place), verdict)
         self._busy_at = now
         self._advance(now)
+
+    def refused(self, error: str, now: float) -> None:
+        """Answer to Write: it is too large, and nothing of it has happened. The guilty message is found, and
+        spends its tries, with no opening counted for any other."""
+        entries = [*self._flying, *self._batch]
+        guilty = [e.held for e in self._flying if e.kind == "done" and e.held is not None]
+        if not guilty:  # as the records of what was passed over are never large, nobody here can help it
+            self.fenced(now)
+            return
+        self._revert(entries)
+        self._too_large(guilty, error, now)
+        self._advance(now)
+
+    def _revert(self, entries: list[Entry]) -> None:
+        """Back to the answered checkpoint, in the same opening. What is late or too much stays on record."""
+        self.generation += 1  # what runs is of the state that is undone
+        handled = [e.held.place for e in entries if e.held is not None and e.kind in ("done", "skip")]
+        for place in handled:
+            self._held[place].come_back()
+        places = (*handled, *self._running)
+        for place in places:
+            self._held[place].become(Life.WAITING)
+        self._seq.revert(places)
+        self._batch = [entry for entry in entries if entry.kind in ("late", "parked", "park")]
+        self._flying, self._commit, self._composed, self._running = [], None, None, ()
+        self.state, self.state_version = self._stored
+        self._loaded = self._dirty = False
+        self._marked = self._counted = self._next_head = ""
+        self._refused += 1  # another content, another id
+        if self.suspended:
+            self._out.append(Reclaim(self.epoch))
 
     def _settle_entries(self, entries: list[Entry]) -> None:
         letters: list[Letter] = []

@@ -11,6 +11,7 @@ from __future__ import annotations
 import bisect
 import enum
 from collections import deque
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -81,6 +82,7 @@ class Sequencer:
     __slots__ = (
         "_after",
         "_begun",
+        "_begun_before",
         "_blocked_at",
         "_fresh",
         "_log",
@@ -100,6 +102,8 @@ class Sequencer:
         self._past = checkpoint.past
         self._begun = checkpoint.log  # the cursor
         self._passed = checkpoint.past
+        heads = (*checkpoint.suspects, *((checkpoint.started,) if checkpoint.started else ()))
+        self._begun_before = tuple(Place.named(started.head) for started in heads)
         self._window: deque[str] = deque(checkpoint.recent)
         self._recent = set(self._window)
         self._fresh: list[str] = []  # identities appended and not yet composed
@@ -237,9 +241,14 @@ class Sequencer:
             if given is not None and (start_timeout_s is None or head.seq == given):
                 return given
             timeout_s = start_timeout_s or timeout_s
-        if wait := self._patience(now, timeout_s):
+        if not self._was_begun(head) and (wait := self._patience(now, timeout_s)):
             return wait
         return head.seq if given is None or start_timeout_s is not None else given
+
+    def _was_begun(self, head: Place) -> bool:
+        """True if an earlier opening has begun this place or a later one of its run: where the run starts was
+        waited for then, and need not be again."""
+        return any(head.run == place.run and head.seq <= place.seq for place in self._begun_before)
 
     def _patience(self, now: float, timeout_s: float) -> Wait | None:
         """The wait for what is missing, which begins when it is first asked for; None once it has lasted."""
@@ -305,6 +314,14 @@ class Sequencer:
         else:
             skips = (*skips, span)
         self._begun = msgspec.structs.replace(self._begun, skips=skips)
+
+    def revert(self, places: Iterable[Place]) -> None:
+        """What was appended since the answered commit is undone: ``places``, in their order, wait again
+        before all others."""
+        self._begun, self._passed, self._fresh = self._log, self._past, []
+        self._blocked_at = None
+        waiting = set(self.inbox)
+        self.put_back(tuple(place for place in places if place not in waiting))
 
     def compose(self) -> Composed:
         """The position of everything appended so far, for the next commit."""

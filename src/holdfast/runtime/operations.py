@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 
 from holdfast.core.ledger import COUNT_MAX, Aside, Checkpoint, Commit, RunLog, Span
-from holdfast.core.message import SEQ_DIGITS, Place
+from holdfast.core.message import Place
 from holdfast.core.sequencer import PAST_RUNS_MAX, SKIP_MARK
 from holdfast.errors import Fenced, OperationRefused, OutcomeUnknown, Unavailable
 from holdfast.ports.coordinator import Coordinator
@@ -180,10 +180,7 @@ def _skipped_place(now: Checkpoint, through: int | None, run: int | None) -> Pla
         current = now.log.run if now.log else 0
         return Place(current if run is None else run, through)
     if now.started is not None:
-        head_run, _, rest = now.started.head.partition(":")
-        if len(rest) == SEQ_DIGITS and rest.isdigit():
-            return Place(int(head_run), int(rest))
-        return Place(int(head_run), 0, rest)
+        return Place.named(now.started.head)
     by_identity = any(not name.startswith(SKIP_MARK) for name in now.recent)
     if now.log is None or by_identity:
         raise OperationRefused(f"{now.key}: no message of it was begun; name the seq to skip with --through")

@@ -148,7 +148,9 @@ class Router:
                 if receipt.sender:
                     foreign.append(receipt)
                 elif not receipt.stale:
-                    own = Held(held.place, held.body, held.attributes, [receipt], after=held.after)
+                    own = Held(
+                        held.place, held.body, held.attributes, [receipt], held.receives, after=held.after
+                    )
                     item = self._take(stream, key, own)
                     if to:
                         self._send(item, to)
@@ -306,6 +308,8 @@ class Router:
             reply = await self._peer.call(known.address, forward, self._limits.peer_timeout_s)
         except (Unavailable, OutcomeUnknown):
             self._tasks.spawn(self._membership().suspect(member))
+            for item in batch:
+                item.held.receives += 1  # it may be what its owner died of
             self._failed(batch, member)  # offering again what it may hold is harmless
             return
         if not isinstance(reply, Answers):

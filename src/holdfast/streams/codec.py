@@ -18,6 +18,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from holdfast.core.message import RUN_DIGITS, SEQ_DIGITS, Place, check_key, check_number
+from holdfast.core.record import UNREADABLE
 from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage, TooLarge
 from holdfast.streams.spec import StreamSpec, names_of
 
@@ -29,8 +30,6 @@ PREFIX_ENDS = "-_:# "
 
 ID_CHARS_MAX = 256
 RESULT_BYTES_MAX = 64 << 20
-
-UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 Read = Callable[[bytes, Mapping[str, str]], Sequence[Any]]
 

@@ -534,8 +534,9 @@ class Owners:
             self._answer(entry, generation, entry.owner.fenced)
             return
         except TooLarge as error:
-            self._log.error("a commit is too large", key=entry.key, error=str(error))
-            self._answer(entry, generation, entry.owner.fenced)
+            text = str(error)
+            self._log.error("a commit is too large", key=entry.key, error=text)
+            self._answer(entry, generation, lambda now: entry.owner.refused(text, now))
             return
         self._stats.commits += 1
         self._stats.committed += commit.done

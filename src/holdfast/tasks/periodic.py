@@ -15,6 +15,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 from cronsim import CronSim, CronSimError
 
+from holdfast.core.record import UNREADABLE
+from holdfast.core.settings import Seconds, check_settings
 from holdfast.errors import ConfigError, HandlerFailed, HoldfastError
 from holdfast.ports.clock import Clock
 from holdfast.ports.registry import Registry
@@ -42,9 +44,10 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
     cron: str
     zone: str = "UTC"
     missed: Literal["all", "last", "skip"] = "last"
-    window_s: float = 3600.0
+    window_s: Seconds = 3600.0
 
     def __post_init__(self) -> None:
+        check_settings(f"periodic {self.name!r}", self)
         try:
             ZoneInfo(self.zone)
         except (ZoneInfoNotFoundError, ValueError, OSError):
@@ -59,10 +62,6 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
                 f"periodic {self.name!r}: cron {self.cron!r} can't be read: {error}; it has five fields, as"
                 " in '30 2 * * *'"
             ) from None
-        if self.missed not in ("all", "last", "skip"):
-            raise ConfigError(f"periodic {self.name!r}: missed is {self.missed!r}; it is all, last or skip")
-        if not self.window_s > 0:
-            raise ConfigError(f"periodic {self.name!r}: window_s must be above 0")
 
     def due(self, after: float, now: float) -> list[datetime]:
         """The times to fire, in (after, now]; what is longer ago than the window is past."""
@@ -88,12 +87,7 @@ class Periodic(Times, frozen=True, kw_only=True):
     """What ``App.periodic`` declares; see there."""
 
     orders: Orders
-    timeout_s: float = 60.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.timeout_s > 0:
-            raise ConfigError(f"periodic {self.name!r}: timeout_s must be above 0")
+    timeout_s: Seconds = 60.0
 
 
 class _Fired(msgspec.Struct, frozen=True):
@@ -144,7 +138,12 @@ class Scheduler:
         if document is None:  # declared just now: what was before is nobody's
             await self._registry.put(name, msgspec.json.encode(_Fired(now)), 0)
             return
-        last = _decode(document.body).at
+        try:
+            last = _decode(document.body).at
+        except UNREADABLE as error:
+            self._log.warning("what was fired last can't be read; begins anew", name=name, error=str(error))
+            await self._registry.put(name, msgspec.json.encode(_Fired(now)), document.version)
+            return
         for moment in times.due(last, now):
             await deed(moment)
             self._log.info("fired", periodic=times.name, at=moment.isoformat())

@@ -386,7 +386,7 @@ async def test_znodes_of_members_that_another_program_writes_into_are_told_as_su
     await coordinator.join(A, TTL_S)
     stranger.set(layout.member(A.id), garbage)
     for call in (lambda: other_coordinator.claim("s/k", A.id), lambda: other_coordinator.evict(A.id)):
-        with pytest.raises(Unavailable, match="another program has changed it"):
+        with pytest.raises(Unavailable, match="another program wrote it"):
             await call()
     [name] = stranger.get_children("/services")
     path = f"{layout.REQUESTS}/{name}.odd"

@@ -25,7 +25,7 @@ from kazoo.protocol.states import EventType
 from holdfast.adapters.zookeeper import layout
 from holdfast.adapters.zookeeper.records import Entry, decode_entry, decode_service
 from holdfast.adapters.zookeeper.session import Session, Step, create, write
-from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
+from holdfast.errors import Damaged, HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Change, Claim, Member
 
@@ -367,7 +367,7 @@ class Feed:
                 for name, answer in zip(names[1:], found, strict=True)
                 if answer is not None
             ]
-        except Unavailable as error:
+        except Damaged as error:
             raise _Missed from error
         if len(entries) < count:
             raise _Missed

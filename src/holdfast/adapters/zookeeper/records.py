@@ -11,10 +11,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from holdfast.adapters.zookeeper.layout import SERVICES, basename
-from holdfast.errors import Unavailable
+from holdfast.core.record import UNREADABLE, reading
+from holdfast.errors import Damaged
 from holdfast.ports.coordinator import Claim, Load, Member
-
-UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 T = TypeVar("T")
 
@@ -104,29 +103,27 @@ def owner_path(data: bytes) -> str:
 
 
 def decode_path(path: str, data: bytes) -> str:
-    """The path in /services that the znode of a membership at ``path`` names. Raises Unavailable."""
+    """The path in /services that the znode of a membership at ``path`` names. Raises Damaged."""
     if service := owner_path(data):
         return service
-    raise Unavailable(f"{path} names no znode in {SERVICES}: another program has changed it")
+    raise Damaged(f"{path} names no znode in {SERVICES}; another program wrote it")
 
 
 def decode_entry(path: str, data: bytes) -> Entry:
-    """A change in the log. Raises Unavailable."""
+    """A change in the log. Raises Damaged."""
     return _decode(_entry, path, data)
 
 
 def decode_request(path: str, data: bytes) -> Request:
-    """What is asked at ``path``. Raises Unavailable."""
+    """What is asked at ``path``. Raises Damaged."""
     return _decode(_request, path, data)
 
 
 def decode_answer(path: str, data: bytes) -> Answer:
-    """What was answered at ``path``. Raises Unavailable."""
+    """What was answered at ``path``. Raises Damaged."""
     return _decode(_answer, path, data)
 
 
 def _decode(decoder: msgspec.json.Decoder[T], path: str, data: bytes) -> T:
-    try:
+    with reading(path):
         return decoder.decode(data)
-    except UNREADABLE as error:
-        raise Unavailable(f"{path} can't be read: another program has changed it ({error})") from error

@@ -39,7 +39,7 @@ HEAL_LIMIT_S = 600.0
 GAP_HEAL_LIMIT_S = 5000.0
 """Where a stream waits for its lowest seq, every node that a poisonous first message kills waits again."""
 TIMEOUT_S = 3.0
-MAX_STARTS = 10
+MAX_STARTS = 5
 TROUBLE_MARGIN_S = 1.0
 ASK_S = 4.0
 """How long a client waits for one answer."""
