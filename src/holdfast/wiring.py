@@ -613,7 +613,10 @@ def make_node(services: Services, place: str) -> Node:
     def why_not_ready() -> str:
         if not host.membership.alive:
             return "no membership at present"
-        return "draining" if host.draining else ""
+        if host.draining:
+            return "draining"
+        obstacles = streams.owners.obstacles.streams if streams is not None else {}
+        return "; ".join(f"stream {name!r}: {known.reason}" for name, known in sorted(obstacles.items()))
 
     secret = config.peer_secret.get_secret_value() if config.peer_secret else None
     routes: list[web.AbstractRouteDef] = []

@@ -10,6 +10,7 @@ from holdfast.core.commands import (
     Command,
     Dropped,
     HandOff,
+    LoadModels,
     Open,
     Peek,
     Reclaim,
@@ -786,6 +787,79 @@ class TestTooLarge:
         bench.ran(2, state=b"123")
         assert [message.tries for message in messages] == [0, 0]
         assert bench.only(Run).messages == messages[:1], "each by itself"
+
+
+class TestModels:
+    def test_they_are_loaded_before_anything_is_counted(self) -> None:
+        bench = Bench(needs_models=True).opened()
+        bench.silent()
+        bench.offer(held(0))
+        bench.only(LoadModels)
+        bench.offer(held(1))
+        bench.silent()
+        bench.owner.models_loaded(0)
+        assert bench.only(Start) == Start(name(0))
+        bench.owner.started(1, 0)
+        assert len(bench.only(Run).messages) == 2
+
+    def test_one_that_does_not_load_costs_no_try_and_is_tried_again_once_told(self) -> None:
+        bench = Bench(needs_models=True, max_tries=1).opened()
+        message = held(0)
+        bench.offer(message)
+        bench.only(LoadModels)
+        bench.owner.models_failed("no file", 0)
+        assert bench.owner.obstacle == "no file"
+        bench.offer(held(1))
+        bench.silent()
+        bench.owner.unblocked(0)
+        bench.only(LoadModels)
+        bench.owner.models_loaded(0)
+        bench.only(Start)
+        bench.owner.started(1, 0)
+        bench.only(Run)
+        bench.owner.models_failed("no file again", 0)
+        assert (message.tries, message.life) == (0, Life.WAITING)
+        bench.owner.unblocked(0)
+        bench.only(LoadModels)
+
+    def test_what_was_handled_before_the_load_failed_is_committed(self) -> None:
+        bench = Bench()
+        bench.offer(held(0), held(1), held(2))
+        bench.opened()
+        bench.only(Start)
+        bench.owner.started(1, 0)
+        assert len(bench.only(Run).messages) == 3
+        bench.owner.models_failed("no file", 0, handled=1)
+        assert [message.place.seq for message in bench.only(Run).messages] == [0]
+        assert bench.owner.obstacle == ""
+        bench.ran()
+        run, _ = bench.out()
+        assert isinstance(run, Run)
+        bench.owner.models_failed("no file", 0)
+        assert bench.owner.obstacle == "no file"
+
+    def test_a_slot_that_is_replaced_has_none(self) -> None:
+        bench = Bench(needs_models=True).opened()
+        bench.offer(held(0))
+        bench.only(LoadModels)
+        bench.owner.slot_died(False, "segfault", "", 0)
+        bench.only(LoadModels)
+        bench.owner.models_loaded(0)
+        bench.only(Start)
+        bench.owner.unloaded()
+        bench.owner.started(1, 0)
+        bench.only(LoadModels)
+
+    def test_a_stream_without_its_model_can_move(self) -> None:
+        bench = Bench(needs_models=True).opened()
+        message = held(0)
+        bench.offer(message)
+        bench.only(LoadModels)
+        bench.owner.models_failed("no file", 0)
+        bench.owner.move("n2", 0)
+        assert bench.out() == [Transfer("n2")]
+        bench.owner.transferred("done", 0)
+        assert bench.out() == [HandOff("n2", (message,)), Dropped()]
 
 
 class TestPoison:

@@ -24,6 +24,9 @@ named it (``starting``). The mark stands until a commit that leaves nothing runn
 steady stream. An opening that finds a mark is wary, for its predecessor died at work: as many messages as may
 have been begun under that mark run by themselves, each counted by its own name, and one is passed over once
 it has been begun too often. Where messages have no order, whatever may have been delivered before does.
+
+A stream that uses models has them loaded first (``LoadModels``), before anything of it is counted. While one
+doesn't load, the stream waits as it stands: that is no message's fault.
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ from holdfast.core.commands import (
     Command,
     Dropped,
     HandOff,
+    LoadModels,
     Open,
     Peek,
     Reclaim,
@@ -96,6 +100,7 @@ class OwnerRules(msgspec.Struct, frozen=True):
     checkpoint_after_s: float = 0.02
     idle_timeout_s: float = 60.0
     max_state_bytes: int = 8 << 20
+    needs_models: bool = False
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -125,9 +130,11 @@ class Owner:
         "_composed",
         "_counted",
         "_dirty",
+        "_equipped",
         "_flying",
         "_held",
         "_loaded",
+        "_loading",
         "_look_at",
         "_marked",
         "_next_head",
@@ -147,6 +154,7 @@ class Owner:
         "generation",
         "key",
         "number",
+        "obstacle",
         "parked",
         "phase",
         "rules",
@@ -179,6 +187,9 @@ class Owner:
 
     def _forget_opening(self) -> None:
         self._loaded = False
+        self._equipped = not self.rules.needs_models
+        self._loading = False
+        self.obstacle = ""
         self._dirty = False
         self._running: tuple[Place, ...] = ()
         self._starting: Place | None = None
@@ -445,10 +456,13 @@ class Owner:
         if self._running or self._starting is not None:
             return
         self._next_head = ""
-        if self.phase is Phase.MOVING or self.parked:
+        if self.phase is Phase.MOVING or self.parked or self.obstacle:
             return
         head = self._head(now)
         if head is None:
+            return
+        if not self._equipped:
+            self._load_models()
             return
         places, held = head
         if not self._is_suspect(held) or self._counted == held.place.name:
@@ -486,6 +500,33 @@ class Owner:
                 if step.until is not None:
                     self._wake(step.until)
                 return None
+
+    def _load_models(self) -> None:
+        if not self._loading:
+            self._loading = True
+            self._out.append(LoadModels())
+
+    def models_loaded(self, now: float) -> None:
+        """Answer to LoadModels."""
+        self._loading, self._equipped = False, True
+        self._advance(now)
+
+    def models_failed(self, obstacle: str, now: float, handled: int = 0) -> None:
+        """Answer to LoadModels and Run: a model doesn't load here, which costs no message a try. Of a run
+        that found this out, the first ``handled`` messages run again before."""
+        places, self._running = self._running, ()
+        self._loading = self._loaded = False
+        self._equipped = not self.rules.needs_models
+        self._put_back(places)
+        self._run_cap = handled
+        if not handled:
+            self.obstacle = obstacle
+        self._advance(now)
+
+    def unblocked(self, now: float) -> None:
+        """What stood in the way may be gone: try again."""
+        self.obstacle = ""
+        self._advance(now)
 
     def _limit(self) -> int:
         return self._run_cap or max(RUN_LIMIT, self.rules.checkpoint_every)
@@ -597,7 +638,8 @@ class Owner:
     def slot_died(self, guilty: bool, error: str, detail: str, now: float) -> None:
         """The slot is gone. ``guilty``: while it worked for this key."""
         places, self._running = self._running, ()
-        self._loaded = False
+        self._loading = False
+        self.unloaded()
         self._put_back(places)
         if guilty and len(places) == 1:
             self._run_cap = 0
@@ -610,6 +652,7 @@ class Owner:
     def unloaded(self) -> None:
         """The slot is gone while nothing of this key ran in it."""
         self._loaded = False
+        self._equipped = not self.rules.needs_models
 
     def _park(self, reason: str, now: float) -> None:
         self.parked = reason

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 
-from holdfast.core.placement import Placed, choose
+from holdfast.core.placement import Placed, choose, shortage
 from holdfast.errors import HoldfastError, MembershipLost, Unavailable
 from holdfast.gateway.routes import Routes
 from holdfast.ports.coordinator import Claim, Coordinator, Member
@@ -84,7 +84,7 @@ class Assigner:
         except HoldfastError as error:
             raise Unasked(f"{key}: the coordinator does not answer: {error}") from error
         if claim is None:
-            raise Unavailable(f"{key}: no node has room for a new stream")
+            raise Unavailable(f"{key}: {shortage(key, self._view.members.values())}")
         self._routes.claimed(claim)
         return claim.member
 

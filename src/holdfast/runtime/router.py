@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.core.held import Held, Receipt
 from holdfast.core.message import Life
-from holdfast.core.placement import Placed, choose
+from holdfast.core.placement import Placed, choose, shortage
 from holdfast.core.progress import chunks
 from holdfast.errors import HoldfastError, MembershipLost, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
@@ -226,7 +226,7 @@ class Router:
         members = membership.view.values()
         target = choose(key, members, self._placed.pending(members))
         if target is None:
-            self._log.warning("no node has room for a new stream", stream=stream, key=key)
+            self._log.warning(shortage(key, members), stream=stream, key=key)
             return None
         self._placed.add(target)  # before the answer: many keys are placed at once, and they must differ
         claim: Claim | None = None

@@ -147,6 +147,8 @@ class Requests:
             raise Busy(f"{key}: {self._most} requests wait on this node already (max_held)", BUSY_S)
         late_s = self._wait_s(key) - PATIENCE * timeout_s
         entry = self._owners().get(key)
+        if entry is not None and entry.owner.obstacle:
+            raise Unavailable(f"{key}: {entry.owner.obstacle}")
         if late_s > 0 and entry is not None and not entry.owner.gapped:
             raise Busy(f"{key}: too many requests wait before this one", max(BUSY_S, late_s))
 
@@ -204,15 +206,18 @@ class Requests:
             asked.exception()  # nobody may be waiting any more
 
     async def _ask(self, key: str) -> Claim:
-        """A draining node takes no new streams, but tells where those went that it had."""
+        """A draining node takes no new streams, nor does one that can't run them; but it tells where those
+        are that others have."""
+        obstacle = self._owners().obstacles.of(key.partition("/")[0])
+        obstacle = "this node is draining" if self._draining() else obstacle
         try:
-            if not self._draining():
+            if not obstacle:
                 return await self._coordinator.claim(key, self._membership().id)
             claim = await self._coordinator.lookup(key)
         except (Unavailable, OutcomeUnknown) as error:
             raise Unavailable(f"{key}: the coordinator does not answer: {error}") from error
         if claim is None:
-            raise Unavailable("this node is draining")
+            raise Unavailable(f"{key}: {obstacle}")
         return claim
 
     def _not_owner(self, key: str, member: str, epoch: int = 0) -> NotOwner:

@@ -72,6 +72,12 @@ class SimSlot:
     def loading(self) -> str:
         return self.slot.loading
 
+    async def load(self, stream: str, key: str, models: Sequence[str]) -> None:
+        try:
+            await self.slot.load(stream, key, models)
+        finally:
+            await self._line.gate.enter()
+
     async def open(self, stream: str, key: str, state: bytes | None, version: int) -> None:
         try:
             await self.slot.open(stream, key, state, version)
