@@ -70,6 +70,11 @@ class Config(BaseSettings):
         False, "Whether a node makes the queues that its app lacks, where the service wants them made."
     )
     coordinator_url: str = _setting(_same_as_url, "The coordinator: memberships and claims.", shown="`url`")
+    foreign_streams: Literal["refuse", "forward"] = _setting(
+        "refuse",
+        "What a gateway does with requests for a stream that another program owns, where the coordinator lets"
+        " others in: `refuse` them with 503, or `forward` them to the host and port that it tells there.",
+    )
     state_url: str = _setting(_same_as_url, "The state store: checkpoints and results.", shown="`url`")
     tasks_url: str = _setting(
         lambda above: above["state_url"], "The task store: how every task stands.", shown="`state_url`"
@@ -243,6 +248,8 @@ class StreamLimits(Protocol):
     def inbox_limit(self) -> int: ...
     @property
     def idle_timeout_s(self) -> float | None: ...
+    @property
+    def restart_after_s(self) -> float | None: ...
 
 
 def load(overrides: Mapping[str, Any] | None = None, file: Path | None = None) -> Config:
@@ -414,6 +421,12 @@ def _stream_contradictions(config: Config, stream: StreamLimits) -> Iterable[str
             f" {config.visibility_s}: a message that a dead node hides would be skipped before it shows"
             f" again; set the stream's gap_timeout_s above {config.visibility_s}, lower visibility_s, or"
             " declare the stream with prefer_latency=True"
+        )
+    if stream.restart_after_s is not None and stream.restart_after_s <= config.visibility_s:
+        yield (
+            f"stream {stream.name!r}: restart_after_s is {stream.restart_after_s} and visibility_s is"
+            f" {config.visibility_s}: a message that shows again would be taken for the start of a new run;"
+            f" set the stream's restart_after_s well above {config.visibility_s}"
         )
     idle_timeout_s = stream.idle_timeout_s or config.idle_timeout_s
     if idle_timeout_s >= config.idle_keep_s:

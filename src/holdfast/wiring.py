@@ -65,8 +65,8 @@ from holdfast.runtime.limits import FORWARD_BYTES_MAX, Limits
 from holdfast.runtime.metrics import NodeMetrics
 from holdfast.runtime.node import Host, Node
 from holdfast.slot_wiring import open_objects, open_slot_objects
-from holdfast.streams.codec import QUEUE_NUMBER
 from holdfast.streams.models import ModelSpec
+from holdfast.streams.spec import QUEUE_NUMBER
 from holdfast.streams.work import StreamWork
 from holdfast.tasks.api import TaskApi
 from holdfast.tasks.discovery import SHARED, Announcer, Directory, shareable, usable
@@ -613,7 +613,10 @@ def make_node(services: Services, place: str) -> Node:
     def why_not_ready() -> str:
         if not host.membership.alive:
             return "no membership at present"
-        return "draining" if host.draining else ""
+        if host.draining:
+            return "draining"
+        obstacles = streams.owners.obstacles.streams if streams is not None else {}
+        return "; ".join(f"stream {name!r}: {known.reason}" for name, known in sorted(obstacles.items()))
 
     secret = config.peer_secret.get_secret_value() if config.peer_secret else None
     routes: list[web.AbstractRouteDef] = []
@@ -903,6 +906,7 @@ def make_gateway(
         haproxy=haproxy,
         tls=tls,
         access_log=access_log,
+        foreign=config.foreign_streams == "forward",
     )
 
 

@@ -67,8 +67,9 @@ async def test_pausing_keeps_the_count_of_a_head_that_kills_and_resuming_forgets
     state: MemoryState, queue: MemoryQueue
 ) -> None:
     before = await commit(state, log=RunLog(0, 0, 9))
-    for _ in range(3):
-        await state.start(KEY, before.epoch, "0:head")
+    for epoch in range(before.epoch, before.epoch + 3):
+        await state.start(KEY, epoch, "0:head")
+        await state.open(KEY, epoch, "n")
     paused = await operations.pause(state, KEY)
     assert paused.started is not None
     assert (paused.started.head, paused.started.openings) == ("0:head", 3)

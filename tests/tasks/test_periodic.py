@@ -352,3 +352,13 @@ def test_a_name_is_declared_once() -> None:
         app.periodic("dlq-backup", cron="0 2 * * *")(lambda _: [])
     with pytest.raises(ConfigError, match="twice"):
         app.periodic("nightly", "30 3 * * *")(lambda when: [])
+
+
+@pytest.mark.parametrize("junk", [b"", b"\xff", b"[" * 100_000])
+async def test_a_record_that_can_t_be_read_begins_anew(junk: bytes) -> None:
+    rig = Rig()
+    await rig.registry.put(f"periodic/{APP}/nightly", junk, 0)
+    async with rig.scheduling(periodic("0 3 * * *")):
+        await rig.until(at(2026, 1, 12))
+    assert len(rig.sent) == 2
+    assert "what was fired last can't be read; begins anew" in rig.log.events("warning")

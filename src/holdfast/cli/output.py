@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.core.message import SEQ_DIGITS
+from holdfast.core.record import UNREADABLE
 
 
 def json_line(record: Any) -> None:
@@ -57,7 +58,7 @@ def body(data: bytes, name: str) -> dict[str, Any]:
     """A body as a field of a JSON record: as the JSON or the text that it is, else as Base64."""
     try:
         return {name: msgspec.json.decode(data)}
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         pass
     try:
         return {name: data.decode()}

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.core.balance import BAND
+from holdfast.core.record import reading
 from holdfast.errors import OperationRefused
 from holdfast.ports.coordinator import Member
 from holdfast.protocol.peer import Done, Drain, Explain, Move, Request
@@ -63,6 +64,15 @@ async def drain(
         output.say(f"{member.name} has left")
 
 
+class Told(msgspec.Struct):
+    """What the owner tells of a stream, as far as ``why`` needs it."""
+
+    busy: float
+    here_s: float
+    rests_s: float
+    parked: str
+
+
 class Why(msgspec.Struct):
     """Where a stream is, and what speaks for its staying there. Loads are in busy slots."""
 
@@ -90,7 +100,9 @@ async def why(key: Key, /, *, json: Json = False, options: Options = DEFAULTS) -
         members = await services.coordinator().members()
         owner = await _owner(services, members, key)
         request = Explain(owner.id, key.partition("/")[0], key)
-        told = msgspec.json.decode(await _ask(services, owner, request, services.config.peer_timeout_s))
+        answer = await _ask(services, owner, request, services.config.peer_timeout_s)
+        with reading(f"what {owner.name} tells of {key}"):
+            told = msgspec.json.decode(answer, type=Told)
         checkpoint = await services.state().peek(key)
         known = [node_load(member) for member in members if not member.load.draining]
         capacity = sum(node.capacity for node in known) or 1.0
@@ -99,13 +111,13 @@ async def why(key: Key, /, *, json: Json = False, options: Options = DEFAULTS) -
             key=key,
             node=owner.name,
             epoch=checkpoint.epoch if checkpoint else 0,
-            here_s=told["here_s"],
-            busy=told["busy"],
+            here_s=told.here_s,
+            busy=told.busy,
             node_load=here.load,
             mean_load=sum(node.load for node in known) / capacity * here.capacity,
             reasons=[],
         )
-        found.reasons = reasons(found, told["rests_s"], told["parked"], len(known))
+        found.reasons = reasons(found, told.rests_s, told.parked, len(known))
         if json:
             output.json_line(found)
             return
@@ -155,6 +167,9 @@ async def _owner(services: Services, members: list[Member], key: str) -> Member:
 
 async def _ask(services: Services, member: Member, request: Request, timeout_s: float) -> str:
     """Ask a node; returns the text of its reply."""
+    if member.foreign:
+        where = f", at {member.address}" if member.address else ""
+        raise OperationRefused(f"{member.name}{where} belongs to another program, and is not called")
     reply = await services.peer().call(member.address, request, timeout_s)
     if not isinstance(reply, Done):
         raise OperationRefused(f"{member.name} has just joined anew; ask again")

@@ -28,6 +28,11 @@ class Reclaim(msgspec.Struct, frozen=True):
     epoch: int | None
 
 
+class LoadModels(msgspec.Struct, frozen=True):
+    """Load the models that the stream declares, before anything of it is counted or run. Answer:
+    ``models_loaded``, ``models_failed`` or ``slot_died``."""
+
+
 class Start(msgspec.Struct, frozen=True):
     """Count an opening that begins ``head``. ``alone``: it has been begun so often that nothing else which
     is suspected may run on this node meanwhile, or it would be blamed too. Answer: ``started`` or
@@ -39,7 +44,7 @@ class Start(msgspec.Struct, frozen=True):
 
 class Run(msgspec.Struct, frozen=True):
     """Run messages in the slot, after opening the handler from ``state`` if ``fresh``.
-    Answer: ``ran``, ``load_failed``, ``rejected`` or ``slot_died``."""
+    Answer: ``ran``, ``load_failed``, ``models_failed``, ``rejected`` or ``slot_died``."""
 
     messages: tuple[Held, ...]
     fresh: bool
@@ -50,7 +55,7 @@ class Run(msgspec.Struct, frozen=True):
 
 class Write(msgspec.Struct, frozen=True):
     """Send the commit, and again unchanged for as long as its outcome is unknown.
-    Answer: ``committed`` or ``fenced``."""
+    Answer: ``committed``, ``refused`` or ``fenced``."""
 
     commit: Commit
 
@@ -99,6 +104,7 @@ Command = (
     | Open
     | CheckClaim
     | Reclaim
+    | LoadModels
     | Start
     | Run
     | Write

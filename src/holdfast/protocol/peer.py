@@ -3,12 +3,18 @@ node may add some. A change that an older node would misread raises ``VERSION``.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
+
+from holdfast.core.message import RUN_DIGITS, SEQ_DIGITS
 
 VERSION = 1
 
+_DIGITS = f"^[0-9]{{1,{max(RUN_DIGITS, SEQ_DIGITS)}}}$"
 
-Number = int | str
+Number = Annotated[int, Meta(ge=0)] | Annotated[str, Meta(pattern=_DIGITS)]
 """A run or seq: an integer, or its decimal text where MessagePack has no integer so large. ``int()`` reads
 both."""
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 
 from holdfast.core.ledger import COUNT_MAX, Aside, Checkpoint, Commit, RunLog, Span
-from holdfast.core.message import SEQ_DIGITS, Place
+from holdfast.core.message import Place
 from holdfast.core.sequencer import PAST_RUNS_MAX, SKIP_MARK
 from holdfast.errors import Fenced, OperationRefused, OutcomeUnknown, Unavailable
 from holdfast.ports.coordinator import Coordinator
@@ -77,7 +77,7 @@ async def poke(coordinator: Coordinator, peer: Peer, key: str) -> str:
         claim = await coordinator.lookup(key)
         members = await coordinator.members() if claim else []
         for member in members:
-            if claim and member.id == claim.member:
+            if claim and member.id == claim.member and not member.foreign:
                 request = Poke(member.id, key.partition("/")[0], key)
                 reply = await peer.call(member.address, request, POKE_TIMEOUT_S)
                 return member.name if isinstance(reply, Done) and reply.ok else ""
@@ -180,10 +180,7 @@ def _skipped_place(now: Checkpoint, through: int | None, run: int | None) -> Pla
         current = now.log.run if now.log else 0
         return Place(current if run is None else run, through)
     if now.started is not None:
-        head_run, _, rest = now.started.head.partition(":")
-        if len(rest) == SEQ_DIGITS and rest.isdigit():
-            return Place(int(head_run), int(rest))
-        return Place(int(head_run), 0, rest)
+        return Place.named(now.started.head)
     by_identity = any(not name.startswith(SKIP_MARK) for name in now.recent)
     if now.log is None or by_identity:
         raise OperationRefused(f"{now.key}: no message of it was begun; name the seq to skip with --through")

@@ -13,13 +13,13 @@ import msgspec
 from aiohttp import web
 
 from holdfast.core.message import check_key
+from holdfast.core.record import UNREADABLE
 from holdfast.core.task import State, Task
 from holdfast.errors import HoldfastError, InvalidMessage
 from holdfast.gateway import problem
 from holdfast.gateway.door import read_body, slow_body
 from holdfast.gateway.problem import Refused
 from holdfast.ports.queue import Outgoing
-from holdfast.streams.codec import UNREADABLE
 from holdfast.tasks.outcome import value_of
 from holdfast.tasks.producer import Order, Producer
 

@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 from cronsim import CronSim, CronSimError
 
+from holdfast.core.record import UNREADABLE
 from holdfast.core.settings import Seconds, check_settings
 from holdfast.errors import ConfigError, HandlerFailed, HoldfastError
 from holdfast.ports.clock import Clock
@@ -137,20 +138,20 @@ class Scheduler:
     async def _look(self, times: Times, deed: Deed, now: float) -> None:
         name = f"periodic/{self._app}/{times.name}"
         document = await self._registry.get(name)
+        if document is None:  # declared just now: what was before is nobody's
+            await self._registry.put(name, msgspec.json.encode(_Fired(now)), 0)
+            return
         try:
-            last = _decode(document.body).at if document else None
-        except msgspec.DecodeError as error:
-            self._log.warning("when it was fired last can't be read", periodic=times.name, error=str(error))
-            last = None
-        version = document.version if document else 0
-        if last is None:  # declared just now: what was before is nobody's
-            await self._registry.put(name, msgspec.json.encode(_Fired(now)), version)
+            last = _decode(document.body).at
+        except UNREADABLE as error:
+            self._log.warning("what was fired last can't be read; begins anew", name=name, error=str(error))
+            await self._registry.put(name, msgspec.json.encode(_Fired(now)), document.version)
             return
         for moment in times.due(last, now):
             await deed(moment)
             self._log.info("fired", periodic=times.name, at=moment.isoformat())
         if now > last:
-            await self._registry.put(name, msgspec.json.encode(_Fired(now)), version)
+            await self._registry.put(name, msgspec.json.encode(_Fired(now)), document.version)
 
 
 class Sender:

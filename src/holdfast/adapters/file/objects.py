@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
+from holdfast.adapters.file.folder import make_folder, sync_names
 from holdfast.errors import ConfigError, InvalidMessage, Unavailable
 
 
@@ -68,7 +69,7 @@ class FileObjects:
 
     def _write(self, path: Path, data: bytes) -> None:
         """The whole file at once, by renaming a finished one."""
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent, durable=self._durable)
         fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=".put-")
         try:
             with os.fdopen(fd, "wb") as file:
@@ -82,15 +83,7 @@ class FileObjects:
             Path(temporary).unlink(missing_ok=True)
             raise
         if self._durable:
-            _sync_directory(path.parent)
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+            sync_names(path.parent)
 
 
 def _check_name(name: str) -> None:

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+from holdfast.adapters.file.folder import make_folder, sync_names
 from holdfast.core.remote_name import check
 from holdfast.errors import AlreadyThere, ConfigError, Damaged, InvalidMessage, Unavailable
 from holdfast.ports.sink import Data, RemoteFile
@@ -95,7 +96,7 @@ class FileSink:
         if not nearest.resolve().is_relative_to(self.root):
             raise InvalidMessage(f"{name!r} leads by a link out of the folder {self.root}", field="name")
         if make:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent, durable=self._durable)
         return path
 
     def _stat(self, name: str) -> RemoteFile | None:
@@ -176,7 +177,7 @@ class FileUpload:
         except FileExistsError:
             raise _there(self._name) from None
         if self._sink._durable:
-            _sync_folder(self._path.parent)
+            sync_names(self._path.parent)
         self._close()
         return RemoteFile(self._name, size)
 
@@ -213,11 +214,3 @@ def _digest(fd: int) -> str:
         digest.update(chunk)
         at += len(chunk)
     return digest.hexdigest()
-
-
-def _sync_folder(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

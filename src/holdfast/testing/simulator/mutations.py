@@ -22,7 +22,7 @@ from holdfast.core.device_queue import Patience, Phase
 from holdfast.core.group_rate import GroupRate
 from holdfast.core.held import Held, Letter
 from holdfast.core.ledger import Checkpoint
-from holdfast.core.message import Life, Place
+from holdfast.core.message import Life
 from holdfast.core.owner import Entry, Owner
 from holdfast.core.presence import Presence
 from holdfast.core.sequencer import Sequencer
@@ -111,7 +111,7 @@ async def _believe_unknown(self: Owners, entry: Owned, generation: int, command:
     self._answer(entry, generation, entry.owner.committed)
 
 
-async def _forget_results(self: Requests, key: str, place: Place, waiting: Waiting) -> Answer:
+async def _forget_results(self: Requests, key: str, waiting: Waiting) -> Answer:
     return Answer(waiting.held.result if waiting.held else None, 0)
 
 
@@ -282,6 +282,9 @@ RULES: dict[str, Mutation] = {
     "reissue": Mutation("a message is sent again before its queue shows it", Keeper, "_reissue", _hold_on),
     "stored-result": Mutation(
         "a request that comes again gets the stored result", Requests, "_answer", _forget_results
+    ),
+    "claim-changed": Mutation(
+        "an owner looks into it when its claim is gone", Owners, "claim_changed", lambda self, claim: None
     ),
     "poison-count": Mutation("a message that kills nodes is passed over", Owner, "started", _count_nothing),
     "task-epoch": Mutation("only the last attempt ends a task", task, "_guard", _any_attempt, world="tasks"),

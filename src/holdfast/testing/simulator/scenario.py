@@ -22,7 +22,18 @@ HOLD_MAX_S = 200.0
 """Longer than four visibilities, and short enough that a gap outlasts it."""
 
 FaultKind = Literal[
-    "crash", "pause", "cut", "forget", "slot", "move", "operator", "stop", "duplicate", "isolate", "clock"
+    "crash",
+    "pause",
+    "cut",
+    "forget",
+    "slot",
+    "move",
+    "operator",
+    "stop",
+    "duplicate",
+    "isolate",
+    "clock",
+    "unclaim",
 ]
 
 
@@ -159,6 +170,7 @@ KINDS: tuple[FaultKind, ...] = (
     "operator",
     "stop",
     "duplicate",
+    "unclaim",
 )
 
 
