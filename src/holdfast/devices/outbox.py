@@ -11,6 +11,7 @@ from zlib import crc32
 import msgspec
 
 from holdfast.core.device_queue import Correlation, Entry, shard_of
+from holdfast.core.exact_json import encode
 from holdfast.core.topics import check_device
 from holdfast.devices.spec import NextPage, OutboxSpec, Refused, Source
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge
@@ -245,7 +246,7 @@ def _body(command: Any) -> bytes:
     if isinstance(command, str):
         return command.encode()
     try:
-        return msgspec.json.encode(command)
+        return encode(command)
     except (TypeError, ValueError) as error:
         raise InvalidMessage(f"the command can't be written as JSON: {error}", "command") from None
 
