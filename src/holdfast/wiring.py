@@ -678,12 +678,17 @@ def _streams(services: Services, app: App, host: Host, place: str) -> StreamWork
 def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
     queues = {name: services.queue(task_queue(app.name, name)) for name in app.tasks}
     producer = make_producer(services, app.name)
+    deeds: list[tuple[Times, Deed]] = [
+        *((each, Sender(each, producer, services.clock)) for each in app.periodics.values()),
+        *backing_up(services, app.name),
+    ]
     announcer = Announcer(
         Directory(services.registry(), app.name, services.clock),
         services.clock,
         host.log,
         node=host.name,
         types=app.tasks,
+        deeds=[times.name for times, _ in deeds],
         member=lambda: host.membership.id if host.membership.alive else "",
         living=lambda: host.membership.view,
         settings=shareable(
@@ -711,14 +716,11 @@ def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
         slots_max=services.config.task_slots,
         scheduler=Scheduler(
             app.name,
-            [
-                *((each, Sender(each, producer, services.clock)) for each in app.periodics.values()),
-                *backing_up(services, app.name),
-            ],
+            deeds,
             services.registry(),
             services.clock,
             host.log,
-            leads=lambda: announcer.leads,
+            leads=announcer.leads,
         ),
         announcer=announcer,
     )

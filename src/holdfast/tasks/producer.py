@@ -172,10 +172,10 @@ class Producer:
         """Run a task anew that lies with the dead letters. Raises OperationRefused if it doesn't."""
         await self.redrive(task.type, [await self._letter(task)])
 
-    async def send_stand_in(self, order: Order) -> Outgoing:
-        """Send a task with all its tries, whatever became before of the one with its trace, for a node that
-        begins it without waiting for the message; returns that. Should the node die, the message is there.
-        Raises as ``send``."""
+    async def send_stand_in(self, order: Order) -> Outgoing | None:
+        """Send a task for a node that begins it without waiting for the message; returns that. Should the
+        node die, the message is there. One with its trace that failed gets all its tries again; if it has
+        succeeded, nothing is sent, and None returned. Raises as ``send``."""
         trace = self._trace(order)
         body = self._encode(order, trace)
         self._check_fits(order, body)
@@ -183,26 +183,32 @@ class Producer:
             Task(trace, order.task_type, group=order.group), body, {}, order.delay_s
         )
 
-    async def retry_stand_in(self, task: Task, delay_s: float = 0.0) -> Outgoing:
+    async def retry_stand_in(self, task: Task, delay_s: float = 0.0) -> Outgoing | None:
         """As ``send_stand_in``, with a dead letter's body. Raises as ``retry``, and InvalidMessage."""
         _check_delay(self._queue(task_queue(self._app, task.type)), delay_s)
         letter = await self._letter(task)
         message = await self._send_stand_in(task, letter.body, letter.attributes, delay_s)
-        await self._queue(task_queue(self._app, task.type)).purge([letter.id])
+        if message is not None:
+            await self._queue(task_queue(self._app, task.type)).purge([letter.id])
         return message
 
     async def _send_stand_in(
         self, task: Task, body: bytes, attributes: dict[str, str], delay_s: float = 0.0
-    ) -> Outgoing:
+    ) -> Outgoing | None:
         queue = self._queue(task_queue(self._app, task.type))
         (standing,) = await self._store.queue([task])
-        await self._store.reset([task.trace])
+        if standing.ended:
+            (anew,) = await self._store.reset([task.trace])
+            if anew is not None and anew.state is State.SUCCEED:
+                return None
         marks = {**attributes, "id": task.trace, STAND_IN: str(standing.epoch)}
         message = Outgoing(body, marks, delay_s or min(STAND_IN_S, queue.delay_max_s), task.trace)
         await queue.send([message])
         return message
 
     async def _letter(self, task: Task) -> DeadLetter:
+        if task.state is State.SUCCEED:
+            raise OperationRefused(f"task {task.trace!r} has succeeded; only one that failed is run anew")
         letters = await self._queue(task_queue(self._app, task.type)).dead_letters(1, key=task.trace)
         if not letters:
             raise OperationRefused(
