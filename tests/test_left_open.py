@@ -6,6 +6,13 @@ import socket
 from tests.left_open import left_open, sockets
 
 
+class Holder(asyncio.Protocol):
+    """Holds what holds it, as streams do."""
+
+    def __init__(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+
+
 def test_a_socket_that_is_still_held_is_named() -> None:
     before = set(sockets())
     with socket.socket() as held:
@@ -17,13 +24,14 @@ def test_a_socket_that_is_still_held_is_named() -> None:
 def test_a_transport_that_is_garbage_is_told_of() -> None:
     before = set(sockets())
 
-    async def connect() -> None:
+    async def connect() -> socket.socket:
         ours, theirs = socket.socketpair()
-        await asyncio.get_running_loop().create_connection(asyncio.Protocol, sock=ours)
-        theirs.close()
+        transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, sock=ours)
+        transport.set_protocol(Holder(transport))
+        return theirs
 
-    asyncio.run(connect())
-    assert any("unclosed transport" in told for told in left_open(before))
+    with asyncio.run(connect()):
+        assert any("unclosed transport" in told for told in left_open(before))
     assert left_open(before) == []
 
 
