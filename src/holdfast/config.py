@@ -70,6 +70,11 @@ class Config(BaseSettings):
         False, "Whether a node makes the queues that its app lacks, where the service wants them made."
     )
     coordinator_url: str = _setting(_same_as_url, "The coordinator: memberships and claims.", shown="`url`")
+    foreign_streams: Literal["refuse", "forward"] = _setting(
+        "refuse",
+        "What a gateway does with requests for a stream that another program owns, where the coordinator lets"
+        " others in: `refuse` them with 503, or `forward` them to the host and port that it tells there.",
+    )
     state_url: str = _setting(_same_as_url, "The state store: checkpoints and results.", shown="`url`")
     tasks_url: str = _setting(
         lambda above: above["state_url"], "The task store: how every task stands.", shown="`state_url`"

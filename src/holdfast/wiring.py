@@ -904,6 +904,7 @@ def make_gateway(
         haproxy=haproxy,
         tls=tls,
         access_log=access_log,
+        foreign=config.foreign_streams == "forward",
     )
 
 

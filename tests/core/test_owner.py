@@ -835,6 +835,22 @@ class TestModels:
         bench.owner.started(1, 0)
         bench.only(LoadModels)
 
+    def test_a_refused_commit_forgets_a_load_whose_answer_will_not_count(self) -> None:
+        bench = Bench(needs_models=True).opened()
+        bench.offer(held(0))
+        bench.only(LoadModels)
+        bench.owner.models_loaded(0)
+        bench.only(Start)
+        bench.owner.started(1, 0)
+        bench.only(Run)
+        bench.ran()
+        bench.write()
+        bench.owner.unloaded()
+        bench.offer(held(1))
+        bench.only(LoadModels)
+        bench.owner.refused("too large", 0)
+        assert LoadModels() in bench.out()
+
     def test_a_stream_without_its_model_can_move(self) -> None:
         bench = Bench(needs_models=True).opened()
         message = held(0)

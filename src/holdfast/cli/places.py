@@ -167,6 +167,9 @@ async def _owner(services: Services, members: list[Member], key: str) -> Member:
 
 async def _ask(services: Services, member: Member, request: Request, timeout_s: float) -> str:
     """Ask a node; returns the text of its reply."""
+    if member.foreign:
+        where = f", at {member.address}" if member.address else ""
+        raise OperationRefused(f"{member.name}{where} belongs to another program, and is not called")
     reply = await services.peer().call(member.address, request, timeout_s)
     if not isinstance(reply, Done):
         raise OperationRefused(f"{member.name} has just joined anew; ask again")

@@ -138,7 +138,7 @@ class Forwarder:
         self, member: Member, path: str, headers: Mapping[str, str], body: bytes, left_s: float
     ) -> Reply:
         sent = {**headers, TIMEOUT: str(max(1, int(left_s * 1000)))}
-        if self._authorization:
+        if self._authorization and not member.foreign:  # what nodes share is for nodes
             sent["Authorization"] = self._authorization
         try:
             url = URL(f"{member.address}{path}", encoded=True)

@@ -176,8 +176,12 @@ class Router:
 
     def _route(self, item: Custody) -> None:
         route = self._routes.get(item.key)
-        if route is not None and route.member in self._membership().view:
-            self._send(item, route.member)
+        owner = self._membership().view.get(route.member) if route is not None else None
+        if owner is not None:
+            if owner.foreign:
+                self._leave(item)
+            else:
+                self._send(item, owner.id)
             return
         waiting = self._placing.get(item.key)
         if waiting is not None:
@@ -196,10 +200,17 @@ class Router:
             self._departed.pop(key, None)
             if not self._owners().adopt(stream, key, claim):
                 claim = None
+        owner = membership.view.get(claim.member) if claim is not None else None
+        if owner is not None and owner.foreign:
+            self._log.warning(
+                "another program owns a stream; its messages go back to the queue", key=key, owner=owner.name
+            )
         for item in waiting:
             if item.number not in self._custody:
                 continue
-            if claim is None:
+            if owner is not None and owner.foreign:
+                self._leave(item)
+            elif claim is None:
                 self._defer(item)
             elif claim.member == membership.id:
                 self._keep_here(item)
@@ -236,6 +247,12 @@ class Router:
             await self._membership().refresh()
         except HoldfastError as error:
             self._log.debug("could not read members", error=str(error))
+
+    def _leave(self, item: Custody) -> None:
+        """The stream is in the hands of another program, which receives for itself: only the queue can bring
+        the message there."""
+        item.tries = self._limits.give_back_after
+        self._defer(item)
 
     def _keep_here(self, item: Custody) -> None:
         verdict = self._owners().offer(item.key, item.held)
@@ -359,6 +376,22 @@ class Router:
             item = self._custody.get(returned)
             if item is not None and item.to == report.sender:
                 self._look_again(item)
+
+    def claim_changed(self, claim: Claim) -> None:
+        """A claim changed at the coordinator. What another program doesn't own any more isn't left to it."""
+        route = self._routes.get(claim.key)
+        if route is not None and route.member != claim.member and self._is_foreign(route.member):
+            del self._routes[claim.key]
+
+    def missed(self) -> None:
+        """Changes of claims may have gone by unseen."""
+        self._routes = {
+            key: route for key, route in self._routes.items() if not self._is_foreign(route.member)
+        }
+
+    def _is_foreign(self, member: str) -> bool:
+        known = self._membership().view.get(member)
+        return known is not None and known.foreign
 
     def left(self, member: str) -> None:
         """A membership ended: what it held is offered to the next owner at once."""

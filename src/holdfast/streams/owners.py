@@ -228,9 +228,11 @@ class Owners:
     def claim_changed(self, claim: Claim) -> None:
         """A claim changed at the coordinator. If it was ours and we didn't give it away, look into it."""
         entry = self._entries.get(claim.key)
-        if entry is None or claim.member == self._membership().id or entry.owner.leaving:
+        if entry is None or entry.owner.leaving or claim.version <= entry.claim.version:
             return
-        if claim.version > entry.claim.version:
+        if claim.member == self._membership().id:
+            entry.claim = claim  # it is ours again, whoever has put it there
+        else:
             entry.owner.vanished()
             self._perform(entry)
 

@@ -221,9 +221,11 @@ class StreamWork:
         self.owners.vanished()
 
     def claim_changed(self, claim: Claim) -> None:
+        self.router.claim_changed(claim)
         self.owners.claim_changed(claim)
 
     def missed(self) -> None:
+        self.router.missed()
         self._host.tasks.spawn(self.owners.check_claims())
 
     # -- peers ------------------------------------------------------------------------------------------
@@ -300,7 +302,7 @@ class StreamWork:
         Returns what stood in the way, or nothing."""
         entry = self.owners.get(key)
         member = self._host.membership.view.get(target)
-        if entry is None or member is None or target == self._host.membership.id:
+        if entry is None or member is None or member.foreign or target == self._host.membership.id:
             return f"{key} is not owned here, or {target} is no other living node"
         warm, limits = Warm(target, entry.spec.name, key), self._host.limits
         timeout_s = limits.move_timeout_s + limits.model_timeout_s * len(entry.spec.models)

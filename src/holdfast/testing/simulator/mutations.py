@@ -291,6 +291,9 @@ RULES: dict[str, Mutation] = {
     "stored-result": Mutation(
         "a request that comes again gets the stored result", Requests, "_answer", _forget_results
     ),
+    "claim-changed": Mutation(
+        "an owner looks into it when its claim is gone", Owners, "claim_changed", lambda self, claim: None
+    ),
     "poison-count": Mutation("a message that kills nodes is passed over", Owner, "started", _count_nothing),
     "task-epoch": Mutation("only the last attempt ends a task", task, "_guard", _any_attempt, world="tasks"),
     "task-ended": Mutation("a task that ended runs no more", task, "start", _start_again, world="tasks"),

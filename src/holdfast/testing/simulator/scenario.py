@@ -42,6 +42,7 @@ FaultKind = Literal[
     "isolate",
     "clock",
     "model",
+    "unclaim",
 ]
 
 
@@ -217,6 +218,7 @@ KINDS: tuple[FaultKind, ...] = (
     "operator",
     "stop",
     "duplicate",
+    "unclaim",
 )
 
 

@@ -12,13 +12,16 @@ from holdfast.adapters.memory.slots import MemorySlot, MemorySlots
 from holdfast.adapters.memory.state import MemoryState
 from holdfast.core.ledger import Commit
 from holdfast.core.message import Place
+from holdfast.core.owner import Phase
 from holdfast.core.retry import Backoff
 from holdfast.errors import Fenced, HoldfastError, SetAside
+from holdfast.ports.coordinator import Load, Member
 from holdfast.ports.queue import Outgoing
 from holdfast.ports.slots import Ran, Slot, Work
 from holdfast.protocol.peer import Poke
 from holdfast.runtime.node import Work as RunningWork
 from holdfast.streams.models import ModelSpec
+from holdfast.streams.owners import Owned
 from holdfast.streams.spec import StreamSpec
 from holdfast.streams.work import StreamWork
 from holdfast.streams.worker import Worker
@@ -45,6 +48,8 @@ TROUBLE_MARGIN_S = 1.0
 ASK_S = 4.0
 """How long a client waits for one answer."""
 FOREVER_S = 1e9
+AGREE_S = 2.0
+"""How long an owner may go on that has no claim any more, where nothing is done to its node."""
 
 
 class SimSlot:
@@ -259,12 +264,46 @@ class World(Stage):
             self.broken[fault.node] = asyncio.get_running_loop().time() + fault.for_s
         elif fault.kind == "move":
             await self._move(node)
+        elif fault.kind == "unclaim":
+            await self._unclaim(fault, node)
 
     async def _move(self, node: SimNode) -> None:
         others = [other for other in self.nodes.values() if other is not node and not other.clock.gate.dead]
         for entry in self.works[node].owners:
             if others:
                 await self.works[node].move(entry.key, others[0].host.membership.id)
+
+    async def _unclaim(self, fault: Fault, node: SimNode) -> None:
+        """Somebody else ends the claims of a node: deletes them, or takes them and releases them later. Soon
+        owner and claim agree again."""
+        begun, stranger = asyncio.get_running_loop().time(), f"stranger {fault.at_s}"
+        takes = fault.detail in ("queue", "peers")
+        if takes:
+            member = Member(stranger, stranger, "", Load(room=0), foreign=True)
+            await self.coordinator.join(member, fault.for_s + AGREE_S)
+        for claim in await self.coordinator.claims(node.host.membership.id):
+            if takes:
+                await self.coordinator.transfer(claim, stranger)
+            else:
+                await self.coordinator.release(claim)
+        await asyncio.sleep(AGREE_S)
+        wrong = await self._without_claim(node)
+        await asyncio.sleep(AGREE_S)
+        still = wrong & await self._without_claim(node)
+        if still and not self.was_troubled(node.name, begun, asyncio.get_running_loop().time()):
+            self.failures += [
+                (node.name, AssertionError(f"owns {entry.key} without a claim"))
+                for entry in sorted(still, key=lambda entry: entry.key)
+            ]
+
+    async def _without_claim(self, node: SimNode) -> set[Owned]:
+        """What a node owns for all that it knows, and has no claim on."""
+        mine = {claim.key for claim in await self.coordinator.claims(node.host.membership.id)}
+        return {
+            entry
+            for entry in self.works[node].owners
+            if entry.key not in mine and entry.owner.phase is Phase.OWNER and not entry.owner.suspended
+        }
 
     async def _pause_a_key(self, fault: Fault) -> None:
         """An operator pauses a stream and resumes it later, at the store, whoever owns it."""
