@@ -304,10 +304,12 @@ class Owner:
         if after_s is None:
             return
         held.place = Place(self._run_now, held.place.seq)
-        is_quiet = not self._held and now >= self._heard_at + after_s
-        if is_quiet and held.receives == 1 and self._seq.has_fallen(held.place):
+        if held.receives == 1 and self._seq.has_fallen(held.place) and self._is_quiet(now - after_s):
             self._run_now += 1
             held.place = Place(self._run_now, held.place.seq)
+
+    def _is_quiet(self, since: float) -> bool:
+        return not self._held and self._heard_at <= since
 
     def _come_back(self, held: Held) -> None:
         """Whoever is next to judge it finds it as it was received."""
