@@ -46,7 +46,6 @@ from holdfast.gateway.door import Door
 from holdfast.gateway.haproxy.front import HaproxyOptions
 from holdfast.gateway.listen import Tls
 from holdfast.gateway.service import Gateway
-from holdfast.log import redact
 from holdfast.ports.backup import Backup
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Coordinator
@@ -61,6 +60,7 @@ from holdfast.ports.slots import Slots
 from holdfast.ports.state import StateStore
 from holdfast.ports.task_slots import TaskSlotMaker
 from holdfast.ports.tasks import TaskStore
+from holdfast.redaction import redact_url
 from holdfast.runtime.limits import FORWARD_BYTES_MAX, Limits
 from holdfast.runtime.metrics import NodeMetrics
 from holdfast.runtime.node import Host, Node
@@ -401,7 +401,7 @@ class Services:
         sharing = self._sqs_streams.setdefault(queue, name)
         if sharing != name:
             raise ConfigError(
-                f"queue_url is {redact(url)!r}: the streams {sharing!r} and {name!r} would share a queue;"
+                f"queue_url is {redact_url(url)!r}: the streams {sharing!r} and {name!r} would share a queue;"
                 " put '{stream}' into the queue's name, as in 'sqs://eu-west-1/frames-{stream}'"
             )
         max_bytes = min(self.config.max_message_bytes, MAX_BYTES)
@@ -749,9 +749,9 @@ def check_app(services: Services, app: App) -> None:
     for name, stream in app.streams.items():
         if services.queue(name).seq_kind == "absent" and stream.seq == QUEUE_NUMBER:
             raise ConfigError(
-                f"stream {name!r} has seq='queue', and queue_url is {redact(config.queue_url)!r}: that queue"
-                " doesn't number messages; declare seq= as the field that holds it, leave it out, or use a"
-                " FIFO queue, whose name ends in '.fifo'"
+                f"stream {name!r} has seq='queue', and queue_url is {redact_url(config.queue_url)!r}: that"
+                " queue doesn't number messages; declare seq= as the field that holds it, leave it out,"
+                " or use a FIFO queue, whose name ends in '.fifo'"
             )
 
 
@@ -768,7 +768,7 @@ async def discovered(config: Config, app: Callable[[], str], *, needs: Collectio
     unknown = [name for name in missing if name in needs and name not in told]
     if unknown and not config.registry_url.startswith("sqlite:"):
         raise ConfigError(
-            f"registry_url is {redact(config.registry_url)!r}, and no node has told it"
+            f"registry_url is {redact_url(config.registry_url)!r}, and no node has told it"
             f" {' and '.join(unknown)} of app {app()!r}: start a node of it first, or set {unknown[0]} here"
             " as the nodes have it"
         )

@@ -28,6 +28,7 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim, Coordinator
 from holdfast.ports.slots import Slot, Work
 from holdfast.ports.state import StateStore
+from holdfast.redaction import redact
 from holdfast.runtime.keeper import Keeper, Reporter, Settlement
 from holdfast.runtime.limits import Limits
 from holdfast.runtime.membership import Membership
@@ -295,7 +296,7 @@ class Owners:
                 seat, spec.timeout_s, lambda slot: slot.open(spec.name, plain, state, version)
             )
         except (StateRejected, HandlerFailed, Died) as error:
-            return str(error)
+            return redact(str(error))
         return ""
 
     def move(self, key: str, target: str) -> bool:
@@ -560,16 +561,16 @@ class Owners:
                 ),
             )
         except StateRejected as error:
-            reason = str(error)
+            reason = redact(str(error))
             self._log.error("state does not load; the stream is parked", key=entry.key, error=reason)
             self._answer(entry, generation, lambda now: owner.rejected(reason, now))
             return
         except HandlerFailed as error:
-            text, detail = str(error), error.detail
+            text, detail = redact(str(error)), redact(error.detail)
             self._answer(entry, generation, lambda now: owner.load_failed(text, detail, now))
             return
         except Died as error:
-            text, detail, guilty = str(error), error.detail, error.guilty
+            text, detail, guilty = redact(str(error)), redact(error.detail), error.guilty
             self._answer(entry, generation, lambda now: owner.slot_died(guilty, text, detail, now))
             return
         self.loads.note(entry.key, self._clock.monotonic() - began_at)

@@ -10,7 +10,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from holdfast.adapters.sqlalchemy.transaction import PostgresqlTransaction, SqliteTransaction, Transaction
 from holdfast.errors import ConfigError, HoldfastError, OutcomeUnknown, Unavailable
-from holdfast.log import redact
+from holdfast.redaction import redact_url
 
 Durability = Literal["full", "normal"]
 
@@ -56,8 +56,10 @@ def parse(url: str) -> URL:
     """The URL for a driver that is installed. Raises ConfigError for another database."""
     try:
         parsed = make_url(url)
-    except ArgumentError as error:
-        raise ConfigError(f"the outbox's database must be a URL such as sqlite:///app.db: {error}") from None
+    except (ArgumentError, ValueError):  # whose texts repeat pieces of the URL, perhaps of its password
+        raise ConfigError(
+            f"the outbox's database is {redact_url(url)!r}: it must be a URL such as sqlite:///app.db"
+        ) from None
     backend = parsed.get_backend_name()
     if backend == "postgres":
         backend = "postgresql"
@@ -112,7 +114,7 @@ def begin(connection: Connection, durability: Durability, *, relaxed: bool) -> T
 
 def shown(url: URL) -> str:
     """The URL without its secrets."""
-    return redact(url.render_as_string())
+    return redact_url(url.render_as_string())
 
 
 def named(error: Exception, url: URL, *, committing: bool = False) -> HoldfastError:
