@@ -29,6 +29,7 @@ from pydantic_settings import (
 
 from holdfast import older_names
 from holdfast.errors import ConfigError
+from holdfast.files import FileAccess
 from holdfast.log import Format, Level
 from holdfast.redaction import HIDDEN, redact, redact_url
 
@@ -105,6 +106,12 @@ class Config(BaseSettings):
         2.0,
         "A process that is stopped inside a SQLite transaction is killed when another waits so long.",
         gt=0,
+    )
+
+    file_access: FileAccess = _setting(
+        "owner",
+        "Who may use the files and folders that are made: databases, objects, back-ups, reports in folders."
+        " `owner`: this user alone. `umask`: as the umask of the process has it.",
     )
 
     node_name: str = _setting(

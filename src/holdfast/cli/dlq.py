@@ -167,7 +167,7 @@ async def backup(
     choice = Choice(trace=trace, since=ago(since), error=error)
     async with (
         producing(options.load(), owner) as services,
-        backup_at(target) as place,
+        backup_at(target, services.access) as place,
     ):
         letters = make_letters(services, owner)
         while True:

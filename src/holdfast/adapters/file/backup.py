@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.errors import Unavailable
+from holdfast.files import OWNER, Access, make_file
 from holdfast.ports.backup import Kept
 from holdfast.ports.queue import DeadLetter
 
@@ -35,8 +36,9 @@ _decode = msgspec.json.Decoder(Line).decode
 class FileBackup:
     """The file ``path``, made at the first letter."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, access: Access = OWNER) -> None:
         self._path = path
+        self._access = access
 
     async def add(self, letters: Sequence[Kept]) -> int:
         return await asyncio.to_thread(self._add, letters)
@@ -55,6 +57,7 @@ class FileBackup:
         if not new:
             return 0
         try:
+            make_file(self._path, self._access)
             with self._path.open("ab+") as file:
                 if file.tell() and _last_byte(file.fileno(), file.tell()) != b"\n":
                     file.write(b"\n")  # a crash cut the last line off
