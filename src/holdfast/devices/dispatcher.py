@@ -37,6 +37,7 @@ from holdfast.ports.device import (
     Seen,
 )
 from holdfast.ports.outbox import Known, OutboxStore
+from holdfast.redaction import redact
 from holdfast.runtime.service import Tasks
 
 Connect = Callable[[str, Callable[[], Awaitable[bool]]], Devices]
@@ -419,7 +420,7 @@ class Dispatcher:
             self._unsent.append(Unsent(correlation))
             self._wake.set()
         except (TooLarge, InvalidMessage) as error:
-            self._heard.append(Heard(sending.device, correlation, ok=False, reason=str(error)))
+            self._heard.append(Heard(sending.device, correlation, ok=False, reason=redact(str(error))))
             self._wake.set()
 
     # --- what is heard
@@ -461,7 +462,9 @@ class Dispatcher:
                 self._odd(event.device, event.reason, "the broker took no command for it")
                 correlation = Correlation.parse(event.id)
                 if event.final:
-                    self._heard.append(Heard(event.device, correlation, ok=False, reason=event.reason))
+                    self._heard.append(
+                        Heard(event.device, correlation, ok=False, reason=redact(event.reason))
+                    )
                 else:
                     self._unsent.append(Unsent(correlation))
             case Lost():
