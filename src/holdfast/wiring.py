@@ -671,7 +671,14 @@ def make_node(services: Services, place: str) -> Node:
         for outbox in app.outboxes.values()
     ]
     node = Node(host, [*(work for work in (streams, tasks) if work is not None), *outboxes])
-    registry.register(NodeMetrics(host, node.load, lambda: gauges(streams, tasks, app.models)))
+    registry.register(
+        NodeMetrics(
+            host,
+            node.load,
+            lambda: gauges(streams, tasks, app.models),
+            lambda: streams.standstills.counts() if streams is not None else {},
+        )
+    )
     if outboxes:
         registry.register(OutboxMetrics(outboxes))
     return node
@@ -942,6 +949,11 @@ def gauges(
         "model_memory_mb",
         "Memory of the models loaded in all slots, as declared (limit: model_memory_mb a slot).",
         sum(models[name].memory_mb * count for name, count in loaded.items()),
+    )
+    yield (
+        "streams_without_models",
+        "Declared streams that can't run here, for a model of theirs doesn't load.",
+        len(streams.owners.obstacles.streams),
     )
     yield "parked_streams", "Owned streams that are parked.", sum(bool(o.owner.parked) for o in owned)
 

@@ -104,7 +104,9 @@ class DeviceWork:
         return None
 
     def load(self) -> Load:
-        return Load(room=0, draining=self._host.draining, outboxes=(self._outbox.spec.name,))
+        spec = self._outbox.spec
+        queues = (spec.briefs,) if spec.briefs else ()
+        return Load(room=0, draining=self._host.draining, outboxes=(spec.name,), queues=queues)
 
     def left(self, member: str) -> None:
         self.shards.look()

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, TypeVar
 from holdfast.core import commands
 from holdfast.core.held import Held, Receipt
 from holdfast.core.owner import Owner, OwnerRules
-from holdfast.core.sequencer import Rules
+from holdfast.core.sequencer import Gap, Rules
 from holdfast.errors import (
     ClaimLost,
     ConfigError,
@@ -619,8 +619,18 @@ class Owners:
             return
         self._stats.commits += 1
         self._stats.committed += commit.done
+        self._tell_gaps(entry, command.gaps)
         entry.reopened = 0
         self._answer(entry, generation, entry.owner.committed)
+
+    def _tell_gaps(self, entry: Owned, gaps: Sequence[Gap]) -> None:
+        """What never came is passed over for good now."""
+        for gap in gaps:
+            self._stats.gaps_skipped += 1
+            self._stats.seqs_missed += gap.span.last - gap.span.first + 1
+            self._log.warning(
+                "gap skipped", key=entry.key, run=gap.run, first=gap.span.first, last=gap.span.last
+            )
 
     async def _run(self, entry: Owned, generation: int, command: commands.Run) -> None:
         owner, spec = entry.owner, entry.spec
@@ -699,8 +709,17 @@ class Owners:
             owner.settled(self._clock.monotonic())
             self._perform(entry)
 
+        if not command.duplicate:
+            self._tell_letters(entry, command)
         settlement = Settlement(entry.key, command.letters, command.messages, done)
         self._keepers[entry.spec.name].settle(settlement)
+
+    def _tell_letters(self, entry: Owned, command: commands.Settle) -> None:
+        for letter in command.letters:
+            if letter.held is not None:
+                self._log.warning(
+                    "message set aside", key=entry.key, message=letter.held.place.name, reason=letter.reason
+                )
 
     def _answer_requests(self, entry: Owned, command: commands.Settle, messages: Sequence[Held]) -> None:
         for held in messages:

@@ -30,6 +30,7 @@ from holdfast.tasks.body import Body
 from holdfast.tasks.discovery import Announcer
 from holdfast.tasks.finisher import Finisher, letter_of
 from holdfast.tasks.hand import InHand, stands_here
+from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.periodic import Scheduler
 from holdfast.tasks.permits import PermitKeeper
 from holdfast.tasks.running import Ended, How, Running
@@ -606,7 +607,8 @@ class TaskWork:
 
     def load(self) -> Load:
         running = self.slots.running
-        return Load(0, self._slots_max, 0, self._host.draining, busy=float(len(running)))
+        queues = (*(task_queue(self._app, name) for name in self._queues), brief_queue(self._app))
+        return Load(0, self._slots_max, 0, self._host.draining, busy=float(len(running)), queues=queues)
 
     def left(self, member: str) -> None:
         """What a dead node held shows again at once, where the queue can do that, and may begin at once."""

@@ -113,8 +113,11 @@ async def _believe_unknown(self: Owners, entry: Owned, generation: int, command:
 
 def _blame_the_message(self: Owners, entry: Owned, generation: int, obstacle: str, handled: int = 0) -> None:
     owner = entry.owner
-    owner._equipped = True
-    self._answer(entry, generation, lambda now: owner.ran([], None, 0, obstacle, "", False, now))
+    self._answer(
+        entry,
+        generation,
+        lambda now: owner.load_failed(obstacle, "", now) if owner._running else owner.models_loaded(now),
+    )
 
 
 async def _forget_results(self: Requests, key: str, waiting: Waiting) -> Answer:

@@ -151,11 +151,11 @@ def _with_more(scenario: Scenario, random: Random, calm: bool) -> Scenario:
         at_s = random.random() * 10.0
         messages.append(Planned(at_s=at_s, key=far.key, run=0, seq=FAR + random.randint(0, 9)))
     elif chance < 0.2 and kinds != "absent" and not scenario.fifo and scenario.first == 0 and one_run:
-        keys = sorted({message.key for message in messages})
-        messages += [
+        last = {message.key: message.seq for message in sorted(messages, key=lambda one: one.seq)}
+        messages += [  # all of them have fallen, as they come in any order
             Planned(at_s=random.random() * 3.0, key=key, run=1, seq=seq)
-            for key in keys
-            for seq in range(random.randint(1, 8))
+            for key, most in sorted(last.items())
+            for seq in range(random.randint(1, most))
         ]
         changes |= {"restarts": True, "faults_again": () if calm else _faults(random, scenario.nodes)}
     if uses_models:
