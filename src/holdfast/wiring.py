@@ -874,7 +874,8 @@ def backing_up(services: Services, app: str) -> Iterable[tuple[Times, Deed]]:
 def make_letters(services: Services, app: str) -> Letters:
     """The dead letters of the tasks of the app of that name. Raises ConfigError."""
     directory = Directory(services.registry(), app, services.clock)
-    return Letters(app, services.queue, services.task_store(app), directory, make_producer(services, app))
+    producer, log = make_producer(services, app), structlog.get_logger()
+    return Letters(app, services.queue, services.task_store(app), directory, producer, log)
 
 
 def make_producer(services: Services, app: str) -> Producer:

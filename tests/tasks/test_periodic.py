@@ -238,16 +238,6 @@ async def test_orders_that_are_none_keep_no_others_from_being_fired() -> None:
     assert len(rig.sent) == 4, "others are fired meanwhile"
 
 
-async def test_what_a_registry_holds_for_a_time_and_is_none_keeps_no_others_from_being_fired() -> None:
-    rig = Rig()
-    await rig.registry.put(f"periodic/{APP}/nightly", b"no time", 0)
-    other = Periodic(name="other", cron="0 * * * *", orders=lambda when: [Order(task_type=TYPE)])
-    async with rig.scheduling(periodic(), other):
-        await rig.until(at(2026, 1, 10, 5))
-    assert [trace for trace in rig.sent if trace.startswith("nightly")] == stamped(at(2026, 1, 10, 2, 30))
-    assert sum(trace.startswith("other") for trace in rig.sent) == 4
-
-
 async def test_a_deed_that_fails_in_whatever_way_is_done_again_and_ends_no_other() -> None:
     rig, done = Rig(), list[str]()
 

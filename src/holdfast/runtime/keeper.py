@@ -248,6 +248,15 @@ async def free(queues: Iterable[Queue], member: str, log: Any) -> None:
                 log.warning("could not free a dead node's deliveries", error=str(error))
 
 
+async def expire(queues: Iterable[Queue], before: float, log: Any) -> None:
+    """Drop dead letters older than this wall time, of each queue that can be reached."""
+    for queue in queues:
+        try:
+            await queue.expire(before)
+        except HoldfastError as error:
+            log.warning("could not drop old dead letters", error=str(error))
+
+
 def dead_letter(stream: str, key: str, letter: Letter, at: float) -> DeadLetter:
     """The record of a letter. Its id follows from identity, so that a letter sent again changes nothing."""
     plain = key.partition("/")[2]

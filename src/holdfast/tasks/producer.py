@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.core.message import check_key
 from holdfast.core.task import State, Task
-from holdfast.errors import HoldfastError, InvalidMessage, OperationRefused, TooLarge
+from holdfast.errors import HoldfastError, InvalidMessage, OperationRefused, Retry, TooLarge
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import DeadLetter, Delivery, Outgoing, Queue
 from holdfast.ports.tasks import TaskStore
@@ -219,14 +219,29 @@ class Producer:
         return letters[0]
 
     async def redrive(self, task_type: str, letters: Iterable[DeadLetter]) -> int:
-        """Send dead letters of one type to their queue again, each with all its tries; returns how many."""
+        """Send dead letters of one type to their queue again, each with all its tries; returns how many. One
+        that its queue refuses for good stays where it is."""
         queue = self._queue(task_queue(self._app, task_type))
         chosen = list(letters)
-        for start in range(0, len(chosen), queue.max_batch):
-            some = chosen[start : start + queue.max_batch]
-            await self._store.reset([letter.key for letter in some if letter.key])
+        return sum(
+            [
+                await self._redrive(queue, chosen[start : start + queue.max_batch])
+                for start in range(0, len(chosen), queue.max_batch)
+            ]
+        )
+
+    async def _redrive(self, queue: Queue, some: Sequence[DeadLetter]) -> int:
+        await self._store.reset([letter.key for letter in some if letter.key])
+        try:
             await queue.redrive([letter.id for letter in some])
-        return len(chosen)
+        except HoldfastError as error:
+            if error.retry is not Retry.NEVER:
+                raise
+            if len(some) > 1:
+                return sum([await self._redrive(queue, [letter]) for letter in some])
+            self._log.warning("a dead letter can't be sent again", letter=some[0].id, error=str(error))
+            return 0
+        return len(some)
 
     async def redrive_kept(self, task_type: str, letters: Iterable[DeadLetter]) -> tuple[int, int]:
         """Send letters of one type again that were kept elsewhere, each with all its tries. Returns how many,

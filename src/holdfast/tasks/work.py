@@ -23,7 +23,7 @@ from holdfast.ports.task_slots import TaskSlotMaker
 from holdfast.ports.tasks import TaskStore
 from holdfast.protocol.peer import Reply, Request
 from holdfast.redaction import redact
-from holdfast.runtime.keeper import LOOKS_A_VISIBILITY, REISSUE_VISIBILITIES, Keeper, free
+from holdfast.runtime.keeper import LOOKS_A_VISIBILITY, REISSUE_VISIBILITIES, Keeper, expire, free
 from holdfast.runtime.node import Host
 from holdfast.runtime.pump import Pump
 from holdfast.tasks.body import Body
@@ -289,7 +289,7 @@ class TaskWork:
         wishes = [
             Start(
                 item.trace,
-                item.type,
+                item.spec.name,  # of a type that the app lacks, that of its queue, where its letter will lie
                 member,
                 self._host.name,
                 item.spec.tries,
@@ -630,10 +630,9 @@ class TaskWork:
         limits, now = self._host.limits, self._host.clock.wall()
         try:
             await self._store.expire(now - limits.results_keep_s)
-            for queue in (*self._queues.values(), self._briefs):
-                await queue.expire(now - limits.dead_keep_s)
         except HoldfastError as error:
             self._host.log.warning("could not clean up", error=str(error))
+        await expire((*self._queues.values(), self._briefs), now - limits.dead_keep_s, self._host.log)
 
 
 def _is_due(item: InHand, now: float) -> bool:
