@@ -25,7 +25,7 @@ from holdfast.core.commands import (
 from holdfast.core.held import Held, Letter, Receipt
 from holdfast.core.ledger import Aside, Checkpoint, Commit, Result, RunLog, Span, Started
 from holdfast.core.message import Life, Place
-from holdfast.core.owner import ALONE_OPENINGS, LOOK_S, REACH, RUN_LIMIT, Owner, OwnerRules, Phase
+from holdfast.core.owner import ALONE_OPENINGS, LOOK_S, REACH, RUN_LIMIT, Owner, OwnerRules, Phase, Standstill
 from holdfast.core.retry import Backoff
 from holdfast.core.sequencer import Rules
 
@@ -745,10 +745,9 @@ class TestRestarts:
         bench.offer(held(1))
         assert bench.only(Settle).duplicate, "12 waits, so the old run goes on"
 
-    @pytest.mark.parametrize("message", [held(0, receives=2), held(9)])
-    def test_what_is_delivered_again_or_repeats_the_last_begins_none(self, message: Held) -> None:
+    def test_what_repeats_the_last_begins_none(self) -> None:
         bench = self.bench()
-        bench.offer(message)
+        bench.offer(held(9))
         assert bench.only(Settle).duplicate
 
     def test_what_came_before_the_opening_is_judged_from_the_lowest_on(self) -> None:
@@ -772,6 +771,70 @@ class TestRestarts:
         bench.owner.drop()
         messages = [command.messages for command in bench.out() if isinstance(command, Return)]
         assert messages == [(waiting,)]
+
+
+class TestStandstill:
+    """What a stream waits for, at each point of its way."""
+
+    def test_nothing_to_do_is_no_standstill_and_neither_is_work(self) -> None:
+        bench = Bench().opened()
+        assert bench.owner.standstill() is None
+        bench.begin(held(0))
+        assert bench.owner.standstill() is None
+        bench.ran()
+        bench.offer(held(1))
+        assert self.kind(bench) == "store", "1 waits for the answer to the commit of 0"
+
+    def test_the_way_to_a_first_run(self) -> None:
+        bench = Bench(needs_models=True)
+        bench.offer(held(0))
+        assert self.kind(bench) == "opening"
+        bench.opened()
+        bench.only(LoadModels)
+        assert self.kind(bench) == "model"
+        bench.owner.models_failed("no file", 0)
+        assert bench.owner.standstill() == Standstill("model", "no file")
+        bench.owner.unblocked(0)
+        bench.owner.models_loaded(0)
+        assert self.kind(bench) == "store"
+
+    def test_a_gap_with_its_end(self) -> None:
+        bench = Bench().opened(log=RunLog(0, 0, 4))
+        bench.offer(held(6))
+        assert bench.owner.standstill() == Standstill("gap", "seq 5 of run 0", GAP_S)
+        bench.owner.vanished()
+        assert self.kind(bench) == "membership"
+
+    def test_a_failed_message_and_when_it_is_tried_again(self) -> None:
+        bench = Bench().opened()
+        bench.begin(held(0))
+        bench.fail()
+        assert bench.owner.standstill() == Standstill(
+            "retry", f"the next try of {name(0)}, which failed: Boom", RETRY_S
+        )
+
+    def test_a_parked_stream_even_if_nothing_waits(self) -> None:
+        bench = Bench().opened(parked="by hand")
+        assert bench.owner.standstill() == Standstill("parked", "parked: by hand")
+
+    @pytest.mark.parametrize("target, text", [("n2", "its move to n2"), ("", "its release")])
+    def test_a_move(self, target: str, text: str) -> None:
+        bench = Bench().opened(log=RunLog(0, 0, 4))
+        bench.offer(held(6))
+        bench.owner.move(target, 0)
+        assert bench.owner.standstill() == Standstill("moving", text)
+
+    def test_a_head_that_is_about_to_run_waits_for_nothing(self) -> None:
+        bench = Bench().opened()
+        bench.begin(held(0))
+        bench.owner._running = ()
+        assert bench.owner.standstill() is None
+
+    @staticmethod
+    def kind(bench: Bench) -> str:
+        stands = bench.owner.standstill()
+        assert stands is not None
+        return stands.kind
 
 
 class TestModels:

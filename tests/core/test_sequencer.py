@@ -8,7 +8,17 @@ import pytest
 
 from holdfast.core.ledger import Checkpoint, RunLog, Span
 from holdfast.core.message import Place
-from holdfast.core.sequencer import PAST_RUNS_MAX, Composed, Gap, Ready, Rules, Sequencer, Verdict, Wait
+from holdfast.core.sequencer import (
+    PAST_RUNS_MAX,
+    Composed,
+    Gap,
+    Missing,
+    Ready,
+    Rules,
+    Sequencer,
+    Verdict,
+    Wait,
+)
 
 GAP_S = 10.0
 
@@ -328,6 +338,44 @@ class TestJumps:
         assert made.next(GAP_S, 9) == ready(at(0))
         handle(made, at(0))
         assert commit(made) == [(at(10**9), Verdict.FAR)]
+
+
+class TestWhatIsMissing:
+    def test_nothing_is_while_places_are_ready_or_there_are_none(self) -> None:
+        made = sequencer(RunLog(0, 0, 4))
+        assert made.missing() is None
+        offered(made, at(5))
+        made.next(0.0, 9)
+        assert made.missing() is None
+
+    @pytest.mark.parametrize("place, text", [(at(6), "seq 5 of run 0"), (at(9), "seq 5 to 8 of run 0")])
+    def test_a_gap_is_named_with_its_end(self, place: Place, text: str) -> None:
+        made = offered(sequencer(RunLog(0, 0, 4)), place)
+        made.next(3.0, 9)
+        assert made.missing() == Missing(text, 3.0 + GAP_S)
+
+    def test_a_held_gap_has_no_end(self) -> None:
+        made = offered(sequencer(RunLog(0, 0, 4), on_gap="hold"), at(6))
+        made.next(3.0, 9)
+        assert made.missing() == Missing("seq 5 of run 0", None)
+
+    def test_the_start_of_a_run(self) -> None:
+        made = offered(sequencer(first="lowest"), at(6))
+        made.next(0.0, 9)
+        assert made.missing() == Missing("the start of run 0, of which seq 6 is the lowest so far", GAP_S)
+        made = offered(sequencer(RunLog(0, 0, 4)), at(0, 1))
+        made.next(0.0, 9)
+        assert made.missing() == Missing("the start of run 1, of which seq 0 is the lowest so far", GAP_S)
+
+    def test_what_the_queue_has_yet_to_deliver(self) -> None:
+        made = sequencer(RunLog(0, 0, 4), kind="increasing")
+        made.offer(at(9), 7)
+        assert made.missing() == Missing("a message before seq 9 that its queue has yet to deliver", None)
+
+    def test_numbers_that_only_grow_have_no_gaps(self) -> None:
+        made = offered(sequencer(RunLog(0, 0, 4), kind="increasing"), at(9))
+        made.next(0.0, 9)
+        assert made.missing() is None
 
 
 class TestRestarts:

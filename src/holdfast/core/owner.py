@@ -107,6 +107,17 @@ class OwnerRules(msgspec.Struct, frozen=True):
     needs_models: bool = False
 
 
+StandstillKind = Literal["opening", "membership", "moving", "parked", "model", "store", "retry", "gap"]
+
+
+class Standstill(msgspec.Struct, frozen=True):
+    """What a stream waits for. ``until`` is monotonic seconds, where the wait has an end that is known."""
+
+    kind: StandstillKind
+    text: str
+    until: float | None = None
+
+
 class Entry(msgspec.Struct, frozen=True):
     """One line of a batch: what the next commit says of a message or a gap."""
 
@@ -234,6 +245,32 @@ class Owner:
         """True while what waits stands behind a missing message."""
         return bool(self._seq.inbox) and not self._running and not self._next_head
 
+    def standstill(self) -> Standstill | None:
+        """What the stream waits for; None while its handler works, or while there is nothing to do."""
+        if self.parked:
+            return Standstill("parked", f"parked: {self.parked}")
+        if not self.waiting or self._running:
+            return None
+        if self.suspended:
+            return Standstill("membership", "its node's membership or claim was lost, and is looked into")
+        if self.phase in (Phase.CLAIMED, Phase.OPENING):
+            return Standstill("opening", "the state store or the coordinator, to open it")
+        if self.phase is not Phase.OWNER:
+            return Standstill("moving", f"its move to {self._target}" if self._target else "its release")
+        if self.obstacle:
+            return Standstill("model", self.obstacle)
+        if self._loading:
+            return Standstill("model", "its models, which are being loaded")
+        if self._commit is not None or self._starting is not None:
+            return Standstill("store", "the state store, which has not answered yet")
+        if (missing := self._seq.missing()) is not None:
+            return Standstill("gap", missing.text, missing.until)
+        for held in self._held.values():
+            if held.tries and held.place.name == self._next_head:
+                text = f"the next try of {held.place.name}, which failed: {held.error}"
+                return Standstill("retry", text, held.retry_at)
+        return None
+
     @property
     def leaving(self) -> bool:
         """True while the claim is being handed over or given up: that it changes is no surprise."""
@@ -298,16 +335,17 @@ class Owner:
 
     def _place_in_run(self, held: Held, now: float) -> None:
         """Where messages carry no run the owner counts runs: a seq that has fallen, once nothing was heard
-        for long and nothing waits, begins the next one. What is delivered again, or repeats the last,
-        doesn't."""
+        for long and nothing waits, begins the next one. What repeats the last doesn't."""
         after_s = self.rules.order.restart_after_s
         if after_s is None:
             return
         held.place = Place(self._run_now, held.place.seq)
-        is_quiet = not self._held and now >= self._heard_at + after_s
-        if is_quiet and held.receives == 1 and self._seq.has_fallen(held.place):
+        if self._seq.has_fallen(held.place) and self._is_quiet(now - after_s):
             self._run_now += 1
             held.place = Place(self._run_now, held.place.seq)
+
+    def _is_quiet(self, since: float) -> bool:
+        return not self._held and self._heard_at <= since
 
     def _come_back(self, held: Held) -> None:
         """Whoever is next to judge it finds it as it was received."""
@@ -748,7 +786,8 @@ class Owner:
         self._dirty = False
         if not starting:
             self._marked = ""  # this commit takes the mark away
-        self._out.append(Write(self._commit))
+        gaps = tuple(Gap(e.run, e.span) for e in self._flying if e.kind == "gap" and e.span is not None)
+        self._out.append(Write(self._commit, gaps))
 
     def _starting_next(self) -> str:
         """The head that the commit is to leave marked. An unfinished mark found at the opening stands until

@@ -71,6 +71,14 @@ class Wait(msgspec.Struct, frozen=True):
     gap: bool = False
 
 
+class Missing(msgspec.Struct, frozen=True):
+    """What waiting places stand behind, in words, and until when that is waited for (monotonic; None: until
+    it comes)."""
+
+    text: str
+    until: float | None
+
+
 class Composed(msgspec.Struct, frozen=True):
     """The position that a commit carries."""
 
@@ -87,6 +95,7 @@ class Sequencer:
         "_begun",
         "_begun_before",
         "_blocked_at",
+        "_blocked_until",
         "_fresh",
         "_log",
         "_passed",
@@ -111,6 +120,7 @@ class Sequencer:
         self._recent = set(self._window)
         self._fresh: list[str] = []  # identities appended and not yet composed
         self._blocked_at: float | None = None
+        self._blocked_until: float | None = None
 
     @property
     def cursor(self) -> RunLog | None:
@@ -246,6 +256,24 @@ class Sequencer:
         self._blocked_at = None
         return Gap(head.run, Span(self._begun.seq + 1, head.seq - 1))
 
+    def missing(self) -> Missing | None:
+        """What the next place waits for, as of the last ``next``; None if it waits for nothing."""
+        first = self._first_ahead()
+        if first == len(self.inbox):
+            return None
+        head, log = self.inbox[first], self._begun
+        until = self._blocked_until if self._blocked_at is not None else None
+        if not self._follows_on(first, log.seq if log else -1):
+            return Missing(f"a message before seq {head.seq} that its queue has yet to deliver", None)
+        if until is not None and (log is None or head.run > log.run):
+            return Missing(
+                f"the start of run {head.run}, of which seq {head.seq} is the lowest so far", until
+            )
+        if self.rules.kind == "dense" and log is not None and head.run == log.run and head.seq > log.seq + 1:
+            span = f"seq {log.seq + 1}" + (f" to {head.seq - 1}" if head.seq > log.seq + 2 else "")
+            return Missing(f"{span} of run {log.run}", until)
+        return None
+
     def _follows(self, index: int) -> bool:
         before, place = self.inbox[index - 1], self.inbox[index]
         if place.run != before.run:
@@ -283,7 +311,7 @@ class Sequencer:
         """The wait for what is missing, which begins when it is first asked for; None once it has lasted."""
         if self._blocked_at is None:
             self._blocked_at = now
-        until = self._blocked_at + timeout_s
+        until = self._blocked_until = self._blocked_at + timeout_s
         return Wait(until, gap=True) if now < until else None
 
     def _ready(self, places: tuple[Place, ...]) -> Ready:

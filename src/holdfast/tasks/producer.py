@@ -15,6 +15,7 @@ from holdfast.errors import HoldfastError, InvalidMessage, OperationRefused, Ret
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import DeadLetter, Delivery, Outgoing, Queue
 from holdfast.ports.tasks import TaskStore
+from holdfast.redaction import redact
 from holdfast.runtime import operations
 from holdfast.tasks.body import body_of
 from holdfast.tasks.names import STAND_IN, brief_queue, deduplicated, task_queue
@@ -304,7 +305,7 @@ class Producer:
             letter = DeadLetter(
                 id=f"{brief_queue(self._app)}/{delivery.id}",
                 body=delivery.body,
-                reason=f"malformed: {error}",
+                reason=redact(f"malformed: {error}"),
                 attributes=delivery.attributes,
             )
             await queue.bury([letter])

@@ -111,6 +111,15 @@ async def _believe_unknown(self: Owners, entry: Owned, generation: int, command:
     self._answer(entry, generation, entry.owner.committed)
 
 
+def _blame_the_message(self: Owners, entry: Owned, generation: int, obstacle: str, handled: int = 0) -> None:
+    owner = entry.owner
+    self._answer(
+        entry,
+        generation,
+        lambda now: owner.load_failed(obstacle, "", now) if owner._running else owner.models_loaded(now),
+    )
+
+
 async def _forget_results(self: Requests, key: str, waiting: Waiting) -> Answer:
     return Answer(waiting.held.result if waiting.held else None, 0)
 
@@ -265,6 +274,16 @@ RULES: dict[str, Mutation] = {
         MemoryCoordinator,
         "_may_transfer",
         lambda self, claim: True,
+    ),
+    "model-free": Mutation(
+        "a model that does not load costs no message a try", Owners, "_obstructed", _blame_the_message
+    ),
+    "jump-limit": Mutation("a seq far ahead is a mistake", Sequencer, "is_far", lambda self, place: False),
+    "restart": Mutation(
+        "a fallen seq after a quiet time begins a run", Sequencer, "has_fallen", lambda self, place: False
+    ),
+    "restart-quiet": Mutation(
+        "a fallen seq begins no run before the stream was quiet", Owner, "_is_quiet", lambda self, now: True
     ),
     "gap-timer": Mutation("a missing message is waited for", Sequencer, "_patience", lambda *_: None),
     "room-for-lower": Mutation(
