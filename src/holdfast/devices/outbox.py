@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from holdfast.core.device_queue import NUMBER_MAX, Correlation, Entry, shard_of
+from holdfast.core.exact_json import encode
 from holdfast.core.settings import check_setting
 from holdfast.core.topics import check_device
 from holdfast.devices.spec import NextPage, OutboxSpec, Refused, Source
@@ -293,7 +294,7 @@ def _body(command: Any) -> bytes:
     if isinstance(command, str):
         return command.encode()
     try:
-        return msgspec.json.encode(command)
+        return encode(command)
     except (TypeError, ValueError) as error:
         raise InvalidMessage(f"the command can't be written as JSON: {error}", "command") from None
 
