@@ -29,7 +29,9 @@ from pydantic_settings import (
 
 from holdfast import older_names
 from holdfast.errors import ConfigError
-from holdfast.log import HIDDEN, Format, Level, redact
+from holdfast.files import FileAccess
+from holdfast.log import Format, Level
+from holdfast.redaction import HIDDEN, redact, redact_url
 
 FILE = Path("holdfast.toml")
 DOTENV = Path(".env")
@@ -109,6 +111,12 @@ class Config(BaseSettings):
         2.0,
         "A process that is stopped inside a SQLite transaction is killed when another waits so long.",
         gt=0,
+    )
+
+    file_access: FileAccess = _setting(
+        "owner",
+        "Who may use the files and folders that are made: databases, objects, back-ups, reports in folders."
+        " `owner`: this user alone. `umask`: as the umask of the process has it.",
     )
 
     node_name: str = _setting(
@@ -353,7 +361,7 @@ def _problems(error: ValidationError, values: Mapping[str, Any], sources: Mappin
             yield f"unknown setting {name!r} in {source}; {hint}"
         else:
             reason = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
-            value = HIDDEN if _is_secret(name) else redact(repr(values[name]))
+            value = HIDDEN if _is_secret(name) else _told(values[name])
             yield f"{name} is {value} (from {source}): it {reason}. Change it there. {_meaning(name)}"
 
 
@@ -453,7 +461,12 @@ def _plain(value: Any) -> Any:
 def _shown(value: Any) -> str:
     if isinstance(value, SecretStr):
         return HIDDEN
-    return "" if value is None else redact(str(value))
+    return "" if value is None else redact_url(str(value))
+
+
+def _told(value: Any) -> str:
+    """A value as a text of a program has it."""
+    return repr(redact_url(value)) if isinstance(value, str) else redact(repr(value))
 
 
 def _is_secret(name: str) -> bool:

@@ -30,6 +30,7 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim, Coordinator
 from holdfast.ports.slots import Slot, Work
 from holdfast.ports.state import StateStore
+from holdfast.redaction import redact
 from holdfast.runtime.keeper import Keeper, Reporter, Settlement
 from holdfast.runtime.limits import Limits
 from holdfast.runtime.membership import Membership
@@ -288,14 +289,14 @@ class Owners:
             )
         except ModelFailed as error:
             entry.slot = seat.slot
-            self.obstacles.found(spec.name, error.model, str(error), seat)
-            self._obstructed(entry, generation, str(error))
+            self.obstacles.found(spec.name, error.model, redact(str(error)), seat)
+            self._obstructed(entry, generation, redact(str(error)))
         except Died as error:
             if error.model:
                 self.obstacles.found(spec.name, error.model, _died_loading(error), seat)
                 self._obstructed(entry, generation, _died_loading(error))
             else:
-                text, detail = str(error), error.detail
+                text, detail = redact(str(error)), redact(error.detail)
                 self._answer(entry, generation, lambda now: owner.slot_died(False, text, detail, now))
         else:
             self._answer(entry, generation, owner.models_loaded)
@@ -366,14 +367,14 @@ class Owners:
                 seat, spec.timeout_s, lambda slot: slot.open(spec.name, plain, state, version)
             )
         except ModelFailed as error:
-            self.obstacles.found(spec.name, error.model, str(error), seat)
-            return str(error)
+            self.obstacles.found(spec.name, error.model, redact(str(error)), seat)
+            return redact(str(error))
         except Died as error:
             if error.model in spec.models:
                 self.obstacles.found(spec.name, error.model, _died_loading(error), seat)
-            return str(error)
+            return redact(str(error))
         except (StateRejected, HandlerFailed) as error:
-            return str(error)
+            return redact(str(error))
         return ""
 
     def move(self, key: str, target: str) -> bool:
@@ -652,16 +653,16 @@ class Owners:
                 ),
             )
         except StateRejected as error:
-            reason = str(error)
+            reason = redact(str(error))
             self._log.error("state does not load; the stream is parked", key=entry.key, error=reason)
             self._answer(entry, generation, lambda now: owner.rejected(reason, now))
             return
         except ModelFailed as error:
-            self._found(entry, error.model, str(error))
-            self._obstructed(entry, generation, str(error))
+            self._found(entry, error.model, redact(str(error)))
+            self._obstructed(entry, generation, redact(str(error)))
             return
         except HandlerFailed as error:
-            text, detail = str(error), error.detail
+            text, detail = redact(str(error)), redact(error.detail)
             self._log.warning("handler failed", key=entry.key, error=text, at=raised_at(detail))
             self._answer(entry, generation, lambda now: owner.load_failed(text, detail, now))
             return
@@ -670,7 +671,7 @@ class Owners:
                 self._found(entry, error.model, _died_loading(error))
                 self._obstructed(entry, generation, _died_loading(error))
                 return
-            text, detail, guilty = str(error), error.detail, error.guilty
+            text, detail, guilty = redact(str(error)), redact(error.detail), error.guilty
             self._answer(entry, generation, lambda now: owner.slot_died(guilty, text, detail, now))
             return
         self.loads.note(entry.key, self._clock.monotonic() - began_at)
@@ -777,4 +778,4 @@ class Owners:
 
 
 def _died_loading(error: Died) -> str:
-    return f"model {error.model!r} did not load: {error}"
+    return redact(f"model {error.model!r} did not load: {error}")

@@ -34,7 +34,7 @@ from holdfast.protocol.peer import (
     Waiting,
     Warm,
 )
-from holdfast.runtime.keeper import Keeper, free
+from holdfast.runtime.keeper import Keeper, expire, free
 from holdfast.runtime.node import Host
 from holdfast.runtime.pump import Pump
 from holdfast.runtime.reports import Reports
@@ -443,10 +443,9 @@ class StreamWork:
         limits, now = self._host.limits, self._host.clock.wall()
         try:
             await self._state.expire(now - limits.results_keep_s, now - limits.idle_keep_s)
-            for queue in self._queues.values():
-                await queue.expire(now - limits.dead_keep_s)
         except HoldfastError as error:
             self._host.log.warning("could not clean up", error=str(error))
+        await expire(self._queues.values(), now - limits.dead_keep_s, self._host.log)
 
 
 def _may_go(entry: Owned, target: Member | None) -> bool:

@@ -139,11 +139,19 @@ def _any_attempt(standing: Task | None, trace: str, epoch: int) -> Task:
     return standing or Task(trace, "")
 
 
-_start = task.start
+_start, _reset = task.start, task.reset
 
 
 def _start_again(standing: Task | None, wish: Start, now: float) -> Task:
-    return _start(task.reset(standing, now) if standing and standing.ended else standing, wish, now)
+    if standing is not None and standing.ended:
+        standing = msgspec.structs.replace(standing, state=task.State.QUEUED, attempts=0)
+    return _start(standing, wish, now)
+
+
+def _reset_in_any_case(standing: Task, now: float) -> Task:
+    return _reset(
+        msgspec.structs.replace(standing, state=task.State.FAILED) if standing.ended else standing, now
+    )
 
 
 def _start_without_count(standing: Task | None, wish: Start, now: float) -> Task:
@@ -300,6 +308,9 @@ RULES: dict[str, Mutation] = {
     "poison-count": Mutation("a message that kills nodes is passed over", Owner, "started", _count_nothing),
     "task-epoch": Mutation("only the last attempt ends a task", task, "_guard", _any_attempt, world="tasks"),
     "task-ended": Mutation("a task that ended runs no more", task, "start", _start_again, world="tasks"),
+    "task-success": Mutation(
+        "a task that has succeeded is not queued anew", task, "reset", _reset_in_any_case, world="tasks"
+    ),
     "task-tries": Mutation("attempts are counted", task, "start", _start_without_count, world="tasks"),
     "task-outcome-first": Mutation(
         "a task's message is deleted once its outcome is stored", Finisher, "end", _end_at_once, world="tasks"
