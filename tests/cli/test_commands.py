@@ -182,7 +182,7 @@ def test_status_for_programs(holdfast: Any, arrange: Any) -> None:
     assert [(node["name"], node["load"]["draining"]) for node in found["nodes"]] == [("node-a", True)]
     [queue] = found["queues"]
     assert queue.pop("lag_s") > 0
-    assert queue == {"stream": "detect", "ready": 2, "in_flight": 0, "delayed": 1, "dead": 3}
+    assert queue == {"stream": "detect", "ready": 2, "in_flight": 0, "delayed": 1, "dead": 3, "error": ""}
     (stream,) = found["streams"]
     assert stream.pop("quiet_s") >= 0
     assert stream == {
@@ -195,7 +195,10 @@ def test_status_for_programs(holdfast: Any, arrange: Any) -> None:
         "done": 3,
         "skipped": 0,
         "parked": "",
+        "waits": "",
     }
+    (trouble,) = found["troubles"]
+    assert trouble.startswith("node-a does not answer: ")
 
 
 def test_status_for_people(holdfast: Any, arrange: Any) -> None:
@@ -218,7 +221,7 @@ def test_status_tells_what_messages_cost(holdfast: Any, arrange: Any) -> None:
     assert holdfast("status", "--json").lines[0]["calls_per_message"] == 0.25
     text = holdfast("status").out
     assert "Nodes: 2, 0.250 calls a message" in text
-    (row,) = [line for line in text.splitlines() if "node-a" in line]
+    (row,) = [line for line in text.splitlines() if line.startswith("node-a")]
     assert row.split()[4:6] == ["1000", "0.250"]
 
 

@@ -15,6 +15,7 @@ from holdfast.core.held import Held, Receipt
 from holdfast.core.message import Life, Place
 from holdfast.core.progress import chunks
 from holdfast.core.task import Beat, End, Return, Start, State, Task
+from holdfast.core.trace import raised_at
 from holdfast.core.turns import Turns
 from holdfast.errors import Fenced, HoldfastError, OutcomeUnknown
 from holdfast.ports.coordinator import Claim, Load
@@ -397,12 +398,17 @@ class TaskWork:
             self._end(item, State.FAILED, detail=f"cancelled: {item.stopping}")
         elif ended.permanent or item.attempt.attempts >= item.spec.tries:
             state = State.TIMEOUT if ended.how is How.TIMED_OUT else State.FAILED
+            self._tell_failure("task failed", item, ended)
             self._end(item, state, detail=detail)
         else:
-            self._host.log.warning("attempt failed", task=item.trace, type=item.type, error=ended.error)
+            self._tell_failure("attempt failed", item, ended)
             self._host.stats.tasks_retried += 1
             delay_s = item.spec.backoff.delay_s(item.attempt.attempts, self._host.clock.random())
             self._return(item, spent=True, delay_s=delay_s, detail=detail)
+
+    def _tell_failure(self, event: str, item: InHand, ended: Ended) -> None:
+        at = raised_at(ended.detail)
+        self._host.log.warning(event, task=item.trace, type=item.type, error=ended.error, at=at)
 
     def _end(self, item: InHand, state: State, result: bytes = b"", detail: str = "") -> None:
         assert item.attempt is not None
