@@ -378,10 +378,13 @@ class Router:
                 self._look_again(item)
 
     def claim_changed(self, claim: Claim) -> None:
-        """A claim changed at the coordinator. What another program doesn't own any more isn't left to it."""
+        """A claim changed at the coordinator: that is known here even when it can't be asked any more."""
         route = self._routes.get(claim.key)
-        if route is not None and route.member != claim.member and self._is_foreign(route.member):
-            del self._routes[claim.key]
+        if route is not None and route.member == claim.member:
+            return
+        self._routes.pop(claim.key, None)
+        if claim.member not in ("", self._membership().id):
+            _remember(self._routes, claim.key, Route(claim.member), ROUTES_MAX)
 
     def missed(self) -> None:
         """Changes of claims may have gone by unseen."""
