@@ -618,7 +618,7 @@ def make_node(services: Services, place: str) -> Node:
     ProcessCollector(registry=registry)
 
     def why_not_ready() -> str:
-        if not host.membership.alive:
+        if not host.membership.stands:
             return "no membership at present"
         if host.draining:
             return "draining"

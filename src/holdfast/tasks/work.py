@@ -169,6 +169,7 @@ class TaskWork:
                 take=partial(self._take, name),
                 room=self._room,
                 is_crowded=lambda: False,
+                may=lambda: host.membership.alive,
             )
             self._pumps.append(pump)
             task = host.tasks.spawn(pump.run())
