@@ -64,6 +64,7 @@ from holdfast.ports.tasks import TaskStore
 from holdfast.runtime.limits import FORWARD_BYTES_MAX, Limits
 from holdfast.runtime.metrics import NodeMetrics
 from holdfast.runtime.node import Host, Node
+from holdfast.serving import ConnectionMetrics, Connections
 from holdfast.slot_wiring import open_objects, open_slot_objects
 from holdfast.streams.codec import QUEUE_NUMBER
 from holdfast.streams.models import ModelSpec
@@ -319,6 +320,7 @@ class Services:
         *,
         routes: Sequence[web.AbstractRouteDef] = (),
         ready: Callable[[], str] = lambda: "",
+        connections: Connections | None = None,
         registry: CollectorRegistry = REGISTRY,
     ) -> Peer:
         """A new peer; the rest is as :class:`~holdfast.adapters.http.peer.HttpPeer` has it."""
@@ -333,6 +335,7 @@ class Services:
                 max_body_bytes=self.config.max_peer_bytes,
                 routes=routes,
                 ready=ready,
+                connections=connections,
                 registry=registry,
             )
         )
@@ -609,6 +612,8 @@ def make_node(services: Services, place: str) -> Node:
     check_app(services, app)
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
+    connections = Connections(services.clock, config.max_connections)
+    registry.register(ConnectionMetrics(connections))
 
     def why_not_ready() -> str:
         if not host.membership.alive:
@@ -639,7 +644,7 @@ def make_node(services: Services, place: str) -> Node:
         routes += api.routes()
     host = Host(
         services.coordinator(),
-        services.peer(routes=routes, ready=why_not_ready, registry=registry),
+        services.peer(routes=routes, ready=why_not_ready, connections=connections, registry=registry),
         services.clock,
         limits(config),
         structlog.get_logger().bind(node=config.node_name),
@@ -871,8 +876,12 @@ def make_producer(services: Services, app: str) -> Producer:
 
 
 def _machine() -> tuple[float, float]:
-    """The shares of this machine's processors and of its memory in use."""
-    return psutil.cpu_percent() / 100, psutil.virtual_memory().percent / 100
+    """The shares of this machine's processors and of its memory in use; none where the system doesn't tell,
+    as when there are no file descriptors left to ask it by."""
+    try:
+        return psutil.cpu_percent() / 100, psutil.virtual_memory().percent / 100
+    except (OSError, psutil.Error):
+        return 0.0, 0.0
 
 
 def make_gateway(
@@ -898,6 +907,7 @@ def make_gateway(
         port=port,
         secret=secret.get_secret_value() if secret else None,
         max_body_bytes=config.max_message_bytes,
+        max_connections=config.max_connections,
         haproxy=haproxy,
         tls=tls,
         access_log=access_log,
