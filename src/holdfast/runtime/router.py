@@ -109,8 +109,8 @@ class Router:
     def start(self, address: str) -> None:
         """Begin to look after custody; ``address`` is where reports reach this node."""
         self._address = address
-        self._tasks.spawn(self._offer_deferred())
-        self._tasks.spawn(self._check_custody())
+        self._tasks.repeat(self._offer_deferred, self._clock, self._log)
+        self._tasks.repeat(self._check_custody, self._clock, self._log)
 
     @property
     def custody(self) -> int:

@@ -173,7 +173,7 @@ class Owners:
 
     def start(self) -> None:
         """Begin to serve timers."""
-        self._tasks.spawn(self._serve_timers())
+        self._tasks.repeat(self._serve_timers, self._clock, self._log)
 
     # -- what others ask --------------------------------------------------------------------------------
 
