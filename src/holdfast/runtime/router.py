@@ -381,8 +381,8 @@ class Router:
                 self._look_again(item)
 
     def claim_changed(self, claim: Claim) -> None:
-        """A claim changed at the coordinator: that is known here even when it can't be asked any more. Streams
-        that others place fill nodes before their loads tell."""
+        """A claim changed at the coordinator: that is known here even when it can't be asked any more.
+        Streams that others place fill nodes before their loads tell."""
         given = self._given.pop(claim.key, None)
         member = self._membership().view.get(claim.member)
         is_ours = claim.key in self._placing or (given is not None and given.member == claim.member)
