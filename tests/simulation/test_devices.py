@@ -10,6 +10,7 @@ from holdfast.testing.simulator.runner import simulate
 
 SEEDS_A_TEST = 25
 LIKELY = {
+    "device-burst": 340, "device-late-answer": 19, "device-pause": 9,
     "device-arrival": 5, "device-clock": 123, "device-confirmed": 244, "device-epoch": 5,
     "device-forgotten": 40, "device-fresh": 1011, "device-group": 3, "device-in-flight": 2,
     "device-late": 244, "device-one-try": 3, "device-presence": 34, "device-rate": 4, "device-result": 2,
