@@ -342,10 +342,7 @@ RULES: dict[str, Mutation] = {
         lambda self, shards, limit: _arrivals(self, shards, limit)[1:],
     ),
     "device-supersede": _device(
-        "a newer command replaces unsent ones of its key", MemoryRows, "older", lambda self, arrivals: []
-    ),
-    "device-replaced": _device(
-        "what a newer command has replaced is not sent when it is retried",
+        "what a newer command of its key has replaced isn't sent, nor is it when it is retried",
         device_queue,
         "replaces",
         lambda newer, entry: False,
