@@ -6,11 +6,12 @@ It is also where HAProxy sends what it has no route for.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 from multidict import CIMultiDict
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -34,6 +35,7 @@ from holdfast.gateway.forwarder import Forwarder
 from holdfast.gateway.problem import DATA_PLANE
 from holdfast.gateway.sockets import Frame, serve
 from holdfast.ports.clock import Clock
+from holdfast.redaction import redact
 from holdfast.runtime.view import View
 
 NOT_FORWARDED = frozenset(
@@ -60,7 +62,7 @@ class Plane:
     """The routes of a gateway's server.
 
     ``ready`` says why it can't serve, if so; ``more_metrics`` gives what ``/metrics`` shows beside those of
-    ``registry``.
+    ``registry``; ``middlewares`` see each request first.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Plane:
         ready: Callable[[], str],
         more_metrics: Callable[[], Awaitable[bytes]] | None = None,
         max_body_bytes: int,
+        middlewares: Sequence[Middleware] = (),
     ) -> None:
         self._forwarder = forwarder
         self._view = view
@@ -81,10 +84,11 @@ class Plane:
         self._ready = ready
         self._more_metrics = more_metrics
         self._max_body_bytes = max_body_bytes
+        self._middlewares = middlewares
 
     def app(self) -> web.Application:
         """The server's application."""
-        app = web.Application(client_max_size=self._max_body_bytes)
+        app = web.Application(client_max_size=self._max_body_bytes, middlewares=self._middlewares)
         app.add_routes(
             [
                 web.post(f"{PATH}{{id:(?s:.*)}}", self._on_post),
@@ -147,7 +151,7 @@ class Plane:
 
     async def _on_ready(self, request: web.Request) -> web.Response:
         reason = self._ready()
-        return web.Response(text=f"{reason or 'ready'}\n", status=503 if reason else 200)
+        return web.Response(text=f"{redact(reason) or 'ready'}\n", status=503 if reason else 200)
 
     async def _on_metrics(self, request: web.Request) -> web.Response:
         page = generate_latest(self._registry)

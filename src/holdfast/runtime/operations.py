@@ -93,7 +93,7 @@ async def poke(coordinator: Coordinator, peer: Peer, key: str) -> str:
         claim = await coordinator.lookup(key)
         members = await coordinator.members() if claim else []
         for member in members:
-            if claim and member.id == claim.member:
+            if claim and member.id == claim.member and not member.foreign:
                 request = Poke(member.id, key.partition("/")[0], key)
                 reply = await peer.call(member.address, request, POKE_TIMEOUT_S)
                 return member.name if isinstance(reply, Done) and reply.ok else ""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from random import Random
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -19,6 +19,13 @@ TROUBLE_S = 40.0
 TTL_S = 5.0
 VISIBILITY_S = 30.0
 GAP_TIMEOUT_S = 300.0
+RESTART_S = 400.0
+"""Where numbers start anew: the quiet after which they may."""
+
+FAR = 10**12
+"""A seq that can only be a mistake, for streams that allow jumps of ``MAX_JUMP``."""
+
+MAX_JUMP = 1000
 HOLD_MAX_S = 200.0
 """Longer than four visibilities, and short enough that a gap outlasts it."""
 
@@ -46,6 +53,8 @@ FaultKind = Literal[
     "slow",
     "apart",
     "rewind",
+    "model",
+    "unclaim",
 ]
 
 
@@ -67,7 +76,7 @@ class Planned(msgspec.Struct, frozen=True):
     @property
     def healthy(self) -> bool:
         """True if it can be handled in the end."""
-        return self.fails >= 0 and self.kills >= 0 and self.fill < RESULTS_MAX
+        return self.fails >= 0 and self.kills >= 0 and self.fill < RESULTS_MAX and self.seq < FAR
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -116,6 +125,11 @@ class Scenario(Setting, frozen=True, kw_only=True):
     patience_s: float = 4.0
     """How long a client waits before it asks again, though the first request may still be under way."""
     messages: tuple[Planned, ...]
+    restarts: bool = False
+    """Messages carry no run: those of run 1 follow once all of run 0 is over, and the stream was quiet."""
+    uses_models: bool = False
+    faults_again: tuple[Fault, ...] = ()
+    """What goes wrong while numbers start anew, from then on."""
 
 
 def make(seed: int) -> Scenario:
@@ -146,6 +160,7 @@ def make(seed: int) -> Scenario:
         messages=_messages(random, kind),
         faults=faults,
     )
+    scenario = _with_more(scenario, Random(f"{seed}:more"), calm)  # noqa: S311
     return scenario if calm else _harder(scenario)
 
 
@@ -154,7 +169,7 @@ def _harder(scenario: Scenario) -> Scenario:
     random = scenario.random("harder")
     faults, messages = scenario.faults, scenario.messages
     if random.random() < 0.6:
-        faults = _in_order([*faults, *_more_faults(random, scenario.nodes)])
+        faults = _by_time([*faults, *_more_faults(random, scenario.nodes)])
         messages = _filled(random, messages)
     clients = scenario.clients
     if random.random() < 0.15:
@@ -167,6 +182,39 @@ def _harder(scenario: Scenario) -> Scenario:
         messages=messages,
         faults=faults,
     )
+
+
+def _with_more(scenario: Scenario, random: Random, calm: bool) -> Scenario:
+    """What some seeds have besides: a seq far ahead, numbers that start anew, models that don't load."""
+    kinds, changes = scenario.kind, dict[str, Any]()
+    chance, uses_models = random.random(), random.random() < 0.2
+    one_run = not any(message.run for message in scenario.messages)
+    messages = list(scenario.messages)
+    if chance < 0.1 and kinds == "dense" and scenario.first == 0:
+        far = random.choice(messages)
+        at_s = random.random() * 10.0
+        messages.append(Planned(at_s=at_s, key=far.key, run=0, seq=FAR + random.randint(0, 9)))
+    elif chance < 0.2 and kinds != "absent" and not scenario.fifo and scenario.first == 0 and one_run:
+        last = {message.key: message.seq for message in sorted(messages, key=lambda one: one.seq)}
+        messages += [  # all of them have fallen, as they come in any order
+            Planned(at_s=random.random() * 3.0, key=key, run=1, seq=seq)
+            for key, most in sorted(last.items())
+            for seq in range(random.randint(1, most))
+        ]
+        changes |= {"restarts": True, "faults_again": () if calm else _faults(random, scenario.nodes)}
+    if uses_models:
+        breaks = [
+            Fault(at_s=random.choice((0.0, 5.0)), kind="model", node=node, for_s=random.choice((3.0, 20.0)))
+            for node in range(scenario.nodes)
+            if random.random() < 0.5
+        ]
+        changes |= {"uses_models": True, "faults": (*breaks, *scenario.faults)}
+    changes["messages"] = _in_order(messages)
+    return msgspec.structs.replace(scenario, **changes)
+
+
+def _in_order(messages: Iterable[Planned]) -> tuple[Planned, ...]:
+    return tuple(sorted(messages, key=lambda one: (one.run > 0, one.at_s, one.key, one.run, one.seq)))
 
 
 def _messages(random: Random, kind: SeqKind) -> tuple[Planned, ...]:
@@ -214,6 +262,7 @@ KINDS: tuple[FaultKind, ...] = (
     "operator",
     "stop",
     "duplicate",
+    "unclaim",
 )
 
 
@@ -229,7 +278,7 @@ def _faults(random: Random, nodes: int) -> tuple[Fault, ...]:
         )
         for _ in range(count)
     ]
-    return _in_order(faults)
+    return _by_time(faults)
 
 
 MORE_KINDS: tuple[FaultKind, ...] = ("mute", "mute", "mute", "slow", "slow", "apart", "rewind", "clock")
@@ -248,7 +297,7 @@ def _more_faults(random: Random, nodes: int) -> list[Fault]:
     ]
 
 
-def _in_order(faults: Sequence[Fault]) -> tuple[Fault, ...]:
+def _by_time(faults: Sequence[Fault]) -> tuple[Fault, ...]:
     return tuple(sorted(faults, key=lambda fault: (fault.at_s, fault.kind, fault.node)))
 
 
