@@ -1,7 +1,7 @@
 """The owner of one key, event by event. ``test_protocol.py`` sets several against each other."""
 
 import math
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import pytest
 
@@ -25,7 +25,7 @@ from holdfast.core.commands import (
 from holdfast.core.held import Held, Letter, Receipt
 from holdfast.core.ledger import Aside, Checkpoint, Commit, Result, RunLog, Span, Started
 from holdfast.core.message import Life, Place
-from holdfast.core.owner import ALONE_OPENINGS, LOOK_S, REACH, RUN_LIMIT, Owner, OwnerRules, Phase
+from holdfast.core.owner import ALONE_OPENINGS, LOOK_S, REACH, RUN_LIMIT, Owner, OwnerRules, Phase, Standstill
 from holdfast.core.retry import Backoff
 from holdfast.core.sequencer import Rules
 
@@ -684,6 +684,248 @@ class TestSlotDeath:
         assert run.messages[0].tries == 1
 
 
+class TestJumps:
+    def test_one_too_far_ahead_is_recorded_as_malformed_and_nothing_is_skipped(self) -> None:
+        bench = Bench(order={"max_jump": 100}, on_late="discard").opened(log=RunLog(0, 0, 4))
+        far = held(10**9)
+        bench.offer(far)
+        commit = bench.write()
+        reason = "malformed: seq 1000000000 is more than 100 (max_jump) beyond 4, where the stream stood"
+        assert commit.aside == (Aside(far.place.name, reason),)
+        assert (commit.log, commit.skipped) == (RunLog(0, 0, 4), 0)
+        bench.committed()
+        assert bench.only(Settle).letters == (Letter(reason, far),)
+        handled(bench, held(5))
+
+
+class TestRestarts:
+    """Numbers start anew, and messages carry no run."""
+
+    ORDER: ClassVar[dict[str, Any]] = {"restart_after_s": 30.0}
+
+    def bench(self, quiet_s: float = 30.0) -> Bench:
+        bench = Bench(order={**self.ORDER, "gap_timeout_s": 99.0})
+        bench.only(Peek)
+        bench.owner.peeked(None, 0)
+        bench.only(Open)
+        bench.owner.opened(Checkpoint(KEY, epoch=1, log=RunLog(2, 0, 9)), 0, quiet_s)
+        return bench
+
+    def test_a_fallen_seq_after_a_quiet_time_begins_a_new_run(self) -> None:
+        bench = self.bench()
+        first, second = held(0), held(1)
+        run = bench.begin(first)
+        assert run.messages[0].place == Place(3, 0)
+        bench.offer(second)
+        bench.ran()
+        _, write = bench.out()
+        assert isinstance(write, Write)
+        assert write.commit.log == RunLog(3, 0, 0)
+        assert second.place == Place(3, 1)
+
+    def test_without_the_quiet_time_it_is_a_duplicate(self) -> None:
+        bench = self.bench(29.0)
+        message = held(0)
+        bench.offer(message)
+        assert bench.only(Settle).duplicate
+        assert message.place == Place(2, 0)
+        bench.now = 1.0
+        bench.offer(held(3))
+        assert bench.owner.waiting == 1, "a second later it is not"
+
+    def test_a_commit_and_what_waits_end_the_quiet(self) -> None:
+        bench = self.bench()
+        handled(bench, held(10))
+        bench.now = 29.0
+        bench.offer(held(0))
+        assert bench.only(Settle).duplicate
+        bench.owner.settled(bench.now)
+        bench.offer(held(12))
+        bench.now = 90.0
+        bench.offer(held(1))
+        assert bench.only(Settle).duplicate, "12 waits, so the old run goes on"
+
+    def test_what_repeats_the_last_begins_none(self) -> None:
+        bench = self.bench()
+        bench.offer(held(9))
+        assert bench.only(Settle).duplicate
+
+    def test_what_came_before_the_opening_is_judged_from_the_lowest_on(self) -> None:
+        bench = Bench(order=self.ORDER)
+        bench.only(Peek)
+        bench.owner.peeked(None, 0)
+        bench.only(Open)
+        later, first = held(1), held(0)
+        bench.offer(later, first)
+        bench.owner.opened(Checkpoint(KEY, epoch=1, log=RunLog(2, 0, 9)), 0, 30.0)
+        assert (first.place, later.place) == (Place(3, 0), Place(3, 1))
+
+    def test_whoever_is_next_to_own_it_judges_for_itself(self) -> None:
+        bench = self.bench()
+        waiting = held(0)
+        bench.begin(waiting)
+        bench.ran()
+        bench.only(Write)
+        bench.owner.fenced(0)
+        assert waiting.place == Place(0, 0)
+        bench.owner.drop()
+        messages = [command.messages for command in bench.out() if isinstance(command, Return)]
+        assert messages == [(waiting,)]
+
+
+class TestStandstill:
+    """What a stream waits for, at each point of its way."""
+
+    def test_nothing_to_do_is_no_standstill_and_neither_is_work(self) -> None:
+        bench = Bench().opened()
+        assert bench.owner.standstill() is None
+        bench.begin(held(0))
+        assert bench.owner.standstill() is None
+        bench.ran()
+        bench.offer(held(1))
+        assert self.kind(bench) == "store", "1 waits for the answer to the commit of 0"
+
+    def test_the_way_to_a_first_run(self) -> None:
+        bench = Bench(needs_models=True)
+        bench.offer(held(0))
+        assert self.kind(bench) == "opening"
+        bench.opened()
+        bench.only(LoadModels)
+        assert self.kind(bench) == "model"
+        bench.owner.models_failed("no file", 0)
+        assert bench.owner.standstill() == Standstill("model", "no file")
+        bench.owner.unblocked(0)
+        bench.owner.models_loaded(0)
+        assert self.kind(bench) == "store"
+
+    def test_a_gap_with_its_end(self) -> None:
+        bench = Bench().opened(log=RunLog(0, 0, 4))
+        bench.offer(held(6))
+        assert bench.owner.standstill() == Standstill("gap", "seq 5 of run 0", GAP_S)
+        bench.owner.vanished()
+        assert self.kind(bench) == "membership"
+
+    def test_a_failed_message_and_when_it_is_tried_again(self) -> None:
+        bench = Bench().opened()
+        bench.begin(held(0))
+        bench.fail()
+        assert bench.owner.standstill() == Standstill(
+            "retry", f"the next try of {name(0)}, which failed: Boom", RETRY_S
+        )
+
+    def test_a_parked_stream_even_if_nothing_waits(self) -> None:
+        bench = Bench().opened(parked="by hand")
+        assert bench.owner.standstill() == Standstill("parked", "parked: by hand")
+
+    @pytest.mark.parametrize("target, text", [("n2", "its move to n2"), ("", "its release")])
+    def test_a_move(self, target: str, text: str) -> None:
+        bench = Bench().opened(log=RunLog(0, 0, 4))
+        bench.offer(held(6))
+        bench.owner.move(target, 0)
+        assert bench.owner.standstill() == Standstill("moving", text)
+
+    def test_a_head_that_is_about_to_run_waits_for_nothing(self) -> None:
+        bench = Bench().opened()
+        bench.begin(held(0))
+        bench.owner._running = ()
+        assert bench.owner.standstill() is None
+
+    @staticmethod
+    def kind(bench: Bench) -> str:
+        stands = bench.owner.standstill()
+        assert stands is not None
+        return stands.kind
+
+
+class TestModels:
+    def test_they_are_loaded_before_anything_is_counted(self) -> None:
+        bench = Bench(needs_models=True).opened()
+        bench.silent()
+        bench.offer(held(0))
+        bench.only(LoadModels)
+        bench.offer(held(1))
+        bench.silent()
+        bench.owner.models_loaded(0)
+        assert bench.only(Start) == Start(name(0))
+        bench.owner.started(1, 0)
+        assert len(bench.only(Run).messages) == 2
+
+    def test_one_that_does_not_load_costs_no_try_and_is_tried_again_once_told(self) -> None:
+        bench = Bench(needs_models=True, max_tries=1).opened()
+        message = held(0)
+        bench.offer(message)
+        bench.only(LoadModels)
+        bench.owner.models_failed("no file", 0)
+        assert bench.owner.obstacle == "no file"
+        bench.offer(held(1))
+        bench.silent()
+        bench.owner.unblocked(0)
+        bench.only(LoadModels)
+        bench.owner.models_loaded(0)
+        bench.only(Start)
+        bench.owner.started(1, 0)
+        bench.only(Run)
+        bench.owner.models_failed("no file again", 0)
+        assert (message.tries, message.life) == (0, Life.WAITING)
+        bench.owner.unblocked(0)
+        bench.only(LoadModels)
+
+    def test_what_was_handled_before_the_load_failed_is_committed(self) -> None:
+        bench = Bench()
+        bench.offer(held(0), held(1), held(2))
+        bench.opened()
+        bench.only(Start)
+        bench.owner.started(1, 0)
+        assert len(bench.only(Run).messages) == 3
+        bench.owner.models_failed("no file", 0, handled=1)
+        assert [message.place.seq for message in bench.only(Run).messages] == [0]
+        assert bench.owner.obstacle == ""
+        bench.ran()
+        run, _ = bench.out()
+        assert isinstance(run, Run)
+        bench.owner.models_failed("no file", 0)
+        assert bench.owner.obstacle == "no file"
+
+    def test_a_slot_that_is_replaced_has_none(self) -> None:
+        bench = Bench(needs_models=True).opened()
+        bench.offer(held(0))
+        bench.only(LoadModels)
+        bench.owner.slot_died(False, "segfault", "", 0)
+        bench.only(LoadModels)
+        bench.owner.models_loaded(0)
+        bench.only(Start)
+        bench.owner.unloaded()
+        bench.owner.started(1, 0)
+        bench.only(LoadModels)
+
+    def test_a_refused_commit_forgets_a_load_whose_answer_will_not_count(self) -> None:
+        bench = Bench(needs_models=True).opened()
+        bench.offer(held(0))
+        bench.only(LoadModels)
+        bench.owner.models_loaded(0)
+        bench.only(Start)
+        bench.owner.started(1, 0)
+        bench.only(Run)
+        bench.ran()
+        bench.write()
+        bench.owner.unloaded()
+        bench.offer(held(1))
+        bench.only(LoadModels)
+        bench.owner.refused("too large", 0)
+        assert LoadModels() in bench.out()
+
+    def test_a_stream_without_its_model_can_move(self) -> None:
+        bench = Bench(needs_models=True).opened()
+        message = held(0)
+        bench.offer(message)
+        bench.only(LoadModels)
+        bench.owner.models_failed("no file", 0)
+        bench.owner.move("n2", 0)
+        assert bench.out() == [Transfer("n2")]
+        bench.owner.transferred("done", 0)
+        assert bench.out() == [HandOff("n2", (message,)), Dropped()]
+
+
 class TestTooLarge:
     def run_together(self, bench: Bench, *messages: Held) -> Commit:
         bench.offer(*messages)
@@ -787,79 +1029,6 @@ class TestTooLarge:
         bench.ran(2, state=b"123")
         assert [message.tries for message in messages] == [0, 0]
         assert bench.only(Run).messages == messages[:1], "each by itself"
-
-
-class TestModels:
-    def test_they_are_loaded_before_anything_is_counted(self) -> None:
-        bench = Bench(needs_models=True).opened()
-        bench.silent()
-        bench.offer(held(0))
-        bench.only(LoadModels)
-        bench.offer(held(1))
-        bench.silent()
-        bench.owner.models_loaded(0)
-        assert bench.only(Start) == Start(name(0))
-        bench.owner.started(1, 0)
-        assert len(bench.only(Run).messages) == 2
-
-    def test_one_that_does_not_load_costs_no_try_and_is_tried_again_once_told(self) -> None:
-        bench = Bench(needs_models=True, max_tries=1).opened()
-        message = held(0)
-        bench.offer(message)
-        bench.only(LoadModels)
-        bench.owner.models_failed("no file", 0)
-        assert bench.owner.obstacle == "no file"
-        bench.offer(held(1))
-        bench.silent()
-        bench.owner.unblocked(0)
-        bench.only(LoadModels)
-        bench.owner.models_loaded(0)
-        bench.only(Start)
-        bench.owner.started(1, 0)
-        bench.only(Run)
-        bench.owner.models_failed("no file again", 0)
-        assert (message.tries, message.life) == (0, Life.WAITING)
-        bench.owner.unblocked(0)
-        bench.only(LoadModels)
-
-    def test_what_was_handled_before_the_load_failed_is_committed(self) -> None:
-        bench = Bench()
-        bench.offer(held(0), held(1), held(2))
-        bench.opened()
-        bench.only(Start)
-        bench.owner.started(1, 0)
-        assert len(bench.only(Run).messages) == 3
-        bench.owner.models_failed("no file", 0, handled=1)
-        assert [message.place.seq for message in bench.only(Run).messages] == [0]
-        assert bench.owner.obstacle == ""
-        bench.ran()
-        run, _ = bench.out()
-        assert isinstance(run, Run)
-        bench.owner.models_failed("no file", 0)
-        assert bench.owner.obstacle == "no file"
-
-    def test_a_slot_that_is_replaced_has_none(self) -> None:
-        bench = Bench(needs_models=True).opened()
-        bench.offer(held(0))
-        bench.only(LoadModels)
-        bench.owner.slot_died(False, "segfault", "", 0)
-        bench.only(LoadModels)
-        bench.owner.models_loaded(0)
-        bench.only(Start)
-        bench.owner.unloaded()
-        bench.owner.started(1, 0)
-        bench.only(LoadModels)
-
-    def test_a_stream_without_its_model_can_move(self) -> None:
-        bench = Bench(needs_models=True).opened()
-        message = held(0)
-        bench.offer(message)
-        bench.only(LoadModels)
-        bench.owner.models_failed("no file", 0)
-        bench.owner.move("n2", 0)
-        assert bench.out() == [Transfer("n2")]
-        bench.owner.transferred("done", 0)
-        assert bench.out() == [HandOff("n2", (message,)), Dropped()]
 
 
 class TestPoison:

@@ -172,6 +172,17 @@ def test_whatever_is_raised_fails_one_message(
     assert run(worker, b"c").state == b"a c"
 
 
+@pytest.mark.parametrize("before", [0, 970, 985, 995])
+def test_no_error_tells_a_secret_wherever_it_is_cut(before: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "x" * before + " redis://user:hunter2hunter2hunter2@host, token='hunter2'"
+    monkeypatch.setattr(Log, "deeds", {b"leak": raising(ValueError(text))})
+    worker, _ = opened(Log)
+    ran = run(worker, b"leak")
+    assert "hunt" not in ran.error
+    assert "hunt" not in ran.detail
+    assert "redis://user:***@host" in ran.detail
+
+
 def test_an_error_that_cannot_be_told_is_told_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     class Mute(Exception):
         def __str__(self) -> str:

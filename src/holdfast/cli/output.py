@@ -15,6 +15,7 @@ from rich.text import Text
 
 from holdfast.core.message import SEQ_DIGITS
 from holdfast.core.record import UNREADABLE
+from holdfast.redaction import redact
 
 
 def json_line(record: Any) -> None:
@@ -30,7 +31,7 @@ def say(text: str) -> None:
 
 def complain(text: str) -> None:
     """An error, to stderr."""
-    Console(stderr=True).print(Text(text, style="red"), soft_wrap=True)
+    Console(stderr=True).print(Text(redact(text), style="red"), soft_wrap=True)
 
 
 def console() -> Console:

@@ -6,6 +6,7 @@ import msgspec
 
 from holdfast.core.held import Held, Letter
 from holdfast.core.ledger import Commit
+from holdfast.core.sequencer import Gap
 
 
 class Peek(msgspec.Struct, frozen=True):
@@ -54,10 +55,12 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Write(msgspec.Struct, frozen=True):
-    """Send the commit, and again unchanged for as long as its outcome is unknown.
+    """Send the commit, and again unchanged for as long as its outcome is unknown. ``gaps`` are what it passes
+    over since nobody brought it in time.
     Answer: ``committed``, ``refused`` or ``fenced``."""
 
     commit: Commit
+    gaps: tuple[Gap, ...] = ()
 
 
 class Settle(msgspec.Struct, frozen=True):

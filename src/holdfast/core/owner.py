@@ -75,6 +75,10 @@ RUN_LIMIT = 32
 """Messages that one run hands to a slot at most, where each is to be committed soon anyway."""
 
 
+SET_ASIDE = (Verdict.LATE, Verdict.FAR)
+"""What is worth no run, and is recorded by a commit before it becomes a dead letter."""
+
+
 class Phase(enum.Enum):
     """Where an owner stands; the module's table says what follows."""
 
@@ -103,10 +107,21 @@ class OwnerRules(msgspec.Struct, frozen=True):
     needs_models: bool = False
 
 
+StandstillKind = Literal["opening", "membership", "moving", "parked", "model", "store", "retry", "gap"]
+
+
+class Standstill(msgspec.Struct, frozen=True):
+    """What a stream waits for. ``until`` is monotonic seconds, where the wait has an end that is known."""
+
+    kind: StandstillKind
+    text: str
+    until: float | None = None
+
+
 class Entry(msgspec.Struct, frozen=True):
     """One line of a batch: what the next commit says of a message or a gap."""
 
-    kind: Literal["done", "skip", "late", "parked", "gap", "park"]
+    kind: Literal["done", "skip", "late", "far", "parked", "gap", "park"]
     held: Held | None = None
     result: bytes | None = None
     reason: str = ""
@@ -132,6 +147,7 @@ class Owner:
         "_dirty",
         "_equipped",
         "_flying",
+        "_heard_at",
         "_held",
         "_loaded",
         "_loading",
@@ -141,6 +157,7 @@ class Owner:
         "_out",
         "_refused",
         "_run_cap",
+        "_run_now",
         "_running",
         "_seq",
         "_settling",
@@ -182,7 +199,8 @@ class Owner:
         self._out: list[Command] = [Peek()]
         self._target = ""
         self._settling = 0
-        self._busy_at = now
+        self._busy_at = self._heard_at = now
+        self._run_now = 0
         self._forget_opening()
 
     def _forget_opening(self) -> None:
@@ -227,6 +245,32 @@ class Owner:
         """True while what waits stands behind a missing message."""
         return bool(self._seq.inbox) and not self._running and not self._next_head
 
+    def standstill(self) -> Standstill | None:
+        """What the stream waits for; None while its handler works, or while there is nothing to do."""
+        if self.parked:
+            return Standstill("parked", f"parked: {self.parked}")
+        if not self.waiting or self._running:
+            return None
+        if self.suspended:
+            return Standstill("membership", "its node's membership or claim was lost, and is looked into")
+        if self.phase in (Phase.CLAIMED, Phase.OPENING):
+            return Standstill("opening", "the state store or the coordinator, to open it")
+        if self.phase is not Phase.OWNER:
+            return Standstill("moving", f"its move to {self._target}" if self._target else "its release")
+        if self.obstacle:
+            return Standstill("model", self.obstacle)
+        if self._loading:
+            return Standstill("model", "its models, which are being loaded")
+        if self._commit is not None or self._starting is not None:
+            return Standstill("store", "the state store, which has not answered yet")
+        if (missing := self._seq.missing()) is not None:
+            return Standstill("gap", missing.text, missing.until)
+        for held in self._held.values():
+            if held.tries and held.place.name == self._next_head:
+                text = f"the next try of {held.place.name}, which failed: {held.error}"
+                return Standstill("retry", text, held.retry_at)
+        return None
+
     @property
     def leaving(self) -> bool:
         """True while the claim is being handed over or given up: that it changes is no surprise."""
@@ -255,6 +299,8 @@ class Owner:
         if self.phase is Phase.DROPPED or self.suspended:
             return "no"
         self._busy_at = now
+        if self.phase in (Phase.OWNER, Phase.MOVING):
+            self._place_in_run(held, now)
         standing = self._held.get(held.place) or self._unjudged.get(held.place)
         if standing is not None:
             self._merge(standing, held)
@@ -287,11 +333,32 @@ class Owner:
             if known.receipt == receipt.receipt:
                 known.sender, known.number, known.reply_to = receipt.sender, receipt.number, receipt.reply_to
 
+    def _place_in_run(self, held: Held, now: float) -> None:
+        """Where messages carry no run the owner counts runs: a seq that has fallen, once nothing was heard
+        for long and nothing waits, begins the next one. What repeats the last doesn't."""
+        after_s = self.rules.order.restart_after_s
+        if after_s is None:
+            return
+        held.place = Place(self._run_now, held.place.seq)
+        if self._seq.has_fallen(held.place) and self._is_quiet(now - after_s):
+            self._run_now += 1
+            held.place = Place(self._run_now, held.place.seq)
+
+    def _is_quiet(self, since: float) -> bool:
+        return not self._held and self._heard_at <= since
+
+    def _come_back(self, held: Held) -> None:
+        """Whoever is next to judge it finds it as it was received."""
+        held.come_back()
+        if self.rules.order.restart_after_s is not None:
+            held.place = Place(0, held.place.seq)
+
     def _judge(self, held: Held, now: float) -> bool:
         verdict = self._seq.judge(held.place)
         if verdict is Verdict.NEW:
             rejected = self._seq.offer(held.place, held.after)
             if rejected != held.place:
+                self._heard_at = now
                 held.become(Life.WAITING)
                 self._held[held.place] = held
                 if rejected is not None:
@@ -301,14 +368,21 @@ class Owner:
                 return False
             self._held[held.place] = held
             self._append(Entry("parked", held, reason=f"parked: {self.parked}"), now)
-        elif verdict is Verdict.LATE:
+        elif verdict in SET_ASIDE:
             if self._crowded:
                 return False
             self._held[held.place] = held
-            self._append(Entry("late", held, reason="late: the stream had passed this place"), now)
+            self._append(self._set_aside(held, verdict), now)
         else:
             self._settle_judged(held, verdict)
         return True
+
+    def _set_aside(self, held: Held, verdict: Verdict) -> Entry:
+        if verdict is Verdict.LATE:
+            return Entry("late", held, reason="late: the stream had passed this place")
+        at, most = self._seq.stands_at(held.place), self.rules.order.max_jump
+        reason = f"malformed: seq {held.place.seq} is more than {most} (max_jump) beyond {at}"
+        return Entry("far", held, reason=f"{reason}, where the stream stood")
 
     @property
     def _crowded(self) -> bool:
@@ -316,7 +390,7 @@ class Owner:
         return self._commit is not None and len(self._batch) >= self.rules.order.inbox_limit
 
     def _return(self, held: Held) -> None:
-        held.come_back()
+        self._come_back(held)
         self._out.append(Return((held,)))
 
     def _settle_judged(self, held: Held, verdict: Verdict) -> None:
@@ -351,12 +425,15 @@ class Owner:
         elif epoch != self.epoch:
             self.fenced(now)
 
-    def opened(self, checkpoint: Checkpoint, now: float) -> None:
-        """Answer to Open: the stream is ours under ``checkpoint.epoch``."""
+    def opened(self, checkpoint: Checkpoint, now: float, quiet_s: float = 0.0) -> None:
+        """Answer to Open: the stream is ours under ``checkpoint.epoch``; its last commit was ``quiet_s``
+        ago."""
         self.phase = Phase.OWNER
         self.epoch, self.number, self.parked = checkpoint.epoch, checkpoint.number, checkpoint.parked
         self.state, self.state_version = self._stored = checkpoint.state, checkpoint.state_version
         self._seq = Sequencer(self.rules.order, checkpoint)
+        self._run_now = checkpoint.log.run if checkpoint.log else 0
+        self._heard_at = now - quiet_s
         self._begun = {head.head: head.openings for head in checkpoint.suspects}
         if checkpoint.started is not None:
             self._wary, self._suspect = True, checkpoint.started.head
@@ -369,7 +446,11 @@ class Owner:
 
     def _judge_held(self, now: float) -> None:
         unjudged, self._unjudged = self._unjudged, {}
-        for held in unjudged.values():
+        arrived = list(unjudged.values())
+        if self.rules.order.restart_after_s is not None:
+            arrived.sort(key=lambda held: held.place)  # a new run is known by its low numbers
+        for held in arrived:
+            self._place_in_run(held, now)
             if not self._judge(held, now):
                 self._return(held)
 
@@ -391,8 +472,8 @@ class Owner:
         """The store refused: another opening exists. Begin anew if the claim is still ours."""
         for held in self._held.values():
             held.tries, held.spent, held.retry_at = 0, False, 0.0
-            held.come_back()
-        self._unjudged = {**self._held, **self._unjudged}
+            self._come_back(held)
+        self._unjudged = {held.place: held for held in self._held.values()} | self._unjudged
         self._held = {}
         self._forget_opening()
         self.generation += 1
@@ -429,7 +510,7 @@ class Owner:
         self._held, self._unjudged = {}, {}
         self._forget_opening()
         for held in last.messages:
-            held.come_back()
+            self._come_back(held)
         if last.messages or isinstance(last, HandOff):
             self._out.append(last)
         self._out.append(Dropped())
@@ -705,7 +786,8 @@ class Owner:
         self._dirty = False
         if not starting:
             self._marked = ""  # this commit takes the mark away
-        self._out.append(Write(self._commit))
+        gaps = tuple(Gap(e.run, e.span) for e in self._flying if e.kind == "gap" and e.span is not None)
+        self._out.append(Write(self._commit, gaps))
 
     def _starting_next(self) -> str:
         """The head that the commit is to leave marked. An unfinished mark found at the opening stands until
@@ -730,11 +812,11 @@ class Owner:
         self._settle_entries(entries)
         for place, verdict in self._seq.answer(self._composed):
             held = self._held[place]
-            if verdict is Verdict.LATE:
-                self._append(Entry("late", held, reason="late: the stream had passed this place"), now)
+            if verdict in SET_ASIDE:
+                self._append(self._set_aside(held, verdict), now)
             else:
                 self._settle_judged(self._held.pop(place), verdict)
-        self._busy_at = now
+        self._busy_at = self._heard_at = now
         self._advance(now)
 
     def refused(self, error: str, now: float) -> None:
@@ -759,10 +841,10 @@ class Owner:
         for place in places:
             self._held[place].become(Life.WAITING)
         self._seq.revert(places)
-        self._batch = [entry for entry in entries if entry.kind in ("late", "parked", "park")]
+        self._batch = [entry for entry in entries if entry.kind in ("late", "far", "parked", "park")]
         self._flying, self._commit, self._composed, self._running = [], None, None, ()
         self.state, self.state_version = self._stored
-        self._loaded = self._dirty = False
+        self._loaded = self._loading = self._dirty = False
         self._marked = self._counted = self._next_head = ""
         self._refused += 1  # another content, another id
         if self.suspended:

@@ -49,6 +49,8 @@ class Load(msgspec.Struct, frozen=True):
     """Those of the streams that use models, all of which are loaded."""
     models: tuple[str, ...] = ()
     """Names of the models that are loaded."""
+    queues: tuple[str, ...] = ()
+    """Names of the queues that it receives from or sends to: of its streams, tasks and briefs."""
     lacks: tuple[str, ...] = ()
     """Names of the streams that it can't run at present, for a model of theirs doesn't load there."""
 

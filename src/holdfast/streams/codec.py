@@ -20,10 +20,7 @@ from msgspec import UNSET, UnsetType
 from holdfast.core.message import RUN_DIGITS, SEQ_DIGITS, Place, check_key, check_number
 from holdfast.core.record import UNREADABLE
 from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage, TooLarge
-from holdfast.streams.spec import StreamSpec, names_of
-
-QUEUE_NUMBER = "queue"
-"""As ``seq`` of a stream: the queue's own number for the message."""
+from holdfast.streams.spec import QUEUE_NUMBER, StreamSpec, names_of
 
 PREFIX_ENDS = "-_:# "
 """What may stand between a seq's prefix and its digits."""

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, TypeVar
 from holdfast.core import commands
 from holdfast.core.held import Held, Receipt
 from holdfast.core.owner import Owner, OwnerRules, Phase
-from holdfast.core.sequencer import Rules
+from holdfast.core.sequencer import Gap, Rules
 from holdfast.errors import (
     ClaimLost,
     ConfigError,
@@ -30,6 +30,7 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim, Coordinator
 from holdfast.ports.slots import Slot, Work
 from holdfast.ports.state import StateStore
+from holdfast.redaction import redact
 from holdfast.runtime.keeper import Keeper, Reporter, Settlement
 from holdfast.runtime.limits import Limits
 from holdfast.runtime.membership import Membership
@@ -88,6 +89,8 @@ def rules_of(spec: StreamSpec, limits: Limits) -> OwnerRules:
             kind=spec.seq_kind,
             first=spec.first_seq,
             start_timeout_s=spec.start_timeout_s,
+            max_jump=spec.max_jump,
+            restart_after_s=spec.restart_after_s,
             gap_timeout_s=spec.gap_timeout_s,
             on_gap=spec.on_gap,
             inbox_limit=spec.inbox_limit,
@@ -289,14 +292,14 @@ class Owners:
             )
         except ModelFailed as error:
             entry.slot = seat.slot
-            self.obstacles.found(spec.name, error.model, str(error), seat)
-            self._obstructed(entry, generation, str(error))
+            self.obstacles.found(spec.name, error.model, redact(str(error)), seat)
+            self._obstructed(entry, generation, redact(str(error)))
         except Died as error:
             if error.model:
                 self.obstacles.found(spec.name, error.model, _died_loading(error), seat)
                 self._obstructed(entry, generation, _died_loading(error))
             else:
-                text, detail = str(error), error.detail
+                text, detail = redact(str(error)), redact(error.detail)
                 self._answer(entry, generation, lambda now: owner.slot_died(False, text, detail, now))
         else:
             self._answer(entry, generation, owner.models_loaded)
@@ -367,14 +370,14 @@ class Owners:
                 seat, spec.timeout_s, lambda slot: slot.open(spec.name, plain, state, version)
             )
         except ModelFailed as error:
-            self.obstacles.found(spec.name, error.model, str(error), seat)
-            return str(error)
+            self.obstacles.found(spec.name, error.model, redact(str(error)), seat)
+            return redact(str(error))
         except Died as error:
             if error.model in spec.models:
                 self.obstacles.found(spec.name, error.model, _died_loading(error), seat)
-            return str(error)
+            return redact(str(error))
         except (StateRejected, HandlerFailed) as error:
-            return str(error)
+            return redact(str(error))
         return ""
 
     def move(self, key: str, target: str) -> bool:
@@ -539,7 +542,8 @@ class Owners:
             self._answer(entry, generation, entry.owner.open_failed)
             return
         self._stats.opened += 1
-        self._answer(entry, generation, lambda now: entry.owner.opened(checkpoint, now))
+        quiet_s = max(0.0, self._clock.wall() - checkpoint.at)
+        self._answer(entry, generation, lambda now: entry.owner.opened(checkpoint, now, quiet_s))
 
     async def _check_claim(self, entry: Owned, generation: int) -> None:
         entry.reopened += 1
@@ -628,8 +632,18 @@ class Owners:
             return
         self._stats.commits += 1
         self._stats.committed += commit.done
+        self._tell_gaps(entry, command.gaps)
         entry.reopened = 0
         self._answer(entry, generation, entry.owner.committed)
+
+    def _tell_gaps(self, entry: Owned, gaps: Sequence[Gap]) -> None:
+        """What never came is passed over for good now."""
+        for gap in gaps:
+            self._stats.gaps_skipped += 1
+            self._stats.seqs_missed += gap.span.last - gap.span.first + 1
+            self._log.warning(
+                "gap skipped", key=entry.key, run=gap.run, first=gap.span.first, last=gap.span.last
+            )
 
     async def _run(self, entry: Owned, generation: int, command: commands.Run) -> None:
         owner, spec = entry.owner, entry.spec
@@ -651,16 +665,16 @@ class Owners:
                 ),
             )
         except StateRejected as error:
-            reason = str(error)
+            reason = redact(str(error))
             self._log.error("state does not load; the stream is parked", key=entry.key, error=reason)
             self._answer(entry, generation, lambda now: owner.rejected(reason, now))
             return
         except ModelFailed as error:
-            self._found(entry, error.model, str(error))
-            self._obstructed(entry, generation, str(error))
+            self._found(entry, error.model, redact(str(error)))
+            self._obstructed(entry, generation, redact(str(error)))
             return
         except HandlerFailed as error:
-            text, detail = str(error), error.detail
+            text, detail = redact(str(error)), redact(error.detail)
             self._answer(entry, generation, lambda now: owner.load_failed(text, detail, now))
             return
         except Died as error:
@@ -668,7 +682,7 @@ class Owners:
                 self._found(entry, error.model, _died_loading(error))
                 self._obstructed(entry, generation, _died_loading(error))
                 return
-            text, detail, guilty = str(error), error.detail, error.guilty
+            text, detail, guilty = redact(str(error)), redact(error.detail), error.guilty
             self._answer(entry, generation, lambda now: owner.slot_died(guilty, text, detail, now))
             return
         self.loads.note(entry.key, self._clock.monotonic() - began_at)
@@ -708,8 +722,17 @@ class Owners:
             owner.settled(self._clock.monotonic())
             self._perform(entry)
 
+        if not command.duplicate:
+            self._tell_letters(entry, command)
         settlement = Settlement(entry.key, command.letters, command.messages, done)
         self._keepers[entry.spec.name].settle(settlement)
+
+    def _tell_letters(self, entry: Owned, command: commands.Settle) -> None:
+        for letter in command.letters:
+            if letter.held is not None:
+                self._log.warning(
+                    "message set aside", key=entry.key, message=letter.held.place.name, reason=letter.reason
+                )
 
     def _answer_requests(self, entry: Owned, command: commands.Settle, messages: Sequence[Held]) -> None:
         for held in messages:
@@ -765,4 +788,4 @@ class Owners:
 
 
 def _died_loading(error: Died) -> str:
-    return f"model {error.model!r} did not load: {error}"
+    return redact(f"model {error.model!r} did not load: {error}")

@@ -139,7 +139,7 @@ class Requests:
             self._leave(key)
         if waiting.error is not None:
             raise waiting.error
-        return await self._answer(key, place, waiting)
+        return await self._answer(key, waiting)
 
     def _admit(self, key: str, timeout_s: float) -> None:
         """Who would wait in vain is told at once. Behind a gap nobody is: the missing message must get in."""
@@ -164,13 +164,13 @@ class Requests:
         if not self._lines:
             self._pace.rest()
 
-    async def _answer(self, key: str, place: Place, waiting: Waiting) -> Answer:
+    async def _answer(self, key: str, waiting: Waiting) -> Answer:
         assert waiting.held is not None
         entry = self._owners().get(key)
         epoch = entry.owner.epoch if entry is not None else 0
         if not waiting.duplicate:
             return Answer(waiting.held.result, epoch)
-        logged = await self._state.result(key, place.name)
+        logged = await self._state.result(key, waiting.held.place.name)
         return Answer(logged.result.body if logged else None, epoch, duplicate=True)
 
     async def _offer(self, stream: str, key: str, held: Held, timeout_s: float) -> None:

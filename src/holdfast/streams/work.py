@@ -31,19 +31,21 @@ from holdfast.protocol.peer import (
     Report,
     Request,
     Shed,
+    Waiting,
     Warm,
 )
-from holdfast.runtime.keeper import Keeper, free
+from holdfast.runtime.keeper import Keeper, expire, free
 from holdfast.runtime.node import Host
 from holdfast.runtime.pump import Pump
 from holdfast.runtime.reports import Reports
 from holdfast.runtime.router import Router
 from holdfast.runtime.slots import SlotPool
-from holdfast.streams.codec import QUEUE_NUMBER, address
+from holdfast.streams.codec import address
 from holdfast.streams.loads import ROLL_S
 from holdfast.streams.owners import Owned, Owners
 from holdfast.streams.requests import Requests
-from holdfast.streams.spec import StreamSpec
+from holdfast.streams.spec import QUEUE_NUMBER, StreamSpec
+from holdfast.streams.standstills import Standstills
 
 MOVES_A_SHED = 32
 """Streams that a node moves away at most when it is asked to shed load."""
@@ -130,6 +132,7 @@ class StreamWork:
         )
         self._going: set[str] = set()
         self._going_room = asyncio.Semaphore(MOVES_AT_ONCE)
+        self.standstills = Standstills(lambda: self.owners, clock, log)
         self._pumps: dict[str, Pump] = {}
         self._pumping: list[asyncio.Task[Any]] = []
 
@@ -214,6 +217,7 @@ class StreamWork:
             serves=tuple(sorted(self._specs)),
             warm=tuple(sorted(warm)),
             models=tuple(sorted(models)),
+            queues=tuple(self._queues),
             lacks=tuple(sorted(self.owners.obstacles.streams)),
         )
 
@@ -251,6 +255,8 @@ class StreamWork:
                 return Done(count > 0, str(count))
             case Explain():
                 return self._explain(request.key)
+            case Waiting():
+                return self._tell_waiting(request.most)
             case Move():
                 moved = await self.move(request.key, request.target)
                 return Done(moved == "", moved)
@@ -343,6 +349,7 @@ class StreamWork:
         while True:
             await self._host.clock.sleep(ROLL_S)
             self.owners.loads.roll()
+            self.standstills.look()
 
     async def _shed(self, shed: Shed) -> int:
         """Move streams that make up so much load; returns how many went. Those that came lately stay."""
@@ -372,9 +379,16 @@ class StreamWork:
             "here_s": here_s,
             "rests_s": max(0.0, self._host.limits.rest_s - here_s),
             "phase": entry.owner.phase.value,
+            "waits": self.standstills.of(entry),
             "parked": entry.owner.parked,
             "state_bytes": len(entry.owner.state or b""),
         }
+        return Done(text=msgspec.json.encode(told).decode())
+
+    def _tell_waiting(self, most: int) -> Done:
+        """Which owned streams wait, and for what; and what keeps streams from running here at all."""
+        lacks = {name: known.reason for name, known in self.owners.obstacles.streams.items()}
+        told = {"lacks": lacks, "waits": self.standstills.all()[:most]}
         return Done(text=msgspec.json.encode(told).decode())
 
     async def drain(self) -> None:
@@ -433,10 +447,9 @@ class StreamWork:
         limits, now = self._host.limits, self._host.clock.wall()
         try:
             await self._state.expire(now - limits.results_keep_s, now - limits.idle_keep_s)
-            for queue in self._queues.values():
-                await queue.expire(now - limits.dead_keep_s)
         except HoldfastError as error:
             self._host.log.warning("could not clean up", error=str(error))
+        await expire(self._queues.values(), now - limits.dead_keep_s, self._host.log)
 
 
 def _may_go(entry: Owned, target: Member | None) -> bool:

@@ -30,6 +30,7 @@ from holdfast.errors import (
 from holdfast.ports.meter import Meter
 from holdfast.ports.objects import Objects
 from holdfast.ports.slots import Host, Ran, Work, drive
+from holdfast.redaction import redact
 from holdfast.streams.codec import decoder, encode_result, unwrap
 from holdfast.streams.handler import StreamHandler
 from holdfast.streams.models import Models, ModelSpec, label, takes_arguments
@@ -301,7 +302,7 @@ def describe(error: BaseException) -> str:
     """An error in one storable line or few. Those of Holdfast are written to be read as they are."""
     own = isinstance(error, HoldfastError)
     text = str(error) if own else "".join(traceback.format_exception_only(error)).strip()
-    return _storable(text[:ERROR_CHARS_MAX])
+    return _storable(redact(text)[:ERROR_CHARS_MAX])
 
 
 def explain(error: BaseException) -> str:
@@ -312,7 +313,7 @@ def explain(error: BaseException) -> str:
     if isinstance(error, MemoryError):
         traceback.clear_frames(trace)
     text = "".join(traceback.format_exception(type(error), error, trace))
-    return _storable(text[-DETAIL_CHARS_MAX:])
+    return _storable(redact(text)[-DETAIL_CHARS_MAX:])
 
 
 def _storable(text: str) -> str:

@@ -40,6 +40,7 @@ from holdfast.errors import (
 from holdfast.ports.clock import Clock
 from holdfast.ports.peer import Handler
 from holdfast.protocol.peer import VERSION, Probe, Reply, Request, Stranger
+from holdfast.redaction import redact
 
 PATH = "/v1/peer"
 VERSION_HEADER = "Holdfast-Protocol"
@@ -258,7 +259,7 @@ class HttpPeer:
 
     async def _on_ready(self, request: web.Request) -> web.Response:
         reason = self._ready()
-        return web.Response(text=f"{reason or 'ready'}\n", status=503 if reason else 200)
+        return web.Response(text=f"{redact(reason) or 'ready'}\n", status=503 if reason else 200)
 
     async def _on_metrics(self, request: web.Request) -> web.Response:
         return web.Response(
@@ -377,7 +378,7 @@ _VERSION_HEADERS = {VERSION_HEADER: str(VERSION)}
 
 
 def _refuse(kind: type[web.HTTPError], text: str) -> web.HTTPError:
-    return kind(text=f"{text}\n", headers=_VERSION_HEADERS)
+    return kind(text=f"{redact(text)}\n", headers=_VERSION_HEADERS)
 
 
 async def _refusal(address: str, response: aiohttp.ClientResponse) -> str:

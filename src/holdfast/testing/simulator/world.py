@@ -20,6 +20,7 @@ from holdfast.ports.queue import Outgoing
 from holdfast.ports.slots import Ran, Slot, Work
 from holdfast.protocol.peer import Poke
 from holdfast.runtime.node import Work as RunningWork
+from holdfast.streams.models import ModelSpec
 from holdfast.streams.owners import Owned
 from holdfast.streams.spec import StreamSpec
 from holdfast.streams.work import StreamWork
@@ -28,6 +29,8 @@ from holdfast.testing.simulator.faults import Faulty, Line
 from holdfast.testing.simulator.handler import Chain, Number
 from holdfast.testing.simulator.scenario import (
     GAP_TIMEOUT_S,
+    MAX_JUMP,
+    RESTART_S,
     STREAM,
     Fault,
     Planned,
@@ -39,6 +42,7 @@ HEAL_LIMIT_S = 600.0
 GAP_HEAL_LIMIT_S = 5000.0
 """Where a stream waits for its lowest seq, every node that a poisonous first message kills waits again."""
 TIMEOUT_S = 3.0
+MODEL = "weights"
 MAX_STARTS = 5
 TROUBLE_MARGIN_S = 1.0
 ASK_S = 4.0
@@ -139,14 +143,26 @@ class World(Stage):
         self.slots: dict[SimNode, MemorySlots] = {}
         self.asking: dict[Planned, None] = {}
         self.answers: dict[Planned, bytes | None] = {}
+        self.broken: dict[int, float] = {}
+        """Until when models don't load, by node."""
+        self.produced = False
         self._clients = scenario.random("clients")
 
     def make_works(self, node: SimNode) -> tuple[Sequence[RunningWork], Sequence[Dying]]:
         async def before(slot: MemorySlot, stream: str, key: str, work: Work) -> None:
             await self._before(node, work)
 
+        def load_model() -> str:
+            if asyncio.get_running_loop().time() < self.broken.get(node.index, 0.0):
+                self.counts["model not loaded"] += 1
+                raise FileNotFoundError("the model's file is not there")
+            return "weights"
+
+        if self.scenario.restarts:  # the age of a commit is told by the clocks of hosts, which agree
+            node.clock.set_by_s = asyncio.get_running_loop().time() - node.clock.monotonic()
+        models = {MODEL: ModelSpec(name=MODEL, load=load_model)}
         slots = self.slots[node] = MemorySlots(
-            lambda host: Worker(self.specs, None, host),
+            lambda host: Worker(self.specs, None, host, models=models),
             node.slot_clock,
             before=before,
             spawn_s=0.02,
@@ -184,9 +200,25 @@ class World(Stage):
 
     async def produce(self) -> None:
         """Send the planned messages."""
+        first = [
+            message for message in self.scenario.messages if not (self.scenario.restarts and message.run)
+        ]
+        await self._produce(first, 0.0)
+        if self.scenario.restarts:
+            while self.queue.messages or self.asking or self._waiting_letters():  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.5)
+            await asyncio.sleep(RESTART_S * 1.05)
+            self.counts["restart"] += 1
+            for fault in self.scenario.faults_again:
+                self.spawn(self.strike(fault))
+            again = [message for message in self.scenario.messages if message.run]
+            await self._produce(again, asyncio.get_running_loop().time())
+        self.produced = True
+
+    async def _produce(self, messages: Sequence[Planned], from_s: float) -> None:
         loop = asyncio.get_running_loop()
-        for message in self.scenario.messages:
-            await asyncio.sleep(max(0.0, message.at_s - loop.time()))
+        for message in messages:
+            await asyncio.sleep(max(0.0, from_s + message.at_s - loop.time()))
             if self._clients.random() < self.scenario.clients:
                 self.asking[message] = None
                 self.spawn(self._ask(message))
@@ -197,7 +229,7 @@ class World(Stage):
         """A client brings its message to any node, follows where it is sent, and asks again until it has an
         answer."""
         key = f"{STREAM}/{message.key}"
-        place = Place(message.run, message.seq)
+        place = Place(0 if self.scenario.restarts else message.run, message.seq)
         if self.scenario.kind == "absent":
             place = Place(message.run, 0, f"client {message.seq}")
         while message in self.asking:
@@ -228,6 +260,8 @@ class World(Stage):
         elif fault.kind == "slot":
             for slot in self.slots[node].slots[:1]:
                 slot.die("was killed by the scenario")
+        elif fault.kind == "model":
+            self.broken[fault.node] = asyncio.get_running_loop().time() + fault.for_s
         elif fault.kind == "move":
             await self._move(node)
         elif fault.kind == "unclaim":
@@ -314,7 +348,8 @@ class World(Stage):
         deadline = loop.time() + limit_s
         while loop.time() < deadline:
             await self._resume_parked()
-            if not self.queue.messages and not self._waiting_letters() and not self.asking:
+            waiting = self.queue.messages or self._waiting_letters() or self.asking
+            if self.produced and not waiting:
                 return ""
             await asyncio.sleep(0.5)
         if self.asking:
@@ -342,7 +377,7 @@ def spec_of(scenario: Scenario) -> StreamSpec:
         message=Number,
         key="key",
         seq=None if scenario.kind == "absent" else "queue" if scenario.fifo else "seq",
-        run="run",
+        run=None if scenario.restarts else "run",
         seq_kind=scenario.kind,
         first_seq=scenario.first,
         gap_timeout_s=GAP_TIMEOUT_S,
@@ -354,6 +389,9 @@ def spec_of(scenario: Scenario) -> StreamSpec:
         identity_window=1000,
         checkpoint_every=scenario.checkpoint_every,
         idle_timeout_s=scenario.idle_timeout_s,
+        max_jump=MAX_JUMP if scenario.kind == "dense" else None,
+        restart_after_s=RESTART_S if scenario.restarts else None,
+        models=(MODEL,) if scenario.uses_models else (),
     )
 
 
