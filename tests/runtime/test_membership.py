@@ -472,3 +472,22 @@ async def test_a_member_that_is_nowhere_else_known_raises_as_the_coordinator_doe
         await a.membership.refresh()
     with pytest.raises(MembershipLost):
         await town.coordinator.renew(Member("x", "x", "x"), TTL_S)
+
+
+async def test_another_program_s_worker_is_never_called(clock: Clock, town: Town) -> None:
+    one = town.node("one")
+    await one.start()
+    worker = Member("worker", "worker", "sim://worker", foreign=True)
+    asked: list[Request] = []
+
+    async def answer(request: Request) -> Reply:
+        asked.append(request)
+        return Stranger("somebody")
+
+    await MemoryPeer(town.network, worker.address).serve(answer)
+    await town.coordinator.join(worker, 1e6)
+    await clock.sleep(2 * LIMITS.renew_s)
+    assert worker.id in one.membership.view
+    await one.membership.suspect(worker.id)
+    assert asked == []
+    assert worker.id in await town.ids()

@@ -107,9 +107,9 @@ class Membership:
         """Join under ``address`` and keep the membership alive."""
         self._address = address
         await self._join()
-        self._tasks.spawn(self._renew())
+        self._tasks.repeat(self._renew, self._clock, self._log)
         self._view.start()
-        self._tasks.spawn(self._watch_neighbour())
+        self._tasks.repeat(self._watch_neighbour, self._clock, self._log)
 
     async def leave(self) -> None:
         """End the membership; what it claims is free."""

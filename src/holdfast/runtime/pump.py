@@ -84,7 +84,7 @@ class Pump:
                 continue
             try:
                 count = await self._receive(min(room, self._queue.max_batch))
-            except HoldfastError as error:
+            except (HoldfastError, OSError) as error:
                 failures += 1
                 self._polling.failed()
                 self._log.warning("could not receive", stream=self._stream, error=str(error))

@@ -11,6 +11,7 @@ from holdfast.core import commands
 from holdfast.core.held import Held, Receipt
 from holdfast.core.owner import Owner, OwnerRules, Phase
 from holdfast.core.sequencer import Gap, Rules
+from holdfast.core.trace import raised_at
 from holdfast.errors import (
     ClaimLost,
     ConfigError,
@@ -172,7 +173,7 @@ class Owners:
 
     def start(self) -> None:
         """Begin to serve timers."""
-        self._tasks.spawn(self._serve_timers())
+        self._tasks.repeat(self._serve_timers, self._clock, self._log)
 
     # -- what others ask --------------------------------------------------------------------------------
 
@@ -675,6 +676,7 @@ class Owners:
             return
         except HandlerFailed as error:
             text, detail = redact(str(error)), redact(error.detail)
+            self._log.warning("handler failed", key=entry.key, error=text, at=raised_at(detail))
             self._answer(entry, generation, lambda now: owner.load_failed(text, detail, now))
             return
         except Died as error:
@@ -692,7 +694,8 @@ class Owners:
             self._obstructed(entry, generation, ran.error, len(ran.results))
             return
         if ran.error:
-            self._log.warning("handler failed", key=entry.key, error=ran.error)
+            at = raised_at(ran.detail)
+            self._log.warning("handler failed", key=entry.key, error=ran.error, at=at)
         self._answer(
             entry,
             generation,

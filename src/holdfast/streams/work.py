@@ -143,7 +143,7 @@ class StreamWork:
         host = self._host
         self.router.start(address)
         self.owners.start()
-        host.tasks.spawn(self._measure())
+        host.tasks.repeat(self._measure, host.clock, host.log)
         for name, queue in self._queues.items():
             self._keepers[name].start()
             pump = self._pumps[name] = Pump(
@@ -159,7 +159,7 @@ class StreamWork:
                 is_crowded=self._is_crowded,
                 may=lambda: host.membership.stands,
             )
-            task = host.tasks.spawn(pump.run())
+            task = host.tasks.repeat(pump.run, host.clock, host.log)
             if task is not None:
                 self._pumping.append(task)
 
