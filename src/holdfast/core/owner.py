@@ -156,6 +156,7 @@ class Owner:
         "_marked",
         "_next_head",
         "_out",
+        "_recalled",
         "_refused",
         "_run_cap",
         "_run_now",
@@ -209,7 +210,7 @@ class Owner:
         self._equipped = not self.rules.needs_models
         self._loading = False
         self.obstacle = ""
-        self._dirty = False
+        self._dirty = self._recalled = False
         self._running: tuple[Place, ...] = ()
         self._starting: Place | None = None
         self._marked = ""
@@ -427,12 +428,15 @@ class Owner:
         elif checkpoint is None or epoch != self.epoch or checkpoint.number < self._looked:
             self.fenced(now)
 
-    def opened(self, checkpoint: Checkpoint, now: float, quiet_s: float = 0.0) -> None:
+    def opened(
+        self, checkpoint: Checkpoint, now: float, quiet_s: float = 0.0, *, recalled: bool = False
+    ) -> None:
         """Answer to Open: the stream is ours under ``checkpoint.epoch``; its last commit was ``quiet_s``
-        ago."""
+        ago. ``recalled``: the store has lost what it held, and this is what was known of it."""
         self.phase = Phase.OWNER
         self.epoch, self.number, self.parked = checkpoint.epoch, checkpoint.number, checkpoint.parked
         self.state, self.state_version = self._stored = checkpoint.state, checkpoint.state_version
+        self._dirty = self._recalled = recalled
         self._seq = Sequencer(self.rules.order, checkpoint)
         self._run_now = checkpoint.log.run if checkpoint.log else 0
         self._heard_at = now - quiet_s
@@ -812,6 +816,7 @@ class Owner:
         commit, self._commit = self._commit, None
         if commit.state is not None or commit.clear_state:
             self._stored = commit.state, commit.state_version
+            self._recalled = False
         entries, self._flying = self._flying, []
         self.number = commit.number
         if not self._marked and commit.starting != self._suspect:
@@ -851,7 +856,8 @@ class Owner:
         self._batch = [entry for entry in entries if entry.kind in ("late", "far", "parked", "park")]
         self._flying, self._commit, self._composed, self._running = [], None, None, ()
         self.state, self.state_version = self._stored
-        self._loaded = self._loading = self._dirty = False
+        self._loaded = self._loading = False
+        self._dirty = self._recalled
         self._marked = self._counted = self._next_head = ""
         self._refused += 1  # another content, another id
         if self.suspended:
