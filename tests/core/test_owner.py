@@ -762,8 +762,14 @@ class TestRestarts:
 
     def test_a_run_that_messages_carry_stands_and_is_counted_on_from(self) -> None:
         bench = self.bench()
-        handled(bench, held(0, run=7))
-        bench.now = 40.0
+        bench.offer(held(0, run=7))
+        bench.tick()
+        bench.only(Start)
+        bench.owner.started(1, bench.now)
+        bench.only(Run)
+        bench.ran()
+        bench.write()
+        bench.committed()
         bench.offer(held(5, run=7))
         assert bench.owner.waiting == 1
         bench.offer(held(6, run=NO_RUN))
