@@ -131,6 +131,12 @@ class Config(BaseSettings):
         None, f"Secret that all nodes share: {SECRET_CHARS_MIN} printable ASCII characters or more."
     )
     max_peer_bytes: int = _setting(64 * 1024**2, "Largest request or reply between nodes.", ge=1)
+    max_connections: int = _setting(
+        10_000,
+        "Connections to a node or a gateway at once, of clients and nodes; fewer where the limit of open"
+        " files is lower.",
+        ge=16,
+    )
 
     ttl_s: float = _setting(5.0, "How long a membership lives without being renewed.", gt=0)
     renew_s: float = _setting(

@@ -65,6 +65,7 @@ from holdfast.redaction import redact_url
 from holdfast.runtime.limits import FORWARD_BYTES_MAX, Limits
 from holdfast.runtime.metrics import NodeMetrics
 from holdfast.runtime.node import Host, Node
+from holdfast.serving import ConnectionMetrics, Connections
 from holdfast.slot_wiring import open_objects, open_slot_objects
 from holdfast.streams.models import ModelSpec
 from holdfast.streams.spec import QUEUE_NUMBER
@@ -321,6 +322,7 @@ class Services:
         *,
         routes: Sequence[web.AbstractRouteDef] = (),
         ready: Callable[[], str] = lambda: "",
+        connections: Connections | None = None,
         registry: CollectorRegistry = REGISTRY,
     ) -> Peer:
         """A new peer; the rest is as :class:`~holdfast.adapters.http.peer.HttpPeer` has it."""
@@ -335,6 +337,7 @@ class Services:
                 max_body_bytes=self.config.max_peer_bytes,
                 routes=routes,
                 ready=ready,
+                connections=connections,
                 registry=registry,
             )
         )
@@ -616,9 +619,11 @@ def make_node(services: Services, place: str) -> Node:
     check_app(services, app)
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
+    connections = Connections(services.clock, config.max_connections)
+    registry.register(ConnectionMetrics(connections))
 
     def why_not_ready() -> str:
-        if not host.membership.alive:
+        if not host.membership.stands:
             return "no membership at present"
         if host.draining:
             return "draining"
@@ -649,7 +654,7 @@ def make_node(services: Services, place: str) -> Node:
         routes += api.routes()
     host = Host(
         services.coordinator(),
-        services.peer(routes=routes, ready=why_not_ready, registry=registry),
+        services.peer(routes=routes, ready=why_not_ready, connections=connections, registry=registry),
         services.clock,
         limits(config),
         structlog.get_logger().bind(node=config.node_name),
@@ -891,8 +896,12 @@ def make_producer(services: Services, app: str) -> Producer:
 
 
 def _machine() -> tuple[float, float]:
-    """The shares of this machine's processors and of its memory in use."""
-    return psutil.cpu_percent() / 100, psutil.virtual_memory().percent / 100
+    """The shares of this machine's processors and of its memory in use; none where the system doesn't tell,
+    as when there are no file descriptors left to ask it by."""
+    try:
+        return psutil.cpu_percent() / 100, psutil.virtual_memory().percent / 100
+    except (OSError, psutil.Error):
+        return 0.0, 0.0
 
 
 def make_gateway(
@@ -918,6 +927,7 @@ def make_gateway(
         port=port,
         secret=secret.get_secret_value() if secret else None,
         max_body_bytes=config.max_message_bytes,
+        max_connections=config.max_connections,
         haproxy=haproxy,
         tls=tls,
         access_log=access_log,

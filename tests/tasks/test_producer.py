@@ -11,13 +11,13 @@ from tests.tasks.plain import plain
 
 from holdfast.adapters.memory.queue import MemoryQueue
 from holdfast.adapters.memory.tasks import MemoryTasks
-from holdfast.core.task import End, Start, State
+from holdfast.core.task import End, Start, State, Task
 from holdfast.errors import InvalidMessage, OperationRefused, TooLarge
 from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.outcome import outcome_of
 from holdfast.tasks.producer import Order, Producer
-from holdfast.tasks.wire import Envelope, decode_task, encode_brief
+from holdfast.tasks.wire import Envelope, decode_brief, decode_task, encode_brief
 from holdfast.testing.simulator.loop import SimClock
 
 VIRTUAL = True
@@ -275,6 +275,14 @@ async def test_a_task_given_to_a_node_runs_unless_it_has_succeeded(rig: Rig, sta
     assert decode_task(message.body, Envelope(app=APP, trace_id="-", task_type=TYPE)).body.data == b"8"
     (task,) = await rig.store.start([Start("t", TYPE, "m", "n", 3, 30.0)])
     assert (task.state, task.attempts) == (State.RUNNING, 1)
+
+
+@pytest.mark.parametrize("result", [b"[" * 900 + b"]" * 900, b"{", b"\xff"])
+def test_a_result_that_can_t_be_read_is_told_as_text(result: bytes) -> None:
+    outcome = outcome_of(APP, Task("t", TYPE, State.SUCCEED, result=result))
+    assert outcome.value == result.decode(errors="replace")
+    envelope = Envelope(app=APP, trace_id="t", task_type=TYPE)
+    assert decode_brief(encode_brief(envelope, outcome)).value == outcome.value
 
 
 async def test_briefs_that_nobody_looked_at_are_there_for_others_at_once(rig: Rig) -> None:

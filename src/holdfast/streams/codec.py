@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from holdfast.core.exact_json import encoder
 from holdfast.core.message import NO_RUN, RUN_DIGITS, SEQ_DIGITS, Place, check_key, check_number
 from holdfast.core.record import UNREADABLE
 from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage, TooLarge
@@ -350,4 +351,4 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"it holds an object of type {type(value).__name__}")
 
 
-_encode = msgspec.json.Encoder(enc_hook=_plain).encode
+_encode = encoder(_plain)

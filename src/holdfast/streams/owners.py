@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from holdfast.core import commands
 from holdfast.core.held import Held, Receipt
-from holdfast.core.owner import Owner, OwnerRules
+from holdfast.core.owner import Owner, OwnerRules, Phase
 from holdfast.core.sequencer import Gap, Rules
 from holdfast.core.trace import raised_at
 from holdfast.errors import (
@@ -25,6 +25,7 @@ from holdfast.errors import (
     Retry,
     StateRejected,
     TooLarge,
+    Unavailable,
 )
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim, Coordinator
@@ -172,7 +173,7 @@ class Owners:
 
     def start(self) -> None:
         """Begin to serve timers."""
-        self._tasks.spawn(self._serve_timers())
+        self._tasks.repeat(self._serve_timers, self._clock, self._log)
 
     # -- what others ask --------------------------------------------------------------------------------
 
@@ -191,10 +192,13 @@ class Owners:
         """Messages in inboxes, without those that stand behind a gap: what they wait for must get in."""
         return sum(entry.owner.waiting for entry in self._holding.values() if not entry.owner.gapped)
 
-    def holding(self, stream: str) -> Iterator[tuple[str, Held]]:
-        """Messages that owners of ``stream`` hold and must keep alive, each with its key."""
+    def holding(self, stream: str, *, opened: bool = False) -> Iterator[tuple[str, Held]]:
+        """Messages that owners of ``stream`` hold and must keep alive, each with its key; or only those of
+        owners that have ``opened`` it, and know of no other opening."""
         for entry in self._holding.values():
-            if entry.spec.name == stream and not entry.owner.suspended:
+            if entry.spec.name != stream or entry.owner.suspended:
+                continue
+            if not opened or entry.owner.phase is Phase.OWNER:
                 for held in entry.owner.holding():
                     yield entry.plain_key, held
 
@@ -548,7 +552,7 @@ class Owners:
             await self._clock.sleep(self._limits.retry.delay_s(entry.reopened, self._clock.random()))
         try:
             claim = await self._insist(
-                entry, generation, lambda: self._coordinator.lookup(entry.key), Retry.SAFE, Retry.SAME
+                entry, generation, lambda: self._standing_claim(entry.key), Retry.SAFE, Retry.SAME
             )
         except Fenced:
             return
@@ -556,6 +560,15 @@ class Owners:
         if claim is not None and ours:
             entry.claim = claim
         self._answer(entry, generation, lambda now: entry.owner.claim_checked(ours, now))
+
+    async def _standing_claim(self, key: str) -> Claim | None:
+        """The claim on a key; none where the coordinator is silent for so long that ours may be over."""
+        try:
+            return await self._coordinator.lookup(key)
+        except (Unavailable, OutcomeUnknown):
+            if self._membership().alive:
+                raise
+            return None
 
     async def _reclaim(self, entry: Owned, generation: int, epoch: int | None) -> None:
         """After a lost membership: the store says whether this opening still stands."""

@@ -150,12 +150,12 @@ class TaskWork:
         host = self._host
         self._finisher.start()
         self._permits.start()
-        for work in (self._dispatch(), self._beat(), self._measure()):
-            host.tasks.spawn(work)
+        for loop in (self._dispatch, self._beat, self._measure):
+            host.tasks.repeat(loop, host.clock, host.log)
         if self._scheduler is not None:
-            host.tasks.spawn(self._scheduler.run())
+            host.tasks.repeat(self._scheduler.run, host.clock, host.log)
         if self._announcer is not None:
-            host.tasks.spawn(self._announcer.run(address))
+            host.tasks.repeat(partial(self._announcer.run, address), host.clock, host.log)
         for name, queue in self._queues.items():
             self._keepers[name].start()
             pump = Pump(
@@ -169,9 +169,10 @@ class TaskWork:
                 take=partial(self._take, name),
                 room=self._room,
                 is_crowded=lambda: False,
+                may=lambda: host.membership.alive,
             )
             self._pumps.append(pump)
-            task = host.tasks.spawn(pump.run())
+            task = host.tasks.repeat(pump.run, host.clock, host.log)
             if task is not None:
                 self._pumping.append(task)
 
@@ -327,7 +328,7 @@ class TaskWork:
         while True:
             try:
                 return await call()
-            except HoldfastError as error:
+            except (HoldfastError, OSError) as error:
                 give_up = give_up and not isinstance(error, OutcomeUnknown)
                 if give_up and not self._host.membership.alive:
                     return None
