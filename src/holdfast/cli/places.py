@@ -30,7 +30,7 @@ async def move(key: Key, /, *, to: str, options: Options = DEFAULTS) -> None:
     Args:
         to: Name of the node, or its membership.
     """
-    async with Services(options.load()) as services:
+    async with Services(options.load(), reads_only=True) as services:
         members = await services.coordinator().members()
         target, owner = _named(members, to), await _owner(services, members, key)
         if target.id == owner.id:
@@ -54,7 +54,7 @@ async def drain(
     Args:
         node: Name of the node, or its membership.
     """
-    async with Services(options.load()) as services:
+    async with Services(options.load(), reads_only=True) as services:
         member = _named(await services.coordinator().members(), node)
         await _ask(services, member, Drain(member.id), services.config.peer_timeout_s)
         output.say(f"{member.name} drains")
@@ -86,7 +86,7 @@ async def why(key: Key, /, *, json: Json = False, options: Options = DEFAULTS) -
     Args:
         json: Print one JSON object.
     """
-    async with Services(options.load()) as services:
+    async with Services(options.load(), reads_only=True) as services:
         members = await services.coordinator().members()
         owner = await _owner(services, members, key)
         request = Explain(owner.id, key.partition("/")[0], key)

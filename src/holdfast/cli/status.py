@@ -44,7 +44,7 @@ async def status(
         watch: Go on, once a second.
         json: Print one JSON object.
     """
-    async with Services(options.load()) as services:
+    async with Services(options.load(), reads_only=True) as services:
         if not watch:
             found = await survey(services, stream)
             output.json_line(found) if json else output.console().print(render(found, limit))
