@@ -12,6 +12,11 @@ from typing import TypeVar
 
 import pytest
 from hypothesis import settings
+from tests.left_open import (  # noqa: F401 (for pytest to find)
+    pytest_fixture_setup,
+    pytest_runtest_protocol,
+    pytest_runtest_teardown,
+)
 
 from holdfast.testing.servers import (
     FauxqsServer,
@@ -31,6 +36,9 @@ settings.register_profile("ci", derandomize=True, deadline=None)
 settings.register_profile("dev", deadline=None)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
+GARBAGE = (10_000, 20, 20)
+"""When Python looks for cycles: seldom, as in a node."""
+
 S = TypeVar("S", bound=Server | Group)
 
 
@@ -41,6 +49,7 @@ def pytest_collection() -> None:
 def pytest_collection_finish() -> None:
     """What was collected stays to the end: looked through for garbage it would take a tenth of all time."""
     gc.freeze()
+    gc.set_threshold(*GARBAGE)
     gc.enable()
 
 

@@ -29,11 +29,22 @@ def access_for(name: FileAccess) -> Access:
     return OWNER if name == "owner" else UMASK
 
 
-def make_folder(path: Path, access: Access) -> None:
-    """Make a folder, and those above it that are missing."""
+def make_folder(path: Path, access: Access, *, durable: bool = False) -> None:
+    """Make a folder, and those above it that are missing. ``durable``: the disk has their names then."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     for folder in reversed(missing):
         folder.mkdir(access.folder, exist_ok=True)
+        if durable:
+            sync_names(folder.parent)
+
+
+def sync_names(folder: Path) -> None:
+    """Return once the disk has the names in a folder."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def make_file(path: Path, access: Access) -> None:

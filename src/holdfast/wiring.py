@@ -65,9 +65,10 @@ from holdfast.redaction import redact_url
 from holdfast.runtime.limits import FORWARD_BYTES_MAX, Limits
 from holdfast.runtime.metrics import NodeMetrics
 from holdfast.runtime.node import Host, Node
+from holdfast.serving import ConnectionMetrics, Connections
 from holdfast.slot_wiring import open_objects, open_slot_objects
-from holdfast.streams.codec import QUEUE_NUMBER
 from holdfast.streams.models import ModelSpec
+from holdfast.streams.spec import QUEUE_NUMBER
 from holdfast.streams.work import StreamWork
 from holdfast.tasks.api import TaskApi
 from holdfast.tasks.discovery import SHARED, Announcer, Directory, shareable, usable
@@ -323,6 +324,7 @@ class Services:
         *,
         routes: Sequence[web.AbstractRouteDef] = (),
         ready: Callable[[], str] = lambda: "",
+        connections: Connections | None = None,
         registry: CollectorRegistry = REGISTRY,
     ) -> Peer:
         """A new peer; the rest is as :class:`~holdfast.adapters.http.peer.HttpPeer` has it."""
@@ -337,6 +339,7 @@ class Services:
                 max_body_bytes=self.config.max_peer_bytes,
                 routes=routes,
                 ready=ready,
+                connections=connections,
                 registry=registry,
             )
         )
@@ -618,11 +621,16 @@ def make_node(services: Services, place: str) -> Node:
     check_app(services, app)
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
+    connections = Connections(services.clock, config.max_connections)
+    registry.register(ConnectionMetrics(connections))
 
     def why_not_ready() -> str:
-        if not host.membership.alive:
+        if not host.membership.stands:
             return "no membership at present"
-        return "draining" if host.draining else ""
+        if host.draining:
+            return "draining"
+        obstacles = streams.owners.obstacles.streams if streams is not None else {}
+        return "; ".join(f"stream {name!r}: {known.reason}" for name, known in sorted(obstacles.items()))
 
     secret = config.peer_secret.get_secret_value() if config.peer_secret else None
     routes: list[web.AbstractRouteDef] = []
@@ -648,7 +656,7 @@ def make_node(services: Services, place: str) -> Node:
         routes += api.routes()
     host = Host(
         services.coordinator(),
-        services.peer(routes=routes, ready=why_not_ready, registry=registry),
+        services.peer(routes=routes, ready=why_not_ready, connections=connections, registry=registry),
         services.clock,
         limits(config),
         structlog.get_logger().bind(node=config.node_name),
@@ -670,7 +678,14 @@ def make_node(services: Services, place: str) -> Node:
         for outbox in app.outboxes.values()
     ]
     node = Node(host, [*(work for work in (streams, tasks) if work is not None), *outboxes])
-    registry.register(NodeMetrics(host, node.load, lambda: gauges(streams, tasks, app.models)))
+    registry.register(
+        NodeMetrics(
+            host,
+            node.load,
+            lambda: gauges(streams, tasks, app.models),
+            lambda: streams.standstills.counts() if streams is not None else {},
+        )
+    )
     if outboxes:
         registry.register(OutboxMetrics(outboxes))
     return node
@@ -684,12 +699,17 @@ def _streams(services: Services, app: App, host: Host, place: str) -> StreamWork
 def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
     queues = {name: services.queue(task_queue(app.name, name)) for name in app.tasks}
     producer = make_producer(services, app.name)
+    deeds: list[tuple[Times, Deed]] = [
+        *((each, Sender(each, producer, services.clock)) for each in app.periodics.values()),
+        *backing_up(services, app.name),
+    ]
     announcer = Announcer(
         Directory(services.registry(), app.name, services.clock),
         services.clock,
         host.log,
         node=host.name,
         types=app.tasks,
+        deeds=[times.name for times, _ in deeds],
         member=lambda: host.membership.id if host.membership.alive else "",
         living=lambda: host.membership.view,
         settings=shareable(
@@ -717,14 +737,11 @@ def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
         slots_max=services.config.task_slots,
         scheduler=Scheduler(
             app.name,
-            [
-                *((each, Sender(each, producer, services.clock)) for each in app.periodics.values()),
-                *backing_up(services, app.name),
-            ],
+            deeds,
             services.registry(),
             services.clock,
             host.log,
-            leads=lambda: announcer.leads,
+            leads=announcer.leads,
         ),
         announcer=announcer,
     )
@@ -867,7 +884,8 @@ def backing_up(services: Services, app: str) -> Iterable[tuple[Times, Deed]]:
 def make_letters(services: Services, app: str) -> Letters:
     """The dead letters of the tasks of the app of that name. Raises ConfigError."""
     directory = Directory(services.registry(), app, services.clock)
-    return Letters(app, services.queue, services.task_store(app), directory, make_producer(services, app))
+    producer, log = make_producer(services, app), structlog.get_logger()
+    return Letters(app, services.queue, services.task_store(app), directory, producer, log)
 
 
 def make_producer(services: Services, app: str) -> Producer:
@@ -883,8 +901,12 @@ def make_producer(services: Services, app: str) -> Producer:
 
 
 def _machine() -> tuple[float, float]:
-    """The shares of this machine's processors and of its memory in use."""
-    return psutil.cpu_percent() / 100, psutil.virtual_memory().percent / 100
+    """The shares of this machine's processors and of its memory in use; none where the system doesn't tell,
+    as when there are no file descriptors left to ask it by."""
+    try:
+        return psutil.cpu_percent() / 100, psutil.virtual_memory().percent / 100
+    except (OSError, psutil.Error):
+        return 0.0, 0.0
 
 
 def make_gateway(
@@ -910,9 +932,11 @@ def make_gateway(
         port=port,
         secret=secret.get_secret_value() if secret else None,
         max_body_bytes=config.max_message_bytes,
+        max_connections=config.max_connections,
         haproxy=haproxy,
         tls=tls,
         access_log=access_log,
+        foreign=config.foreign_streams == "forward",
     )
 
 
@@ -941,6 +965,11 @@ def gauges(
         "model_memory_mb",
         "Memory of the models loaded in all slots, as declared (limit: model_memory_mb a slot).",
         sum(models[name].memory_mb * count for name, count in loaded.items()),
+    )
+    yield (
+        "streams_without_models",
+        "Declared streams that can't run here, for a model of theirs doesn't load.",
+        len(streams.owners.obstacles.streams),
     )
     yield "parked_streams", "Owned streams that are parked.", sum(bool(o.owner.parked) for o in owned)
 

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from holdfast.adapters.sqlite.queue import SqliteQueue
 from holdfast.cli import COMMANDS
 from holdfast.core.ledger import Checkpoint, Commit, Result, RunLog
 from holdfast.core.message import Place
+from holdfast.errors import ConfigError, TooLarge
 from holdfast.ports.coordinator import Load, Member
 from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.wiring import Services
@@ -183,7 +185,7 @@ def test_status_for_programs(holdfast: Any, arrange: Any) -> None:
     assert [(node["name"], node["load"]["draining"]) for node in found["nodes"]] == [("node-a", True)]
     [queue] = found["queues"]
     assert queue.pop("lag_s") > 0
-    assert queue == {"stream": "detect", "ready": 2, "in_flight": 0, "delayed": 1, "dead": 3}
+    assert queue == {"stream": "detect", "ready": 2, "in_flight": 0, "delayed": 1, "dead": 3, "error": ""}
     (stream,) = found["streams"]
     assert stream.pop("quiet_s") >= 0
     assert stream == {
@@ -196,7 +198,10 @@ def test_status_for_programs(holdfast: Any, arrange: Any) -> None:
         "done": 3,
         "skipped": 0,
         "parked": "",
+        "waits": "",
     }
+    (trouble,) = found["troubles"]
+    assert trouble.startswith("node-a does not answer: ")
 
 
 def test_status_for_people(holdfast: Any, arrange: Any) -> None:
@@ -219,7 +224,7 @@ def test_status_tells_what_messages_cost(holdfast: Any, arrange: Any) -> None:
     assert holdfast("status", "--json").lines[0]["calls_per_message"] == 0.25
     text = holdfast("status").out
     assert "Nodes: 2, 0.250 calls a message" in text
-    (row,) = [line for line in text.splitlines() if "node-a" in line]
+    (row,) = [line for line in text.splitlines() if line.startswith("node-a")]
     assert row.split()[4:6] == ["1000", "0.250"]
 
 
@@ -284,6 +289,66 @@ def test_dead_letters_listed_and_shown(holdfast: Any, arrange: Any) -> None:
     (shown,) = holdfast("dlq", "show", "detect/cam-2:0:8", "--json").lines
     assert (shown["reason"], shown["body_base64"]) == ("late", "/w==")
     assert "detail: Traceback" in holdfast("dlq", "show", "detect/cam-1:0:7").out
+
+
+@pytest.mark.parametrize("depth", [450, 900, 990, 50_000])
+def test_a_deeply_nested_body_hides_no_dead_letters(holdfast: Any, arrange: Any, depth: int) -> None:
+    deep = b"[" * depth + b"]" * depth
+
+    async def bury_deep(services: Services) -> None:
+        letter = DeadLetter("detect/cam-0:0:1", deep, "late", {}, "", "detect", "cam-0", 0, "1")
+        await services.queue("detect").bury([letter])
+
+    arrange(commit)
+    arrange(bury)
+    arrange(bury_deep)
+    listed = holdfast("dlq", "ls", "--json")
+    assert (listed.code, listed.out.count("\n"), deep.decode() in listed.out) == (0, 4, True)
+    assert deep.decode() in holdfast("dlq", "show", "detect/cam-0:0:1").out
+    assert holdfast("dlq", "show", "detect/cam-0:0:1", "--json").code == 0
+
+
+def test_a_queue_that_fails_hides_no_dead_letters_of_others(
+    holdfast: Any, arrange: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrange(commit)
+    arrange(lambda services: commit(services, key="broken/cam-1"))
+    arrange(bury)
+    queue = Services.queue
+
+    def opened(self: Services, name: str) -> Any:
+        if name == "broken":
+            raise ConfigError("no queue 'broken'; make it")
+        return queue(self, name)
+
+    monkeypatch.setattr(Services, "queue", opened)
+    listed = holdfast("dlq", "ls", "--json")
+    assert (listed.code, len(listed.lines)) == (0, 3)
+    assert "broken: no queue 'broken'" in listed.err
+    assert holdfast("dlq", "ls", "broken").code == 2
+    sent = holdfast("dlq", "redrive", "broken/x", "detect/cam-2:0:8")
+    assert (sent.code, "1 redriven; 1 not" in sent.out) == (1, True)
+    assert "broken: no queue 'broken'" in sent.err
+    assert "Dead letters: 2" in holdfast("dlq", "ls", "detect").out
+
+
+def test_a_letter_that_can_t_be_sent_again_stops_no_other(
+    holdfast: Any, arrange: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrange(commit)
+    arrange(bury)
+    redrive = SqliteQueue.redrive
+
+    async def refusing(self: SqliteQueue, ids: list[str]) -> int:
+        if "detect/cam-1:0:6" in ids:
+            raise TooLarge("its attributes leave no room")
+        return await redrive(self, ids)
+
+    monkeypatch.setattr(SqliteQueue, "redrive", refusing)
+    sent = holdfast("dlq", "redrive", "--stream", "detect", "--all")
+    assert (sent.code, "2 redriven; 1 not" in sent.out) == (1, True)
+    assert "detect/cam-1:0:6: its attributes leave no room" in sent.err
+    assert [letter["id"] for letter in holdfast("dlq", "ls", "--json").lines] == ["detect/cam-1:0:6"]
 
 
 def test_dead_letters_sent_again_and_removed(holdfast: Any, arrange: Any) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime as dt
+import math
 from typing import Any, TypedDict
 
 import msgspec
@@ -316,6 +317,15 @@ def endless() -> list[Any]:
 def test_junk_is_refused_by_its_type(junk: Any) -> None:
     with pytest.raises(HandlerFailed, match=f"of type {type(junk).__name__}, can't be stored as JSON"):
         encode_result(junk)
+
+
+@pytest.mark.parametrize(
+    "result",
+    [math.nan, {"score": math.inf}, [None, -math.inf], np.float32("nan"), {"box": np.array([np.nan])}],
+)
+def test_a_number_that_json_lacks_does_not_become_null(result: Any) -> None:
+    with pytest.raises(HandlerFailed, match="can't be stored as JSON: it holds NaN or an infinity"):
+        encode_result(result)
 
 
 def test_a_result_has_a_limit() -> None:

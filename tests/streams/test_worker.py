@@ -390,7 +390,7 @@ def test_a_model_of_one_stream_alone_is_refused(
 def test_a_model_that_does_not_load_is_no_fault_of_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Seeing, "load", lambda self: functools.partial(int, "x"), raising=False)
     worker, _ = working(Seeing)
-    with pytest.raises(HandlerFailed, match="a model did not load: ValueError: invalid literal"):
+    with pytest.raises(HandlerFailed, match="model 'int' did not load: ValueError: invalid literal"):
         drive(worker.open("s", "k", b"a", 3))
 
 

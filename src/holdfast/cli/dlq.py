@@ -12,7 +12,7 @@ from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.cli.status import stream_names
 from holdfast.cli.tasks import ago
-from holdfast.errors import ConfigError, OperationRefused
+from holdfast.errors import ConfigError, HoldfastError, OperationRefused, TooLarge
 from holdfast.ports.queue import DeadLetter, Queue
 from holdfast.redaction import redact_url
 from holdfast.runtime import operations
@@ -112,7 +112,7 @@ async def redrive(
     source: From = "",
     json: Json = False,
     options: Options = DEFAULTS,
-) -> None:
+) -> int:
     """Send dead letters to their queue again, in order: those of a stream, or with --app those of tasks, each
     with all its tries.
 
@@ -132,8 +132,8 @@ async def redrive(
     if owner:
         choice = Choice(trace=trace, since=ago(since), error=error)
         await _redrive_tasks(owner, task_type, choice, source, json, options)
-        return
-    await _each_queue(
+        return 0
+    return await _each_queue(
         ids, stream, key, all_, json, options, "redriven", lambda queue, some: queue.redrive(some)
     )
 
@@ -208,7 +208,7 @@ async def purge(
     yes: Annotated[bool, Parameter(name=["--yes", "-y"])] = False,
     json: Json = False,
     options: Options = DEFAULTS,
-) -> None:
+) -> int:
     """Remove dead letters for good.
 
     ```
@@ -222,7 +222,9 @@ async def purge(
     """
     if not yes:
         raise ConfigError("purge removes messages for good; say --yes to do it")
-    await _each_queue(ids, stream, key, all_, json, options, "purged", lambda queue, some: queue.purge(some))
+    return await _each_queue(
+        ids, stream, key, all_, json, options, "purged", lambda queue, some: queue.purge(some)
+    )
 
 
 async def _each_queue(
@@ -234,7 +236,9 @@ async def _each_queue(
     options: Options,
     done: str,
     act: Callable[[Queue, Sequence[str]], Awaitable[int]],
-) -> None:
+) -> int:
+    """Do something with letters, queue by queue, whatever becomes of those of others. Returns the exit
+    code."""
     if bool(ids) == everything or (everything and not stream):
         raise ConfigError("name letters by their ids, or say --stream NAME --all")
     async with Services(options.load(), reads_only=True) as services:
@@ -244,15 +248,30 @@ async def _each_queue(
         by_stream: dict[str, list[str]] = {}
         for letter_id in ids:
             by_stream.setdefault(stream or _stream_of(letter_id), []).append(letter_id)
-        count = 0
+        count, failed = 0, set[str]()
         for name, some in by_stream.items():
-            queue = services.queue(name)
-            for start in range(0, len(some), queue.max_batch):
-                count += await act(queue, some[start : start + queue.max_batch])
+            try:
+                queue = services.queue(name)
+                for start in range(0, len(some), queue.max_batch):
+                    batch = some[start : start + queue.max_batch]
+                    try:
+                        count += await act(queue, batch)
+                    except TooLarge:  # which of them it is shows when they go one by one
+                        for letter_id in batch:
+                            try:
+                                count += await act(queue, [letter_id])
+                            except TooLarge as error:
+                                failed.add(letter_id)
+                                output.complain(f"{letter_id}: {error}")
+            except HoldfastError as error:
+                failed.add(name)
+                output.complain(f"{name}: {error}")
     if json:
         output.json_line({done: count, "asked": len(ids)})
     else:
-        output.say(f"{count} {done}" + (f"; {len(ids) - count} not found" if count < len(ids) else ""))
+        left = "" if count == len(ids) else f"; {len(ids) - count} not" + (" found" if not failed else "")
+        output.say(f"{count} {done}{left}")
+    return 1 if failed else 0
 
 
 def _stream_of(letter_id: str) -> str:
@@ -260,9 +279,15 @@ def _stream_of(letter_id: str) -> str:
 
 
 async def _letters(services: Services, stream: str, key: str | None) -> AsyncIterator[DeadLetter]:
+    """Letters of one stream, or of all: a queue that fails is named, and hides none of the others."""
     for name in [stream] if stream else await stream_names(services):
-        async for letter in operations.letters(services.queue(name), key):
-            yield letter
+        try:
+            async for letter in operations.letters(services.queue(name), key):
+                yield letter
+        except HoldfastError as error:
+            if stream:
+                raise
+            output.complain(f"{name}: {error}")
 
 
 async def _first(limit: int, letters: AsyncIterator[DeadLetter]) -> AsyncIterator[DeadLetter]:

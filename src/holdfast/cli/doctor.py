@@ -16,10 +16,12 @@ from holdfast import config as settings
 from holdfast.app import App
 from holdfast.cli import exits, output
 from holdfast.cli.options import DEFAULTS, Json, Options
-from holdfast.cli.status import stream_names
+from holdfast.cli.status import stream_names, what_waits
 from holdfast.config import Config
 from holdfast.errors import ConfigError, HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.older_names import ANY_BUCKET
+from holdfast.ports.coordinator import Member
+from holdfast.ports.peer import Peer
 from holdfast.protocol.peer import Done, Probe, Reply, Request
 from holdfast.redaction import redact, redact_url
 from holdfast.wiring import Services, check_app, load_app, queues_of
@@ -309,6 +311,10 @@ async def _nodes(services: Services) -> list[Finding]:
     findings, peer = [], services.peer()
     for member in await services.coordinator().members():
         check = f"node {member.name}"
+        if member.foreign:
+            text = f"{member.address or 'at no address'}: belongs to another program, and is not called"
+            findings.append(Finding(check, "ok", text))
+            continue
         try:
             reply = await peer.call(member.address, Probe(member.id), PROBE_TIMEOUT_S)
         except (Unavailable, OutcomeUnknown) as error:
@@ -319,4 +325,17 @@ async def _nodes(services: Services) -> list[Finding]:
             text = f"{member.address} answers" + ("" if alive else ", but as another membership")
             fix = "" if alive else "it has just joined again; look once more in a few seconds"
             findings.append(Finding(check, "ok" if alive else "warning", text, fix))
+            findings += await _lacks(peer, member)
     return findings
+
+
+async def _lacks(peer: Peer, member: Member) -> Iterable[Finding]:
+    """The streams that a node can't run."""
+    told = await what_waits(peer, member)
+    if isinstance(told, str):
+        return []
+    fix = "put right what the model's load says there; the node tries it again by itself"
+    return [
+        Finding(f"stream {stream} on {member.name}", "failed", reason, fix, exits.FAILED)
+        for stream, reason in sorted(told.lacks.items())
+    ]

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
+from holdfast.core.exact_json import decode_plain
 from holdfast.core.task import State, Task
 from holdfast.errors import ConfigError, OperationRefused
 from holdfast.tasks.api import shown
@@ -76,9 +77,9 @@ async def send(
     """
     said = await asyncio.to_thread(file.read_text) if file is not None else body
     try:
-        value = said if text else msgspec.json.decode(said)
-    except msgspec.DecodeError as error:
-        raise ConfigError(f"the body is no JSON: {error}; quote it for the shell, or say --text") from None
+        value = said if text else decode_plain(said.encode())
+    except ValueError as error:
+        raise ConfigError(f"the body can't be read: {error}; quote it for the shell, or say --text") from None
     order = Order(
         task_type=task_type,
         body=value,

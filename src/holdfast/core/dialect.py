@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
+from holdfast.core.record import UNREADABLE
+from holdfast.core.settings import Text, check_setting
 from holdfast.errors import InvalidMessage
 
 _ID = re.compile(r"[!-~]{1,128}")
@@ -28,6 +30,7 @@ class Reading(msgspec.Struct, frozen=True):
     ok: bool = True
 
 
+@runtime_checkable
 class Dialect(Protocol):
     """Writes ids into commands and reads them from answers."""
 
@@ -36,6 +39,36 @@ class Dialect(Protocol):
 
     def read(self, payload: bytes) -> Reading:
         """What the answer says. Raises InvalidMessage if it can't be understood."""
+
+
+def written(dialect: Dialect, payload: bytes, id: str) -> bytes:  # noqa: A002
+    """``payload`` with ``id`` in it. A dialect may be the user's own and fail in any way: then the command
+    can't be sent. Raises InvalidMessage."""
+    try:
+        return dialect.write(payload, id)
+    except InvalidMessage:
+        raise
+    except Exception as error:
+        raise InvalidMessage(
+            f"{type(dialect).__name__}.write failed with {type(error).__name__}; make it raise InvalidMessage"
+            " for what it can't write",
+            "payload",
+        ) from error
+
+
+def understood(dialect: Dialect, payload: bytes) -> Reading:
+    """What an answer says. Raises InvalidMessage if it can't be understood, whatever the dialect raised: the
+    bytes are a device's, and may be anything."""
+    try:
+        return dialect.read(payload)
+    except InvalidMessage:
+        raise
+    except Exception as error:
+        raise InvalidMessage(
+            f"{type(dialect).__name__}.read failed with {type(error).__name__}; make it raise InvalidMessage"
+            " for what it can't read",
+            "payload",
+        ) from error
 
 
 class PlainDialect:
@@ -61,6 +94,9 @@ class JsonDialect:
     def __init__(
         self, field: str = "messageId", result_field: str = "", success: tuple[str | int | bool, ...] = ()
     ) -> None:
+        check_setting("JsonDialect", "field", field, Text)
+        check_setting("JsonDialect", "result_field", result_field, str)
+        check_setting("JsonDialect", "success", success, tuple[str | int | bool, ...])
         self._field = field
         self._result_field = result_field
         self._success = success
@@ -70,7 +106,7 @@ class JsonDialect:
     def write(self, payload: bytes, id: str) -> bytes:  # noqa: A002
         try:
             fields = self._objects.decode(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             raise InvalidMessage(
                 f"the command's payload must be a JSON object, for its field {self._field!r} carries the id;"
                 " or give a dialect that puts it elsewhere",
@@ -85,7 +121,7 @@ class JsonDialect:
             fields = self._objects.decode(payload)
             told = msgspec.json.decode(fields.get(self._field, b'""'))
             result = msgspec.json.decode(fields.get(self._result_field, b"null"))
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except UNREADABLE:
             raise InvalidMessage("the answer is not a JSON object", "payload") from None
         if isinstance(told, bool) or not isinstance(told, str | int):
             raise InvalidMessage(f"the answer's {self._field!r} is neither text nor a number", self._field)

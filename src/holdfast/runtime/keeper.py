@@ -87,8 +87,8 @@ class Keeper:
 
     def start(self) -> None:
         """Begin to extend and settle."""
-        self._tasks.spawn(self._extend_loop())
-        self._tasks.spawn(self._settle_loop())
+        self._tasks.repeat(self._extend_loop, self._clock, self._log)
+        self._tasks.repeat(self._settle_loop, self._clock, self._log)
 
     def settle(self, settlement: Settlement) -> None:
         """Take over what an accepted commit covers. Goes on whatever becomes of the stream."""
@@ -229,8 +229,8 @@ class Keeper:
             try:
                 await call()
                 return True
-            except HoldfastError as error:
-                if error.retry is Retry.NEVER:
+            except (HoldfastError, OSError) as error:
+                if isinstance(error, HoldfastError) and error.retry is Retry.NEVER:
                     self._log.error("the queue refused for good", stream=self._stream, error=str(error))
                     return False
                 failures += 1
@@ -246,6 +246,15 @@ async def free(queues: Iterable[Queue], member: str, log: Any) -> None:
                 await queue.free(member)
             except HoldfastError as error:
                 log.warning("could not free a dead node's deliveries", error=str(error))
+
+
+async def expire(queues: Iterable[Queue], before: float, log: Any) -> None:
+    """Drop dead letters older than this wall time, of each queue that can be reached."""
+    for queue in queues:
+        try:
+            await queue.expire(before)
+        except HoldfastError as error:
+            log.warning("could not drop old dead letters", error=str(error))
 
 
 def dead_letter(stream: str, key: str, letter: Letter, at: float) -> DeadLetter:

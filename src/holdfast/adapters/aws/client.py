@@ -40,6 +40,7 @@ from yarl import URL
 from holdfast.adapters.aws.body import Body
 from holdfast.adapters.aws.credentials import Credentials
 from holdfast.adapters.aws.signer import Draft, S3Signer, Signer
+from holdfast.core.record import UNREADABLE
 from holdfast.errors import ConfigError, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.meter import Meter
@@ -477,7 +478,7 @@ def _error(answer: Answer) -> tuple[str, str]:
     if answer.body.startswith(b"{"):
         try:
             said = msgspec.json.decode(answer.body, type=_JsonError)
-        except msgspec.DecodeError:
+        except UNREADABLE:
             said = _JsonError()
         code, text = said.type, said.message or said.Message
     else:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.core.record import UNREADABLE
 from holdfast.errors import Unavailable
-from holdfast.files import OWNER, Access, make_file
+from holdfast.files import OWNER, Access, make_file, sync_names
 from holdfast.ports.backup import Kept
 from holdfast.ports.queue import DeadLetter
 
@@ -64,6 +65,7 @@ class FileBackup:
                 file.write(b"".join(new.values()))
                 file.flush()
                 os.fsync(file.fileno())
+            sync_names(self._path.parent)  # the file may be new
         except OSError as error:
             raise Unavailable(f"{self._path} can't be written: {error.strerror}") from error
         return len(new)
@@ -81,7 +83,7 @@ def _kept(data: bytes) -> Iterator[Kept]:
     for text in data.splitlines():
         try:
             line = _decode(text)
-        except msgspec.DecodeError:
+        except UNREADABLE:
             continue  # it was cut off, and its letter is added again
         letter = DeadLetter(
             id=line.id,

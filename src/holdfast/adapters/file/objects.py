@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
 from holdfast.errors import ConfigError, InvalidMessage, Unavailable
-from holdfast.files import OWNER, Access, make_folder
+from holdfast.files import OWNER, Access, make_folder, sync_names
 
 
 class FileObjects:
@@ -80,7 +80,7 @@ class FileObjects:
     def _write(self, path: Path, data: bytes) -> None:
         """The whole file at once, by renaming a finished one."""
         access = self._access or OWNER
-        make_folder(path.parent, access)
+        make_folder(path.parent, access, durable=self._durable)
         temporary = path.parent / f".put-{secrets.token_hex(8)}"
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, access.file)
         try:
@@ -94,15 +94,7 @@ class FileObjects:
             temporary.unlink(missing_ok=True)
             raise
         if self._durable:
-            _sync_directory(path.parent)
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+            sync_names(path.parent)
 
 
 def _check_name(name: str) -> None:

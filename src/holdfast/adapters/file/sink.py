@@ -14,7 +14,7 @@ from typing import ParamSpec, TypeVar
 
 from holdfast.core.remote_name import check
 from holdfast.errors import AlreadyThere, ConfigError, Damaged, InvalidMessage, Unavailable
-from holdfast.files import OWNER, Access, make_folder
+from holdfast.files import OWNER, Access, make_folder, sync_names
 from holdfast.ports.sink import Data, RemoteFile
 
 P = ParamSpec("P")
@@ -98,7 +98,7 @@ class FileSink:
         if not nearest.resolve().is_relative_to(self.root):
             raise InvalidMessage(f"{name!r} leads by a link out of the folder {self.root}", field="name")
         if make:
-            make_folder(path.parent, self._access)
+            make_folder(path.parent, self._access, durable=self._durable)
         return path
 
     def _stat(self, name: str) -> RemoteFile | None:
@@ -179,7 +179,7 @@ class FileUpload:
         except FileExistsError:
             raise _there(self._name) from None
         if self._sink._durable:
-            _sync_folder(self._path.parent)
+            sync_names(self._path.parent)
         self._close()
         return RemoteFile(self._name, size)
 
@@ -216,11 +216,3 @@ def _digest(fd: int) -> str:
         digest.update(chunk)
         at += len(chunk)
     return digest.hexdigest()
-
-
-def _sync_folder(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
