@@ -122,12 +122,14 @@ REDIS_SCHEMES = tuple(
 
 class Services:
     """The services that a config names. Each is opened when first asked for, then shared, and closed at the
-    end. Raises ConfigError for a URL that nothing here serves, and whatever opening raises."""
+    end. With ``reads_only`` no database is made that is missing. Raises ConfigError for a URL that nothing
+    here serves, and whatever opening raises."""
 
-    def __init__(self, config: Config, clock: Clock | None = None) -> None:
+    def __init__(self, config: Config, clock: Clock | None = None, *, reads_only: bool = False) -> None:
         self.config = config
         self.clock = clock or SystemClock()
         self.access = access_for(config.file_access)
+        self._databases_access = None if reads_only else self.access
         self.meter = Meter()
         self._closers: list[Callable[[], Any]] = []
         self._databases: dict[Path, Database] = {}
@@ -223,7 +225,7 @@ class Services:
             )
         with extra("outbox", "outbox_url"):
             from holdfast.adapters.sqlalchemy.outbox import SqlOutbox  # noqa: PLC0415
-        return SqlOutbox(url, self.clock, durability=self.config.durability, access=self.access)
+        return SqlOutbox(url, self.clock, durability=self.config.durability, access=self._databases_access)
 
     async def describe_outbox(self) -> str:
         """What the database of outboxes is, in words. Raises ConfigError, Unavailable."""
@@ -392,7 +394,7 @@ class Services:
                     self.clock,
                     durability=self.config.durability,
                     lock_timeout_s=self.config.lock_timeout_s,
-                    access=self.access,
+                    access=self._databases_access,
                 )
             )
         return self._databases[path]
@@ -779,14 +781,16 @@ def check_app(services: Services, app: App) -> None:
             )
 
 
-async def discovered(config: Config, app: Callable[[], str], *, needs: Collection[str] = ()) -> Config:
+async def discovered(
+    config: Config, app: Callable[[], str], *, needs: Collection[str] = (), reads_only: bool = False
+) -> Config:
     """The config with what is not set, and told by the registry of the app that ``app`` names. Nobody is
-    asked unless the registry is set by itself. Raises as the registry does, or InvalidMessage; ConfigError if
-    nobody has told it what the caller ``needs``."""
+    asked unless the registry is set by itself. ``reads_only`` is as that of ``Services``. Raises as the
+    registry does, or InvalidMessage; ConfigError if nobody has told it what the caller ``needs``."""
     missing = [name for name in SHARED if not {name, "url"} & config.model_fields_set]
     if not missing or "registry_url" not in config.model_fields_set:
         return config
-    async with Services(config) as services:
+    async with Services(config, reads_only=reads_only) as services:
         listing = await Directory(services.registry(), app(), services.clock).read()
     told = {name: listing.settings[name] for name in missing if name in listing.settings}
     unknown = [name for name in missing if name in needs and name not in told]
@@ -800,10 +804,11 @@ async def discovered(config: Config, app: Callable[[], str], *, needs: Collectio
 
 
 @contextlib.asynccontextmanager
-async def producing(config: Config, app: str) -> AsyncIterator[Services]:
+async def producing(config: Config, app: str, *, reads_only: bool = False) -> AsyncIterator[Services]:
     """The services of whoever sends the tasks of the app of that name, or looks after them, found as by
-    ``discovered``."""
-    async with Services(await discovered(config, lambda: app, needs=PRODUCER_NEEDS)) as services:
+    ``discovered``. ``reads_only`` is as that of ``Services``."""
+    found = await discovered(config, lambda: app, needs=PRODUCER_NEEDS, reads_only=reads_only)
+    async with Services(found, reads_only=reads_only) as services:
         yield services
 
 
