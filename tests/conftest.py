@@ -33,7 +33,7 @@ from holdfast.testing.servers import (
 
 # The same examples on every machine in CI; new ones each run at a developer's.
 settings.register_profile("ci", derandomize=True, deadline=None)
-settings.register_profile("dev", deadline=None)
+settings.register_profile("dev", deadline=None, max_examples=50)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 GARBAGE = (10_000, 20, 20)

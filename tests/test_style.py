@@ -6,8 +6,6 @@ import re
 import subprocess
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
@@ -17,7 +15,7 @@ def name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-@functools.lru_cache(1)
+@functools.cache
 def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_bytes())
 
@@ -37,12 +35,13 @@ def test_no_file_names_a_package_host() -> None:
     assert named == []
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name)
-def test_source(path: Path) -> None:
-    assert ast.get_docstring(parsed(path)), "say in a docstring what the module is for"
-    assert "print" not in calls(path), "write through the CLI's console or the log"
+def test_sources() -> None:
+    bare = [name(path) for path in SOURCES if not ast.get_docstring(parsed(path))]
+    assert bare == [], "say in a docstring what the module is for"
+    printing = [name(path) for path in SOURCES if "print" in calls(path)]
+    assert printing == [], "write through the CLI's console or the log"
 
 
-@pytest.mark.parametrize("path", TESTS, ids=name)
-def test_tests_wait_on_events(path: Path) -> None:
-    assert not calls(path) & {"time.sleep", "sleep"}, "wait on an event, not for a time"
+def test_tests_wait_on_events() -> None:
+    sleeping = [name(path) for path in TESTS if calls(path) & {"time.sleep", "sleep"}]
+    assert sleeping == [], "wait on an event, not for a time"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.placement import BUSY_STREAMS, COLD_STREAMS, Load, Member, Placed, choose, spread
+from holdfast.core.placement import BUSY_STREAMS, COLD_STREAMS, Load, Member, Placed, choose, shortage, spread
 
 
 def member(name: str, streams: int = 0, slots: int = 1, room: int = 100, draining: bool = False) -> Member:
@@ -65,6 +65,17 @@ def test_a_stream_goes_where_it_is_declared() -> None:
     assert choose("other/cam-1", [frames, tracks]) is None
     anything = member("c")
     assert choose("other/cam-1", [frames, anything]) == anything
+
+
+def test_a_node_that_lacks_a_model_is_no_candidate_for_the_streams_that_use_it() -> None:
+    lacking, other = Member("a", "a", "", Load(lacks=("frames",))), member("b", streams=99)
+    assert choose("frames/cam-1", [lacking, other]) == other
+    assert choose("tracks/cam-1", [lacking, other]) == lacking
+    assert choose("frames/cam-1", [lacking]) is None
+    assert shortage("frames/cam-1", [lacking]) == (
+        "a model of stream 'frames' does not load on a, and no other node takes it"
+    )
+    assert shortage("tracks/cam-1", [member("c", room=0)]) == "no node has room for a new stream"
 
 
 def test_nobody_is_nobody() -> None:

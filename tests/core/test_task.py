@@ -114,7 +114,9 @@ def test_briefs() -> None:
 
 
 def test_queued_anew() -> None:
-    assert rules.reset(ENDED, NOW) == Task("k", "t", group="g", epoch=1, queued_at=NOW)
+    failed = msgspec.structs.replace(ENDED, state=State.FAILED)
+    assert rules.reset(failed, NOW) == Task("k", "t", group="g", epoch=1, queued_at=NOW)
+    assert rules.reset(ENDED, NOW) is ENDED, "it would run again though it has succeeded"
     assert rules.reset(RUNNING, NOW) is RUNNING
     assert rules.reset(RUNNING, 110.0).state is State.QUEUED
 

@@ -79,7 +79,7 @@ class Rig:
 
     def _take(self, delivery: Delivery, receipt: Receipt, seen: dict[str, int]) -> None:
         if delivery.body.startswith(b"bad"):
-            raise InvalidMessage("field 'key' is missing", "key")
+            raise InvalidMessage(f"field 'key' is missing{delivery.body[3:].decode()}", "key")
         self.taken.append((delivery.body, receipt))
         self.seen.append(seen)
         self.took.set()
@@ -170,6 +170,13 @@ async def test_what_has_no_key_is_set_aside_then_deleted_and_holds_nothing_up(cl
     assert kinds.index("buried") < kinds.index("deleted")
     assert rig.stats.malformed == 1
     assert rig.log.events("warning") == ["malformed message"]
+
+
+async def test_no_reason_tells_a_secret(clock: Clock, rig: Rig) -> None:
+    await rig.send(b"bad in redis://user:hunter2@host")
+    await until(clock, lambda: rig.queue.letters)
+    (letter,) = rig.queue.letters.values()
+    assert letter.reason == "malformed: field 'key' is missing in redis://user:***@host"
 
 
 async def test_a_letter_that_can_t_be_sent_delays_only_its_own_message(clock: Clock, rig: Rig) -> None:

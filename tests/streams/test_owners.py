@@ -21,7 +21,7 @@ from holdfast.errors import (
     TooLarge,
     Unavailable,
 )
-from holdfast.ports.coordinator import Claim
+from holdfast.ports.coordinator import Claim, Load, Member
 from holdfast.runtime.operations import pause, resume
 
 VIRTUAL = True
@@ -240,6 +240,74 @@ async def test_a_stream_that_another_opened_meanwhile_is_let_go(town: Town) -> N
     node.coordinator.instead.clear()
     await town.until(lambda: not node.owns(KEY))
     assert town.state.standing[KEY].epoch == 2
+
+
+async def test_a_claim_that_somebody_deleted_comes_back(town: Town) -> None:
+    """The epoch still stands at the store: the owner claims again at once and goes on under it."""
+    node = await town.start(app_of())
+    await town.send(*numbers(0))
+    await finished(town, 1)
+    claim = await town.coordinator.lookup(KEY)
+    assert claim is not None
+    await town.coordinator.release(claim)
+    await town.clock.sleep(1)
+    again = await town.coordinator.lookup(KEY)
+    assert again is not None
+    assert again.member == node.id
+    await town.send(*numbers(1, 2))
+    await finished(town, 3)
+    assert town.state.standing[KEY].epoch == 1
+
+
+async def test_a_claim_that_another_took_ends_the_ownership_at_once(town: Town) -> None:
+    node = await town.start(app_of())
+    await town.send(*numbers(0))
+    await finished(town, 1)
+    other = await town.start(app_of(), "b")
+    claim = await town.coordinator.lookup(KEY)
+    assert claim is not None
+    await town.coordinator.transfer(claim, other.id)
+    await town.clock.sleep(1)
+    assert not node.owns(KEY)
+    await town.send(*numbers(1, 2))
+    await finished(town, 3)
+    assert other.owns(KEY)
+    assert not node.owns(KEY)
+
+
+async def test_a_claim_that_others_made_anew_for_its_owner_is_the_one_that_it_hands_on(town: Town) -> None:
+    node, other = await town.start(app_of()), await town.start(app_of(), "b")
+    first = await town.coordinator.claim(KEY, node.id)
+    await town.send(*numbers(0))
+    await finished(town, 1)
+    await town.coordinator.transfer(first, node.id)
+    await town.clock.sleep(1)
+    assert await node.work.move(KEY, other.id) == ""
+    await town.until(lambda: not node.owns(KEY))
+    claim = await town.coordinator.lookup(KEY)
+    assert claim is not None
+    assert claim.member == other.id
+
+
+async def test_a_stream_that_another_program_takes_and_releases_goes_on(town: Town) -> None:
+    """Meanwhile its messages go back to the queue, from which that program receives for itself."""
+    node = await town.start(app_of())
+    await town.send(*numbers(0))
+    await finished(town, 1)
+    stranger = Member("/services/worker-7", "worker-7", "sim://stranger", Load(room=0), foreign=True)
+    await town.coordinator.join(stranger, 1e6)
+    claim = await town.coordinator.lookup(KEY)
+    assert claim is not None
+    stolen = await town.coordinator.transfer(claim, stranger.id)
+    await town.clock.sleep(1)
+    assert not node.owns(KEY)
+    await town.send(*numbers(1))
+    await town.until(lambda: town.events("given back"))
+    assert not node.owns(KEY)
+    assert await node.work.move(KEY, stranger.id) != ""
+    await town.coordinator.release(stolen)
+    await finished(town, 2)
+    assert node.owns(KEY)
 
 
 async def test_an_idle_stream_is_released_and_its_handler_closed(town: Town) -> None:

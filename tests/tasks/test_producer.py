@@ -253,11 +253,23 @@ async def test_what_can_t_be_sent_leaves_no_trace(
     assert not rig.tasks.messages
 
 
-@pytest.mark.parametrize("state", [None, State.SUCCEED, State.FAILED])
-async def test_a_task_given_to_a_node_runs_whatever_became_of_it(rig: Rig, state: State | None) -> None:
+async def test_a_task_given_to_a_node_does_not_run_again_once_it_has_succeeded(rig: Rig) -> None:
+    await rig.end("t", State.SUCCEED)
+    before = await rig.store.get("t")
+    assert before is not None
+    assert await rig.producer.send_stand_in(Order(task_type=TYPE, trace_id="t", body=8)) is None
+    assert await rig.store.get("t") == before
+    assert not rig.tasks.messages
+    with pytest.raises(OperationRefused, match="'t' has succeeded; only one that failed is run anew"):
+        await rig.producer.retry(before)
+
+
+@pytest.mark.parametrize("state", [None, State.FAILED, State.TIMEOUT])
+async def test_a_task_given_to_a_node_runs_unless_it_has_succeeded(rig: Rig, state: State | None) -> None:
     if state is not None:
         await rig.end("t", state)
     given = await rig.producer.send_stand_in(Order(task_type=TYPE, trace_id="t", body=8))
+    assert given is not None
     (message,) = rig.tasks.messages.values()
     assert (message.body, given.key) == (given.body, "t")
     assert decode_task(message.body, Envelope(app=APP, trace_id="-", task_type=TYPE)).body.data == b"8"

@@ -13,8 +13,8 @@ from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.cli.status import stream_names
 from holdfast.cli.tasks import ago
 from holdfast.errors import ConfigError, OperationRefused
-from holdfast.log import redact
 from holdfast.ports.queue import DeadLetter, Queue
+from holdfast.redaction import redact_url
 from holdfast.runtime import operations
 from holdfast.tasks.letters import Choice
 from holdfast.wiring import Services, backup_at, make_letters, producing
@@ -167,15 +167,15 @@ async def backup(
     choice = Choice(trace=trace, since=ago(since), error=error)
     async with (
         producing(options.load(), owner) as services,
-        backup_at(target) as place,
+        backup_at(target, services.access) as place,
     ):
         letters = make_letters(services, owner)
         while True:
             count = await letters.back_up(place, task_type, choice)
             if json:
-                output.json_line({"copied": count, "target": redact(target)})
+                output.json_line({"copied": count, "target": redact_url(target)})
             else:
-                output.say(f"{count} copied to {redact(target)}")
+                output.say(f"{count} copied to {redact_url(target)}")
             if every_s is None:
                 return
             await asyncio.sleep(every_s)

@@ -107,7 +107,7 @@ async def publish(
             return await _show(wanted, services.clock.wall(), known, json=json)
         registry = services.registry() if record else MemoryRegistry(services.clock)
         trace = f"cli-{services.clock.new_id()}"
-        async with report_publisher(services.clock, registry, known) as publisher:
+        async with report_publisher(services.clock, registry, known, access=services.access) as publisher:
             with _bar(quiet=json) as progress:
                 bar = progress.add_task(wanted.report, total=1.0, note="opens the sources")
                 published = await publisher.publish(

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import msgspec
 
+from holdfast.core.record import UNREADABLE
 from holdfast.errors import InvalidMessage
 
 _ID = re.compile(r"[!-~]{1,128}")
@@ -70,7 +71,7 @@ class JsonDialect:
     def write(self, payload: bytes, id: str) -> bytes:  # noqa: A002
         try:
             fields = self._objects.decode(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             raise InvalidMessage(
                 f"the command's payload must be a JSON object, for its field {self._field!r} carries the id;"
                 " or give a dialect that puts it elsewhere",
@@ -85,7 +86,7 @@ class JsonDialect:
             fields = self._objects.decode(payload)
             told = msgspec.json.decode(fields.get(self._field, b'""'))
             result = msgspec.json.decode(fields.get(self._result_field, b"null"))
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except UNREADABLE:
             raise InvalidMessage("the answer is not a JSON object", "payload") from None
         if isinstance(told, bool) or not isinstance(told, str | int):
             raise InvalidMessage(f"the answer's {self._field!r} is neither text nor a number", self._field)

@@ -11,7 +11,10 @@ Pair = tuple[str, int]
 JOBS_MAX = 1_000
 """Jobs whose rates are remembered; one that was asked about longer ago begins anew."""
 
-MISSED_S = 1.0
+BURST_S = 0.05
+"""With a limited rate, what may go at once is what this time allows."""
+
+MISSED_S = 0.25
 """A moment that passed so long ago, while nothing could be sent, is void: else all would go at once."""
 
 
@@ -37,7 +40,9 @@ class GroupRate:
     def take_share(self, share: float) -> None:
         """Have another share from now on."""
         shared = {name: rate * share for name, rate in self._rates.items() if share > 0}
-        self._limiter.change(None, {name: Rate(rate, max(1.0, rate)) for name, rate in shared.items()})
+        # Not what a second allows: with what that second brings it would be twice the rate.
+        rates = {name: Rate(rate, max(1.0, rate * BURST_S)) for name, rate in shared.items()}
+        self._limiter.change(None, rates)
 
     def wait_until(self, pair: Pair, now: float) -> float:
         """0 if a command may go to this lane of a device now, which counts; else when to ask again."""

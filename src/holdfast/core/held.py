@@ -46,6 +46,12 @@ class Held(msgspec.Struct, eq=False):
     detail: str = ""
 
     @property
+    def may_be_known(self) -> bool:
+        """True if it may have been delivered before: by a queue that says so, or by a client, who may ask as
+        often as it likes."""
+        return self.receives > 1 or any(receipt.request for receipt in self.receipts)
+
+    @property
     def again(self) -> dict[str, str]:
         """The attributes with which a copy of it is known to be the same message."""
         return {**self.attributes, "id": self.place.id} if self.place.id else self.attributes

@@ -71,6 +71,14 @@ class Place(msgspec.Struct, frozen=True, order=True, array_like=True):
         """``run:seq``, the part of the identity after the key; the seq in fixed width."""
         return f"{self.run}:{self.id or fixed(self.seq)}"
 
+    @classmethod
+    def named(cls, name: str) -> Place:
+        """The place that has this name."""
+        run, _, rest = name.partition(":")
+        if len(rest) == SEQ_DIGITS and rest.isdigit():
+            return cls(int(run), int(rest))
+        return cls(int(run), 0, rest)
+
 
 def fixed(seq: int) -> str:
     """A seq as text that sorts as the number does."""

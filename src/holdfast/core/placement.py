@@ -49,6 +49,10 @@ class Load(msgspec.Struct, frozen=True):
     """Those of the streams that use models, all of which are loaded."""
     models: tuple[str, ...] = ()
     """Names of the models that are loaded."""
+    queues: tuple[str, ...] = ()
+    """Names of the queues that it receives from or sends to: of its streams, tasks and briefs."""
+    lacks: tuple[str, ...] = ()
+    """Names of the streams that it can't run at present, for a model of theirs doesn't load there."""
 
     @property
     def is_full(self) -> bool:
@@ -62,7 +66,8 @@ class Load(msgspec.Struct, frozen=True):
 
     def takes(self, key: str) -> bool:
         """True if the node would own the stream of a full key."""
-        return not self.draining and (not self.serves or key.partition("/")[0] in self.serves)
+        stream = key.partition("/")[0]
+        return not self.draining and stream not in self.lacks and (not self.serves or stream in self.serves)
 
     def is_warm(self, key: str) -> bool:
         """True if the models that the stream of a full key uses are loaded."""
@@ -98,6 +103,17 @@ def choose(key: str, members: Iterable[Member], pending: Mapping[str, int] | Non
         if best is None or rank[:3] < best[:3]:
             best = rank
     return best[3] if best else None
+
+
+def shortage(key: str, members: Iterable[Member]) -> str:
+    """Why no member was chosen for ``key``."""
+    stream = key.partition("/")[0]
+    lacking = sorted(member.name for member in members if stream in member.load.lacks)
+    if lacking:
+        return (
+            f"a model of stream {stream!r} does not load on {', '.join(lacking)}, and no other node takes it"
+        )
+    return "no node has room for a new stream"
 
 
 class Placed:

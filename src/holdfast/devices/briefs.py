@@ -15,12 +15,12 @@ import msgspec
 
 from holdfast.core import task
 from holdfast.core.device_queue import Entry, State
+from holdfast.core.record import UNREADABLE
 from holdfast.core.retry import Backoff
 from holdfast.errors import HoldfastError, TooLarge
 from holdfast.ports.clock import Clock
 from holdfast.ports.outbox import OutboxStore
 from holdfast.ports.queue import Outgoing, Queue
-from holdfast.streams.codec import UNREADABLE
 from holdfast.tasks.outcome import Outcome
 from holdfast.tasks.wire import Envelope, encode_brief
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, overload
 from zlib import crc32
 
 import msgspec
+from msgspec import Meta
 
-from holdfast.core.device_queue import Correlation, Entry, shard_of
+from holdfast.core.device_queue import NUMBER_MAX, Correlation, Entry, shard_of
+from holdfast.core.settings import check_setting
 from holdfast.core.topics import check_device
 from holdfast.devices.spec import NextPage, OutboxSpec, Refused, Source
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+CommandId = Annotated[int, Meta(ge=1, le=NUMBER_MAX)]
 KEY_MAX = 255
 LONGEST_ID = Correlation.longest()
 TRACE_MAX = 64
@@ -144,6 +147,52 @@ class Outbox:
 
         return _write(db, write)
 
+    # --- taking back, and standing still
+
+    def cancel(
+        self,
+        db: Any,
+        *,
+        command: int | None = None,
+        device: str | None = None,
+        supersede_key: str | None = None,
+    ) -> Any:
+        """Take commands back that are not out, within the transaction of ``db``: once it commits, the next
+        turn of the dispatcher lets them fail as ``cancelled``, unless they have gone out by then, and
+        ``on_result`` is told.
+
+        Args:
+            db: as for ``add``.
+            command: only this one, by its id.
+            device: all of this device.
+            supersede_key: all with this key, on this device or on any.
+
+        Returns how many are scheduled now, or with an asynchronous ``db`` an awaitable of it. What is added
+        afterwards is not meant. Raises ConfigError where nothing says which.
+        """
+        if (command is None) == (device is None and supersede_key is None):
+            raise ConfigError("cancel takes either command= or device=, supersede_key= or both of these")
+        if command is not None:
+            check_setting("cancel", "command", command, CommandId)
+            which: dict[str, Any] = {"command": command}
+        else:
+            which = {"device": "" if device is None else check_device(device)}
+            which["supersede_key"] = _checked_key("supersede_key", supersede_key)
+        return _write(db, lambda writer: writer.cancel(self.spec.name, **which))
+
+    def pause(self, db: Any, device: str | None = None) -> Any:
+        """Send nothing to ``device``, or to any device, once the transaction of ``db`` has committed, until
+        it is resumed. What is out is out: its answer counts. Commands expire meanwhile. With an asynchronous
+        ``db``, await it."""
+        named = "" if device is None else check_device(device)
+        return _write(db, lambda writer: writer.pause(self.spec.name, named, self.wall()))
+
+    def resume(self, db: Any, device: str | None = None) -> Any:
+        """End the pause of ``device``, or that of the outbox; returns False if there was none, or with an
+        asynchronous ``db`` an awaitable of it."""
+        named = "" if device is None else check_device(device)
+        return _write(db, lambda writer: writer.resume(self.spec.name, named))
+
     def _new(
         self,
         *,
@@ -166,9 +215,8 @@ class Outbox:
                 f"a command of {size} bytes, its id included, is over max_body of outbox {spec.name!r},"
                 f" {spec.max_body}"
             )
-        for setting, key in (("dedupe_key", dedupe_key), ("supersede_key", supersede_key)):
-            if key is not None and not 0 < len(key) <= KEY_MAX:
-                raise InvalidMessage(f"{setting} has {len(key)} characters; give it 1 to {KEY_MAX}", setting)
+        _checked_key("dedupe_key", dedupe_key)
+        _checked_key("supersede_key", supersede_key)
         if trace_id is None:
             trace_id = _bound_trace_id()
         lasts_s = spec.expires_in_s if expires_in_s == -1.0 else expires_in_s
@@ -248,6 +296,28 @@ def _body(command: Any) -> bytes:
         return msgspec.json.encode(command)
     except (TypeError, ValueError) as error:
         raise InvalidMessage(f"the command can't be written as JSON: {error}", "command") from None
+
+
+def _checked_key(name: str, key: str | None) -> str | None:
+    """``key`` itself. Raises InvalidMessage for what no database keeps."""
+    if key is None:
+        return None
+    if not isinstance(key, str):
+        raise InvalidMessage(f"{name} is a {type(key).__name__}; give it a text", name)
+    if not 0 < len(key) <= KEY_MAX:
+        raise InvalidMessage(f"{name} has {len(key)} characters; give it 1 to {KEY_MAX}", name)
+    return _storable(name, key)
+
+
+def _storable(name: str, text: str) -> str:
+    """``text`` itself. Raises InvalidMessage for characters that a database refuses."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidMessage(f"{name} is {text!r:.100}, which has half a character in it", name) from None
+    if "\0" in text:
+        raise InvalidMessage(f"{name} is {text!r:.100}: no database keeps a NUL in a text", name)
+    return text
 
 
 def _later(options: Mapping[str, Any], delay_s: float) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import msgspec
 from aiohttp import web
 
 from holdfast.core.message import RUN_DIGITS, SEQ_DIGITS, Place, check_key, check_number
+from holdfast.core.record import UNREADABLE
 from holdfast.errors import HoldfastError, InvalidMessage, TooLarge
 from holdfast.gateway import openapi, problem
 from holdfast.gateway.problem import DATA_PLANE, EPOCH, NO_421, OWNER, Refused
@@ -252,6 +253,6 @@ def shown(result: bytes | None) -> tuple[bytes, str]:
         return b"null", JSON
     try:
         msgspec.json.decode(result, type=msgspec.Raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return result, RAW
     return result, JSON

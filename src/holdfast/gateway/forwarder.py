@@ -138,9 +138,14 @@ class Forwarder:
         self, member: Member, path: str, headers: Mapping[str, str], body: bytes, left_s: float
     ) -> Reply:
         sent = {**headers, TIMEOUT: str(max(1, int(left_s * 1000)))}
-        if self._authorization:
+        if self._authorization and not member.foreign:  # what nodes share is for nodes
             sent["Authorization"] = self._authorization
-        url = URL(f"{member.address}{path}", encoded=True)
+        try:
+            url = URL(f"{member.address}{path}", encoded=True)
+        except ValueError as error:
+            raise Unreached(
+                f"{member.name} has no address that can be reached: {error}", member.id
+            ) from error
         timeout = aiohttp.ClientTimeout(total=left_s + LATE_S, sock_connect=CONNECT_TIMEOUT_S)
         post = asyncio.create_task(self._post(member.id, url, sent, body, timeout))
         self._under_way.setdefault(member.id, set()).add(post)
@@ -149,7 +154,7 @@ class Forwarder:
         except aiohttp.ClientConnectorError as error:
             await self._doubt(member)
             raise Unreached(f"can't reach {member.name}: {error}", member.id) from error
-        except (aiohttp.ClientError, TimeoutError) as error:
+        except (aiohttp.ClientError, OSError, ValueError) as error:
             await self._doubt(member)
             raise OutcomeUnknown(f"lost {member.name} before its answer: {error}") from error
         except asyncio.CancelledError:

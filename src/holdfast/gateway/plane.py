@@ -34,6 +34,7 @@ from holdfast.gateway.forwarder import Forwarder
 from holdfast.gateway.problem import DATA_PLANE
 from holdfast.gateway.sockets import Frame, serve
 from holdfast.ports.clock import Clock
+from holdfast.redaction import redact
 from holdfast.runtime.view import View
 
 NOT_FORWARDED = frozenset(
@@ -147,7 +148,7 @@ class Plane:
 
     async def _on_ready(self, request: web.Request) -> web.Response:
         reason = self._ready()
-        return web.Response(text=f"{reason or 'ready'}\n", status=503 if reason else 200)
+        return web.Response(text=f"{redact(reason) or 'ready'}\n", status=503 if reason else 200)
 
     async def _on_metrics(self, request: web.Request) -> web.Response:
         page = generate_latest(self._registry)

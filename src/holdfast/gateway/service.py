@@ -42,6 +42,7 @@ class Gateway(Service):
         haproxy: how to run HAProxy, if it is to be.
         tls: certificate and key, if clients speak TLS.
         access_log: whether each request is logged.
+        foreign: whether requests are forwarded to members of other programs.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Gateway(Service):
         haproxy: HaproxyOptions | None = None,
         tls: Tls | None = None,
         access_log: bool = False,
+        foreign: bool = False,
     ) -> None:
         super().__init__()
         self._clock = clock
@@ -82,7 +84,7 @@ class Gateway(Service):
             on_claim=lambda claim: assigner.claimed(claim),  # noqa: PLW0108 - made below
             on_missed=self.routes.clear,
         )
-        assigner = Assigner(coordinator, self.view, self.routes)
+        assigner = Assigner(coordinator, self.view, self.routes, foreign=foreign)
         self._forwarder = Forwarder(assigner, self.routes, self.view, clock, secret=secret)
         registry = CollectorRegistry()
         registry.register(GatewayMetrics(self.routes, self.view, self._forwarder))

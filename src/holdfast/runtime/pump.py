@@ -13,6 +13,7 @@ from holdfast.core.retry import Backoff
 from holdfast.errors import HoldfastError, InvalidMessage
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import DeadLetter, Delivery, Queue
+from holdfast.redaction import redact
 from holdfast.runtime.limits import Limits
 from holdfast.runtime.membership import Membership
 from holdfast.runtime.stats import Stats
@@ -123,7 +124,7 @@ class Pump:
         letter = DeadLetter(
             id=f"{self._stream}/{delivery.id}",
             body=delivery.body,
-            reason=f"malformed: {error}",
+            reason=redact(f"malformed: {error}"),
             attributes=delivery.attributes,
             stream=self._stream,
             at=self._clock.wall(),

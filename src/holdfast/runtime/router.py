@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.core.held import Held, Receipt
 from holdfast.core.message import Life
-from holdfast.core.placement import Placed, choose
+from holdfast.core.placement import Placed, choose, shortage
 from holdfast.core.progress import chunks
 from holdfast.errors import HoldfastError, MembershipLost, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
@@ -148,7 +148,9 @@ class Router:
                 if receipt.sender:
                     foreign.append(receipt)
                 elif not receipt.stale:
-                    own = Held(held.place, held.body, held.attributes, [receipt], after=held.after)
+                    own = Held(
+                        held.place, held.body, held.attributes, [receipt], held.receives, after=held.after
+                    )
                     item = self._take(stream, key, own)
                     if to:
                         self._send(item, to)
@@ -174,8 +176,12 @@ class Router:
 
     def _route(self, item: Custody) -> None:
         route = self._routes.get(item.key)
-        if route is not None and route.member in self._membership().view:
-            self._send(item, route.member)
+        owner = self._membership().view.get(route.member) if route is not None else None
+        if owner is not None:
+            if owner.foreign:
+                self._leave(item)
+            else:
+                self._send(item, owner.id)
             return
         waiting = self._placing.get(item.key)
         if waiting is not None:
@@ -194,10 +200,17 @@ class Router:
             self._departed.pop(key, None)
             if not self._owners().adopt(stream, key, claim):
                 claim = None
+        owner = membership.view.get(claim.member) if claim is not None else None
+        if owner is not None and owner.foreign:
+            self._log.warning(
+                "another program owns a stream; its messages go back to the queue", key=key, owner=owner.name
+            )
         for item in waiting:
             if item.number not in self._custody:
                 continue
-            if claim is None:
+            if owner is not None and owner.foreign:
+                self._leave(item)
+            elif claim is None:
                 self._defer(item)
             elif claim.member == membership.id:
                 self._keep_here(item)
@@ -213,7 +226,7 @@ class Router:
         members = membership.view.values()
         target = choose(key, members, self._placed.pending(members))
         if target is None:
-            self._log.warning("no node has room for a new stream", stream=stream, key=key)
+            self._log.warning(shortage(key, members), stream=stream, key=key)
             return None
         self._placed.add(target)  # before the answer: many keys are placed at once, and they must differ
         claim: Claim | None = None
@@ -234,6 +247,12 @@ class Router:
             await self._membership().refresh()
         except HoldfastError as error:
             self._log.debug("could not read members", error=str(error))
+
+    def _leave(self, item: Custody) -> None:
+        """The stream is in the hands of another program, which receives for itself: only the queue can bring
+        the message there."""
+        item.tries = self._limits.give_back_after
+        self._defer(item)
 
     def _keep_here(self, item: Custody) -> None:
         verdict = self._owners().offer(item.key, item.held)
@@ -289,6 +308,8 @@ class Router:
             reply = await self._peer.call(known.address, forward, self._limits.peer_timeout_s)
         except (Unavailable, OutcomeUnknown):
             self._tasks.spawn(self._membership().suspect(member))
+            for item in batch:
+                item.held.receives += 1  # it may be what its owner died of
             self._failed(batch, member)  # offering again what it may hold is harmless
             return
         if not isinstance(reply, Answers):
@@ -355,6 +376,22 @@ class Router:
             item = self._custody.get(returned)
             if item is not None and item.to == report.sender:
                 self._look_again(item)
+
+    def claim_changed(self, claim: Claim) -> None:
+        """A claim changed at the coordinator. What another program doesn't own any more isn't left to it."""
+        route = self._routes.get(claim.key)
+        if route is not None and route.member != claim.member and self._is_foreign(route.member):
+            del self._routes[claim.key]
+
+    def missed(self) -> None:
+        """Changes of claims may have gone by unseen."""
+        self._routes = {
+            key: route for key, route in self._routes.items() if not self._is_foreign(route.member)
+        }
+
+    def _is_foreign(self, member: str) -> bool:
+        known = self._membership().view.get(member)
+        return known is not None and known.foreign
 
     def left(self, member: str) -> None:
         """A membership ended: what it held is offered to the next owner at once."""

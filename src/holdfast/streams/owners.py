@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, TypeVar
 from holdfast.core import commands
 from holdfast.core.held import Held, Receipt
 from holdfast.core.owner import Owner, OwnerRules
-from holdfast.core.sequencer import Rules
+from holdfast.core.sequencer import Gap, Rules
 from holdfast.errors import (
     ClaimLost,
     ConfigError,
@@ -18,6 +18,7 @@ from holdfast.errors import (
     HandlerFailed,
     HoldfastError,
     MembershipLost,
+    ModelFailed,
     OperationRefused,
     OutcomeUnknown,
     Retry,
@@ -28,6 +29,7 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim, Coordinator
 from holdfast.ports.slots import Slot, Work
 from holdfast.ports.state import StateStore
+from holdfast.redaction import redact
 from holdfast.runtime.keeper import Keeper, Reporter, Settlement
 from holdfast.runtime.limits import Limits
 from holdfast.runtime.membership import Membership
@@ -36,6 +38,7 @@ from holdfast.runtime.service import Tasks
 from holdfast.runtime.slots import Died, Seat, SlotPool
 from holdfast.runtime.stats import Stats
 from holdfast.streams.loads import Loads
+from holdfast.streams.obstacles import Obstacles
 from holdfast.streams.spec import StreamSpec
 
 T = TypeVar("T")
@@ -85,6 +88,8 @@ def rules_of(spec: StreamSpec, limits: Limits) -> OwnerRules:
             kind=spec.seq_kind,
             first=spec.first_seq,
             start_timeout_s=spec.start_timeout_s,
+            max_jump=spec.max_jump,
+            restart_after_s=spec.restart_after_s,
             gap_timeout_s=spec.gap_timeout_s,
             on_gap=spec.on_gap,
             inbox_limit=spec.inbox_limit,
@@ -99,6 +104,7 @@ def rules_of(spec: StreamSpec, limits: Limits) -> OwnerRules:
         checkpoint_after_s=spec.checkpoint_after_ms / 1000,
         idle_timeout_s=spec.idle_timeout_s or limits.idle_timeout_s,
         max_state_bytes=limits.max_state_bytes,
+        needs_models=bool(spec.models),
     )
 
 
@@ -114,7 +120,8 @@ class Requests(Protocol):
 
 
 class Owners:
-    """All owners of a node."""
+    """All owners of a node. ``on_obstacle`` is told a stream that can't run here (see ``Obstacles``), or can
+    again."""
 
     def __init__(
         self,
@@ -133,6 +140,7 @@ class Owners:
         log: Any,
         *,
         membership: Callable[[], Membership],
+        on_obstacle: Callable[[str], None],
     ) -> None:
         self._specs = specs
         self._rules = {name: rules_of(spec, limits) for name, spec in specs.items()}
@@ -158,6 +166,8 @@ class Owners:
         self._told_at = -TELL_EVERY_S
         self._forgot = asyncio.Event()
         self.loads = Loads(clock)
+        self._on_obstacle = on_obstacle
+        self.obstacles = Obstacles(specs, pool, clock, tasks, log, on_change=self._obstacle_changed)
 
     def start(self) -> None:
         """Begin to serve timers."""
@@ -219,9 +229,11 @@ class Owners:
     def claim_changed(self, claim: Claim) -> None:
         """A claim changed at the coordinator. If it was ours and we didn't give it away, look into it."""
         entry = self._entries.get(claim.key)
-        if entry is None or claim.member == self._membership().id or entry.owner.leaving:
+        if entry is None or entry.owner.leaving or claim.version <= entry.claim.version:
             return
-        if claim.version > entry.claim.version:
+        if claim.member == self._membership().id:
+            entry.claim = claim  # it is ours again, whoever has put it there
+        else:
             entry.owner.vanished()
             self._perform(entry)
 
@@ -250,6 +262,63 @@ class Owners:
             if entry.seat is seat:
                 entry.slot = None
                 entry.owner.unloaded()
+
+    # -- models -----------------------------------------------------------------------------------------
+
+    def _obstacle_changed(self, stream: str) -> None:
+        if not self.obstacles.of(stream):
+            now = self._clock.monotonic()
+            for entry in self.obstructed(stream):
+                entry.owner.unblocked(now)
+                self._perform(entry)
+        self._on_obstacle(stream)
+
+    def obstructed(self, stream: str) -> list[Owned]:
+        """The owned keys of a stream that found a model missing and wait for it."""
+        return [entry for entry in self if entry.spec.name == stream and entry.owner.obstacle]
+
+    async def _load_models(self, entry: Owned, generation: int) -> None:
+        owner, spec, seat = entry.owner, entry.spec, self._seat(entry)
+        if obstacle := self._known_obstacle(spec, seat):
+            self._obstructed(entry, generation, obstacle)
+            return
+        try:
+            _, entry.slot = await self._pool.call(
+                seat, spec.timeout_s, lambda slot: slot.load(spec.name, entry.plain_key, spec.models)
+            )
+        except ModelFailed as error:
+            entry.slot = seat.slot
+            self.obstacles.found(spec.name, error.model, redact(str(error)), seat)
+            self._obstructed(entry, generation, redact(str(error)))
+        except Died as error:
+            if error.model:
+                self.obstacles.found(spec.name, error.model, _died_loading(error), seat)
+                self._obstructed(entry, generation, _died_loading(error))
+            else:
+                text, detail = redact(str(error)), redact(error.detail)
+                self._answer(entry, generation, lambda now: owner.slot_died(False, text, detail, now))
+        else:
+            self._answer(entry, generation, owner.models_loaded)
+
+    def _known_obstacle(self, spec: StreamSpec, seat: Seat) -> str:
+        """A load that failed is tried again by itself, and not for each stream anew."""
+        loaded = seat.slot.models if seat.slot is not None else ()
+        return "" if {*spec.models} <= {*loaded} else self.obstacles.of(spec.name)
+
+    def _found(self, entry: Owned, model: str, reason: str) -> None:
+        if entry.seat is not None:  # else the stream was let go meanwhile
+            self.obstacles.found(entry.spec.name, model, reason, entry.seat)
+
+    def _obstructed(self, entry: Owned, generation: int, obstacle: str, handled: int = 0) -> None:
+        """The node's fault: the stream waits here, or goes to a node that can run it."""
+        self._answer(entry, generation, lambda now: entry.owner.models_failed(obstacle, now, handled))
+        self._on_obstacle(entry.spec.name)
+
+    def _seat(self, entry: Owned) -> Seat:
+        if entry.seat is None:
+            warming = self._warm.pop(entry.key, None)
+            entry.seat = warming.seat if warming else self._pool.assign(entry.spec.models)
+        return entry.seat
 
     # -- moves ------------------------------------------------------------------------------------------
 
@@ -288,14 +357,23 @@ class Owners:
             checkpoint = await self._state.peek(key)
         except HoldfastError as error:
             return f"the state can't be read: {error}"
+        if obstacle := self._known_obstacle(spec, seat):
+            return obstacle
         plain = key.partition("/")[2]
         state, version = (checkpoint.state, checkpoint.state_version) if checkpoint else (None, 0)
         try:
             await self._pool.call(
                 seat, spec.timeout_s, lambda slot: slot.open(spec.name, plain, state, version)
             )
-        except (StateRejected, HandlerFailed, Died) as error:
-            return str(error)
+        except ModelFailed as error:
+            self.obstacles.found(spec.name, error.model, redact(str(error)), seat)
+            return redact(str(error))
+        except Died as error:
+            if error.model in spec.models:
+                self.obstacles.found(spec.name, error.model, _died_loading(error), seat)
+            return redact(str(error))
+        except (StateRejected, HandlerFailed) as error:
+            return redact(str(error))
         return ""
 
     def move(self, key: str, target: str) -> bool:
@@ -384,6 +462,8 @@ class Owners:
                     self._tasks.spawn(self._peek(entry, generation))
                 case commands.Open():
                     self._tasks.spawn(self._open(entry, generation, command.expect))
+                case commands.LoadModels():
+                    self._tasks.spawn(self._load_models(entry, generation))
                 case commands.Start():
                     self._tasks.spawn(self._start_head(entry, generation, command))
                 case commands.CheckClaim():
@@ -458,7 +538,8 @@ class Owners:
             self._answer(entry, generation, entry.owner.open_failed)
             return
         self._stats.opened += 1
-        self._answer(entry, generation, lambda now: entry.owner.opened(checkpoint, now))
+        quiet_s = max(0.0, self._clock.wall() - checkpoint.at)
+        self._answer(entry, generation, lambda now: entry.owner.opened(checkpoint, now, quiet_s))
 
     async def _check_claim(self, entry: Owned, generation: int) -> None:
         entry.reopened += 1
@@ -532,13 +613,24 @@ class Owners:
             self._answer(entry, generation, entry.owner.fenced)
             return
         except TooLarge as error:
-            self._log.error("a commit is too large", key=entry.key, error=str(error))
-            self._answer(entry, generation, entry.owner.fenced)
+            text = str(error)
+            self._log.error("a commit is too large", key=entry.key, error=text)
+            self._answer(entry, generation, lambda now: entry.owner.refused(text, now))
             return
         self._stats.commits += 1
         self._stats.committed += commit.done
+        self._tell_gaps(entry, command.gaps)
         entry.reopened = 0
         self._answer(entry, generation, entry.owner.committed)
+
+    def _tell_gaps(self, entry: Owned, gaps: Sequence[Gap]) -> None:
+        """What never came is passed over for good now."""
+        for gap in gaps:
+            self._stats.gaps_skipped += 1
+            self._stats.seqs_missed += gap.span.last - gap.span.first + 1
+            self._log.warning(
+                "gap skipped", key=entry.key, run=gap.run, first=gap.span.first, last=gap.span.last
+            )
 
     async def _run(self, entry: Owned, generation: int, command: commands.Run) -> None:
         owner, spec = entry.owner, entry.spec
@@ -560,20 +652,32 @@ class Owners:
                 ),
             )
         except StateRejected as error:
-            reason = str(error)
+            reason = redact(str(error))
             self._log.error("state does not load; the stream is parked", key=entry.key, error=reason)
             self._answer(entry, generation, lambda now: owner.rejected(reason, now))
             return
+        except ModelFailed as error:
+            self._found(entry, error.model, redact(str(error)))
+            self._obstructed(entry, generation, redact(str(error)))
+            return
         except HandlerFailed as error:
-            text, detail = str(error), error.detail
+            text, detail = redact(str(error)), redact(error.detail)
             self._answer(entry, generation, lambda now: owner.load_failed(text, detail, now))
             return
         except Died as error:
-            text, detail, guilty = str(error), error.detail, error.guilty
+            if error.model in spec.models:
+                self._found(entry, error.model, _died_loading(error))
+                self._obstructed(entry, generation, _died_loading(error))
+                return
+            text, detail, guilty = redact(str(error)), redact(error.detail), error.guilty
             self._answer(entry, generation, lambda now: owner.slot_died(guilty, text, detail, now))
             return
         self.loads.note(entry.key, self._clock.monotonic() - began_at)
         self._stats.handled += len(ran.results)
+        if ran.model:
+            self._found(entry, ran.model, ran.error)
+            self._obstructed(entry, generation, ran.error, len(ran.results))
+            return
         if ran.error:
             self._log.warning("handler failed", key=entry.key, error=ran.error)
         self._answer(
@@ -585,12 +689,11 @@ class Owners:
         )
 
     async def _open_handler(self, entry: Owned, command: commands.Run) -> None:
-        if entry.seat is None:
-            warming = self._warm.pop(entry.key, None)
-            entry.seat = warming.seat if warming else self._pool.assign(entry.spec.models)
         spec, key = entry.spec, entry.plain_key
         _, entry.slot = await self._pool.call(
-            entry.seat, spec.timeout_s, lambda slot: slot.open(spec.name, key, command.state, command.version)
+            self._seat(entry),
+            spec.timeout_s,
+            lambda slot: slot.open(spec.name, key, command.state, command.version),
         )
 
     def _settle(self, entry: Owned, command: commands.Settle) -> None:
@@ -606,8 +709,17 @@ class Owners:
             owner.settled(self._clock.monotonic())
             self._perform(entry)
 
+        if not command.duplicate:
+            self._tell_letters(entry, command)
         settlement = Settlement(entry.key, command.letters, command.messages, done)
         self._keepers[entry.spec.name].settle(settlement)
+
+    def _tell_letters(self, entry: Owned, command: commands.Settle) -> None:
+        for letter in command.letters:
+            if letter.held is not None:
+                self._log.warning(
+                    "message set aside", key=entry.key, message=letter.held.place.name, reason=letter.reason
+                )
 
     def _answer_requests(self, entry: Owned, command: commands.Settle, messages: Sequence[Held]) -> None:
         for held in messages:
@@ -660,3 +772,7 @@ class Owners:
             if entry.slot is not None:
                 self._tasks.spawn(entry.slot.close(entry.spec.name, entry.plain_key))
             entry.seat = entry.slot = None
+
+
+def _died_loading(error: Died) -> str:
+    return redact(f"model {error.model!r} did not load: {error}")

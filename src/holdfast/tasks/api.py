@@ -13,13 +13,13 @@ import msgspec
 from aiohttp import web
 
 from holdfast.core.message import check_key
+from holdfast.core.record import UNREADABLE
 from holdfast.core.task import State, Task
 from holdfast.errors import HoldfastError, InvalidMessage
 from holdfast.gateway import problem
 from holdfast.gateway.door import read_body, slow_body
 from holdfast.gateway.problem import Refused
 from holdfast.ports.queue import Outgoing
-from holdfast.streams.codec import UNREADABLE
 from holdfast.tasks.outcome import value_of
 from holdfast.tasks.producer import Order, Producer
 
@@ -112,6 +112,8 @@ class TaskApi:
     async def _on_send(self, request: web.Request) -> web.Response:
         order = await self._read(request)
         known = await self._producer.status(order.trace_id) if order.trace_id else None
+        if known is not None and known.state is State.SUCCEED:
+            return _duplicate(known)
         if known is not None and known.state is State.RUNNING:
             raise Refused(409, "running", "It is running", f"task {known.trace!r} runs on node {known.node}")
         task_type = order.task_type or (known.type if known else "")
@@ -127,6 +129,10 @@ class TaskApi:
             message = await self._producer.retry_stand_in(known, order.delay_s)
         else:
             message = await self._producer.send_stand_in(order)
+        if message is None:  # it has succeeded meanwhile
+            succeeded = await self._producer.status(order.trace_id)
+            assert succeeded is not None
+            return _duplicate(succeeded)
         if not order.delay_s:
             self._run_here(task_type, message)
         return _sent(message)
@@ -198,6 +204,11 @@ def shown(task: Task) -> Standing:
 
 def _sent(message: Outgoing) -> web.Response:
     return _answer({"trace_id": message.key}, 202, {"Location": f"{PATH}/{quote(message.key, safe='')}"})
+
+
+def _duplicate(task: Task) -> web.Response:
+    """To whom asks again for what has succeeded: its outcome."""
+    return _answer(shown(task), headers={"X-Duplicate": "true"})
 
 
 def _answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:

@@ -22,13 +22,15 @@ from holdfast.ports.queue import Delivery, Outgoing, Queue
 from holdfast.ports.task_slots import TaskSlotMaker
 from holdfast.ports.tasks import TaskStore
 from holdfast.protocol.peer import Reply, Request
-from holdfast.runtime.keeper import LOOKS_A_VISIBILITY, REISSUE_VISIBILITIES, Keeper, free
+from holdfast.redaction import redact
+from holdfast.runtime.keeper import LOOKS_A_VISIBILITY, REISSUE_VISIBILITIES, Keeper, expire, free
 from holdfast.runtime.node import Host
 from holdfast.runtime.pump import Pump
 from holdfast.tasks.body import Body
 from holdfast.tasks.discovery import Announcer
 from holdfast.tasks.finisher import Finisher, letter_of
 from holdfast.tasks.hand import InHand, stands_here
+from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.periodic import Scheduler
 from holdfast.tasks.permits import PermitKeeper
 from holdfast.tasks.running import Ended, How, Running
@@ -287,7 +289,7 @@ class TaskWork:
         wishes = [
             Start(
                 item.trace,
-                item.type,
+                item.spec.name,  # of a type that the app lacks, that of its queue, where its letter will lie
                 member,
                 self._host.name,
                 item.spec.tries,
@@ -404,13 +406,14 @@ class TaskWork:
 
     def _end(self, item: InHand, state: State, result: bytes = b"", detail: str = "") -> None:
         assert item.attempt is not None
+        detail = redact(detail)
         task = msgspec.structs.replace(item.attempt, state=state, detail=detail)
         letter = None if state is State.SUCCEED else letter_of(item, task)
         self._finisher.end(item, End(item.trace, task.epoch, state, result, detail), letter)
 
     def _return(self, item: InHand, *, spent: bool, delay_s: float | None, detail: str = "") -> None:
         assert item.attempt is not None
-        wish = Return(item.trace, item.attempt.epoch, spent, detail)
+        wish = Return(item.trace, item.attempt.epoch, spent, redact(detail))
         self._returning += 1
         self._host.tasks.spawn(self._return_to_store(item, wish, delay_s))
 
@@ -519,7 +522,7 @@ class TaskWork:
 
     async def _tell(self, due: Sequence[InHand], now: float) -> None:
         beats = [
-            Beat(item.trace, item.attempt.epoch, item.spec.visibility_s, item.progress, item.note)
+            Beat(item.trace, item.attempt.epoch, item.spec.visibility_s, item.progress, redact(item.note))
             for item in due
             if item.attempt is not None
         ]
@@ -604,7 +607,8 @@ class TaskWork:
 
     def load(self) -> Load:
         running = self.slots.running
-        return Load(0, self._slots_max, 0, self._host.draining, busy=float(len(running)))
+        queues = (*(task_queue(self._app, name) for name in self._queues), brief_queue(self._app))
+        return Load(0, self._slots_max, 0, self._host.draining, busy=float(len(running)), queues=queues)
 
     def left(self, member: str) -> None:
         """What a dead node held shows again at once, where the queue can do that, and may begin at once."""
@@ -626,10 +630,9 @@ class TaskWork:
         limits, now = self._host.limits, self._host.clock.wall()
         try:
             await self._store.expire(now - limits.results_keep_s)
-            for queue in (*self._queues.values(), self._briefs):
-                await queue.expire(now - limits.dead_keep_s)
         except HoldfastError as error:
             self._host.log.warning("could not clean up", error=str(error))
+        await expire((*self._queues.values(), self._briefs), now - limits.dead_keep_s, self._host.log)
 
 
 def _is_due(item: InHand, now: float) -> bool:

@@ -6,6 +6,7 @@ import errno
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from random import Random
 from typing import Any
 
 import aiohttp
@@ -225,6 +226,91 @@ async def test_a_reply_that_cannot_be_read_is_an_unknown_outcome(
     address = await make_server(body=b"\xc1", headers={"Holdfast-Protocol": str(protocol.VERSION)})
     with pytest.raises(OutcomeUnknown, match="can't be read"):
         await make_peer().call(address, Probe("m"), 5)
+
+
+REPLIES: list[Reply] = [Done(ok=False, text="why"), Stranger("m"), Answers([Answer(1, "no", "node-b", 7)])]
+
+
+def damaged(whole: bytes, seed: int) -> bytes:
+    """The bytes with a few of them replaced, lost or added."""
+    random, broken = Random(seed), bytearray(whole)
+    for _ in range(random.randint(1, 4)):
+        place = random.randrange(len(broken) + 1)
+        broken[place : place + random.randint(0, 3)] = random.randbytes(random.randint(0, 3))
+    return bytes(broken)
+
+
+NOT_UTF_8 = [msgspec.msgpack.encode(reply).replace(old, b"\xff\xfe\xfd") for reply, old in zip(
+    REPLIES, (b"why", b"Str", b"Ans"), strict=True)]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "body", [*NOT_UTF_8, *(damaged(msgspec.msgpack.encode(reply), n) for reply in REPLIES for n in range(40))]
+)
+async def test_whatever_a_reply_holds_the_caller_gets_a_reply_or_an_error_of_ours(
+    make_peer: MakePeer, make_server: MakeServer, body: bytes
+) -> None:
+    address = await make_server(body=body, headers={"Holdfast-Protocol": str(protocol.VERSION)})
+    try:
+        reply = await make_peer().call(address, Probe("m"), 5)
+    except OutcomeUnknown as error:
+        assert "can't be read" in str(error)  # noqa: PT017 - or it is a reply
+    else:
+        assert isinstance(reply, Reply)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"\xff\xfe\xfd\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nHoldfast-Protocol: \xff\r\nContent-Length: 1\r\n\r\n\xc0",
+        b"HTTP/1.1 503 \xff\xfe\r\nHoldfast-Protocol: 1\r\nContent-Length: 2\r\n\r\n\xff\xfe",
+        b"HTTP/1.1 200 OK\r\nHoldfast-Protocol: 1\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\nnope",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nHoldfast-Protocol: 1\r\n\r\nzz\r\n",
+        b"HTTP/1.1 302 Found\r\nLocation: http://[\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 100_000,
+    ],
+)
+async def test_whatever_answers_at_an_address_the_caller_gets_an_error_of_ours(
+    make_peer: MakePeer, answer: bytes
+) -> None:
+    async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+
+    async with await asyncio.start_server(reply, "127.0.0.1", 0) as server:
+        address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        with pytest.raises((Unavailable, OutcomeUnknown)):
+            await make_peer().call(address, Probe("m"), 5)
+
+
+@pytest.mark.parametrize(
+    "address", ["", "http://", "http://[", "http://127.0.0.1:x", f"http://{'a' * 70}", "ü"]
+)
+async def test_an_address_that_is_none_is_unavailable(make_peer: MakePeer, address: str) -> None:
+    with pytest.raises(Unavailable):
+        await make_peer().call(address, Probe("m"), 5)
+
+
+@pytest.mark.parametrize("number", [*range(40)])
+async def test_whatever_a_request_holds_the_server_answers_and_lives(
+    make_peer: MakePeer, number: int
+) -> None:
+    peer = make_peer()
+    address = await peer.serve(agree)
+    bodies = [damaged(msgspec.msgpack.encode(forward(2, 3)), number), b"\x82\xa4type\xa5Probe\xa2to\xa1\xff"]
+    parcel = msgspec.to_builtins(forward(1, 3))
+    for seq in (-1, "x", "1" * 50, "-1"):
+        parcel["parcels"][0][4] = seq
+        bodies.append(msgspec.msgpack.encode(parcel))
+    async with aiohttp.ClientSession() as session:
+        for body in bodies:
+            headers = {"Holdfast-Protocol": str(protocol.VERSION)}
+            async with session.post(f"{address}/v1/peer", data=body, headers=headers) as response:
+                assert response.status in ((200, 400) if body is bodies[0] else (400,))
+    assert await peer.call(address, Probe("m"), 5) == Done(text="Probe")
 
 
 # --- the secret

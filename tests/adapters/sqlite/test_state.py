@@ -126,7 +126,7 @@ async def test_expiry_goes_in_small_batches(state: SqliteState, monkeypatch: pyt
 
 
 async def test_the_usual_write_finds_its_row_by_key(state: SqliteState, database: Database) -> None:
-    for sql, width in ((module.UNUSUAL, 5), (module.APPLY, 13), (module.BEGUN, 1), (module.START, 4)):
+    for sql, width in ((module.UNUSUAL, 5), (module.APPLY, 13), (module.BEGUN, 1), (module.START, 5)):
         row = f"({','.join('?' * width)})"
         query = "EXPLAIN QUERY PLAN " + sql.replace("{rows}", ",".join([row] * 64))
         parameters = [None] * (64 * width + query.count("?") - 64 * width)

@@ -27,6 +27,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from yarl import URL
 
+from holdfast.core.record import UNREADABLE
 from holdfast.errors import (
     ConfigError,
     HoldfastError,
@@ -39,6 +40,7 @@ from holdfast.errors import (
 from holdfast.ports.clock import Clock
 from holdfast.ports.peer import Handler
 from holdfast.protocol.peer import VERSION, Probe, Reply, Request, Stranger
+from holdfast.redaction import redact
 
 PATH = "/v1/peer"
 VERSION_HEADER = "Holdfast-Protocol"
@@ -148,7 +150,7 @@ class HttpPeer:
                 trace_request_ctx=progress,
             ) as response:
                 return await self._reply(address, response)
-        except (aiohttp.ClientError, OSError) as error:
+        except (aiohttp.ClientError, OSError, ValueError) as error:  # the last from an address that is none
             why = f"no answer in {timeout_s} s" if isinstance(error, TimeoutError) else _words(error)
             if not progress.sent:
                 refused = getattr(error, "errno", None) == errno.ECONNREFUSED
@@ -182,7 +184,7 @@ class HttpPeer:
                     )
                     return False
                 await response.content.read()
-        except (aiohttp.ClientError, OSError) as error:
+        except (aiohttp.ClientError, OSError, ValueError) as error:
             if self._closing.is_set():
                 raise Unavailable(f"this peer closed before {address} was gone") from error
             if _is_own_failure(error):
@@ -210,7 +212,7 @@ class HttpPeer:
             )
         try:
             message = self._requests.decode(await request.read())
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise _refuse(web.HTTPBadRequest, f"not a request of peer protocol {VERSION}: {error}") from None
         except web.HTTPRequestEntityTooLarge:
             text = f"the request is over max_peer_bytes of this node ({self._max_body_bytes})"
@@ -257,7 +259,7 @@ class HttpPeer:
 
     async def _on_ready(self, request: web.Request) -> web.Response:
         reason = self._ready()
-        return web.Response(text=f"{reason or 'ready'}\n", status=503 if reason else 200)
+        return web.Response(text=f"{redact(reason) or 'ready'}\n", status=503 if reason else 200)
 
     async def _on_metrics(self, request: web.Request) -> web.Response:
         return web.Response(
@@ -315,7 +317,7 @@ class HttpPeer:
             raise OutcomeUnknown(f"the reply of {address} is over max_peer_bytes ({self._max_body_bytes})")
         try:
             return self._replies.decode(await response.read())
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise OutcomeUnknown(f"the reply of {address} can't be read: {error}") from error
 
     # --- addresses
@@ -376,7 +378,7 @@ _VERSION_HEADERS = {VERSION_HEADER: str(VERSION)}
 
 
 def _refuse(kind: type[web.HTTPError], text: str) -> web.HTTPError:
-    return kind(text=f"{text}\n", headers=_VERSION_HEADERS)
+    return kind(text=f"{redact(text)}\n", headers=_VERSION_HEADERS)
 
 
 async def _refusal(address: str, response: aiohttp.ClientResponse) -> str:
@@ -385,9 +387,9 @@ async def _refusal(address: str, response: aiohttp.ClientResponse) -> str:
 
 
 def _is_own_failure(error: Exception) -> bool:
-    return (
-        isinstance(error, aiohttp.ClientConnectorDNSError) or getattr(error, "errno", None) in _OWN_FAILURES
-    )
+    """True if it says nothing about who is called, whose address may be none."""
+    foreign = aiohttp.ClientConnectorDNSError | ValueError
+    return isinstance(error, foreign) or getattr(error, "errno", None) in _OWN_FAILURES
 
 
 def _words(error: Exception) -> str:

@@ -37,6 +37,7 @@ from holdfast.adapters.sqlite.rows import execute_rows
 from holdfast.adapters.sqlite.worker import Call, Worker, answer, called
 from holdfast.doorbell import Doorbell
 from holdfast.errors import ConfigError, HoldfastError, OutcomeUnknown, Unavailable, UnsupportedStore
+from holdfast.files import OWNER, Access, for_writers, make_file, make_folder
 from holdfast.ports.clock import Clock
 
 T = TypeVar("T")
@@ -108,6 +109,7 @@ class Database:
         durability: Durability = "full",
         lock_timeout_s: float = 1.0,
         busy_timeout_s: float = 10.0,
+        access: Access = OWNER,
     ) -> Self:
         """The database in the file ``path``, made if it doesn't exist, its schema brought up to date.
 
@@ -120,6 +122,8 @@ class Database:
             lock_timeout_s: a process that is stopped in a transaction is killed when another has waited
                 for it so long.
             busy_timeout_s: writes that have waited so long for a process that runs are Unavailable.
+            access: of the file, if it is made, and of folders that are. What SQLite and this add beside the
+                file is for whoever may write that.
 
         Raises ConfigError if the file can't be made or written, UnsupportedStore for a file that isn't
         a sound database of this version or lies on a network file system, Unavailable if it is locked or
@@ -127,21 +131,27 @@ class Database:
         """
         place = Path(path).absolute()
         try:
-            place.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(place.parent, access)
         except OSError as error:
             raise unusable(place, error) from error
         place = place.resolve()
         with cls._sharing:
             database = cls._shared.get(place)
             if database is None:
-                database = cls(place, clock, durability, lock_timeout_s, busy_timeout_s)
+                database = cls(place, clock, durability, lock_timeout_s, busy_timeout_s, access)
                 cls._shared[place] = database
             database._users += 1
             assert isinstance(database, cls)
             return database
 
     def __init__(
-        self, path: Path, clock: Clock, durability: Durability, lock_timeout_s: float, busy_timeout_s: float
+        self,
+        path: Path,
+        clock: Clock,
+        durability: Durability,
+        lock_timeout_s: float,
+        busy_timeout_s: float,
+        access: Access,
     ) -> None:
         self.path = path
         self._users = 0
@@ -154,9 +164,11 @@ class Database:
         mounts.refuse_network(path)
         with contextlib.ExitStack() as undo:
             try:
-                self._lock = WriteLock(path.with_name(f"{path.name}.lock"))
+                make_file(path, access)  # its log gets the same mode from SQLite
+                writers = for_writers(path)
+                self._lock = WriteLock(path.with_name(f"{path.name}.lock"), writers.file)
                 undo.callback(self._lock.close)
-                self.doorbell = Doorbell(path.with_name(f"{path.name}.bells"), clock.new_id())
+                self.doorbell = Doorbell(path.with_name(f"{path.name}.bells"), clock.new_id(), writers)
             except OSError as error:
                 raise unusable(path, error) from error
             self._finisher: Worker[Batch] = Worker("holdfast-db-finisher", self._serve_finished, BATCH_MAX)

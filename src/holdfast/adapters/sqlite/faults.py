@@ -6,7 +6,9 @@ import errno
 import sqlite3
 from pathlib import Path
 
-from holdfast.errors import ConfigError, HoldfastError, Unavailable, UnsupportedStore
+import msgspec
+
+from holdfast.errors import ConfigError, Damaged, HoldfastError, Unavailable, UnsupportedStore
 
 
 def unusable(path: Path, error: OSError) -> HoldfastError:
@@ -21,6 +23,8 @@ def unusable(path: Path, error: OSError) -> HoldfastError:
 
 def named(error: Exception, path: Path, *, opening: bool = False) -> Exception:
     """An error of SQLite as one of Holdfast; any other as it is."""
+    if isinstance(error, msgspec.MsgspecError | UnicodeDecodeError):
+        return Damaged(f"{path} holds a record that can't be read ({error}); restore a backup")
     if not isinstance(error, sqlite3.Error):
         return error
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
