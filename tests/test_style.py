@@ -1,7 +1,6 @@
 """Rules of taste that no linter knows."""
 
 import ast
-import functools
 import re
 import subprocess
 from pathlib import Path
@@ -15,14 +14,9 @@ def name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-@functools.cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_bytes())
-
-
-def calls(path: Path) -> set[str]:
+def calls(tree: ast.Module) -> set[str]:
     """Every function called in a file, as written."""
-    return {ast.unparse(node.func) for node in ast.walk(parsed(path)) if isinstance(node, ast.Call)}
+    return {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
 
 
 def test_no_file_names_a_package_host() -> None:
@@ -36,12 +30,17 @@ def test_no_file_names_a_package_host() -> None:
 
 
 def test_sources() -> None:
-    bare = [name(path) for path in SOURCES if not ast.get_docstring(parsed(path))]
+    bare, printing = [], []
+    for path in SOURCES:
+        tree = ast.parse(path.read_bytes())
+        if not ast.get_docstring(tree):
+            bare.append(name(path))
+        if "print" in calls(tree):
+            printing.append(name(path))
     assert bare == [], "say in a docstring what the module is for"
-    printing = [name(path) for path in SOURCES if "print" in calls(path)]
     assert printing == [], "write through the CLI's console or the log"
 
 
 def test_tests_wait_on_events() -> None:
-    sleeping = [name(path) for path in TESTS if calls(path) & {"time.sleep", "sleep"}]
-    assert sleeping == [], "wait on an event, not for a time"
+    sleeping = [path for path in TESTS if calls(ast.parse(path.read_bytes())) & {"time.sleep", "sleep"}]
+    assert [name(path) for path in sleeping] == [], "wait on an event, not for a time"
