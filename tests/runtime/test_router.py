@@ -613,10 +613,11 @@ async def test_a_place_that_could_not_be_claimed_is_free_for_the_next(rig: Rig) 
     rig.membership.view["me"] = member("me", streams=9)
     claim, failing = rig.coordinator.claim, [True]
 
-    async def fail_once(key: str, name: str) -> Claim:
-        if failing.pop() if failing else False:
+    async def fail_once(key: str, member: str) -> Claim:
+        if failing:
+            failing.clear()
             raise Unavailable("not now")
-        return await claim(key, name)
+        return await claim(key, member)
 
     rig.coordinator.claim = fail_once  # type: ignore[method-assign]
     await rig.dispatch(held(1))
