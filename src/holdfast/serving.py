@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import math
 import os
 import resource
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import cast
+from urllib.parse import urlsplit
 
 import msgspec
 import structlog
@@ -202,6 +204,49 @@ class _Connection(asyncio.Protocol):
         """Drop it, whatever is still to be written: its other end reads nothing either."""
         if self._transport is not None:
             self._transport.abort()
+
+
+class OwnSite:
+    """Middleware of a server on loopback that asks nobody who they are: a page of another site, open in a
+    browser of this machine, may not speak to it.
+
+    Browsers say by ``Origin`` which site's page sends; that must be the server itself. And ``Host`` must be
+    a name of this machine (one of ``names``, if it isn't loopback's), or the page's site may have given its
+    own name the address of this machine; with ``any_host`` it may be any."""
+
+    def __init__(self, names: Iterable[str] = (), *, any_host: bool = False) -> None:
+        self._names = frozenset(name.lower() for name in names)
+        self._any_host = any_host
+
+    @web.middleware
+    async def check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Refuse what another site's page sends."""
+        host, origin = request.headers.get("Host", ""), request.headers.get("Origin")
+        if host and not self._any_host and not self._is_own(host):
+            return problem_response(foreign(f"Host is {host[:200]!r}, which is no name of this machine"))
+        if origin is not None and origin.lower().partition("://")[2] != host.lower():
+            return problem_response(foreign(f"Origin is {origin[:200]!r}, another site"))
+        return await handler(request)
+
+    def _is_own(self, host: str) -> bool:
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            return False
+        return name in self._names or is_loopback(name)
+
+
+def foreign(detail: str) -> Problem:
+    """What another site's page is told."""
+    return Problem("urn:holdfast:foreign", "Pages of other sites may not", 403, detail)
+
+
+def is_loopback(host: str) -> bool:
+    """True for names and addresses that only this machine has."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
 
 
 class ConnectionMetrics(Collector):

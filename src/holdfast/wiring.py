@@ -42,6 +42,7 @@ from holdfast.devices.spec import OutboxSpec
 from holdfast.devices.work import DeviceWork
 from holdfast.errors import ConfigError
 from holdfast.gateway import models
+from holdfast.gateway.clients import Clients
 from holdfast.gateway.door import Door
 from holdfast.gateway.haproxy.front import HaproxyOptions
 from holdfast.gateway.listen import Tls
@@ -892,6 +893,8 @@ def make_gateway(
     haproxy: HaproxyOptions | None = None,
     tls: Tls | None = None,
     access_log: bool = False,
+    clients: Clients | None = None,
+    no_auth: bool = False,
 ) -> Gateway:
     """A gateway for clients, not started yet; the rest is as
     :class:`~holdfast.gateway.service.Gateway` has it. Raises ConfigError."""
@@ -911,6 +914,8 @@ def make_gateway(
         haproxy=haproxy,
         tls=tls,
         access_log=access_log,
+        clients=clients,
+        no_auth=no_auth,
     )
 
 

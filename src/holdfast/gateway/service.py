@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from holdfast.core.retry import Backoff
 from holdfast.errors import HoldfastError, Retry
 from holdfast.gateway.assigner import Assigner
+from holdfast.gateway.clients import Clients
 from holdfast.gateway.forwarder import Forwarder
 from holdfast.gateway.haproxy.front import Front, HaproxyOptions
 from holdfast.gateway.listen import BACKLOG, Tls, listen
@@ -28,7 +29,13 @@ from holdfast.runtime.limits import Limits
 from holdfast.runtime.service import Service, Tasks
 from holdfast.runtime.stats import Stats
 from holdfast.runtime.view import View
-from holdfast.serving import CONNECTIONS_MAX, TLS_HANDSHAKE_S, ConnectionMetrics, Connections
+from holdfast.serving import (
+    CONNECTIONS_MAX,
+    TLS_HANDSHAKE_S,
+    ConnectionMetrics,
+    Connections,
+    OwnSite,
+)
 
 CLOSE_TIMEOUT_S = 5.0
 
@@ -44,6 +51,9 @@ class Gateway(Service):
         haproxy: how to run HAProxy, if it is to be.
         tls: certificate and key, if clients speak TLS.
         access_log: whether each request is logged.
+        clients: who may use it, and how fast; everybody if left out. Whoever is asked for a key may send from
+            any page; else only pages of this server's own site may.
+        no_auth: everybody may use it, under whatever name they reach it.
     """
 
     def __init__(
@@ -62,8 +72,14 @@ class Gateway(Service):
         haproxy: HaproxyOptions | None = None,
         tls: Tls | None = None,
         access_log: bool = False,
+        clients: Clients | None = None,
+        no_auth: bool = False,
     ) -> None:
         super().__init__()
+        self._clients = clients
+        own_site: Literal["", "any host", "local"] = "any host" if no_auth else "local"
+        if clients is not None and clients.asked:
+            own_site = ""
         self._clock = clock
         self._limits = limits
         self._log = log
@@ -105,7 +121,15 @@ class Gateway(Service):
                 max_connections=max_connections,
                 tls=tls,
                 access_log=access_log,
+                clients=clients,
+                own_site=own_site,
             )
+        middlewares = [self._connections.note]
+        if self.front is None:  # else HAProxy has asked already
+            if own_site:
+                middlewares.append(OwnSite(any_host=own_site == "any host").check)
+            if clients is not None:
+                middlewares.append(clients.admit)
         plane = Plane(
             self._forwarder,
             self.view,
@@ -114,7 +138,7 @@ class Gateway(Service):
             ready=self._not_ready,
             more_metrics=self.front.metrics if self.front is not None else None,
             max_body_bytes=max_body_bytes,
-            middlewares=[self._connections.note],
+            middlewares=middlewares,
         )
         logs = access_log and self.front is None
         self._runner = web.AppRunner(
@@ -151,6 +175,8 @@ class Gateway(Service):
             await self._close()
             raise
         self.view.start()
+        if self._clients is not None:
+            self._tasks.repeat(self._clients.watch, self._clock, self._log)
         self._tasks.repeat(self._keep_looking, self._clock, self._log)
 
     async def _serve(self) -> None:

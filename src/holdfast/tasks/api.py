@@ -27,6 +27,9 @@ PATH = "/v1/tasks"
 BODY_S = 30.0
 """How long a request's body may take to come."""
 
+FORM_TYPES = ("text/plain", "multipart/form-data", "application/x-www-form-urlencoded")
+"""What the page of any site may send unasked; no task is sent so."""
+
 
 class Asked(msgspec.Struct, forbid_unknown_fields=True):
     """The body of ``POST /v1/tasks``: a task to run, or by ``trace_id`` alone one to try again."""
@@ -132,6 +135,9 @@ class TaskApi:
         return _sent(message)
 
     async def _read(self, request: web.Request) -> Order:
+        if request.content_type in FORM_TYPES and "Content-Type" in request.headers:
+            text = f"Content-Type is {request.content_type}; send application/json"
+            raise Refused(415, "type", "Unknown content type", text)
         try:
             async with asyncio.timeout(BODY_S):
                 sent = await read_body(request, self._max_body_bytes)

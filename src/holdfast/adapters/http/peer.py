@@ -12,11 +12,12 @@ nothing was done.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import hmac
 import ipaddress
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 
 import aiohttp
@@ -40,7 +41,7 @@ from holdfast.errors import (
 from holdfast.ports.clock import Clock
 from holdfast.ports.peer import Handler
 from holdfast.protocol.peer import VERSION, Probe, Reply, Request, Stranger
-from holdfast.serving import CONNECTIONS_MAX, Connections
+from holdfast.serving import CONNECTIONS_MAX, Connections, OwnSite, is_loopback
 
 PATH = "/v1/peer"
 VERSION_HEADER = "Holdfast-Protocol"
@@ -114,7 +115,10 @@ class HttpPeer:
         self._check_exposure()
         self._handler = handler
         connections = self._connections
-        app = web.Application(client_max_size=self._max_body_bytes, middlewares=[connections.note])
+        middlewares = [connections.note]
+        if not self._authorization:
+            middlewares.append(OwnSite([*self._own_names()]).check)
+        app = web.Application(client_max_size=self._max_body_bytes, middlewares=middlewares)
         app.add_routes(
             [
                 web.post(PATH, self._on_call),
@@ -353,7 +357,7 @@ class HttpPeer:
     # --- addresses
 
     def _check_exposure(self) -> None:
-        if not _is_loopback(self._host) and not self._authorization:
+        if not is_loopback(self._host) and not self._authorization:
             raise ConfigError(
                 f"host {self._host!r} can be reached from other machines, which needs peer_secret: set the"
                 " same on every node (HOLDFAST_PEER_SECRET), or listen on host '127.0.0.1' only"
@@ -363,6 +367,11 @@ class HttpPeer:
                 f"host {self._host!r} listens on every address, so other nodes must be told which one to use:"
                 " set advertise to this machine's name or address"
             )
+
+    def _own_names(self) -> Iterator[str]:
+        with contextlib.suppress(ValueError):
+            if self._advertise and (name := URL(f"http://{self._advertise.removeprefix('http://')}").host):
+                yield name
 
     def _address(self, bound_host: str, bound_port: int) -> str:
         if not self._advertise:
@@ -431,13 +440,6 @@ async def _note_sent(
 ) -> None:
     if context.trace_request_ctx is not None:
         context.trace_request_ctx.sent = True
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _is_wildcard(host: str) -> bool:
