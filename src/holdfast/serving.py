@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
 import ipaddress
 import math
 import os
 import resource
+import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
 from typing import cast
 from urllib.parse import urlsplit
 
@@ -19,6 +22,7 @@ from aiohttp import web
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from holdfast.errors import ConfigError
 from holdfast.ports.clock import Clock
 
 HEAD_S = 10.0
@@ -247,6 +251,51 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost" or host.endswith(".localhost")
+
+
+class PeerTls(msgspec.Struct, frozen=True):
+    """TLS between nodes: this node's certificate with its chain and its key, and the authority that signed
+    those of all, in PEM form."""
+
+    cert: Path
+    key: Path
+    ca: Path
+
+    def server(self) -> ssl.SSLContext:
+        """For whoever is called. Raises ConfigError."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            context.load_cert_chain(self.cert, self.key)
+        except OSError as error:  # which an SSLError is
+            raise ConfigError(
+                f"peer_tls_cert {self.cert} and peer_tls_key {self.key} must be a certificate and its key:"
+                f" {error}"
+            ) from None
+        return context
+
+    def client(self) -> ssl.SSLContext:
+        """For whoever calls: only a certificate of the authority, for the address called, will do. Raises
+        ConfigError."""
+        try:
+            return ssl.create_default_context(cafile=self.ca)
+        except OSError as error:
+            raise ConfigError(f"peer_tls_ca {self.ca} must be certificates: {error}") from None
+
+
+class Secrets:
+    """What callers must show one of, if there is any: ``Authorization: Bearer SECRET``."""
+
+    def __init__(self, *secrets: str | None) -> None:
+        self._lines = [f"Bearer {secret}".encode() for secret in secrets if secret]
+
+    def __bool__(self) -> bool:
+        return bool(self._lines)
+
+    def admit(self, request: web.Request) -> bool:
+        """True if the caller shows one, or need not. Takes as long whichever it is."""
+        given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
+        same = [hmac.compare_digest(given, line) for line in self._lines]
+        return any(same) or not same
 
 
 class ConnectionMetrics(Collector):

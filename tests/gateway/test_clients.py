@@ -24,7 +24,9 @@ from holdfast.gateway.service import Gateway
 from holdfast.ports.coordinator import Load, Member
 from holdfast.protocol.peer import Done, Reply, Request
 from holdfast.runtime.limits import Limits
+from holdfast.serving import PeerTls
 from holdfast.streams.requests import Requests
+from holdfast.testing.servers import certificate
 
 SECRET = "s" * 16
 UPGRADE = {
@@ -41,8 +43,14 @@ class Place:
     """A gateway before one node, whose secret clients don't know."""
 
     def __init__(
-        self, clients: Clients | None, *, haproxy: HaproxyOptions | None, no_auth: bool = False
+        self,
+        clients: Clients | None,
+        *,
+        haproxy: HaproxyOptions | None,
+        no_auth: bool = False,
+        tls: PeerTls | None = None,
     ) -> None:
+        self._tls = tls
         self.node = Surface()
         self.log = Log()
         self._clients, self._haproxy, self._no_auth = clients, haproxy, no_auth
@@ -60,14 +68,15 @@ class Place:
             secret=SECRET,
         )
         peer, calling = (
-            HttpPeer(clock, secret=SECRET, routes=door.routes(), registry=CollectorRegistry()),
-            HttpPeer(clock, secret=SECRET),
+            HttpPeer(clock, secret=SECRET, tls=self._tls, routes=door.routes(), registry=CollectorRegistry()),
+            HttpPeer(clock, secret=SECRET, tls=self._tls),
         )
         member = Member(MEMBER, "node", await peer.serve(done), Load(serves=tuple(streams)))
         await coordinator.join(member, 3600)
         gateway = Gateway(
             coordinator, calling, clock, Limits(), self.log, host="127.0.0.1", port=0, secret=SECRET,
-            max_body_bytes=LIMIT, haproxy=self._haproxy, clients=self._clients, no_auth=self._no_auth,
+            peer_tls=self._tls, max_body_bytes=LIMIT, haproxy=self._haproxy, clients=self._clients,
+            no_auth=self._no_auth,
         )  # fmt: skip
         await gateway.start()
         self.address = gateway.address
@@ -202,6 +211,14 @@ async def test_who_shows_a_key_may_send_from_any_page(file: Path, haproxy: Hapro
     key = add(file, "page", None)
     async with Place(Clients(file, SystemClock(), Log()), haproxy=haproxy).running() as place:
         assert (await place.post(key, Host="frames.example", Origin="https://other.example"))[0] == 200
+
+
+async def test_nodes_that_speak_tls_are_reached_by_it(tmp_path: Path, haproxy: HaproxyOptions | None) -> None:
+    cert, key = certificate.make(tmp_path)
+    async with Place(None, haproxy=haproxy, tls=PeerTls(cert, key, cert)).running() as place:
+        for _ in range(3):
+            assert (await place.post())[:2] == (200, RESULT)
+        assert not place.log.events("error")
 
 
 # --- the file

@@ -35,6 +35,7 @@ from holdfast.serving import (
     ConnectionMetrics,
     Connections,
     OwnSite,
+    PeerTls,
 )
 
 CLOSE_TIMEOUT_S = 5.0
@@ -46,6 +47,7 @@ class Gateway(Service):
     Args:
         host, port: where clients reach it; port 0 takes a free one.
         secret: what nodes ask for.
+        peer_tls: certificates, if nodes speak TLS.
         max_body_bytes: largest body that it takes from a client.
         max_connections: connections of clients at once.
         haproxy: how to run HAProxy, if it is to be.
@@ -67,6 +69,7 @@ class Gateway(Service):
         host: str,
         port: int,
         secret: str | None,
+        peer_tls: PeerTls | None = None,
         max_body_bytes: int,
         max_connections: int = CONNECTIONS_MAX,
         haproxy: HaproxyOptions | None = None,
@@ -102,7 +105,7 @@ class Gateway(Service):
             on_missed=self.routes.clear,
         )
         assigner = Assigner(coordinator, self.view, self.routes)
-        self._forwarder = Forwarder(assigner, self.routes, self.view, clock, secret=secret)
+        self._forwarder = Forwarder(assigner, self.routes, self.view, clock, secret=secret, tls=peer_tls)
         self._connections = Connections(clock, max_connections)
         registry = CollectorRegistry()
         registry.register(ConnectionMetrics(self._connections))
@@ -117,6 +120,7 @@ class Gateway(Service):
                 log,
                 crash=self._crash,
                 secret=secret,
+                peer_ca=peer_tls.ca if peer_tls is not None else None,
                 max_body_bytes=max_body_bytes,
                 max_connections=max_connections,
                 tls=tls,

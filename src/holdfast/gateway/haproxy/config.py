@@ -135,6 +135,7 @@ class Settings(msgspec.Struct, frozen=True):
             told.
         certificate: file with certificate and key, if clients speak TLS.
         authorized: whether nodes ask for a secret.
+        peer_ca: file with the authority of nodes' certificates, if they speak TLS.
         access_log: one line of JSON for each request, to stdout.
         connections_max: connections of clients at the same time.
         asks: whether clients must show keys.
@@ -154,6 +155,7 @@ class Settings(msgspec.Struct, frozen=True):
     only: str | None = None
     certificate: str = ""
     authorized: bool = False
+    peer_ca: str = ""
     access_log: bool = False
     asks: bool = False
     limits: bool = False
@@ -365,10 +367,11 @@ def _told(settings: Settings) -> list[str]:
 
 
 def _servers(settings: Settings, address: str | None) -> list[str]:
+    tls = f" ssl verify required ca-file '{settings.peer_ca}'" if settings.peer_ca else ""
     return [
         f"use-server {NODE} if TRUE",
         f"server {FALLBACK} unix@{settings.files.fallback} weight 1",
-        f"server {NODE} {address or '127.0.0.1:1 disabled'} weight 0",
+        f"server {NODE} {address or '127.0.0.1:1 disabled'} weight 0{tls}",
     ]
 
 

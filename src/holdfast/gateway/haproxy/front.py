@@ -66,6 +66,7 @@ class Front(Service):
         routes, view: what it is told of.
         crash: called if it can't be kept up to date any more.
         secret: what nodes ask for.
+        peer_ca: file with the authority of nodes' certificates, if they speak TLS.
         tls: certificate and key, if clients speak TLS.
         clients: who may use it, and how fast.
         own_site: whose pages may, see :class:`~holdfast.gateway.haproxy.config.Settings`.
@@ -81,6 +82,7 @@ class Front(Service):
         *,
         crash: Callable[[BaseException], None],
         secret: str | None,
+        peer_ca: Path | None = None,
         max_body_bytes: int,
         max_connections: int = CONNECTIONS_MAX,
         tls: Tls | None = None,
@@ -95,6 +97,7 @@ class Front(Service):
         self._clock = clock
         self._log = log
         self._secret = secret
+        self._peer_ca = peer_ca
         self._max_body_bytes = max_body_bytes
         self._max_connections = max_connections
         self._tls = tls
@@ -191,6 +194,7 @@ class Front(Service):
             only=self._only,
             certificate=self._certificate,
             authorized=self._secret is not None,
+            peer_ca=str(self._peer_ca.resolve()) if self._peer_ca is not None else "",
             access_log=self._access_log,
             asks=self._clients is not None and self._clients.asked,
             limits=self._clients is not None and self._clients.limits,
