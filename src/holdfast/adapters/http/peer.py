@@ -28,6 +28,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from yarl import URL
 
 from holdfast.core.record import UNREADABLE
+from holdfast.core.retry import Backoff
 from holdfast.errors import (
     ConfigError,
     HoldfastError,
@@ -59,7 +60,7 @@ BACKLOG = 1024
 BODY_S = 60.0
 """How long a request of another node may take to come."""
 CONNECT_TIMEOUT_S = 5.0
-GONE_RETRY_S = 1.0
+GONE_AGAIN = Backoff(1.0, 15.0)
 CLOSE_TIMEOUT_S = 1.0
 REASON_CHARS_MAX = 500
 
@@ -210,8 +211,10 @@ class HttpPeer:
         What shows nothing about that process is tried again: a node that answers but won't say (another
         secret), a failure of this machine (no file descriptors, no network), a name that doesn't resolve.
         Raises Unavailable once this peer is closed."""
+        failures = 0
         while not await self._is_gone(address, member):
-            await self._clock.sleep(GONE_RETRY_S)
+            failures += 1
+            await self._clock.sleep(GONE_AGAIN.delay_s(failures, self._clock.random()))
 
     async def _is_gone(self, address: str, member: str) -> bool:
         """Read the presence to its end; False if that shows nothing."""
