@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import aiohttp
+import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 from tests.gateway.surface import LIMIT, MEMBER, RESULT, Surface, app, planes
@@ -211,6 +212,21 @@ async def test_who_shows_a_key_may_send_from_any_page(file: Path, haproxy: Hapro
     key = add(file, "page", None)
     async with Place(Clients(file, SystemClock(), Log()), haproxy=haproxy).running() as place:
         assert (await place.post(key, Host="frames.example", Origin="https://other.example"))[0] == 200
+
+
+@pytest.mark.parametrize("junk", ["{", "", '{"key": "another", "n": 1}', '{"key": "cam-1"}', "[]"])
+async def test_a_message_of_a_camera_that_can_t_be_read_takes_no_number(
+    haproxy: HaproxyOptions | None, junk: str
+) -> None:
+    async with Place(None, haproxy=haproxy).running() as place:
+        url = f"{place.address}/process/cam-1?stream=json"
+        async with place.session.ws_connect(url) as camera:
+            await camera.send_bytes(b"\xff\xd8\xff")
+            await camera.send_str(junk)
+            await camera.send_bytes(b"\xff\xd8\xff")
+            said = [msgspec.json.decode((await camera.receive()).data) for _ in range(3)]
+        assert [one.get("problem", {}).get("status") for one in said] == [None, 400, None]
+        assert [taken.place.seq for taken in place.node.taken] == [0, 1]
 
 
 async def test_nodes_that_speak_tls_are_reached_by_it(tmp_path: Path, haproxy: HaproxyOptions | None) -> None:

@@ -21,7 +21,7 @@ from holdfast.core.record import UNREADABLE
 from holdfast.errors import HoldfastError, InvalidMessage, TooLarge
 from holdfast.gateway import openapi, problem
 from holdfast.gateway.problem import DATA_PLANE, EPOCH, NO_421, OWNER, Refused
-from holdfast.gateway.sockets import Frame, serve
+from holdfast.gateway.sockets import OF_TEXT, Frame, Said, serve
 from holdfast.ports.clock import Clock
 from holdfast.serving import BODY_PAUSE_S, Secrets
 from holdfast.streams.codec import address, labels, wrap
@@ -131,12 +131,12 @@ class Door:
     # --- one camera
 
     async def _on_socket(self, request: web.Request) -> web.StreamResponse:
-        async def answer(frame: Frame) -> bytes:
+        async def answer(frame: Frame) -> Said:
             place, message = compose(spec, key, frame.headers, frame.body, self._clock)
             answer = await self._process(spec, key, place, message, TIMEOUT_S)
             result, kind = shown(answer.result)
             said = {"seq": frame.seq, "result": msgspec.Raw(result) if kind == JSON else result}
-            return msgspec.json.encode(said)
+            return Said(msgspec.json.encode(said))
 
         try:
             self._admit(request)
@@ -251,7 +251,7 @@ def _compose_json(
     said_key, place = address(spec, body, {}, _request_id(headers, clock), None)
     if said_key != key:
         raise InvalidMessage(f"the body's key is {said_key!r}, but the path says {key!r}", "stream_id")
-    if SEQ in headers and spec.seq_kind != "absent":
+    if SEQ in headers and OF_TEXT not in headers and spec.seq_kind != "absent":
         seq = check_number(headers[SEQ], SEQ, SEQ_DIGITS)
         if seq != place.seq:
             raise InvalidMessage(f"the body's seq is {place.seq}, but {SEQ} says {seq}", SEQ)
