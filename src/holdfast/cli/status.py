@@ -59,7 +59,7 @@ async def status(
         json: Print one JSON object.
     """
     declared = (*queues_of(load_app(app)),) if app else ()
-    async with Services(options.load()) as services:
+    async with Services(options.load(), reads_only=True) as services:
         patience = Patience(services.clock, ever=watch)
         look = partial(survey, services, stream, declared)
         if not watch:
