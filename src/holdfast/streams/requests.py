@@ -16,6 +16,7 @@ import msgspec
 
 from holdfast.core.held import Held, Receipt
 from holdfast.core.message import Place
+from holdfast.core.owner import Owner
 from holdfast.errors import Busy, NotOwner, OutcomeUnknown, SetAside, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim, Coordinator
@@ -171,7 +172,18 @@ class Requests:
         if not waiting.duplicate:
             return Answer(waiting.held.result, epoch)
         logged = await self._state.result(key, waiting.held.place.name)
+        if logged is None and entry is not None:
+            await self._check(key, entry.owner)
         return Answer(logged.result.body if logged else None, epoch, duplicate=True)
+
+    async def _check(self, key: str, owner: Owner) -> None:
+        """Nothing is kept for a message that is done: because it had no result, or because the store has lost
+        its last commits, which its owner is told. Raises Unavailable then."""
+        known = owner.epoch, owner.number
+        stands = await self._state.peek(key)
+        if stands is None or (stands.epoch, stands.number) < known:
+            self._owners().poke(key)
+            raise Unavailable(f"{key}: the state store has lost what was committed; try again")
 
     async def _offer(self, stream: str, key: str, held: Held, timeout_s: float) -> None:
         verdict = self._owners().offer(key, held)

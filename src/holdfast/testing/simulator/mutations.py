@@ -135,6 +135,19 @@ def _count_nothing(self: Owner, openings: int, now: float) -> None:
 _started = Owner.started
 
 
+def _suspect_by_receives(self: Owner, held: Held) -> bool:
+    return held.suspect or (self._wary and held.receives > 1)
+
+
+def _count_again(standing: Checkpoint | None, key: str, epoch: int, head: str) -> Checkpoint:
+    after = _counted(standing, key, epoch, head)
+    assert after.started is not None
+    return msgspec.structs.replace(after, started=msgspec.structs.replace(after.started, epoch=0))
+
+
+_counted = ledger.start
+
+
 def _any_attempt(standing: Task | None, trace: str, epoch: int) -> Task:
     return standing or Task(trace, "")
 
@@ -324,6 +337,13 @@ RULES: dict[str, Mutation] = {
         "an owner looks into it when its claim is gone", Owners, "claim_changed", lambda self, claim: None
     ),
     "poison-count": Mutation("a message that kills nodes is passed over", Owner, "started", _count_nothing),
+    "suspects-alone": Mutation(
+        "after a node's death each message runs by itself", Owner, "_is_suspect", _suspect_by_receives
+    ),
+    "start-once": Mutation("an opening counts a head once", ledger, "start", _count_again),
+    "too-large": Mutation(
+        "what makes a commit too large is found", Owner, "refused", lambda self, error, now: self.fenced(now)
+    ),
     "task-epoch": Mutation("only the last attempt ends a task", task, "_guard", _any_attempt, world="tasks"),
     "task-ended": Mutation("a task that ended runs no more", task, "start", _start_again, world="tasks"),
     "task-success": Mutation(
