@@ -14,6 +14,7 @@ from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.core.ledger import Checkpoint
 from holdfast.devices.spec import LABEL
+from holdfast.errors import HoldfastError
 from holdfast.ports.coordinator import Claim, Load, Member
 from holdfast.ports.state import StateStore
 from holdfast.wiring import Services
@@ -87,10 +88,12 @@ class StreamStatus(msgspec.Struct):
 
 
 class OutboxStatus(msgspec.Struct):
-    """Which nodes serve the devices of an outbox: how many shards of them each."""
+    """Which nodes serve the devices of an outbox: how many shards of them each. ``paused`` says what is: all
+    of it, or how many devices; empty if nothing is, or the outbox's database doesn't tell."""
 
     outbox: str
     shards: dict[str, int]
+    paused: str = ""
 
 
 class Survey(msgspec.Struct):
@@ -123,7 +126,26 @@ async def survey(services: Services, only: tuple[str, ...] = ()) -> Survey:
         queues.append(QueueStatus(name, depth.ready, depth.in_flight, depth.delayed, depth.dead, lag_s))
     shown = [entry for entry in streams if entry.stream in known]
     outboxes = _outboxes(members, claimed, names)
+    await _note_pauses(services, outboxes)
     return Survey(members, queues, shown, outboxes, calls_per_message(member.load for member in members))
+
+
+async def _note_pauses(services: Services, outboxes: list[OutboxStatus]) -> None:
+    """What operators have paused, as far as the business's database is there to be asked."""
+    if not (outboxes and services.config.outbox_url):
+        return
+    store = services.outbox_store()
+    try:
+        for each in outboxes:
+            paused = dict(await store.paused(each.outbox))
+            if "" in paused:
+                each.paused = "all"
+            elif paused:
+                each.paused = f"{len(paused)} of its devices"
+    except HoldfastError:
+        return  # the rest of the survey stands
+    finally:
+        await store.close()
 
 
 def _outboxes(members: list[Member], claimed: Iterable[Claim], names: dict[str, str]) -> list[OutboxStatus]:
@@ -225,8 +247,12 @@ def render(found: Survey, limit: int) -> Group:
         return Group(nodes, queues, streams)
     outboxes = output.table(
         f"\nOutboxes: {len(found.outboxes)}",
-        ["outbox", "node", "shards"],
-        [[each.outbox, node, count] for each in found.outboxes for node, count in each.shards.items()],
+        ["outbox", "node", "shards", "paused"],
+        [
+            [each.outbox, node, count, each.paused]
+            for each in found.outboxes
+            for node, count in each.shards.items()
+        ],
     )
     return Group(nodes, queues, streams, outboxes)
 
