@@ -192,8 +192,8 @@ class OutboxConformance:
     ) -> None:
         with begin() as db:
             for clock in (NOW - 3600, NOW + 3600):
-                times = {"created_at": clock, "not_before": clock + 100, "expires_at": clock + 200}
-                db.add([new("d1", **times), new("d2", created_at=clock)])
+                timed = new("d1", created_at=clock, not_before=clock + 100, expires_at=clock + 200)
+                db.add([timed, new("d2", created_at=clock)])
         slow, fast = await store.commands(OUTBOX, device="d1")
         assert abs(slow.created_at - fast.created_at) < PATIENCE_S
         for entry in (slow, fast):
