@@ -52,7 +52,8 @@ class Disk:
             if stat.S_ISDIR(about.st_mode):
                 self._folders[about.st_ino] = {entry.name: entry.inode() for entry in os.scandir(fd)}
             else:
-                self._files[about.st_ino] = os.pread(fd, about.st_size, 0)
+                # By name: the file may be open for writing only.
+                self._files[about.st_ino] = Path(f"/dev/fd/{fd}").read_bytes()
             return done
 
         return synced

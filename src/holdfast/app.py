@@ -11,7 +11,7 @@ from holdfast.devices.outbox import Outbox
 from holdfast.errors import ConfigError
 from holdfast.streams.handler import Context, StreamHandler
 from holdfast.streams.models import ModelSpec
-from holdfast.streams.spec import StreamSpec, names_of
+from holdfast.streams.spec import MAX_JUMP, StreamSpec, names_of
 from holdfast.tasks.periodic import DLQ_BACKUP, Orders, Periodic
 from holdfast.tasks.spec import TaskSpec
 
@@ -81,6 +81,12 @@ class App:
             gap_timeout_s: how long a missing message is waited for. Must outlast the queue's visibility
                 unless ``prefer_latency``.
             on_gap: then ``skip`` it (recorded), ``hold`` the stream, or skip it and leave a ``dead-letter``.
+            max_jump: a seq that is more than so much beyond where its run stands is taken for a mistake: its
+                message is set aside as malformed, and nothing between is skipped. None for no limit (default:
+                1,000,000 with ``dense``, else None).
+            restart_after_s: where messages have no run, and numbers may start anew: a seq that has fallen,
+                after the stream was quiet for so long, begins a new run. Must well outlast the queue's
+                visibility.
             on_late: a message from before what was passed: ``dead-letter`` or ``discard``.
             on_failure: after ``max_tries``: ``skip`` (to the dead letters) or ``park`` the stream.
             max_tries, backoff: tries of a failing message and the delays between them.
@@ -101,6 +107,8 @@ class App:
                 raise ConfigError(f"stream {name!r} is declared twice in app {self.name!r}")
             if settings.get("seq") is not None:
                 settings.setdefault("seq_kind", "increasing" if settings["seq"] == "queue" else "dense")
+            if settings.get("seq_kind") == "dense":
+                settings.setdefault("max_jump", MAX_JUMP)
             settings["models"] = names_of(settings.get("models"))
             try:
                 spec = StreamSpec(name=name, message=message, handler=_handler_class(target), **settings)

@@ -1,5 +1,6 @@
 """What a back office adds: checked where it is added, with the reason."""
 
+import math
 from typing import Any
 
 import msgspec
@@ -61,6 +62,13 @@ def test_commands_are_bytes_text_or_json(db: Notes) -> None:
     assert [new.body for new in db.added] == [b"\x00\xff", "Öffne".encode(), b'{"person":951}', b"[1]"]
     with pytest.raises(InvalidMessage, match="JSON"):
         outbox.add(db, device="d1", command=object())
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_a_number_that_json_lacks_does_not_become_null(db: Notes, number: float) -> None:
+    with pytest.raises(InvalidMessage, match="it holds NaN or an infinity"):
+        made().add(db, device="d1", command={"open_s": number})
+    assert db.added == []
 
 
 @pytest.mark.parametrize("command", [b"", b"open", "[]", 7, b'{"open":'])

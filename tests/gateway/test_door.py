@@ -15,7 +15,15 @@ from yarl import URL
 from holdfast import App
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.core.message import Place
-from holdfast.errors import Busy, HoldfastError, NotOwner, OutcomeUnknown, SetAside, Unavailable
+from holdfast.errors import (
+    Busy,
+    HoldfastError,
+    InvalidMessage,
+    NotOwner,
+    OutcomeUnknown,
+    SetAside,
+    Unavailable,
+)
 from holdfast.gateway.door import Door
 from holdfast.streams.requests import Answer, Requests
 
@@ -278,6 +286,13 @@ async def test_errors_are_problems(
         assert response.headers["traceparent"] == "00-1-2-01"
 
 
+@pytest.mark.parametrize("kind", [SetAside, InvalidMessage, Unavailable])
+async def test_no_problem_tells_a_secret(client: Client, taken: Taken, kind: type[HoldfastError]) -> None:
+    taken.answer = kind("at redis://user:hunter2@host?token=hunter2")
+    async with post(client, "/process/k", "raw", X_Seq="0") as response:
+        assert (await told(response))["detail"] == "at redis://user:***@host?token=***"
+
+
 async def test_the_secret_is_asked_for(taken: Taken) -> None:
     client = await serve(taken, app().streams, SECRET)
     for given, status in [("", 401), ("Bearer wrong", 401), (f"Bearer {SECRET}", 200)]:
@@ -305,6 +320,49 @@ async def test_a_camera_by_websocket(client: Client, taken: Taken) -> None:
     assert said[2]["problem"]["status"] == 400
     assert [call[2] for call in taken.calls] == [Place(2, 5), Place(2, 6)]
     assert b"data:image/png;base64," in taken.calls[1][3]
+
+
+def text(n: int) -> str:
+    return f'{{"key": "cam-1", "n": {n}, "run": 0}}'
+
+
+UNREADABLE = ["{", "", '{"key": "another", "n": 1}', '{"key": "cam-1"}', "[]", '{"n": 7}']
+
+
+@pytest.mark.parametrize("junk", UNREADABLE)
+async def test_a_text_that_can_t_be_read_takes_no_number(client: Client, taken: Taken, junk: str) -> None:
+    async with client.ws_connect("/process/cam-1?stream=json") as socket:
+        await socket.send_bytes(JPEG)
+        await socket.send_str(junk)
+        await socket.send_bytes(b"")
+        await socket.send_bytes(JPEG)
+        said = [msgspec.json.decode((await socket.receive()).data) for _ in range(4)]
+    assert [one.get("problem", {}).get("status") for one in said] == [None, 400, 400, None]
+    assert [call[2] for call in taken.calls] == [Place(0, 0), Place(0, 1)]
+
+
+@pytest.mark.parametrize("junk", UNREADABLE)
+async def test_texts_say_their_own_numbers_whatever_came_between(
+    client: Client, taken: Taken, junk: str
+) -> None:
+    async with client.ws_connect("/process/cam-1?stream=json") as socket:
+        for sent in (text(0), junk, text(1), text(2)):
+            await socket.send_str(sent)
+        said = [msgspec.json.decode((await socket.receive()).data) for _ in range(4)]
+    assert ["problem" in one for one in said] == [False, True, False, False]
+    assert [call[2] for call in taken.calls] == [Place(0, 0), Place(0, 1), Place(0, 2)]
+
+
+async def test_texts_of_a_stream_of_bytes_are_numbered(client: Client, taken: Taken) -> None:
+    async with client.ws_connect("/process/cam-1?stream=raw") as socket:
+        for sent in ("{", "no JSON"):
+            await socket.send_str(sent)
+        await socket.send_bytes(b"bytes")
+        for _ in range(3):
+            await socket.receive()
+    assert [(call[2], call[3]) for call in taken.calls] == [
+        (Place(0, 0), b"{"), (Place(0, 1), b"no JSON"), (Place(0, 2), b"bytes")
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("query", ["?stream=raw&seq=x", "?stream=raw&run=-1", "?stream=nobody"])

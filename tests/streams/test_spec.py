@@ -52,6 +52,14 @@ class Handler(StreamHandler[dict[str, Any]]):
         ({"body_field": None}, ["body_field is None", "a text"]),
         ({"models": 5}, ["models is (5,)", "a tuple (each item a text)"]),
         ({"key": ["a", "b"]}, ["key is ['a', 'b']", "a text or a tuple"]),
+        ({"seq": "n", "max_jump": 0}, ["max_jump is 0", "a whole number at least 1"]),
+        ({"max_jump": 5}, ["max_jump needs numbers of the producer's"]),
+        ({"seq": "queue", "restart_after_s": 99.0}, ["restart_after_s needs numbers of the producer's"]),
+        (
+            {"seq": "n", "run": "r", "restart_after_s": 99.0},
+            ["messages have a run ('r')", "leave restart_after_s"],
+        ),
+        ({"seq": "n", "restart_after_s": 9.0}, ["restart_after_s is 9.0", "gap_timeout_s is 45.0"]),
         ({"colour": "red"}, ["colour", "see App.stream"]),
     ],
 )

@@ -9,6 +9,7 @@ import pytest
 from holdfast.adapters.memory.registry import MemoryRegistry
 from holdfast.errors import InvalidMessage, OutcomeUnknown, Unavailable
 from holdfast.ports.registry import Document
+from holdfast.tasks.discovery import Listing
 from holdfast.tasks.documents import change, record_in
 from holdfast.testing.simulator.loop import SimClock
 
@@ -35,8 +36,17 @@ class Forgetful(MemoryRegistry):
 def test_a_record_is_read() -> None:
     assert record_in(None, Sum) == Sum()
     assert record_in(Document("d", 1, b'{"total":3,"later":1}'), Sum) == Sum(3)
+
+
+@pytest.mark.parametrize("junk", [b"", b"junk", b"[]", b'{"total":"\xff"}', b"[" * 100_000])
+def test_what_is_no_record_is_an_error_of_ours(junk: bytes) -> None:
     with pytest.raises(InvalidMessage, match="document d in the registry"):
-        record_in(Document("d", 1, b"junk"), Sum)
+        record_in(Document("d", 1, junk), Sum)
+
+
+def test_text_in_a_record_that_is_not_utf_8_is_an_error_of_ours() -> None:
+    with pytest.raises(InvalidMessage, match="document d in the registry"):
+        record_in(Document("d", 1, b'{"settings":{"a":"\xff"}}'), Listing)
 
 
 async def test_changes_of_many_at_once_all_count() -> None:

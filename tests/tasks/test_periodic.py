@@ -21,7 +21,7 @@ from holdfast.adapters.memory.tasks import MemoryTasks
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.errors import ConfigError, HandlerFailed
 from holdfast.tasks.names import task_queue
-from holdfast.tasks.periodic import Periodic, Scheduler, Sender
+from holdfast.tasks.periodic import Deed, Periodic, Scheduler, Sender, Times
 from holdfast.tasks.producer import Order, Producer
 from holdfast.testing.simulator.loop import SimClock
 
@@ -88,7 +88,7 @@ class Rig:
                     self.registry,
                     self.clock,
                     self.log,
-                    leads=lambda lead=lead: lead,  # type: ignore[misc]
+                    leads=lambda name, lead=lead: lead,  # type: ignore[misc]
                 ).run()
             )
             for lead in leads
@@ -165,6 +165,17 @@ async def test_summer_time() -> None:
     assert rig.sent == stamped(at(2026, 10, 25, 0, 30), at(2026, 10, 26, 1, 30))
 
 
+async def test_intervals_follow_time_as_it_passes_when_clocks_are_changed() -> None:
+    rig = Rig(at(2026, 3, 29, 0, 15))
+    async with rig.scheduling(periodic("*/20 2 * * *", zone="Europe/Berlin")):
+        await rig.until(at(2026, 3, 29, 4))
+    assert rig.sent == [], "there is no hour from 2 to 3"
+    rig = Rig(at(2026, 10, 24, 23, 45))
+    async with rig.scheduling(periodic("0 * * * *", zone="Europe/Berlin")):
+        await rig.until(at(2026, 10, 25, 2, 30))
+    assert rig.sent == stamped(*(at(2026, 10, 25, hour) for hour in (0, 1, 2)))
+
+
 @pytest.mark.parametrize("missed, hours", [("all", [3, 4, 5]), ("last", [5]), ("skip", list[int]())], ids=str)
 async def test_what_was_missed_is_caught_up_as_said(missed: Any, hours: list[int]) -> None:
     rig = Rig()
@@ -214,6 +225,39 @@ async def test_orders_that_fail_are_asked_for_again_within_their_window(failures
     assert max(asked) - at(2026, 1, 10, 2, 30).timestamp() <= HOUR_S
     assert len(asked) == (failures + 1 if sent else HOUR_S // 30)
     assert sum(trace.startswith("other") for trace in rig.sent) == 4, "others are fired meanwhile"
+
+
+async def test_orders_that_are_none_keep_no_others_from_being_fired() -> None:
+    rig = Rig()
+    wrong: Any = lambda when: ["report.publish"]  # noqa: E731
+    other = Periodic(name="other", cron="0 * * * *", orders=lambda when: [Order(task_type=TYPE)])
+    async with rig.scheduling(periodic(orders=wrong), other):
+        await rig.until(at(2026, 1, 10, 5))
+    failures = [fields["error"] for _, event, fields in rig.log.entries if event == "could not fire"]
+    assert "it returned a str; it must return a list of holdfast.Order" in failures[0]
+    assert len(rig.sent) == 4, "others are fired meanwhile"
+
+
+async def test_a_deed_that_fails_in_whatever_way_is_done_again_and_ends_no_other() -> None:
+    rig, done = Rig(), list[str]()
+
+    async def fails(moment: datetime) -> None:
+        done.append("fails")
+        raise KeyError("a fault of ours")
+
+    async def works(moment: datetime) -> None:
+        done.append("works")
+
+    deeds: list[tuple[Times, Deed]] = [
+        (Times(name="a", cron="0 1 * * *", window_s=60.0), fails),
+        (Times(name="b", cron="0 * * * *"), works),
+    ]
+    scheduler = Scheduler(APP, deeds, rig.registry, rig.clock, rig.log, leads=lambda name: True)
+    running = asyncio.ensure_future(scheduler.run())
+    await rig.until(at(2026, 1, 10, 2, 30))
+    running.cancel()
+    await asyncio.wait([running])
+    assert (done.count("fails"), done.count("works")) == (2, 2)
 
 
 async def test_orders_that_hang_keep_no_others_from_being_fired() -> None:
@@ -298,3 +342,13 @@ def test_a_name_is_declared_once() -> None:
         app.periodic("dlq-backup", cron="0 2 * * *")(lambda _: [])
     with pytest.raises(ConfigError, match="twice"):
         app.periodic("nightly", "30 3 * * *")(lambda when: [])
+
+
+@pytest.mark.parametrize("junk", [b"", b"\xff", b"[" * 100_000])
+async def test_a_record_that_can_t_be_read_begins_anew(junk: bytes) -> None:
+    rig = Rig()
+    await rig.registry.put(f"periodic/{APP}/nightly", junk, 0)
+    async with rig.scheduling(periodic("0 3 * * *")):
+        await rig.until(at(2026, 1, 12))
+    assert len(rig.sent) == 2
+    assert "what was fired last can't be read; begins anew" in rig.log.events("warning")

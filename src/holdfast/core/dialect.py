@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
+from holdfast.core.record import UNREADABLE
 from holdfast.core.settings import Text, check_setting
 from holdfast.errors import InvalidMessage
 
@@ -105,7 +106,7 @@ class JsonDialect:
     def write(self, payload: bytes, id: str) -> bytes:  # noqa: A002
         try:
             fields = self._objects.decode(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except UNREADABLE:
             raise InvalidMessage(
                 f"the command's payload must be a JSON object, for its field {self._field!r} carries the id;"
                 " or give a dialect that puts it elsewhere",
@@ -120,7 +121,7 @@ class JsonDialect:
             fields = self._objects.decode(payload)
             told = msgspec.json.decode(fields.get(self._field, b'""'))
             result = msgspec.json.decode(fields.get(self._result_field, b"null"))
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except UNREADABLE:
             raise InvalidMessage("the answer is not a JSON object", "payload") from None
         if isinstance(told, bool) or not isinstance(told, str | int):
             raise InvalidMessage(f"the answer's {self._field!r} is neither text nor a number", self._field)

@@ -15,12 +15,12 @@ import msgspec
 
 from holdfast.core import task
 from holdfast.core.device_queue import Entry, State
+from holdfast.core.exact_json import decode_plain
 from holdfast.core.retry import Backoff
 from holdfast.errors import HoldfastError, TooLarge
 from holdfast.ports.clock import Clock
 from holdfast.ports.outbox import OutboxStore
 from holdfast.ports.queue import Outgoing, Queue
-from holdfast.streams.codec import UNREADABLE
 from holdfast.tasks.outcome import Outcome
 from holdfast.tasks.wire import Envelope, encode_brief
 
@@ -155,9 +155,9 @@ def _answer(answer: bytes | None) -> dict[str, Any]:
     if answer is None:
         return {}
     try:
-        msgspec.json.decode(answer)
+        decode_plain(answer)
         return {"answer": msgspec.Raw(answer)}
-    except UNREADABLE:
+    except ValueError:
         pass
     try:
         return {"answer": answer.decode()}

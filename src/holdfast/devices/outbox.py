@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from holdfast.core.device_queue import NUMBER_MAX, Correlation, Entry, shard_of
 from holdfast.core.dialect import written
+from holdfast.core.exact_json import encode
 from holdfast.core.settings import SECONDS_MAX, Fraction, Int32, Positive, check_setting, fault
 from holdfast.core.topics import check_device
 from holdfast.devices.spec import NextPage, OutboxSpec, Page, Refused, Source
@@ -308,10 +309,8 @@ def _body(command: Any) -> bytes:
     if isinstance(command, bytes):
         return command
     try:
-        if isinstance(command, str):
-            return command.encode()
-        return msgspec.json.encode(command)
-    except (TypeError, ValueError, RecursionError) as error:
+        return command.encode() if isinstance(command, str) else encode(command)
+    except (TypeError, ValueError) as error:
         raise InvalidMessage(f"the command can't be written as JSON: {error}", "command") from None
 
 

@@ -3,12 +3,18 @@ node may add some. A change that an older node would misread raises ``VERSION``.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
+
+from holdfast.core.message import RUN_DIGITS, SEQ_DIGITS
 
 VERSION = 1
 
+_DIGITS = f"^[0-9]{{1,{max(RUN_DIGITS, SEQ_DIGITS)}}}$"
 
-Number = int | str
+Number = Annotated[int, Meta(ge=0)] | Annotated[str, Meta(pattern=_DIGITS)]
 """A run or seq: an integer, or its decimal text where MessagePack has no integer so large. ``int()`` reads
 both."""
 
@@ -121,6 +127,13 @@ class Explain(msgspec.Struct, frozen=True, tag=True):
     key: str
 
 
+class Waiting(msgspec.Struct, frozen=True, tag=True):
+    """Which owned streams wait, ``most`` of them, and for what? The reply's text is a JSON object."""
+
+    to: str
+    most: int
+
+
 class Drain(msgspec.Struct, frozen=True, tag=True):
     """Bring everything to other nodes, then end."""
 
@@ -146,5 +159,5 @@ class Stranger(msgspec.Struct, frozen=True, tag=True):
     member: str = ""
 
 
-Request = Forward | Report | Probe | Warm | Poke | Move | Shed | Explain | Drain
+Request = Forward | Report | Probe | Warm | Poke | Move | Shed | Explain | Waiting | Drain
 Reply = Answers | Done | Stranger

@@ -76,7 +76,7 @@ class Balancer:
             self._log.warning("could not balance", source=source.name, target=target.name, error=str(error))
             return
         if isinstance(reply, Done) and reply.ok:
-            self._log.info("balanced", source=source.name, target=target.name, streams=int(reply.text))
+            self._log.info("balanced", source=source.name, target=target.name, streams=reply.text)
 
 
 def node_load(member: Member) -> NodeLoad:

@@ -130,9 +130,9 @@ class Node(Service):
         await host.membership.start(address)
         for work in self._works:
             work.begin(address)
-        host.tasks.spawn(self._maintain())
+        host.tasks.repeat(self._maintain, host.clock, host.log)
         if host.limits.balance_s:
-            host.tasks.spawn(self._balancer.run())
+            host.tasks.repeat(self._balancer.run, host.clock, host.log)
 
     async def _stop(self) -> None:
         """Drain, leave, and release. What cannot be moved in time goes back to the queue."""
@@ -169,6 +169,8 @@ class Node(Service):
             outboxes=tuple(name for load in loads for name in load.outboxes),
             warm=tuple(name for load in loads for name in load.warm),
             models=tuple(name for load in loads for name in load.models),
+            queues=tuple(sorted({name for load in loads for name in load.queues})),
+            lacks=tuple(name for load in loads for name in load.lacks),
         )
 
     def _left(self, member: str) -> None:

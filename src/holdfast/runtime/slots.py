@@ -51,11 +51,13 @@ class Seat:
 
 
 class Died(SlotDied):
-    """``guilty``: the slot was at work for this very call when it died."""
+    """``guilty``: the slot was at work for this very call when it died. ``model`` is the one that was being
+    loaded then, if any."""
 
-    def __init__(self, text: str, detail: str, guilty: bool) -> None:
+    def __init__(self, text: str, detail: str, guilty: bool, model: str = "") -> None:
         super().__init__(text, detail=detail)
         self.guilty = guilty
+        self.model = model
 
 
 class SlotPool:
@@ -93,7 +95,7 @@ class SlotPool:
             self._sit(seat, slot)
         for _ in range(self._limits.spare_slots):
             self._tasks.spawn(self._prepare_spare())
-        self._tasks.spawn(self._watch_for_hangs())
+        self._tasks.repeat(self._watch_for_hangs, self._clock, self._log)
 
     async def close(self) -> None:
         """End every slot."""
@@ -142,7 +144,8 @@ class SlotPool:
             answer = await work(slot)
         except SlotDied as error:
             # Those behind are not promoted: they are not to blame.
-            raise Died(str(error), error.detail, call.begun_at is not None) from error
+            guilty = call.begun_at is not None
+            raise Died(str(error), error.detail, guilty, slot.loading if guilty else "") from error
         except BaseException:
             self._finish(seat, call)
             raise

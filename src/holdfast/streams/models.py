@@ -83,6 +83,11 @@ class Models:
             self._tell("", self.names)
 
     @property
+    def declared(self) -> Mapping[str, ModelSpec]:
+        """The declared models, by name."""
+        return self._specs
+
+    @property
     def names(self) -> list[str]:
         """The declared models that are loaded."""
         return sorted(name for name in self._loaded if isinstance(name, str))
@@ -145,3 +150,10 @@ def label(load: Callable[[], Any]) -> str:
     if isinstance(load, functools.partial):
         return label(load.func)
     return getattr(load, "__qualname__", type(load).__name__)
+
+
+def takes_arguments(wanted: str | Callable[[], Any]) -> bool:
+    """True if what a function builds depends on what it was given, which may be part of a message."""
+    if isinstance(wanted, str) or inspect.isclass(wanted):
+        return False
+    return not inspect.isfunction(wanted) or bool(wanted.__defaults__ or wanted.__kwdefaults__)

@@ -7,11 +7,17 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from holdfast.core.message import SeqKind
+from holdfast.core.message import NO_RUN, SeqKind
 from holdfast.core.retry import Backoff
 from holdfast.core.settings import Count, Milliseconds, Seconds, check_settings
 from holdfast.errors import ConfigError
 from holdfast.streams.handler import StreamHandler
+
+QUEUE_NUMBER = "queue"
+"""As ``seq`` of a stream: the queue's own number for the message."""
+
+MAX_JUMP = 1_000_000
+"""``max_jump`` of a dense stream that doesn't say."""
 
 
 def names_of(given: Any) -> tuple[Any, ...]:
@@ -35,6 +41,8 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
     start_timeout_s: Seconds | None = None
     gap_timeout_s: Seconds = 45.0
     on_gap: Literal["skip", "hold", "dead-letter"] = "skip"
+    max_jump: Annotated[int, Meta(ge=1, le=2**63 - 1)] | None = None
+    restart_after_s: Seconds | None = None
     on_late: Literal["dead-letter", "discard"] = "dead-letter"
     on_failure: Literal["skip", "park"] = "skip"
     prefer_latency: bool = False
@@ -67,6 +75,22 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
                 f"stream {self.name!r}: start_timeout_s is {self.start_timeout_s} and gap_timeout_s is"
                 f" {self.gap_timeout_s}; set it to that at most, or leave it out"
             )
+        for setting in ("max_jump", "restart_after_s"):
+            if getattr(self, setting) is not None and (self.seq_kind == "absent" or self.seq == QUEUE_NUMBER):
+                raise ConfigError(
+                    f"stream {self.name!r}: {setting} needs numbers of the producer's: declare seq= as the"
+                    " field that holds them, or leave it out"
+                )
+        if self.restart_after_s is not None and not self.run_optional:
+            raise ConfigError(
+                f"stream {self.name!r}: messages have a run ({self.run!r}), which tells when numbers start"
+                " anew; leave restart_after_s out, or end run= with None where some have none"
+            )
+        if self.restart_after_s is not None and self.restart_after_s < self.gap_timeout_s:
+            raise ConfigError(
+                f"stream {self.name!r}: restart_after_s is {self.restart_after_s} and gap_timeout_s is"
+                f" {self.gap_timeout_s}: set it to that at least"
+            )
         parts = {"key": names_of(self.key), "seq": names_of(self.seq), "run": self.run_names}
         for setting, names in parts.items():
             given = getattr(self, setting)
@@ -86,6 +110,11 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
     def run_optional(self) -> bool:
         """True if messages without run are of run 0."""
         return self.run is None or names_of(self.run)[-1:] == (None,)
+
+    @property
+    def no_run(self) -> int:
+        """The run of a message that carries none."""
+        return 0 if self.restart_after_s is None else NO_RUN
 
     def full_key(self, key: str) -> str:
         """The key as coordinator and state store know it: ``stream/key``."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 from collections.abc import Awaitable, Callable, Iterable
 from importlib.resources import files
 from typing import Any
@@ -13,19 +12,23 @@ import msgspec
 from aiohttp import web
 
 from holdfast.core.message import check_key
+from holdfast.core.record import UNREADABLE
 from holdfast.core.task import State, Task
 from holdfast.errors import HoldfastError, InvalidMessage
 from holdfast.gateway import problem
-from holdfast.gateway.door import read_body, slow_body
+from holdfast.gateway.door import decoded, read_body, slow_body
 from holdfast.gateway.problem import Refused
 from holdfast.ports.queue import Outgoing
-from holdfast.streams.codec import UNREADABLE
+from holdfast.serving import Secrets
 from holdfast.tasks.outcome import value_of
 from holdfast.tasks.producer import Order, Producer
 
 PATH = "/v1/tasks"
 BODY_S = 30.0
 """How long a request's body may take to come."""
+
+FORM_TYPES = ("text/plain", "multipart/form-data", "application/x-www-form-urlencoded")
+"""What the page of any site may send unasked; no task is sent so."""
 
 
 class Asked(msgspec.Struct, forbid_unknown_fields=True):
@@ -73,13 +76,14 @@ class TaskApi:
         stop_here: Callable[[str, str], bool],
         max_body_bytes: int,
         secret: str | None = None,
+        also: str | None = None,
     ) -> None:
         self._types = sorted(types)
         self._producer = producer
         self._run_here = run_here
         self._stop_here = stop_here
         self._max_body_bytes = max_body_bytes
-        self._authorization = f"Bearer {secret}".encode() if secret else b""
+        self._secrets = Secrets(secret, also if secret else None)
 
     def routes(self) -> list[web.AbstractRouteDef]:
         """What the node's server serves."""
@@ -100,8 +104,7 @@ class TaskApi:
     ) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def guarded(request: web.Request) -> web.Response:
             try:
-                given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
-                if self._authorization and not hmac.compare_digest(given, self._authorization):
+                if not self._secrets.admit(request):
                     raise Refused(401, "unauthorized", "Who are you?", "the secret is missing or wrong")
                 return await handle(request)
             except HoldfastError as error:
@@ -112,6 +115,8 @@ class TaskApi:
     async def _on_send(self, request: web.Request) -> web.Response:
         order = await self._read(request)
         known = await self._producer.status(order.trace_id) if order.trace_id else None
+        if known is not None and known.state is State.SUCCEED:
+            return _duplicate(known)
         if known is not None and known.state is State.RUNNING:
             raise Refused(409, "running", "It is running", f"task {known.trace!r} runs on node {known.node}")
         task_type = order.task_type or (known.type if known else "")
@@ -127,16 +132,24 @@ class TaskApi:
             message = await self._producer.retry_stand_in(known, order.delay_s)
         else:
             message = await self._producer.send_stand_in(order)
+        if message is None:  # it has succeeded meanwhile
+            succeeded = await self._producer.status(order.trace_id)
+            assert succeeded is not None
+            return _duplicate(succeeded)
         if not order.delay_s:
             self._run_here(task_type, message)
         return _sent(message)
 
     async def _read(self, request: web.Request) -> Order:
+        if request.content_type in FORM_TYPES and "Content-Type" in request.headers:
+            text = f"Content-Type is {request.content_type}; send application/json"
+            raise Refused(415, "type", "Unknown content type", text)
         try:
             async with asyncio.timeout(BODY_S):
-                data = await read_body(request, self._max_body_bytes)
+                sent = await read_body(request, self._max_body_bytes)
         except TimeoutError:
             raise slow_body() from None
+        data = decoded(sent, request.headers, self._max_body_bytes)
         try:
             asked = _asked.decode(data)
             body = msgspec.json.decode(asked.body)
@@ -198,6 +211,11 @@ def shown(task: Task) -> Standing:
 
 def _sent(message: Outgoing) -> web.Response:
     return _answer({"trace_id": message.key}, 202, {"Location": f"{PATH}/{quote(message.key, safe='')}"})
+
+
+def _duplicate(task: Task) -> web.Response:
+    """To whom asks again for what has succeeded: its outcome."""
+    return _answer(shown(task), headers={"X-Duplicate": "true"})
 
 
 def _answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:

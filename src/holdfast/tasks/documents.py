@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
+from holdfast.core.record import UNREADABLE
 from holdfast.errors import InvalidMessage, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.registry import Document, Registry
@@ -27,7 +28,7 @@ def record_in(document: Document | None, kind: type[RecordT]) -> RecordT:
         return kind()
     try:
         return msgspec.json.decode(document.body, type=kind)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise InvalidMessage(
             f"the document {document.name} in the registry can't be read ({error}); whoever changes it next"
             " writes it anew"

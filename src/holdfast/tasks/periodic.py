@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+import traceback
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime
@@ -15,7 +16,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 from cronsim import CronSim, CronSimError
 
+from holdfast.core.record import UNREADABLE
 from holdfast.core.settings import Seconds, check_settings
+from holdfast.core.trace import raised_at
 from holdfast.errors import ConfigError, HandlerFailed, HoldfastError
 from holdfast.ports.clock import Clock
 from holdfast.ports.registry import Registry
@@ -97,8 +100,9 @@ _decode = msgspec.json.Decoder(_Fired).decode
 
 
 class Scheduler:
-    """Does what is due, each deed by itself: one that hangs delays no other. Each node has one, and ``leads``
-    says which of them is at it. Deeds must bear to be done twice, should two nodes think that they lead."""
+    """Does what is due, each deed by itself: one that hangs or fails delays no other. Each node has one for
+    what it does by the clock, and ``leads`` says of each deed which of those nodes is at it. Deeds
+    must bear to be done twice, should two nodes think that they lead."""
 
     def __init__(
         self,
@@ -108,7 +112,7 @@ class Scheduler:
         clock: Clock,
         log: Any,
         *,
-        leads: Callable[[], bool],
+        leads: Callable[[str], bool],
     ) -> None:
         self._app = app
         self._deeds = deeds
@@ -124,11 +128,13 @@ class Scheduler:
     async def _keep(self, times: Times, deed: Deed) -> None:
         while True:
             now = self._clock.wall()
-            if self._leads():
+            if self._leads(times.name):
                 try:
                     await self._look(times, deed, now)
                 except HoldfastError as error:
                     self._log.warning("could not fire", periodic=times.name, error=str(error))
+                except Exception as error:  # noqa: BLE001 - others go on
+                    self._log.exception("could not fire", periodic=times.name, error=repr(error))
             await self._clock.sleep(min(LOOK_S, max(0.0, times.next_at(now) - self._clock.wall()) + 0.001))
 
     async def _look(self, times: Times, deed: Deed, now: float) -> None:
@@ -137,7 +143,12 @@ class Scheduler:
         if document is None:  # declared just now: what was before is nobody's
             await self._registry.put(name, msgspec.json.encode(_Fired(now)), 0)
             return
-        last = _decode(document.body).at
+        try:
+            last = _decode(document.body).at
+        except UNREADABLE as error:
+            self._log.warning("what was fired last can't be read; begins anew", name=name, error=str(error))
+            await self._registry.put(name, msgspec.json.encode(_Fired(now)), document.version)
+            return
         for moment in times.due(last, now):
             await deed(moment)
             self._log.info("fired", periodic=times.name, at=moment.isoformat())
@@ -183,9 +194,10 @@ class Sender:
 
         def ask() -> None:
             try:
-                asked.set_result(list(self._periodic.orders(moment)))
+                asked.set_result(_checked(self._periodic.orders(moment)))
             except BaseException as error:  # noqa: BLE001 - user code
-                asked.set_exception(HandlerFailed(f"its orders failed: {error!r}"))
+                at = raised_at("".join(traceback.format_exception(error)))
+                asked.set_exception(HandlerFailed(f"its orders failed: {error!r} ({at})"))
 
         self._thread = threading.Thread(target=ask, name=f"periodic-{self._periodic.name}", daemon=True)
         self._thread.start()
@@ -194,6 +206,13 @@ class Sender:
                 f"its orders take longer than timeout_s = {self._periodic.timeout_s:g}{_place(self._thread)}"
             )
         return answer.result()
+
+
+def _checked(orders: Sequence[Order]) -> list[Order]:
+    for order in orders:
+        if not isinstance(order, Order):
+            raise TypeError(f"it returned a {type(order).__name__}; it must return a list of holdfast.Order")
+    return list(orders)
 
 
 def _place(thread: threading.Thread) -> str:

@@ -16,11 +16,11 @@ from google.protobuf import wrappers_pb2
 from google.protobuf.message import DecodeError
 
 from holdfast.core.message import check_key
+from holdfast.core.record import UNREADABLE
 from holdfast.core.task import State
 from holdfast.errors import InvalidMessage
 from holdfast.protocol.tasks import State as WireState
 from holdfast.protocol.tasks import TaskBrief, TaskEnvelop, TaskMessage
-from holdfast.streams.codec import UNREADABLE
 from holdfast.tasks.body import Body
 from holdfast.tasks.outcome import Outcome
 

@@ -76,3 +76,9 @@ def test_batches_hold_what_a_call_takes() -> None:
     assert batches([]) == []
     with pytest.raises(TooLarge, match=str(MESSAGE_BYTES)):
         batches([encode(b"x" * (MESSAGE_BYTES + 1), {})])
+
+
+def test_packed_attributes_that_are_nested_too_deeply_stay_as_they_are() -> None:
+    deep = "[" * 100_000
+    message = Message("m", "r", "body", {}, {"holdfast-attributes": Attribute("String", deep)})
+    assert decode(message) == (b"body", {"holdfast-attributes": deep}, "")

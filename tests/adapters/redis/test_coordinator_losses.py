@@ -2,13 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
 from tests.adapters.redis.conftest import Coordinate, impatient
 
 from holdfast.adapters.redis.coordinator import RedisCoordinator
-from holdfast.errors import MembershipLost, OutcomeUnknown, Unavailable
+from holdfast.errors import Damaged, MembershipLost, OutcomeUnknown, Unavailable
 from holdfast.ports.coordinator import Change, Claim, Member
 from holdfast.testing.servers import RedisCluster, RedisSentinel, RedisServer
 
@@ -245,6 +245,23 @@ async def _insist(first: Awaitable[T] | None, call: Callable[[], Awaitable[T]]) 
 async def _replicated(master: RedisServer, replicas: int) -> None:
     """Return once so many replicas have all."""
     assert await _ask(master, "WAIT", str(replicas), "10000") == replicas
+
+
+async def test_what_another_program_wrote_over_is_an_error_of_ours_and_hides_no_other(
+    redis_server: RedisServer, coordinate: Coordinate
+) -> None:
+    coordinator = coordinate(redis_server.url)
+    await coordinator.join(A, LONG_S)
+    await coordinator.join(B, LONG_S)
+    await coordinator.claim("s/1", A.id)
+    for key in cast("list[str]", await _ask(redis_server, "KEYS", f"*member:{A.id}")):
+        await _ask(redis_server, "SET", key, "\xff", "KEEPTTL")
+    assert await coordinator.members() == [B]
+    for key in cast("list[str]", await _ask(redis_server, "KEYS", "*")):
+        if await _ask(redis_server, "TYPE", key) == "hash":
+            await _ask(redis_server, "HSET", key, "s/1", f"x {A.id}")
+    with pytest.raises(Damaged, match="s/1"):
+        await coordinator.lookup("s/1")
 
 
 async def _ask(server: RedisServer, *words: str) -> object:

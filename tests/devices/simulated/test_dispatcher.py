@@ -126,10 +126,10 @@ async def test_what_a_broker_never_takes_fails_at_once(site: Site) -> None:
     await site.start(0, patience=PATIENCE)
     site.broker.listen("d0", lambda id_, payload: None)
     with mock.patch.object(site.broker, "take", lambda devices, command, _: devices.hear(
-        Refused(command.device, command.id, "too large", final=True)
+        Refused(command.device, command.id, "too large for mqtt://user:hunter2@host", final=True)
     )):  # fmt: skip
         entry = await site.until(await site.add("d0"), State.FAILED, within_s=1.0)
-    assert (entry.tries, entry.reason) == (1, "too large")
+    assert (entry.tries, entry.reason) == (1, "too large for mqtt://user:***@host")
 
 
 async def test_what_a_turn_could_not_store_is_told_to_the_next(site: Site) -> None:

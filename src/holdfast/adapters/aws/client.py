@@ -40,6 +40,7 @@ from yarl import URL
 from holdfast.adapters.aws.body import Body
 from holdfast.adapters.aws.credentials import Credentials
 from holdfast.adapters.aws.signer import Draft, S3Signer, Signer
+from holdfast.core.record import UNREADABLE
 from holdfast.errors import ConfigError, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.meter import Meter
@@ -285,6 +286,7 @@ class AwsClient:
     async def close(self) -> None:
         """Drop the connections. Calls under way fail."""
         self._closed = True
+        self._credentials.close()
         if self._http is not None:
             await self._http.close()
 
@@ -477,7 +479,7 @@ def _error(answer: Answer) -> tuple[str, str]:
     if answer.body.startswith(b"{"):
         try:
             said = msgspec.json.decode(answer.body, type=_JsonError)
-        except msgspec.DecodeError:
+        except UNREADABLE:
             said = _JsonError()
         code, text = said.type, said.message or said.Message
     else:

@@ -19,6 +19,7 @@ import structlog
 from holdfast.adapters.aws.channel import OWN, Channel
 from holdfast.adapters.aws.message import MESSAGE_BYTES, Entry, decode, encode, size
 from holdfast.adapters.aws.sqs import Message
+from holdfast.core.record import UNREADABLE
 from holdfast.errors import HoldfastError, TooLarge
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import DeadLetter
@@ -160,7 +161,7 @@ class DeadLetters:
         try:
             letter = msgspec.convert({"body": body, "attributes": attributes} | json.loads(said), DeadLetter)
             return Found(letter, message.receipt_handle, "")
-        except (ValueError, TypeError, msgspec.ValidationError):
+        except (*UNREADABLE, TypeError):
             pass  # the queue itself moved it here, or another program
         group = message.attributes.get("MessageGroupId", "")
         letter = DeadLetter(

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.adapters.aws.sqs import Message
+from holdfast.core.record import UNREADABLE
 from holdfast.errors import TooLarge
 
 MESSAGE_BYTES = 1024**2
@@ -72,7 +73,7 @@ def decode(message: Message) -> tuple[bytes, dict[str, str], str]:
             packed = {str(name): str(value) for name, value in json.loads(found[PACKED]).items()}
             del found[PACKED]
             found |= packed
-    except (ValueError, AttributeError):
+    except (*UNREADABLE, AttributeError):
         pass  # not of our making: it stays as it is
     return body, found, letter
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.adapters.aws.client import ANSWER_S, THROTTLED, AwsClient, Refused, short_code
+from holdfast.core.record import UNREADABLE
 from holdfast.errors import ConfigError, OutcomeUnknown, Unavailable
 
 T = TypeVar("T")
@@ -113,7 +114,7 @@ class Sqs:
             decoder = self._decoders[answer] = msgspec.json.Decoder(answer)
         try:
             return decoder.decode(said.body or b"{}")  # type: ignore[no-any-return]
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise OutcomeUnknown(
                 f"sqs:{operation} on {resource}: the answer makes no sense: {error}"
             ) from error

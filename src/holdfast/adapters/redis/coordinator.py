@@ -9,6 +9,7 @@ import msgspec
 
 from holdfast.adapters.redis.connection import RedisConnection, Script
 from holdfast.adapters.redis.feed import Feed
+from holdfast.core.record import UNREADABLE, reading
 from holdfast.errors import ClaimLost, MembershipLost, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Change, Claim, Member
@@ -60,7 +61,8 @@ class RedisCoordinator:
     async def members(self) -> list[Member]:
         next_ms, living = await self._run(MEMBERS, SWEEP)
         self._lapse_at = self._clock.monotonic() + (next_ms + 1) / 1000 if next_ms >= 0 else math.inf
-        return sorted((_member.decode(record) for record in living), key=lambda member: member.id)
+        members = (_read(record) for record in living)
+        return sorted((member for member in members if member is not None), key=lambda member: member.id)
 
     # --- claims
 
@@ -93,7 +95,8 @@ class RedisCoordinator:
         while True:
             cursor, page = await self._run(CLAIMS, cursor, PAGE, member or "")
             for key, claim in zip(page[::2], page[1::2], strict=True):
-                found[key.decode()] = _claim(key.decode(), claim)
+                name = key.decode(errors="replace")
+                found[name] = _claim(name, claim)
             if cursor == b"0":
                 return [found[key] for key in sorted(found)]
 
@@ -149,14 +152,23 @@ class RedisCoordinator:
                 return Change("joined", member=_member.decode(told))
             if kind == b"left":
                 return Change("left", member=_member.decode(told))
-        except (ValueError, msgspec.MsgspecError):
+        except UNREADABLE:
             pass
         return None
 
 
+def _read(record: bytes) -> Member | None:
+    """A member; None for what can't be read, which must not hide the others."""
+    try:
+        return _member.decode(record)
+    except UNREADABLE:
+        return None
+
+
 def _claim(key: str, claim: bytes) -> Claim:
-    version, _, member = claim.decode().partition(" ")
-    return Claim(key, member, int(version))
+    with reading(f"the claim of {key} at the coordinator"):
+        version, _, member = claim.decode().partition(" ")
+        return Claim(key, member, int(version))
 
 
 def _text(claim: Claim) -> str:

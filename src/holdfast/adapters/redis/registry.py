@@ -41,7 +41,7 @@ class RedisRegistry:
     async def list(self, prefix: str) -> list[Document]:
         found = await self._connection.script(LIST, (self._root,), prefix)
         return [
-            Document(name.decode(), int(version), body)
+            Document(name.decode(errors="replace"), int(version), body)
             for name, version, body in zip(found[::3], found[1::3], found[2::3], strict=True)
         ]
 

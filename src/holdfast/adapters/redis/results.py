@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from holdfast.adapters.redis.connection import TIMEOUT_S, RedisConnection, Script
 from holdfast.adapters.redis.shards import Shards
 from holdfast.core.ledger import Result
+from holdfast.core.record import reading
 from holdfast.errors import HoldfastError
 from holdfast.ports.clock import Clock
 from holdfast.ports.state import Logged
@@ -232,10 +233,13 @@ def _merge(pages: Sequence[Page], limit: int, last: int) -> list[Logged]:
 
 
 def _logs(entries: Sequence[Any]) -> Logs:
-    return Logs([fields[1].decode() for _, fields in entries], entries[-1][0].decode() if entries else "0-0")
+    with reading("the list of logs"):
+        last = entries[-1][0].decode() if entries else "0-0"
+        return Logs([fields[1].decode() for _, fields in entries], last)
 
 
 def _logged(entry: Sequence[Any]) -> Logged:
-    id_, (_, key, _, epoch, _, name, _, body) = entry
-    cursor = int(id_.partition(b"-")[0])
-    return Logged(cursor, key.decode(), int(epoch), Result(name.decode(), body), cursor / 1e6)
+    with reading("an entry of the results log"):
+        id_, (_, key, _, epoch, _, name, _, body) = entry
+        cursor = int(id_.partition(b"-")[0])
+        return Logged(cursor, key.decode(), int(epoch), Result(name.decode(), body), cursor / 1e6)

@@ -22,6 +22,7 @@ from holdfast.adapters.redis.replicas import Replicas
 from holdfast.adapters.redis.results import Results, micros, stream_of
 from holdfast.adapters.redis.shards import Shards
 from holdfast.core.ledger import COUNT_MAX, SUSPECTS_MAX, Checkpoint, Commit, RunLog, Started
+from holdfast.core.record import reading
 from holdfast.errors import Fenced, HoldfastError, OutcomeUnknown, TooLarge, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.state import Logged
@@ -51,6 +52,7 @@ BARE = (
     "detail",
     "head",
     "openings",
+    "begun",
     "suspects",
     "version",
     "done",
@@ -66,7 +68,7 @@ Detail = tuple[RunLog | None, tuple[RunLog, ...], str]
 
 _encode = msgspec.json.encode
 _detail = msgspec.json.Decoder(Detail)
-_suspects = msgspec.json.Decoder(tuple[Started, ...])
+_suspects = msgspec.json.Decoder(tuple[Started, ...], strict=False)  # epochs are texts, for Lua's sake
 
 
 class RedisState:
@@ -111,7 +113,8 @@ class RedisState:
         status, *reply = await self._shards.run(OPEN, shard, names, expect, chance, member, key)
         if status == b"fenced":
             raise _fenced(key, int(reply[0]), expect)
-        fields, recent = _fields(reply[0]), tuple(identity.decode() for identity in reply[1])
+        with reading(f"the checkpoint of {key}"):
+            fields, recent = _fields(reply[0]), tuple(identity.decode() for identity in reply[1])
         try:
             state = await self._fetch(fields)
         except HoldfastError as error:
@@ -176,7 +179,8 @@ class RedisState:
         async def keys_in(shard: int) -> list[str]:
             [name] = self._names(shard, "", "keys")
             found = await self._connection.command(name, "ZRANGEBYLEX", name, begin, "+", "LIMIT", 0, limit)
-            return [key.decode() for key in found]
+            with reading(f"the list of keys {name}"):
+                return [key.decode() for key in found]
 
         async def read(key: str) -> Checkpoint:
             name = self._shards.name(self._shards.of(key), "checkpoint", key)
@@ -258,7 +262,18 @@ def _fields(pairs: Sequence[bytes]) -> dict[bytes, bytes]:
     return dict(zip(pairs[::2], pairs[1::2], strict=True))
 
 
+def _started(fields: Mapping[bytes, bytes]) -> Started | None:
+    if b"head" not in fields:
+        return None
+    return Started(fields[b"head"].decode(), int(fields[b"openings"]), int(fields.get(b"begun", 0)))
+
+
 def _checkpoint(key: str, fields: Mapping[bytes, bytes], state: bytes | None) -> Checkpoint:
+    with reading(f"the checkpoint of {key}"):
+        return _read_checkpoint(key, fields, state)
+
+
+def _read_checkpoint(key: str, fields: Mapping[bytes, bytes], state: bytes | None) -> Checkpoint:
     log, past, parked = _detail.decode(fields.get(b"detail", b'[null,[],""]'))
     return Checkpoint(
         key=key,
@@ -269,7 +284,7 @@ def _checkpoint(key: str, fields: Mapping[bytes, bytes], state: bytes | None) ->
         past=past,
         state=state,
         state_version=int(fields.get(b"version", 0)),
-        started=Started(fields[b"head"].decode(), int(fields[b"openings"])) if b"head" in fields else None,
+        started=_started(fields),
         suspects=_suspects.decode(fields.get(b"suspects", b"[]")),
         parked=parked,
         done=int(fields.get(b"done", 0)),

@@ -21,6 +21,7 @@ from holdfast.adapters.redis.connection import RedisConnection, Script
 from holdfast.adapters.redis.lane import Word
 from holdfast.adapters.redis.replicas import ConfirmedConnection
 from holdfast.adapters.redis.shards import Shards
+from holdfast.core.record import reading
 from holdfast.core.task import Beat, End, Return, Start, State, Task
 from holdfast.errors import Fenced, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
@@ -219,9 +220,10 @@ def _answer(row: Row, told: Any) -> Answer:
 
 
 def _task(trace: str, told: Sequence[bytes]) -> Task:
-    fields: dict[str, Any] = {name.decode(): value for name, value in zip(told[::2], told[1::2], strict=True)}
     convert: Mapping[str, Callable[[bytes], Any]] = _CONVERT
-    return Task(trace=trace, **{name: convert[name](value) for name, value in fields.items()})
+    with reading(f"the record of task {trace!r}"):
+        fields = {name.decode(): value for name, value in zip(told[::2], told[1::2], strict=True)}
+        return Task(trace=trace, **{name: convert[name](value) for name, value in fields.items()})
 
 
 def _fields(task: Task) -> dict[str, str]:

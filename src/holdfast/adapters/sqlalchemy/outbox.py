@@ -40,6 +40,7 @@ from holdfast.core import device_turn
 from holdfast.core.device_queue import REASONS, TABLE, Cause, Entry, Phase, State
 from holdfast.core.device_turn import Job, Turn, Turned
 from holdfast.errors import ConfigError, Fenced, HoldfastError, OutcomeUnknown, Unavailable
+from holdfast.files import OWNER, Access
 from holdfast.ports.clock import Clock
 from holdfast.ports.outbox import Adding, DeviceStatus, Known, NewCommand, OnResult
 
@@ -85,6 +86,7 @@ class SqlOutbox:
         create: bool = True,
         durability: Durability = "full",
         busy_timeout_s: float = 10.0,
+        access: Access | None = OWNER,
     ) -> None:
         self._url = engines.parse(url)
         self._clock = clock
@@ -92,7 +94,7 @@ class SqlOutbox:
         if durability not in ("full", "normal"):
             raise ConfigError(f"durability {durability!r} must be 'full' or 'normal'")
         self._durability = durability
-        self._engine = engines.connect(self._url, busy_timeout_s)
+        self._engine = engines.connect(self._url, busy_timeout_s, access)
         self._postgresql = self._url.get_backend_name() == "postgresql"
         self._statements = POSTGRESQL if self._postgresql else SQLITE
         self._errors = DBAPIError, self._engine.dialect.loaded_dbapi.Error

@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 
 from holdfast.adapters.sqlite.database import Database, Transaction
+from holdfast.core.record import UNREADABLE, reading
 from holdfast.doorbell import SAFETY_S
 from holdfast.errors import ClaimLost, MembershipLost
 from holdfast.ports.clock import Clock
-from holdfast.ports.coordinator import Change, Claim, Member
+from holdfast.ports.coordinator import Change, Claim, Load, Member
 
 TOPIC = "coordinator"
 
@@ -74,7 +75,8 @@ class SqliteCoordinator:
     async def members(self) -> list[Member]:
         query = "SELECT record FROM members WHERE expires_at > ? ORDER BY id"
         rows = await self._rows(query, self._clock.monotonic())
-        return [_member.decode(record) for (record,) in rows]
+        members = (_read(record) for (record,) in rows)
+        return [member for member in members if member is not None]
 
     # --- claims
 
@@ -150,7 +152,8 @@ class SqliteCoordinator:
         rows = await self._rows("SELECT number, record FROM changes WHERE number > ? ORDER BY number", after)
         changes = []
         for number, record in rows:
-            change = _change.decode(record)
+            with reading(f"change {number} of the coordinator"):
+                change = _change.decode(record)
             if change.claim is not None:
                 change = Change("claim", claim=msgspec.structs.replace(change.claim, version=number))
             changes.append(change)
@@ -189,8 +192,16 @@ def _end(transaction: Transaction, member: str) -> bool:
         return False
     transaction.execute("DELETE FROM members WHERE id = ?", (member,))
     transaction.execute("DELETE FROM claims WHERE member = ?", (member,))
-    _note(transaction, Change("left", member=_member.decode(row[0])))
+    _note(transaction, Change("left", member=_read(row[0]) or Member(member, "", "", Load())))
     return True
+
+
+def _read(record: bytes) -> Member | None:
+    """A member; None for what can't be read, which must not hide the others."""
+    try:
+        return _member.decode(record)
+    except UNREADABLE:
+        return None
 
 
 def _note(transaction: Transaction, change: Change) -> int:

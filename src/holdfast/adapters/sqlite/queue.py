@@ -14,6 +14,7 @@ import msgspec
 from holdfast.adapters.sqlite.database import Database, Transaction
 from holdfast.adapters.sqlite.worker import LINGER_S
 from holdfast.core.message import SeqKind
+from holdfast.core.record import UNREADABLE
 from holdfast.doorbell import SAFETY_S
 from holdfast.errors import HoldfastError, TooLarge
 from holdfast.ports.clock import Clock
@@ -97,7 +98,7 @@ LETTER = "id, body, reason, attributes, detail, stream, key, run, seq, at"
 
 RECEIPT = re.compile(r"([1-9]\d{0,17})\.([1-9]\d{0,8})", re.ASCII)
 
-_decode = msgspec.json.Decoder(dict[str, str]).decode
+_attributes = msgspec.json.Decoder(dict[str, str])
 
 
 class Picked(NamedTuple):
@@ -456,6 +457,14 @@ def _deliveries(picked: Picked) -> list[Delivery]:
             )
         )
     return deliveries
+
+
+def _decode(attributes: str) -> dict[str, str]:
+    """A message's attributes; none where they can't be read: whoever needs one sets the message aside."""
+    try:
+        return _attributes.decode(attributes)
+    except UNREADABLE:
+        return {}
 
 
 def _letter(row: Sequence[Any]) -> DeadLetter:

@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast.adapters.sqlite.database import Database, Transaction
 from holdfast.core import task as rules
+from holdfast.core.record import reading
 from holdfast.core.task import Beat, End, Return, Start, State, Task
 from holdfast.errors import Fenced
 from holdfast.ports.clock import Clock
@@ -121,7 +122,8 @@ class SqliteTasks:
 
     async def get(self, trace: str) -> Task | None:
         rows = await self._rows(GET, trace)
-        return _task.decode(rows[0][0]) if rows else None
+        with reading(f"the record of task {trace!r}"):
+            return _task.decode(rows[0][0]) if rows else None
 
     async def list(
         self,
@@ -142,7 +144,8 @@ class SqliteTasks:
             filters += "AND type = ?"
             values.append(type)
         rows = await self._rows(LIST.format(filters=filters), after, since, *values, limit)
-        return [_task.decode(record) for (record,) in rows]
+        with reading("a task's record"):
+            return [_task.decode(record) for (record,) in rows]
 
     async def counts(self) -> dict[tuple[str, State], int]:
         return {(kind, State(state)): count for kind, state, count in await self._rows(COUNTS)}

@@ -23,7 +23,7 @@ from holdfast.core.device_queue import Patience, Phase
 from holdfast.core.group_rate import GroupRate
 from holdfast.core.held import Held, Letter
 from holdfast.core.ledger import Checkpoint
-from holdfast.core.message import Life, Place
+from holdfast.core.message import Life
 from holdfast.core.owner import Entry, Owner
 from holdfast.core.presence import Presence
 from holdfast.core.sequencer import Sequencer
@@ -112,7 +112,16 @@ async def _believe_unknown(self: Owners, entry: Owned, generation: int, command:
     self._answer(entry, generation, entry.owner.committed)
 
 
-async def _forget_results(self: Requests, key: str, place: Place, waiting: Waiting) -> Answer:
+def _blame_the_message(self: Owners, entry: Owned, generation: int, obstacle: str, handled: int = 0) -> None:
+    owner = entry.owner
+    self._answer(
+        entry,
+        generation,
+        lambda now: owner.load_failed(obstacle, "", now) if owner._running else owner.models_loaded(now),
+    )
+
+
+async def _forget_results(self: Requests, key: str, waiting: Waiting) -> Answer:
     return Answer(waiting.held.result if waiting.held else None, 0)
 
 
@@ -131,11 +140,19 @@ def _any_attempt(standing: Task | None, trace: str, epoch: int) -> Task:
     return standing or Task(trace, "")
 
 
-_start = task.start
+_start, _reset = task.start, task.reset
 
 
 def _start_again(standing: Task | None, wish: Start, now: float) -> Task:
-    return _start(task.reset(standing, now) if standing and standing.ended else standing, wish, now)
+    if standing is not None and standing.ended:
+        standing = msgspec.structs.replace(standing, state=task.State.QUEUED, attempts=0)
+    return _start(standing, wish, now)
+
+
+def _reset_in_any_case(standing: Task, now: float) -> Task:
+    return _reset(
+        msgspec.structs.replace(standing, state=task.State.FAILED) if standing.ended else standing, now
+    )
 
 
 def _start_without_count(standing: Task | None, wish: Start, now: float) -> Task:
@@ -277,6 +294,16 @@ RULES: dict[str, Mutation] = {
         "_may_transfer",
         lambda self, claim: True,
     ),
+    "model-fault": Mutation(
+        "a model that does not load costs no message a try", Owners, "_obstructed", _blame_the_message
+    ),
+    "jump-limit": Mutation("a seq far ahead is a mistake", Sequencer, "is_far", lambda self, place: False),
+    "restart": Mutation(
+        "a fallen seq after a quiet time begins a run", Sequencer, "has_fallen", lambda self, place: False
+    ),
+    "restart-quiet": Mutation(
+        "a fallen seq begins no run before the stream was quiet", Owner, "_is_quiet", lambda self, now: True
+    ),
     "gap-timer": Mutation("a missing message is waited for", Sequencer, "_patience", lambda *_: None),
     "room-for-lower": Mutation(
         "a full inbox takes the message that it waits for", Sequencer, "_overflow", lambda self, place: place
@@ -294,9 +321,15 @@ RULES: dict[str, Mutation] = {
     "stored-result": Mutation(
         "a request that comes again gets the stored result", Requests, "_answer", _forget_results
     ),
+    "claim-changed": Mutation(
+        "an owner looks into it when its claim is gone", Owners, "claim_changed", lambda self, claim: None
+    ),
     "poison-count": Mutation("a message that kills nodes is passed over", Owner, "started", _count_nothing),
     "task-epoch": Mutation("only the last attempt ends a task", task, "_guard", _any_attempt, world="tasks"),
     "task-ended": Mutation("a task that ended runs no more", task, "start", _start_again, world="tasks"),
+    "task-success": Mutation(
+        "a task that has succeeded is not queued anew", task, "reset", _reset_in_any_case, world="tasks"
+    ),
     "task-tries": Mutation("attempts are counted", task, "start", _start_without_count, world="tasks"),
     "task-outcome-first": Mutation(
         "a task's message is deleted once its outcome is stored", Finisher, "end", _end_at_once, world="tasks"

@@ -17,7 +17,7 @@ from holdfast.apps.reports import deliver_root
 from holdfast.apps.reports.faults import UnreadableSource
 from holdfast.apps.reports.sources.http import HttpFile
 from holdfast.errors import InvalidMessage, Unavailable
-from holdfast.log import redact
+from holdfast.redaction import redact_url
 
 Secrets = Callable[[str], Mapping[str, str]]
 """The secret of a name. For S3: ``access_key_id``, ``secret_access_key``, ``session_token``, ``region``,
@@ -234,9 +234,9 @@ def shown(url: str) -> str:
     try:
         parts = urlsplit(url)
     except ValueError:
-        return redact(url)
+        return redact_url(url)
     if parts.scheme not in ("http", "https"):
-        return redact(url)
+        return redact_url(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
 
