@@ -15,6 +15,7 @@ from unittest import mock
 
 import msgspec
 
+from holdfast.adapters.memory import outbox as memory_outbox
 from holdfast.adapters.memory.coordinator import MemoryCoordinator
 from holdfast.adapters.memory.outbox import MemoryOutbox, MemoryRows
 from holdfast.core import commands, device_queue, device_turn, group_rate, ledger, task
@@ -452,6 +453,12 @@ RULES: dict[str, Mutation] = {
     ),
     "device-clock": _device(
         "what is due follows the clock", MemoryRows, "shift", lambda self, shards, by_s: None
+    ),
+    "device-business-clock": _device(
+        "times follow the database's clock, whatever the business's says",
+        memory_outbox,
+        "timed",
+        lambda command, now: command,
     ),
     "device-in-flight": _device(
         "a node waits for no more devices than its limit", Dispatcher, "_took", _count_none_out
