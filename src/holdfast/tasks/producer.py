@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.message import check_key
+from holdfast.core.settings import Delay, Int32, faults
 from holdfast.core.task import State, Task
 from holdfast.errors import HoldfastError, InvalidMessage, OperationRefused, Retry, TooLarge
 from holdfast.ports.clock import Clock
@@ -38,7 +39,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
     ``body`` is a protobuf message, a text, or what JSON can hold. ``trace_id`` is made up if left out, or
     follows from ``dedupe``: of the orders of one type with the same, only the first is run. It may begin
-    after ``delay_s``. ``group`` is whose limits it counts against, such as a customer.
+    after ``delay_s``. ``group`` is whose limits it counts against, such as a customer. Raises InvalidMessage,
+    which names the field, for a value of another type or out of range.
     """
 
     task_type: str
@@ -46,8 +48,12 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     trace_id: str = ""
     dedupe: str = ""
     group: str = ""
-    priority: int = 0
-    delay_s: float = 0.0
+    priority: Int32 = 0
+    delay_s: Delay = 0.0
+
+    def __post_init__(self) -> None:
+        for field, text in faults(self):
+            raise InvalidMessage(f"field {field!r} {text}", field)
 
 
 class Brief(msgspec.Struct, frozen=True):
@@ -282,10 +288,6 @@ class Producer:
     def _encode(self, order: Order, trace: str) -> bytes:
         if order.group:
             check_key(order.group, "group")
-        if not -(2**31) <= order.priority < 2**31:
-            raise InvalidMessage(
-                f"field 'priority' is {order.priority}; it is a number of 32 bits", "priority"
-            )
         envelope = Envelope(
             app=self._app,
             trace_id=trace,
