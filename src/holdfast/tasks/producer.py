@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import collections
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+import math
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -25,6 +26,9 @@ from holdfast.tasks.wire import Envelope, Message, decode_brief, encode_task
 
 BRIEF_VISIBILITY_S = 60.0
 """A brief that is not acknowledged comes again after so long."""
+
+LOOK_S = 60.0
+"""How often one looks, at most, which types of tasks nodes run while none does."""
 
 ACK_LINGER_S = 0.2
 RECEIVE_WAIT_S = 20.0
@@ -65,7 +69,8 @@ class Brief(msgspec.Struct, frozen=True):
 
 class Producer:
     """Sends the tasks of ``app`` and receives their outcomes. ``queue`` opens a queue by name; one receive
-    waits up to ``receive_wait_s``, for which closing it may have to wait in turn."""
+    waits up to ``receive_wait_s``, for which closing it may have to wait in turn. ``declared`` tells which
+    types of tasks nodes run at present."""
 
     def __init__(
         self,
@@ -76,6 +81,7 @@ class Producer:
         log: Any,
         *,
         receive_wait_s: float = RECEIVE_WAIT_S,
+        declared: Callable[[], Awaitable[Collection[str]]] | None = None,
     ) -> None:
         self._app = app
         self._queue = queue
@@ -83,6 +89,9 @@ class Producer:
         self._clock = clock
         self._log = log
         self._receive_wait_s = receive_wait_s
+        self._declared = declared
+        self._known = set[str]()
+        self._look_at = -math.inf
         self._acked: list[str] = []
         self._acking = asyncio.Event()
         self._unread: list[collections.deque[Delivery]] = []
@@ -97,6 +106,7 @@ class Producer:
         bodies = [self._encode(order, trace) for order, trace in zip(orders, traces, strict=True)]
         for order, body in zip(orders, bodies, strict=True):
             self._check_fits(order, body)
+        await self._look_for({order.task_type for order in orders})
         standing = await self._store.queue(
             [
                 Task(trace, order.task_type, group=order.group)
@@ -113,6 +123,28 @@ class Producer:
             for start in range(0, len(messages), queue.max_batch):
                 await queue.send(messages[start : start + queue.max_batch])
         return traces
+
+    async def _look_for(self, types: set[str]) -> None:
+        """Warn, once, of types that no node runs though others are run: most are misspelt."""
+        now = self._clock.monotonic()
+        if self._declared is None or types <= self._known or now < self._look_at:
+            return
+        try:
+            declared = await self._declared()
+        except HoldfastError as error:
+            self._log.debug("which types nodes run is not known", app=self._app, error=str(error))
+            declared = ()
+        if not declared:
+            self._look_at = now + LOOK_S
+            return
+        for name in sorted(types - self._known - {*declared}):
+            self._log.warning(
+                "no node runs tasks of this type; they wait until one does",
+                app=self._app,
+                type=name,
+                run=sorted(declared),
+            )
+        self._known |= types
 
     async def status(self, trace_id: str) -> Task | None:
         """How a task stands; None for one that is not known (any more)."""
