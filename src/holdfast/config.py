@@ -36,6 +36,9 @@ from holdfast.redaction import HIDDEN, redact, redact_url
 FILE = Path("holdfast.toml")
 DOTENV = Path(".env")
 PREFIX = "HOLDFAST_"
+NOT_SETTINGS = ("HOLDFAST_CREDENTIAL",)
+"""Begin variables that are read elsewhere: credentials of reports, and where a file of them is."""
+
 SECRET_CHARS_MIN = 16
 FORWARD_OVERHEAD_BYTES = 64 * 1024
 """What a forward adds to the messages in it, at most."""
@@ -131,6 +134,12 @@ class Config(BaseSettings):
         None, f"Secret that all nodes share: {SECRET_CHARS_MIN} printable ASCII characters or more."
     )
     max_peer_bytes: int = _setting(64 * 1024**2, "Largest request or reply between nodes.", ge=1)
+    max_connections: int = _setting(
+        10_000,
+        "Connections to a node or a gateway at once, of clients and nodes; fewer where the limit of open"
+        " files is lower.",
+        ge=16,
+    )
 
     ttl_s: float = _setting(5.0, "How long a membership lives without being renewed.", gt=0)
     renew_s: float = _setting(
@@ -237,7 +246,7 @@ class Setting(NamedTuple):
     """One effective setting, its value safe to show, and where it came from."""
 
     name: str
-    value: str
+    value: str | float | bool | None
     source: str
 
 
@@ -276,8 +285,9 @@ def load(overrides: Mapping[str, Any] | None = None, file: Path | None = None) -
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for source, layer in reversed(layers):
-        values.update(layer)
-        sources.update(dict.fromkeys(layer, source))
+        named = {name.lower(): value for name, value in layer.items()}  # as in the environment
+        values.update(named)
+        sources.update(dict.fromkeys(named, source))
     for name, told in older_names.settings(os.environ, dotenv, values).items():
         values[name], sources[name] = told
     for name, value in dotenv.items():
@@ -307,6 +317,19 @@ def explain(config: Config) -> list[Setting]:
         Setting(name, _shown(getattr(config, name)), config._sources.get(name, "default"))
         for name in Config.model_fields
     ]
+
+
+def unknown_variables() -> Iterable[tuple[str, str]]:
+    """Variables, of the environment and of ``.env``, that are named as settings are and are none, each with
+    what to do. They may be of another version, or another program's; but a slip is likelier."""
+    for variable in sorted({*os.environ, *_dotenv()[0]}):
+        name = variable.lower()
+        if not variable.startswith(PREFIX) or name.removeprefix(PREFIX.lower()) in Config.model_fields:
+            continue
+        if variable.startswith(NOT_SETTINGS):
+            continue
+        near = difflib.get_close_matches(name.removeprefix(PREFIX.lower()), Config.model_fields, 1)
+        yield variable, f"did you mean {PREFIX}{near[0].upper()}?" if near else "unset it"
 
 
 def reference() -> str:
@@ -458,10 +481,10 @@ def _plain(value: Any) -> Any:
     return value.get_secret_value() if isinstance(value, SecretStr) else value
 
 
-def _shown(value: Any) -> str:
+def _shown(value: Any) -> str | float | bool | None:
     if isinstance(value, SecretStr):
         return HIDDEN
-    return "" if value is None else redact_url(str(value))
+    return redact_url(value) if isinstance(value, str) else value
 
 
 def _told(value: Any) -> str:

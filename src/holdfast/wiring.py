@@ -65,6 +65,7 @@ from holdfast.redaction import redact_url
 from holdfast.runtime.limits import FORWARD_BYTES_MAX, Limits
 from holdfast.runtime.metrics import NodeMetrics
 from holdfast.runtime.node import Host, Node
+from holdfast.serving import ConnectionMetrics, Connections
 from holdfast.slot_wiring import open_objects, open_slot_objects
 from holdfast.streams.models import ModelSpec
 from holdfast.streams.spec import QUEUE_NUMBER
@@ -121,12 +122,14 @@ REDIS_SCHEMES = tuple(
 
 class Services:
     """The services that a config names. Each is opened when first asked for, then shared, and closed at the
-    end. Raises ConfigError for a URL that nothing here serves, and whatever opening raises."""
+    end. With ``reads_only`` no database is made that is missing. Raises ConfigError for a URL that nothing
+    here serves, and whatever opening raises."""
 
-    def __init__(self, config: Config, clock: Clock | None = None) -> None:
+    def __init__(self, config: Config, clock: Clock | None = None, *, reads_only: bool = False) -> None:
         self.config = config
         self.clock = clock or SystemClock()
         self.access = access_for(config.file_access)
+        self._databases_access = None if reads_only else self.access
         self.meter = Meter()
         self._closers: list[Callable[[], Any]] = []
         self._databases: dict[Path, Database] = {}
@@ -222,7 +225,7 @@ class Services:
             )
         with extra("outbox", "outbox_url"):
             from holdfast.adapters.sqlalchemy.outbox import SqlOutbox  # noqa: PLC0415
-        return SqlOutbox(url, self.clock, durability=self.config.durability, access=self.access)
+        return SqlOutbox(url, self.clock, durability=self.config.durability, access=self._databases_access)
 
     async def describe_outbox(self) -> str:
         """What the database of outboxes is, in words. Raises ConfigError, Unavailable."""
@@ -321,6 +324,7 @@ class Services:
         *,
         routes: Sequence[web.AbstractRouteDef] = (),
         ready: Callable[[], str] = lambda: "",
+        connections: Connections | None = None,
         registry: CollectorRegistry = REGISTRY,
     ) -> Peer:
         """A new peer; the rest is as :class:`~holdfast.adapters.http.peer.HttpPeer` has it."""
@@ -335,6 +339,7 @@ class Services:
                 max_body_bytes=self.config.max_peer_bytes,
                 routes=routes,
                 ready=ready,
+                connections=connections,
                 registry=registry,
             )
         )
@@ -389,7 +394,7 @@ class Services:
                     self.clock,
                     durability=self.config.durability,
                     lock_timeout_s=self.config.lock_timeout_s,
-                    access=self.access,
+                    access=self._databases_access,
                 )
             )
         return self._databases[path]
@@ -616,9 +621,11 @@ def make_node(services: Services, place: str) -> Node:
     check_app(services, app)
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
+    connections = Connections(services.clock, config.max_connections)
+    registry.register(ConnectionMetrics(connections))
 
     def why_not_ready() -> str:
-        if not host.membership.alive:
+        if not host.membership.stands:
             return "no membership at present"
         if host.draining:
             return "draining"
@@ -649,7 +656,7 @@ def make_node(services: Services, place: str) -> Node:
         routes += api.routes()
     host = Host(
         services.coordinator(),
-        services.peer(routes=routes, ready=why_not_ready, registry=registry),
+        services.peer(routes=routes, ready=why_not_ready, connections=connections, registry=registry),
         services.clock,
         limits(config),
         structlog.get_logger().bind(node=config.node_name),
@@ -774,14 +781,16 @@ def check_app(services: Services, app: App) -> None:
             )
 
 
-async def discovered(config: Config, app: Callable[[], str], *, needs: Collection[str] = ()) -> Config:
+async def discovered(
+    config: Config, app: Callable[[], str], *, needs: Collection[str] = (), reads_only: bool = False
+) -> Config:
     """The config with what is not set, and told by the registry of the app that ``app`` names. Nobody is
-    asked unless the registry is set by itself. Raises as the registry does, or InvalidMessage; ConfigError if
-    nobody has told it what the caller ``needs``."""
+    asked unless the registry is set by itself. ``reads_only`` is as that of ``Services``. Raises as the
+    registry does, or InvalidMessage; ConfigError if nobody has told it what the caller ``needs``."""
     missing = [name for name in SHARED if not {name, "url"} & config.model_fields_set]
     if not missing or "registry_url" not in config.model_fields_set:
         return config
-    async with Services(config) as services:
+    async with Services(config, reads_only=reads_only) as services:
         listing = await Directory(services.registry(), app(), services.clock).read()
     told = {name: listing.settings[name] for name in missing if name in listing.settings}
     unknown = [name for name in missing if name in needs and name not in told]
@@ -795,10 +804,11 @@ async def discovered(config: Config, app: Callable[[], str], *, needs: Collectio
 
 
 @contextlib.asynccontextmanager
-async def producing(config: Config, app: str) -> AsyncIterator[Services]:
+async def producing(config: Config, app: str, *, reads_only: bool = False) -> AsyncIterator[Services]:
     """The services of whoever sends the tasks of the app of that name, or looks after them, found as by
-    ``discovered``."""
-    async with Services(await discovered(config, lambda: app, needs=PRODUCER_NEEDS)) as services:
+    ``discovered``. ``reads_only`` is as that of ``Services``."""
+    found = await discovered(config, lambda: app, needs=PRODUCER_NEEDS, reads_only=reads_only)
+    async with Services(found, reads_only=reads_only) as services:
         yield services
 
 
@@ -897,8 +907,12 @@ def make_producer(services: Services, app: str) -> Producer:
 
 
 def _machine() -> tuple[float, float]:
-    """The shares of this machine's processors and of its memory in use."""
-    return psutil.cpu_percent() / 100, psutil.virtual_memory().percent / 100
+    """The shares of this machine's processors and of its memory in use; none where the system doesn't tell,
+    as when there are no file descriptors left to ask it by."""
+    try:
+        return psutil.cpu_percent() / 100, psutil.virtual_memory().percent / 100
+    except (OSError, psutil.Error):
+        return 0.0, 0.0
 
 
 def make_gateway(
@@ -924,6 +938,7 @@ def make_gateway(
         port=port,
         secret=secret.get_secret_value() if secret else None,
         max_body_bytes=config.max_message_bytes,
+        max_connections=config.max_connections,
         haproxy=haproxy,
         tls=tls,
         access_log=access_log,

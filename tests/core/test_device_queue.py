@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import msgspec
 import pytest
 
 from holdfast.core import device_queue as queue
@@ -134,3 +135,17 @@ def test_a_device_s_place_follows_from_its_id() -> None:
     assert head.pair == ("d1", 2)
     assert ENTRY.pair == ("d1", 0)
     assert {queue.shard_of(f"d{n}", 4) for n in range(50)} == {0, 1, 2, 3}
+
+
+def test_a_command_has_expired_at_its_last_moment() -> None:
+    entry = msgspec.structs.replace(ENTRY, expires_at=100.0)
+    verdicts = [
+        queue.judge(entry, Phase.WAITING, now, away=False, patience=PATIENCE) for now in (99.9, 100.0)
+    ]
+    assert verdicts == [Verdict.SEND, Verdict.EXPIRE]
+
+
+@pytest.mark.parametrize("retry_max_s", [1.0, 10.0])
+def test_a_try_is_waited_for_longer_than_it_may_be_sent_late(retry_max_s: float) -> None:
+    patience = Patience(retry_s=10.0, retry_max_s=retry_max_s)
+    assert patience.interval_s(1, 0.0) >= patience.retry_s + patience.late_s

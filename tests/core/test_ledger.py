@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from holdfast.core.ledger import (
+    COUNT_MAX,
     SUSPECTS_MAX,
     Checkpoint,
     Commit,
@@ -161,3 +162,8 @@ def test_skipped_seqs() -> None:
 
 def test_identity_is_key_run_seq() -> None:
     assert identity("s/k", Place(1, 0, "x")) == "s/k:1:x"
+
+
+def test_counts_of_skips_end_where_stores_can_still_count() -> None:
+    standing = msgspec.structs.replace(STANDING, skipped=COUNT_MAX - 1)
+    assert applied(standing, changed(skipped=COUNT_MAX)).skipped == COUNT_MAX

@@ -156,3 +156,10 @@ def test_one_outcome_within_the_tries(deeds: list[str]) -> None:
 
 def changed_wish(**changes: object) -> Start:
     return msgspec.structs.replace(WISH, **changes)
+
+
+def test_the_attempt_of_one_known_to_be_gone_need_not_lapse() -> None:
+    wish = changed_wish(member="other", instead_of="member")
+    begun = rules.start(RUNNING, wish, NOW + 1)
+    assert (begun.member, begun.epoch, begun.attempts) == ("other", 2, 2)
+    assert rules.start(RUNNING, changed_wish(member="other", instead_of="another"), NOW + 1) is RUNNING

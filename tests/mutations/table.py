@@ -55,12 +55,6 @@ CORE = [
         "if skips and skips[-1].last == span.first:",
     ),
     _core(
-        "sequencer",
-        "a gap's time is not counted anew",
-        "    def _ready(self, places: tuple[Place, ...]) -> Ready:\n        self._blocked_at = None\n",
-        "    def _ready(self, places: tuple[Place, ...]) -> Ready:\n",
-    ),
-    _core(
         "ledger",
         "the newest suspects are forgotten",
         "if suspect.head != head)[-SUSPECTS_MAX:]",
@@ -371,23 +365,23 @@ TASKS = [
         "a task that was cancelled leaves a letter",
         'if task.detail.startswith("cancelled"):',
         "if False:",
+        "tasks/test_hand.py",
         "tasks/test_finisher.py",
-        "tasks/test_work.py",
     ),
     _of(
         "tasks/hand.py",
         "a message that is still needed is a stand-in",
         "task.epoch > int(sent_at)",
         "task.epoch >= int(sent_at)",
+        "tasks/test_hand.py",
         "tasks/test_finisher.py",
-        "tasks/test_work.py",
     ),
     _of(
         "tasks/hand.py",
         "a stale delivery is a right to run",
         "all(r.stale or r.expires_at <= now for r in self.held.receipts)",
         "all(r.expires_at <= now for r in self.held.receipts)",
-        "tasks/test_work.py",
+        "tasks/test_hand.py",
     ),
     _of(
         "tasks/permits.py",
@@ -415,7 +409,7 @@ TASKS = [
         "a slot that was spoiled is used on",
         "if tried.spoiled or run.fate is not None:",
         "if run.fate is not None:",
-        "tasks/test_slots_simulated.py",
+        "tasks/test_slots.py",
     ),
     _of(
         "tasks/periodic.py",
@@ -600,13 +594,6 @@ ADAPTERS = [
         "a device's last sign of life is lost",
         "SET seen_at = coalesce(excluded.seen_at, {D}.seen_at), away",
         "SET seen_at = excluded.seen_at, away",
-        "adapters/sqlalchemy/test_conformance.py",
-    ),
-    _of(
-        "adapters/sqlalchemy/rows.py",
-        "commands that were sent are superseded",
-        "AND c.state = 'scheduled' AND c.tries = 0",
-        "AND c.state = 'scheduled'",
         "adapters/sqlalchemy/test_conformance.py",
     ),
     _of(

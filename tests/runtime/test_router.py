@@ -606,3 +606,20 @@ async def test_many_messages_of_a_new_key_make_one_claim(rig: Rig) -> None:
     await rig.clock.sleep(1)
     assert calls == [KEY]
     assert rig.router.custody == 0
+
+
+async def test_a_place_that_could_not_be_claimed_is_free_for_the_next(rig: Rig) -> None:
+    await rig.live(member("a", streams=1, room=1), member("b", streams=5))
+    rig.membership.view["me"] = member("me", streams=9)
+    claim, failing = rig.coordinator.claim, [True]
+
+    async def fail_once(key: str, member: str) -> Claim:
+        if failing:
+            failing.clear()
+            raise Unavailable("not now")
+        return await claim(key, member)
+
+    rig.coordinator.claim = fail_once  # type: ignore[method-assign]
+    await rig.dispatch(held(1))
+    await rig.clock.sleep(1)
+    assert len(rig.peers.parcels("a")) == 1, "it has room for one, and nothing was placed there"

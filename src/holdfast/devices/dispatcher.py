@@ -10,6 +10,7 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -152,6 +153,7 @@ class Dispatcher:
         self._sends_from = 0.0
         self._once = Once()
         self._backoff = Backoff(0.1, 5.0)
+        self._listening: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -211,7 +213,7 @@ class Dispatcher:
         if number == 0:
             self.on_first_shard(epoch)
         await shard.devices.start()
-        shard.reading = self._tasks.spawn(self._read(shard))
+        shard.reading = self._tasks.repeat(partial(self._read, shard), self._clock, self._log)
 
     async def disown(self, number: int) -> None:
         """Send nothing more to the devices of a shard; returns once no turn names it any more."""
@@ -235,7 +237,8 @@ class Dispatcher:
 
     async def run(self) -> None:
         """Serve until cancelled."""
-        self._tasks.spawn(self._listen())
+        if self._listening is None:
+            self._listening = self._tasks.repeat(self._listen, self._clock, self._log)
         failures = 0
         while True:
             if not await self._clock.wait(self._wake, BUSY_S):

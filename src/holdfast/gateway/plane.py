@@ -6,11 +6,12 @@ It is also where HAProxy sends what it has no route for.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 from multidict import CIMultiDict
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -61,7 +62,7 @@ class Plane:
     """The routes of a gateway's server.
 
     ``ready`` says why it can't serve, if so; ``more_metrics`` gives what ``/metrics`` shows beside those of
-    ``registry``.
+    ``registry``; ``middlewares`` see each request first.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Plane:
         ready: Callable[[], str],
         more_metrics: Callable[[], Awaitable[bytes]] | None = None,
         max_body_bytes: int,
+        middlewares: Sequence[Middleware] = (),
     ) -> None:
         self._forwarder = forwarder
         self._view = view
@@ -82,10 +84,11 @@ class Plane:
         self._ready = ready
         self._more_metrics = more_metrics
         self._max_body_bytes = max_body_bytes
+        self._middlewares = middlewares
 
     def app(self) -> web.Application:
         """The server's application."""
-        app = web.Application(client_max_size=self._max_body_bytes)
+        app = web.Application(client_max_size=self._max_body_bytes, middlewares=self._middlewares)
         app.add_routes(
             [
                 web.post(f"{PATH}{{id:(?s:.*)}}", self._on_post),

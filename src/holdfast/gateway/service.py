@@ -18,7 +18,7 @@ from holdfast.errors import HoldfastError, Retry
 from holdfast.gateway.assigner import Assigner
 from holdfast.gateway.forwarder import Forwarder
 from holdfast.gateway.haproxy.front import Front, HaproxyOptions
-from holdfast.gateway.listen import Tls, listen
+from holdfast.gateway.listen import BACKLOG, Tls, listen
 from holdfast.gateway.plane import Plane
 from holdfast.gateway.routes import Routes
 from holdfast.ports.clock import Clock
@@ -28,6 +28,7 @@ from holdfast.runtime.limits import Limits
 from holdfast.runtime.service import Service, Tasks
 from holdfast.runtime.stats import Stats
 from holdfast.runtime.view import View
+from holdfast.serving import CONNECTIONS_MAX, TLS_HANDSHAKE_S, ConnectionMetrics, Connections
 
 CLOSE_TIMEOUT_S = 5.0
 
@@ -39,6 +40,7 @@ class Gateway(Service):
         host, port: where clients reach it; port 0 takes a free one.
         secret: what nodes ask for.
         max_body_bytes: largest body that it takes from a client.
+        max_connections: connections of clients at once.
         haproxy: how to run HAProxy, if it is to be.
         tls: certificate and key, if clients speak TLS.
         access_log: whether each request is logged.
@@ -57,6 +59,7 @@ class Gateway(Service):
         port: int,
         secret: str | None,
         max_body_bytes: int,
+        max_connections: int = CONNECTIONS_MAX,
         haproxy: HaproxyOptions | None = None,
         tls: Tls | None = None,
         access_log: bool = False,
@@ -86,7 +89,9 @@ class Gateway(Service):
         )
         assigner = Assigner(coordinator, self.view, self.routes, foreign=foreign)
         self._forwarder = Forwarder(assigner, self.routes, self.view, clock, secret=secret)
+        self._connections = Connections(clock, max_connections)
         registry = CollectorRegistry()
+        registry.register(ConnectionMetrics(self._connections))
         registry.register(GatewayMetrics(self.routes, self.view, self._forwarder))
         self.front: Front | None = None
         if haproxy is not None:
@@ -99,6 +104,7 @@ class Gateway(Service):
                 crash=self._crash,
                 secret=secret,
                 max_body_bytes=max_body_bytes,
+                max_connections=max_connections,
                 tls=tls,
                 access_log=access_log,
             )
@@ -110,15 +116,18 @@ class Gateway(Service):
             ready=self._not_ready,
             more_metrics=self.front.metrics if self.front is not None else None,
             max_body_bytes=max_body_bytes,
+            middlewares=[self._connections.note],
         )
         logs = access_log and self.front is None
         self._runner = web.AppRunner(
             plane.app(),
             access_log=logging.getLogger("aiohttp.access") if logs else None,
             handler_cancellation=True,
+            auto_decompress=False,  # bodies go on as they came
             shutdown_timeout=CLOSE_TIMEOUT_S,
         )
         self._sockets: list[socket.socket] = []
+        self._servers: list[asyncio.AbstractServer] = []
         self.address = ""
 
     def _crash(self, error: BaseException) -> None:
@@ -126,7 +135,7 @@ class Gateway(Service):
             self.crashed.set_result(error)
 
     def _not_ready(self) -> str:
-        return "" if self.view.members else "no node is there"
+        return self._connections.trouble if self.view.members else "no node is there"
 
     async def _start(self) -> None:
         try:
@@ -144,16 +153,31 @@ class Gateway(Service):
             await self._close()
             raise
         self.view.start()
-        self._tasks.spawn(self._keep_looking())
+        self._tasks.repeat(self._keep_looking, self._clock, self._log)
 
     async def _serve(self) -> None:
         context = self._tls.context() if self._tls is not None else None
         await self._runner.setup()
+        assert self._runner.server is not None
+        self._connections.fit()
+        self._tasks.repeat(self._connections.watch, self._clock, self._log)
+        loop, protocol = asyncio.get_running_loop(), self._connections.over(self._runner.server)
         if self.front is None:
+            limit_s = TLS_HANDSHAKE_S if context is not None else None
             for listening in self._sockets:
-                await web.SockSite(self._runner, listening, ssl_context=context).start()
+                self._servers.append(
+                    await loop.create_server(
+                        protocol,
+                        sock=listening,
+                        ssl=context,
+                        ssl_handshake_timeout=limit_s,
+                        backlog=BACKLOG,
+                    )
+                )
             return
-        await web.UnixSite(self._runner, self.front.fallback).start()
+        self._servers.append(
+            await loop.create_unix_server(protocol, str(self.front.fallback), backlog=BACKLOG)
+        )
         self.front.listen(self._sockets)
         await self.front.start()
 
@@ -181,7 +205,9 @@ class Gateway(Service):
             for listening in self._sockets:
                 listening.close()
             await self.front.stop()
-        await self._runner.cleanup()  # closes what it listens on itself
+        for server in self._servers:
+            server.close()
+        await self._runner.cleanup()
 
 
 class GatewayMetrics(Collector):

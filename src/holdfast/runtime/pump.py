@@ -26,8 +26,8 @@ Take = Callable[[Delivery, Receipt, dict[str, int]], None]
 
 
 class Pump:
-    """Receives while the membership is alive, and no more at once than there is room for. ``take`` raises
-    InvalidMessage for what has no usable key: that is dead-lettered, and never stops the pump."""
+    """Receives while it ``may``, and no more at once than there is room for. ``take`` raises InvalidMessage
+    for what has no usable key: that is dead-lettered, and never stops the pump."""
 
     def __init__(
         self,
@@ -42,6 +42,7 @@ class Pump:
         take: Take,
         room: Callable[[], int],
         is_crowded: Callable[[], bool],
+        may: Callable[[], bool],
     ) -> None:
         self._stream = stream
         self._queue = queue
@@ -53,6 +54,7 @@ class Pump:
         self._take = take
         self._room = room
         self._is_crowded = is_crowded
+        self._may = may
         self._backoff = Backoff(0.1, 5.0)
         self._polling = Polling(queue.max_batch, queue.max_receives, queue.linger_s)
         self._polls = 0
@@ -71,9 +73,9 @@ class Pump:
     async def _poll(self, polls: asyncio.TaskGroup) -> None:
         failures, ended_at = 0, self._clock.monotonic()
         while not self.stopping and self._polls <= self._polling.wanted:
-            if not self._membership.alive:
+            if not self._may():
                 await self._clock.wait(self._membership.joined, self._limits.renew_s)
-                if not self._membership.alive:
+                if not self._may():
                     await self._clock.sleep(ROOM_CHECK_S)
                 continue
             room = self._room()
@@ -82,7 +84,7 @@ class Pump:
                 continue
             try:
                 count = await self._receive(min(room, self._queue.max_batch))
-            except HoldfastError as error:
+            except (HoldfastError, OSError) as error:
                 failures += 1
                 self._polling.failed()
                 self._log.warning("could not receive", stream=self._stream, error=str(error))

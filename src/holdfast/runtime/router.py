@@ -104,12 +104,13 @@ class Router:
         self._deferred: list[tuple[float, int]] = []
         self._defer_changed = asyncio.Event()
         self._placed = Placed()
+        self._given: dict[str, Route] = {}
 
     def start(self, address: str) -> None:
         """Begin to look after custody; ``address`` is where reports reach this node."""
         self._address = address
-        self._tasks.spawn(self._offer_deferred())
-        self._tasks.spawn(self._check_custody())
+        self._tasks.repeat(self._offer_deferred, self._clock, self._log)
+        self._tasks.repeat(self._check_custody, self._clock, self._log)
 
     @property
     def custody(self) -> int:
@@ -240,6 +241,8 @@ class Router:
             self._log.debug("could not place a stream", key=key, error=str(error))
         if claim is None or claim.member != target.id:
             self._placed.add(target, -1)
+        else:
+            _remember(self._given, key, Route(target.id), ROUTES_MAX)
         return claim if claim is not None and claim.member in membership.view else None
 
     async def _refresh(self) -> None:
@@ -378,10 +381,19 @@ class Router:
                 self._look_again(item)
 
     def claim_changed(self, claim: Claim) -> None:
-        """A claim changed at the coordinator. What another program doesn't own any more isn't left to it."""
+        """A claim changed at the coordinator: that is known here even when it can't be asked any more.
+        Streams that others place fill nodes before their loads tell."""
+        given = self._given.pop(claim.key, None)
+        member = self._membership().view.get(claim.member)
+        is_ours = claim.key in self._placing or (given is not None and given.member == claim.member)
+        if member is not None and not is_ours:
+            self._placed.add(member)
         route = self._routes.get(claim.key)
-        if route is not None and route.member != claim.member and self._is_foreign(route.member):
-            del self._routes[claim.key]
+        if route is not None and route.member == claim.member:
+            return
+        self._routes.pop(claim.key, None)
+        if claim.member not in ("", self._membership().id):
+            _remember(self._routes, claim.key, Route(claim.member), ROUTES_MAX)
 
     def missed(self) -> None:
         """Changes of claims may have gone by unseen."""

@@ -189,7 +189,12 @@ class Requests:
     async def _claim(self, key: str, timeout_s: float) -> Claim:
         """Whose the key is; ours if it was nobody's. However many ask, the coordinator is asked once."""
         if not self._membership().alive:
-            raise Unavailable("this node is no member at present")
+            silent = self._membership().stands
+            raise Unavailable(
+                f"{key}: the coordinator does not answer, and this stream is not known here"
+                if silent
+                else "this node is no member at present"
+            )
         asked = self._claiming.get(key)
         if asked is None:
             asked = self._claiming[key] = asyncio.ensure_future(self._ask(key))

@@ -143,7 +143,7 @@ class StreamWork:
         host = self._host
         self.router.start(address)
         self.owners.start()
-        host.tasks.spawn(self._measure())
+        host.tasks.repeat(self._measure, host.clock, host.log)
         for name, queue in self._queues.items():
             self._keepers[name].start()
             pump = self._pumps[name] = Pump(
@@ -157,8 +157,9 @@ class StreamWork:
                 take=self._taker(self._specs[name]),
                 room=partial(self._room, name),
                 is_crowded=self._is_crowded,
+                may=lambda: host.membership.stands,
             )
-            task = host.tasks.spawn(pump.run())
+            task = host.tasks.repeat(pump.run, host.clock, host.log)
             if task is not None:
                 self._pumping.append(task)
 
@@ -191,10 +192,13 @@ class StreamWork:
         return self.router.deferred > self._host.limits.custody_limit / 2
 
     def _holding(self, stream: str) -> list[tuple[str, Held]]:
-        """What to keep alive. A node that is no member keeps nothing: others may hold it by now."""
-        if not self._host.membership.alive:
+        """What to keep alive. A node that is no member keeps nothing: others may hold it by now. While the
+        coordinator is silent it keeps what its owners may go on with, and nothing that waits for an owner."""
+        membership = self._host.membership
+        if not membership.stands:
             return []
-        return [*self.owners.holding(stream), *self.router.holding(stream)]
+        kept = self.owners.holding(stream, opened=not membership.alive)
+        return [*kept, *self.router.holding(stream)] if membership.alive else list(kept)
 
     def _slot_died(self, seat: Any) -> None:
         self.owners.slot_died(seat)

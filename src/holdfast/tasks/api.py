@@ -17,7 +17,7 @@ from holdfast.core.record import UNREADABLE
 from holdfast.core.task import State, Task
 from holdfast.errors import HoldfastError, InvalidMessage
 from holdfast.gateway import problem
-from holdfast.gateway.door import read_body, slow_body
+from holdfast.gateway.door import decoded, read_body, slow_body
 from holdfast.gateway.problem import Refused
 from holdfast.ports.queue import Outgoing
 from holdfast.tasks.outcome import value_of
@@ -140,9 +140,10 @@ class TaskApi:
     async def _read(self, request: web.Request) -> Order:
         try:
             async with asyncio.timeout(BODY_S):
-                data = await read_body(request, self._max_body_bytes)
+                sent = await read_body(request, self._max_body_bytes)
         except TimeoutError:
             raise slow_body() from None
+        data = decoded(sent, request.headers, self._max_body_bytes)
         try:
             asked = _asked.decode(data)
             body = msgspec.json.decode(asked.body)

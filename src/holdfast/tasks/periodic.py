@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+import traceback
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ from cronsim import CronSim, CronSimError
 from holdfast.core.message import check_key
 from holdfast.core.record import UNREADABLE
 from holdfast.core.settings import Seconds, check_settings
+from holdfast.core.trace import raised_at
 from holdfast.errors import ConfigError, HandlerFailed, HoldfastError, InvalidMessage
 from holdfast.ports.clock import Clock
 from holdfast.ports.registry import Registry
@@ -199,7 +201,8 @@ class Sender:
             try:
                 asked.set_result(_checked(self._periodic.orders(moment)))
             except BaseException as error:  # noqa: BLE001 - user code
-                asked.set_exception(HandlerFailed(f"its orders failed: {error!r}"))
+                at = raised_at("".join(traceback.format_exception(error)))
+                asked.set_exception(HandlerFailed(f"its orders failed: {error!r} ({at})"))
 
         self._thread = threading.Thread(target=ask, name=f"periodic-{self._periodic.name}", daemon=True)
         self._thread.start()

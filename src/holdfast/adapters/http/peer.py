@@ -41,12 +41,16 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.peer import Handler
 from holdfast.protocol.peer import VERSION, Probe, Reply, Request, Stranger
 from holdfast.redaction import redact
+from holdfast.serving import CONNECTIONS_MAX, Connections
 
 PATH = "/v1/peer"
 VERSION_HEADER = "Holdfast-Protocol"
 MEDIA_TYPE = "application/msgpack"
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
+BACKLOG = 1024
+BODY_S = 60.0
+"""How long a request of another node may take to come."""
 CONNECT_TIMEOUT_S = 5.0
 GONE_RETRY_S = 1.0
 CLOSE_TIMEOUT_S = 1.0
@@ -66,6 +70,7 @@ class HttpPeer:
         max_body_bytes: largest request or reply, both ways.
         routes: more routes to serve on the same port. Their handlers are cancelled when the client leaves.
         ready: why the node can't serve yet, for ``/readyz``; empty when it can.
+        connections: bounds those that come here.
         registry: what ``/metrics`` shows.
     """
 
@@ -80,6 +85,7 @@ class HttpPeer:
         max_body_bytes: int = MAX_BODY_BYTES,
         routes: Sequence[web.AbstractRouteDef] = (),
         ready: Callable[[], str] = lambda: "",
+        connections: Connections | None = None,
         registry: CollectorRegistry = REGISTRY,
     ) -> None:
         self._clock = clock
@@ -90,6 +96,7 @@ class HttpPeer:
         self._max_body_bytes = max_body_bytes
         self._routes = routes
         self._ready = ready
+        self._connections = connections or Connections(clock, CONNECTIONS_MAX)
         self._registry = registry
         self._encoder = msgspec.msgpack.Encoder()
         self._requests: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
@@ -97,6 +104,8 @@ class HttpPeer:
         self._answering: set[asyncio.Task[Reply]] = set()
         self._closing = asyncio.Event()
         self._runner: web.AppRunner | None = None
+        self._server: asyncio.Server | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._session: aiohttp.ClientSession | None = None
 
     async def serve(self, handler: Handler) -> str:
@@ -105,7 +114,8 @@ class HttpPeer:
         Raises ConfigError if the address can't be bound, needs a secret, or can't be told to others."""
         self._check_exposure()
         self._handler = handler
-        app = web.Application(client_max_size=self._max_body_bytes)
+        connections = self._connections
+        app = web.Application(client_max_size=self._max_body_bytes, middlewares=[connections.note])
         app.add_routes(
             [
                 web.post(PATH, self._on_call),
@@ -119,16 +129,25 @@ class HttpPeer:
         app.on_shutdown.append(self._hang_up)
         # A reader of a presence that leaves must end it here; what a call does is shielded from that.
         runner = web.AppRunner(
-            app, access_log=None, handler_cancellation=True, shutdown_timeout=CLOSE_TIMEOUT_S
+            app,
+            access_log=None,
+            handler_cancellation=True,
+            shutdown_timeout=CLOSE_TIMEOUT_S,
+            auto_decompress=False,  # whoever reads a body says how much of it may be held
         )
         await runner.setup()
+        assert runner.server is not None
+        connections.fit()
         try:
-            await web.TCPSite(runner, self._host, self._port).start()
+            self._server = await asyncio.get_running_loop().create_server(
+                connections.over(runner.server), self._host, self._port, backlog=BACKLOG
+            )
         except OSError as error:
             await runner.cleanup()
             raise ConfigError(self._why_not_bound(error)) from error
         self._runner = runner
-        host, port = runner.addresses[0][:2]
+        self._watching = asyncio.create_task(connections.watch())
+        host, port = self._server.sockets[0].getsockname()[:2]
         return self._address(host, port)
 
     async def call(self, address: str, request: Request, timeout_s: float) -> Reply:
@@ -195,6 +214,10 @@ class HttpPeer:
     async def close(self) -> None:
         """Stop answering and drop connections."""
         self._closing.set()
+        if self._watching is not None:
+            self._watching.cancel()
+        if self._server is not None:
+            self._server.close()
         if self._runner is not None:
             await self._runner.cleanup()
         if self._session is not None:
@@ -211,7 +234,7 @@ class HttpPeer:
                 " run the same version of Holdfast on both",
             )
         try:
-            message = self._requests.decode(await request.read())
+            message = self._requests.decode(await self._body(request))
         except UNREADABLE as error:
             raise _refuse(web.HTTPBadRequest, f"not a request of peer protocol {VERSION}: {error}") from None
         except web.HTTPRequestEntityTooLarge:
@@ -221,6 +244,13 @@ class HttpPeer:
         return web.Response(
             body=self._encoder.encode(reply), content_type=MEDIA_TYPE, headers=_VERSION_HEADERS
         )
+
+    async def _body(self, request: web.Request) -> bytes:
+        try:
+            async with asyncio.timeout(BODY_S):
+                return await request.read()
+        except TimeoutError:
+            raise _refuse(web.HTTPRequestTimeout, f"the request did not come within {BODY_S:g} s") from None
 
     async def _shielded(self, message: Request) -> Reply:
         """The handler's reply. A caller that gives up doesn't cut the work short halfway."""
@@ -258,7 +288,7 @@ class HttpPeer:
         return web.Response(text="ok\n")
 
     async def _on_ready(self, request: web.Request) -> web.Response:
-        reason = self._ready()
+        reason = self._ready() or self._connections.trouble
         return web.Response(text=f"{redact(reason) or 'ready'}\n", status=503 if reason else 200)
 
     async def _on_metrics(self, request: web.Request) -> web.Response:
@@ -291,6 +321,7 @@ class HttpPeer:
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
                 trace_configs=[trace],
+                auto_decompress=False,
             )
         return self._session
 

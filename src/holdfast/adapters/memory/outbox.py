@@ -429,10 +429,8 @@ class MemoryRows:
             del self._tables.arrivals[arrival.id]
 
     def older(self, arrivals: Sequence[Arrival]) -> list[Entry]:
-        newest: dict[tuple[str, str | None], int] = {}
-        for arrival in arrivals:
-            newest[arrival.device, arrival.supersede_key] = arrival.command
-        return [e for e in self._scheduled() if e.id < newest.get((e.device, e.supersede_key), 0)]
+        named = self.commands({arrival.command for arrival in arrivals}).values()
+        return [e for e in self._scheduled() if any(queue.replaces(newer, e) for newer in named)]
 
     def replaced(self, entries: Sequence[Entry]) -> Set[int]:
         known = [entry for name, entry in self._tables.commands.values() if name == self._outbox]

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import resource
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -39,12 +39,12 @@ from holdfast.gateway.routes import Route, Routes
 from holdfast.ports.clock import Clock
 from holdfast.runtime.service import Service, Tasks
 from holdfast.runtime.view import View
+from holdfast.serving import CONNECTIONS_MAX, allow_files
 
 BATCH_S = 0.005
 """What changed meanwhile is told to HAProxy together."""
 
 CLOSE_TIMEOUT_S = 5.0
-CONNECTIONS_MAX = 10_000
 FILES_BESIDE = 1000
 """Open files that HAProxy needs beside two a connection."""
 
@@ -79,6 +79,7 @@ class Front(Service):
         crash: Callable[[BaseException], None],
         secret: str | None,
         max_body_bytes: int,
+        max_connections: int = CONNECTIONS_MAX,
         tls: Tls | None = None,
         access_log: bool = False,
     ) -> None:
@@ -90,6 +91,7 @@ class Front(Service):
         self._log = log
         self._secret = secret
         self._max_body_bytes = max_body_bytes
+        self._max_connections = max_connections
         self._tls = tls
         self._access_log = access_log
         self._tasks = Tasks(crash)
@@ -142,8 +144,8 @@ class Front(Service):
         self._table.update(self._changes(dict(self._routes)))
         self._child = await self._start_child()
         self._routes.news = self._news.set
-        self._tasks.spawn(self._keep_up())
-        self._tasks.spawn(self._watch_members())
+        self._tasks.repeat(self._keep_up, self._clock, self._log)
+        self._tasks.repeat(self._watch_members, self._clock, self._log)
 
     async def _stop(self) -> None:
         await self._tasks.close()
@@ -167,14 +169,15 @@ class Front(Service):
         self._started += 1
         files = self._files(self._started)
         fds = tuple(listening.fileno() for listening in self._sockets)
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        open_files = allow_files(2 * self._max_connections + FILES_BESIDE)
+        fit = (open_files - min(FILES_BESIDE, open_files // 2)) // 2
         settings = Settings(
             build=self._options.build,
             files=files,
             listeners=fds,
             servers=self._servers.addresses(),
             max_body_bytes=self._max_body_bytes,
-            connections_max=max(100, min(CONNECTIONS_MAX, (soft - FILES_BESIDE) // 2)),
+            connections_max=min(self._max_connections, fit),
             replay_bytes=self._options.replay_bytes,
             only=self._only,
             certificate=self._certificate,
@@ -189,7 +192,7 @@ class Front(Service):
         secret = {AUTHORIZATION: f"Bearer {self._secret}"} if self._secret is not None else {}
         inherited = (*fds, *self._folder.descriptors)
         child = await Child.start(self._options.build, files, inherited, secret, self._clock, self._log)
-        self._tasks.spawn(self._look_after(child))
+        self._tasks.repeat(partial(self._look_after, child), self._clock, self._log)
         return child
 
     async def _look_after(self, child: Child) -> None:

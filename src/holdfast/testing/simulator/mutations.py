@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast.adapters.memory.coordinator import MemoryCoordinator
 from holdfast.adapters.memory.outbox import MemoryOutbox, MemoryRows
-from holdfast.core import commands, device_queue, device_turn, ledger, task
+from holdfast.core import commands, device_queue, device_turn, group_rate, ledger, task
 from holdfast.core.device_queue import Patience, Phase
 from holdfast.core.group_rate import GroupRate
 from holdfast.core.held import Held, Letter
@@ -191,15 +191,33 @@ def _take_at_any_epoch(rows: Any, turn: Any, random: Any) -> Any:
 def _judge_without(**known: Any) -> Any:
     """Judges commands as if their expiry, or the tries that they have spent, were these."""
 
-    def judge(entry: Any, phase: Any, now: float, *, away: bool, patience: Any) -> Any:
+    def judge(entry: Any, phase: Any, now: float, *, away: bool, patience: Any, paused: bool = False) -> Any:
         entry = msgspec.structs.replace(entry, **known)
-        return _judge(entry, phase, now, away=away, patience=patience)
+        return _judge(entry, phase, now, away=away, patience=patience, paused=paused)
 
     return judge
 
 
-def _judge_as_there(entry: Any, phase: Any, now: float, *, away: bool, patience: Any) -> Any:
-    return _judge(entry, phase, now, away=False, patience=patience)
+def _judge_as_there(
+    entry: Any, phase: Any, now: float, *, away: bool, patience: Any, paused: bool = False
+) -> Any:
+    return _judge(entry, phase, now, away=False, patience=patience, paused=paused)
+
+
+def _judge_as_resumed(
+    entry: Any, phase: Any, now: float, *, away: bool, patience: Any, paused: bool = False
+) -> Any:
+    return _judge(entry, phase, now, away=away, patience=patience)
+
+
+def _free_at_once(self: Any, late: Any) -> None:
+    _hear_late(self, late)
+    for head in [head for head in self._heads.values() if head.phase is Phase.OUT]:
+        del self._heads[head.pair]
+        self._free(head, was_out=True)
+
+
+_hear_late = device_turn._Turn._hear_late
 
 
 def _fits_any_try(entry: Any, device: str, correlation: Any) -> bool:
@@ -275,7 +293,7 @@ RULES: dict[str, Mutation] = {
         "_may_transfer",
         lambda self, claim: True,
     ),
-    "model-free": Mutation(
+    "model-fault": Mutation(
         "a model that does not load costs no message a try", Owners, "_obstructed", _blame_the_message
     ),
     "jump-limit": Mutation("a seq far ahead is a mistake", Sequencer, "is_far", lambda self, place: False),
@@ -357,9 +375,30 @@ RULES: dict[str, Mutation] = {
         lambda self, shards, limit: _arrivals(self, shards, limit)[1:],
     ),
     "device-supersede": _device(
-        "a newer command replaces unsent ones of its key", MemoryRows, "older", lambda self, arrivals: []
+        "what a newer command of its key has replaced isn't sent, nor is it when it is retried",
+        device_queue,
+        "replaces",
+        lambda newer, entry: False,
     ),
-    "device-one-try": _device("an answer fits one try", device_queue, "fits", _fits_any_try),
+    "device-one-try": _device("an answer fits a try of its own command", device_queue, "fits", _fits_any_try),
+    "device-late-answer": _device(
+        "an answer to an earlier try counts",
+        device_queue,
+        "answers",
+        lambda entry, device, correlation: False,
+    ),
+    "device-last-try": _device(
+        "a device that answered an earlier try is given time for the last one",
+        device_turn._Turn,
+        "_hear_late",
+        _free_at_once,
+    ),
+    "device-cancel": _device(
+        "what is taken back isn't sent", MemoryRows, "meant", lambda self, cancels, limit: []
+    ),
+    "device-pause": _device(
+        "nothing goes to a device that is paused", device_queue, "judge", _judge_as_resumed
+    ),
     "device-expiry": _device(
         "what has expired isn't sent", device_queue, "judge", _judge_without(expires_at=None)
     ),
@@ -401,6 +440,7 @@ RULES: dict[str, Mutation] = {
     "device-group": _device(
         "a group keeps to its rate", GroupRate, "wait_until", lambda self, pair, now: 0.0
     ),
+    "device-burst": _device("a group's rate has no burst of a second", group_rate, "BURST_S", 1.0, seeds=400),
     "device-result": _device(
         "a result is told in the transaction that closes", MemoryOutbox, "_tell", _tell_before
     ),
