@@ -333,6 +333,20 @@ def render(found: Survey, limit: int) -> Group:
     return Group(nodes, *troubles, queues, streams, outboxes)
 
 
+async def warn_of_undeclared(services: Services, stream: str) -> None:
+    """Say so where nodes live, and none of them runs the stream: most such names are misspelt."""
+    try:
+        members = await services.coordinator().members()
+    except HoldfastError:  # what is sent waits in its queue in any case
+        return
+    declared = sorted({name for member in members for name in member.load.queues})
+    if declared and stream not in declared:
+        output.complain(
+            f"no node runs a stream {stream!r}; what is sent waits until one does. They run"
+            f" {', '.join(declared)}"
+        )
+
+
 async def stream_names(services: Services) -> list[str]:
     """Streams that a commit or a claim is known of."""
     claims = await services.coordinator().claims()
