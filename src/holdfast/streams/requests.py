@@ -133,6 +133,7 @@ class Requests:
             if not await self._clock.wait(waiting.over, deadline - self._clock.monotonic()):
                 raise OutcomeUnknown(
                     f"{key}: not committed within {timeout_s:g} s, perhaps later; ask again with the same seq"
+                    f"{self._why_not(key)}"
                 )
         finally:
             del self._waiting[number]
@@ -140,6 +141,11 @@ class Requests:
         if waiting.error is not None:
             raise waiting.error
         return await self._answer(key, waiting)
+
+    def _why_not(self, key: str) -> str:
+        entry = self._owners().get(key)
+        stands = entry.owner.standstill() if entry is not None else None
+        return f" (it waits for {stands.text})" if stands is not None else ""
 
     def _admit(self, key: str, timeout_s: float) -> None:
         """Who would wait in vain is told at once. Behind a gap nobody is: the missing message must get in."""
