@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
+from holdfast.cli.patience import Patience
 from holdfast.cli.status import stream_names
 from holdfast.cli.tasks import ago
 from holdfast.errors import ConfigError, HoldfastError, OperationRefused, TooLarge
@@ -59,7 +61,7 @@ async def ls(
         limit: List so many at most.
         json: Print JSON lines, bodies and details included.
     """
-    async with Services(options.load()) as services:
+    async with Services(options.load(), reads_only=True) as services:
         found = [letter async for letter in _first(limit, _letters(services, stream, key))]
     if json:
         for letter in found:
@@ -85,7 +87,7 @@ async def show(letter_id: str, /, *, json: Json = False, options: Options = DEFA
         letter_id: Its id, as `holdfast dlq ls` shows it.
         json: Print a JSON object.
     """
-    async with Services(options.load()) as services:
+    async with Services(options.load(), reads_only=True) as services:
         async for letter in _letters(services, _stream_of(letter_id), None):
             if letter.id == letter_id:
                 break
@@ -166,12 +168,13 @@ async def backup(
     """
     choice = Choice(trace=trace, since=ago(since), error=error)
     async with (
-        producing(options.load(), owner) as services,
+        producing(options.load(), owner, reads_only=every_s is None) as services,
         backup_at(target, services.access) as place,
     ):
         letters = make_letters(services, owner)
+        patience = Patience(services.clock, ever=every_s is not None)
         while True:
-            count = await letters.back_up(place, task_type, choice)
+            count = await patience.read(partial(letters.back_up, place, task_type, choice))
             if json:
                 output.json_line({"copied": count, "target": redact_url(target)})
             else:
@@ -185,7 +188,7 @@ async def _redrive_tasks(
     owner: str, types: Sequence[str], choice: Choice, source: str, json: bool, options: Options
 ) -> None:
     count = passed = 0
-    async with producing(options.load(), owner) as services:
+    async with producing(options.load(), owner, reads_only=True) as services:
         letters = make_letters(services, owner)
         if source:
             async with backup_at(source) as place:
@@ -241,9 +244,10 @@ async def _each_queue(
     code."""
     if bool(ids) == everything or (everything and not stream):
         raise ConfigError("name letters by their ids, or say --stream NAME --all")
-    async with Services(options.load()) as services:
+    async with Services(options.load(), reads_only=True) as services:
         if everything:
-            chosen = [letter async for letter in operations.letters(services.queue(stream), key)]
+            read = Patience(services.clock).read
+            chosen = [letter async for letter in operations.letters(services.queue(stream), key, read=read)]
             ids = [letter.id for letter in sorted(chosen, key=operations.in_order)]
         by_stream: dict[str, list[str]] = {}
         for letter_id in ids:
@@ -280,9 +284,10 @@ def _stream_of(letter_id: str) -> str:
 
 async def _letters(services: Services, stream: str, key: str | None) -> AsyncIterator[DeadLetter]:
     """Letters of one stream, or of all: a queue that fails is named, and hides none of the others."""
-    for name in [stream] if stream else await stream_names(services):
+    read = Patience(services.clock).read
+    for name in [stream] if stream else await read(partial(stream_names, services)):
         try:
-            async for letter in operations.letters(services.queue(name), key):
+            async for letter in operations.letters(services.queue(name), key, read=read):
                 yield letter
         except HoldfastError as error:
             if stream:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 import os
 from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
 from typing import Annotated, Literal, Protocol
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 import psutil
@@ -117,6 +118,7 @@ async def examine(place: str | None, options: Options) -> list[Finding]:
     findings = [Finding("settings", "ok", f"sound; {changed} of them set, see `holdfast config show`")]
     findings += _unknown_variables()
     findings += _machine(config)
+    findings += _files(config)
     async with Services(config) as services:
         app = None
         if place:
@@ -128,12 +130,20 @@ async def examine(place: str | None, options: Options) -> list[Finding]:
 
 
 def _unknown_variables() -> Iterable[Finding]:
-    for variable in sorted(os.environ):
-        name = variable.removeprefix(settings.PREFIX).lower()
-        if variable.startswith(settings.PREFIX) and name not in Config.model_fields:
-            near = difflib.get_close_matches(name, Config.model_fields, 1)
-            fix = f"did you mean {settings.PREFIX}{near[0].upper()}?" if near else "unset it"
-            yield Finding("environment", "warning", f"{variable} is no setting and does nothing", fix)
+    for variable, fix in settings.unknown_variables():
+        yield Finding("environment", "warning", f"{variable} is no setting and does nothing", fix)
+
+
+def _files(config: Config) -> Iterable[Finding]:
+    """Databases that an earlier version, or another program, has left to others."""
+    urls = {getattr(config, name) for name in Config.model_fields if name.endswith("_url")}
+    for url in sorted(url for url in urls if config.file_access == "owner" and url.startswith("sqlite:")):
+        path = Path(unquote(urlsplit(url).path).removeprefix("/"))
+        mode = path.stat().st_mode & 0o777 if path.exists() else 0
+        if mode & 0o077:
+            text = f"{path} has the mode {mode:o}: others may use what messages and results hold"
+            fix = f"chmod go= {path}*, or set file_access to umask if they are meant to"
+            yield Finding("files", "warning", text, fix)
 
 
 def _machine(config: Config) -> Iterable[Finding]:

@@ -129,7 +129,7 @@ async def stats(outbox: Name, /, *, json: Json = False, options: Options = DEFAU
 @asynccontextmanager
 async def opened(options: Options, outbox: str = "") -> AsyncIterator[OutboxStore]:
     """The store of the settings in force. Raises OperationRefused if it has no such outbox."""
-    async with Services(options.load()) as services:
+    async with Services(options.load(), reads_only=True) as services:
         store = services.outbox_store()
         try:
             if outbox and not await store.epochs(outbox):

@@ -155,6 +155,7 @@ class Owner:
         "_marked",
         "_next_head",
         "_out",
+        "_recalled",
         "_refused",
         "_run_cap",
         "_run_now",
@@ -208,7 +209,7 @@ class Owner:
         self._equipped = not self.rules.needs_models
         self._loading = False
         self.obstacle = ""
-        self._dirty = False
+        self._dirty = self._recalled = False
         self._running: tuple[Place, ...] = ()
         self._starting: Place | None = None
         self._marked = ""
@@ -429,12 +430,15 @@ class Owner:
         elif epoch != self.epoch:
             self.fenced(now)
 
-    def opened(self, checkpoint: Checkpoint, now: float, quiet_s: float = 0.0) -> None:
+    def opened(
+        self, checkpoint: Checkpoint, now: float, quiet_s: float = 0.0, *, recalled: bool = False
+    ) -> None:
         """Answer to Open: the stream is ours under ``checkpoint.epoch``; its last commit was ``quiet_s``
-        ago."""
+        ago. ``recalled``: the store has lost what it held, and this is what was known of it."""
         self.phase = Phase.OWNER
         self.epoch, self.number, self.parked = checkpoint.epoch, checkpoint.number, checkpoint.parked
         self.state, self.state_version = self._stored = checkpoint.state, checkpoint.state_version
+        self._dirty = self._recalled = recalled
         self._seq = Sequencer(self.rules.order, checkpoint)
         self._run_now = 0
         self._heard_at = now - quiet_s
@@ -809,6 +813,7 @@ class Owner:
         commit, self._commit = self._commit, None
         if commit.state is not None or commit.clear_state:
             self._stored = commit.state, commit.state_version
+            self._recalled = False
         entries, self._flying = self._flying, []
         self.number = commit.number
         if not self._marked and commit.starting != self._suspect:
@@ -848,7 +853,8 @@ class Owner:
         self._batch = [entry for entry in entries if entry.kind in ("late", "far", "parked", "park")]
         self._flying, self._commit, self._composed, self._running = [], None, None, ()
         self.state, self.state_version = self._stored
-        self._loaded = self._loading = self._dirty = False
+        self._loaded = self._loading = False
+        self._dirty = self._recalled
         self._marked = self._counted = self._next_head = ""
         self._refused += 1  # another content, another id
         if self.suspended:

@@ -82,7 +82,7 @@ class SqlOutbox:
         create: bool = True,
         durability: Durability = "full",
         busy_timeout_s: float = 10.0,
-        access: Access = OWNER,
+        access: Access | None = OWNER,
     ) -> None:
         self._url = engines.parse(url)
         self._clock = clock
