@@ -20,6 +20,7 @@ QUICK = 2
 
 LIKELY = {
     "commit-number": 23, "conditional-release": 106, "epoch-at-commit": 154, "identity-window": 19,
+    "jump-limit": 2, "model-fault": 23, "restart": 50, "restart-quiet": 61,
     "judge-again": 65, "open-expects": 7, "poison-count": 7, "queue-order": 37, "receipt-merging": 1,
     "reissue": 24, "repeat-unknown": 7, "room-for-lower": 30, "sender-custody": 15,
     "skip-before-letter": 7, "start-once": 1, "suspects-alone": 41, "too-large": 9,
