@@ -168,7 +168,10 @@ class Requests:
         epoch = entry.owner.epoch if entry is not None else 0
         if not waiting.duplicate:
             return Answer(waiting.held.result, epoch)
-        logged = await self._state.result(key, place.name)
+        try:
+            logged = await self._state.result(key, place.name)
+        except (Unavailable, OutcomeUnknown) as error:  # whose text is for operators
+            raise Unavailable(f"{key}: it is done, but the result can't be read at present") from error
         return Answer(logged.result.body if logged else None, epoch, duplicate=True)
 
     async def _offer(self, stream: str, key: str, held: Held, timeout_s: float) -> None:
@@ -210,7 +213,7 @@ class Requests:
                 return await self._coordinator.claim(key, self._membership().id)
             claim = await self._coordinator.lookup(key)
         except (Unavailable, OutcomeUnknown) as error:
-            raise Unavailable(f"{key}: the coordinator does not answer: {error}") from error
+            raise Unavailable(f"{key}: the coordinator does not answer") from error
         if claim is None:
             raise Unavailable("this node is draining")
         return claim
