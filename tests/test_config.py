@@ -158,6 +158,7 @@ def stream(**settings: Any) -> Any:
         "seq_kind": "dense",
         "inbox_limit": 256,
         "idle_timeout_s": 60.0,
+        "restart_after_s": None,
     }
     return SimpleNamespace(**{**plain, **settings})
 
@@ -169,9 +170,12 @@ def test_streams_that_agree_with_the_config() -> None:
 
 def test_streams_that_contradict_the_config() -> None:
     with pytest.raises(ConfigError) as caught:
-        check(load(), [stream(gap_timeout_s=30.0), stream(name="track", inbox_limit=6000)])
+        check(
+            load(), [stream(gap_timeout_s=30.0), stream(name="track", inbox_limit=6000, restart_after_s=30.0)]
+        )
     text = str(caught.value)
     assert "stream 'detect': gap_timeout_s is 30.0 and visibility_s is 30.0" in text
+    assert "stream 'track': restart_after_s is 30.0 and visibility_s is 30.0" in text
     assert "stream 'track': inbox_limit is 6000 and max_held is 5000" in text
 
 

@@ -6,11 +6,12 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
+from holdfast.core.settings import check_setting
 from holdfast.devices.outbox import Outbox
 from holdfast.errors import ConfigError
 from holdfast.streams.handler import Context, StreamHandler
 from holdfast.streams.models import ModelSpec
-from holdfast.streams.spec import StreamSpec, names_of
+from holdfast.streams.spec import MAX_JUMP, StreamSpec, names_of
 from holdfast.tasks.periodic import DLQ_BACKUP, Orders, Periodic
 from holdfast.tasks.spec import TaskSpec
 
@@ -23,6 +24,7 @@ class App:
     from those of others; apps that share a store need streams of different names."""
 
     def __init__(self, name: str) -> None:
+        check_setting("app", "name", name, str)
         if not name.isidentifier():
             raise ConfigError(
                 f"app name {name!r} must be letters, digits and underscores, not starting with a digit"
@@ -79,6 +81,12 @@ class App:
             gap_timeout_s: how long a missing message is waited for. Must outlast the queue's visibility
                 unless ``prefer_latency``.
             on_gap: then ``skip`` it (recorded), ``hold`` the stream, or skip it and leave a ``dead-letter``.
+            max_jump: a seq that is more than so much beyond where its run stands is taken for a mistake: its
+                message is set aside as malformed, and nothing between is skipped. None for no limit (default:
+                1,000,000 with ``dense``, else None).
+            restart_after_s: where messages have no run, and numbers may start anew: a seq that has fallen,
+                after the stream was quiet for so long, begins a new run. Must well outlast the queue's
+                visibility.
             on_late: a message from before what was passed: ``dead-letter`` or ``discard``.
             on_failure: after ``max_tries``: ``skip`` (to the dead letters) or ``park`` the stream.
             max_tries, backoff: tries of a failing message and the delays between them.
@@ -99,6 +107,8 @@ class App:
                 raise ConfigError(f"stream {name!r} is declared twice in app {self.name!r}")
             if settings.get("seq") is not None:
                 settings.setdefault("seq_kind", "increasing" if settings["seq"] == "queue" else "dense")
+            if settings.get("seq_kind") == "dense":
+                settings.setdefault("max_jump", MAX_JUMP)
             settings["models"] = names_of(settings.get("models"))
             try:
                 spec = StreamSpec(name=name, message=message, handler=_handler_class(target), **settings)
@@ -124,10 +134,11 @@ class App:
 
         Raises ConfigError for a setting that is unknown or impossible.
         """
+        made = Outbox(name, **settings)
         if name in self.outboxes:
             raise ConfigError(f"outbox {name!r} is declared twice in app {self.name!r}")
-        self.outboxes[name] = Outbox(name, **settings)
-        return self.outboxes[name]
+        self.outboxes[name] = made
+        return made
 
     def task(self, name: str, *, body: Any = dict, **settings: Any) -> Callable[[H], H]:
         """Declare a type of task: decorates a function of (body, job), sync or async, or a class with such a

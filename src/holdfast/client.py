@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar
 
 from holdfast.config import load
 from holdfast.core.task import Task
+from holdfast.files import access_for
 from holdfast.tasks.letters import Choice, Letters
 from holdfast.tasks.outcome import Outcome
 from holdfast.tasks.producer import Brief, Order, Producer
@@ -91,7 +92,7 @@ class AsyncClient:
         those that it hasn't yet; returns how many. Of all known types, unless told; ``choice`` is that of
         :class:`Choice`: ``trace``, ``since``, ``until``, ``error``."""
         _, letters = await self._parts()
-        async with backup_at(target) as backup:
+        async with backup_at(target, access_for(self._config.file_access)) as backup:
             return await letters.back_up(backup, types, Choice(**choice))
 
     async def redrive(self, *, types: Collection[str] = (), source: str = "", **choice: Any) -> int:

@@ -29,11 +29,16 @@ from pydantic_settings import (
 
 from holdfast import older_names
 from holdfast.errors import ConfigError
-from holdfast.log import HIDDEN, Format, Level, redact
+from holdfast.files import FileAccess
+from holdfast.log import Format, Level
+from holdfast.redaction import HIDDEN, redact, redact_url
 
 FILE = Path("holdfast.toml")
 DOTENV = Path(".env")
 PREFIX = "HOLDFAST_"
+NOT_SETTINGS = ("HOLDFAST_CREDENTIAL",)
+"""Begin variables that are read elsewhere: credentials of reports, and where a file of them is."""
+
 SECRET_CHARS_MIN = 16
 FORWARD_OVERHEAD_BYTES = 64 * 1024
 """What a forward adds to the messages in it, at most."""
@@ -70,6 +75,11 @@ class Config(BaseSettings):
         False, "Whether a node makes the queues that its app lacks, where the service wants them made."
     )
     coordinator_url: str = _setting(_same_as_url, "The coordinator: memberships and claims.", shown="`url`")
+    foreign_streams: Literal["refuse", "forward"] = _setting(
+        "refuse",
+        "What a gateway does with requests for a stream that another program owns, where the coordinator lets"
+        " others in: `refuse` them with 503, or `forward` them to the host and port that it tells there.",
+    )
     state_url: str = _setting(_same_as_url, "The state store: checkpoints and results.", shown="`url`")
     tasks_url: str = _setting(
         lambda above: above["state_url"], "The task store: how every task stands.", shown="`state_url`"
@@ -104,6 +114,12 @@ class Config(BaseSettings):
         2.0,
         "A process that is stopped inside a SQLite transaction is killed when another waits so long.",
         gt=0,
+    )
+
+    file_access: FileAccess = _setting(
+        "owner",
+        "Who may use the files and folders that are made: databases, objects, back-ups, reports in folders."
+        " `owner`: this user alone. `umask`: as the umask of the process has it.",
     )
 
     node_name: str = _setting(
@@ -242,7 +258,7 @@ class Setting(NamedTuple):
     """One effective setting, its value safe to show, and where it came from."""
 
     name: str
-    value: str
+    value: str | float | bool | None
     source: str
 
 
@@ -261,6 +277,8 @@ class StreamLimits(Protocol):
     def inbox_limit(self) -> int: ...
     @property
     def idle_timeout_s(self) -> float | None: ...
+    @property
+    def restart_after_s(self) -> float | None: ...
 
 
 def load(overrides: Mapping[str, Any] | None = None, file: Path | None = None) -> Config:
@@ -279,8 +297,9 @@ def load(overrides: Mapping[str, Any] | None = None, file: Path | None = None) -
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for source, layer in reversed(layers):
-        values.update(layer)
-        sources.update(dict.fromkeys(layer, source))
+        named = {name.lower(): value for name, value in layer.items()}  # as in the environment
+        values.update(named)
+        sources.update(dict.fromkeys(named, source))
     for name, told in older_names.settings(os.environ, dotenv, values).items():
         values[name], sources[name] = told
     for name, value in dotenv.items():
@@ -310,6 +329,19 @@ def explain(config: Config) -> list[Setting]:
         Setting(name, _shown(getattr(config, name)), config._sources.get(name, "default"))
         for name in Config.model_fields
     ]
+
+
+def unknown_variables() -> Iterable[tuple[str, str]]:
+    """Variables, of the environment and of ``.env``, that are named as settings are and are none, each with
+    what to do. They may be of another version, or another program's; but a slip is likelier."""
+    for variable in sorted({*os.environ, *_dotenv()[0]}):
+        name = variable.lower()
+        if not variable.startswith(PREFIX) or name.removeprefix(PREFIX.lower()) in Config.model_fields:
+            continue
+        if variable.startswith(NOT_SETTINGS):
+            continue
+        near = difflib.get_close_matches(name.removeprefix(PREFIX.lower()), Config.model_fields, 1)
+        yield variable, f"did you mean {PREFIX}{near[0].upper()}?" if near else "unset it"
 
 
 def reference() -> str:
@@ -364,7 +396,7 @@ def _problems(error: ValidationError, values: Mapping[str, Any], sources: Mappin
             yield f"unknown setting {name!r} in {source}; {hint}"
         else:
             reason = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
-            value = HIDDEN if _is_secret(name) else redact(repr(values[name]))
+            value = HIDDEN if _is_secret(name) else _told(values[name])
             yield f"{name} is {value} (from {source}): it {reason}. Change it there. {_meaning(name)}"
 
 
@@ -443,6 +475,12 @@ def _stream_contradictions(config: Config, stream: StreamLimits) -> Iterable[str
             f" again; set the stream's gap_timeout_s above {config.visibility_s}, lower visibility_s, or"
             " declare the stream with prefer_latency=True"
         )
+    if stream.restart_after_s is not None and stream.restart_after_s <= config.visibility_s:
+        yield (
+            f"stream {stream.name!r}: restart_after_s is {stream.restart_after_s} and visibility_s is"
+            f" {config.visibility_s}: a message that shows again would be taken for the start of a new run;"
+            f" set the stream's restart_after_s well above {config.visibility_s}"
+        )
     idle_timeout_s = stream.idle_timeout_s or config.idle_timeout_s
     if idle_timeout_s >= config.idle_keep_s:
         yield (
@@ -465,10 +503,15 @@ def _plain(value: Any) -> Any:
     return value.get_secret_value() if isinstance(value, SecretStr) else value
 
 
-def _shown(value: Any) -> str:
+def _shown(value: Any) -> str | float | bool | None:
     if isinstance(value, SecretStr):
         return HIDDEN
-    return "" if value is None else redact(str(value))
+    return redact_url(value) if isinstance(value, str) else value
+
+
+def _told(value: Any) -> str:
+    """A value as a text of a program has it."""
+    return repr(redact_url(value)) if isinstance(value, str) else redact(repr(value))
 
 
 def _is_secret(name: str) -> bool:

@@ -22,6 +22,8 @@ from pathlib import Path
 
 import structlog
 
+from holdfast.files import OWNER, Access, restrict
+
 log = structlog.get_logger(__name__)
 
 SAFETY_S = 1.0
@@ -42,15 +44,17 @@ SETTLED_S = 1.0
 class Doorbell:
     """Rings topics, for all processes that share ``directory``. ``name`` is unique to this one."""
 
-    def __init__(self, directory: Path, name: str) -> None:
+    def __init__(self, directory: Path, name: str, access: Access = OWNER) -> None:
         self.directory = directory
+        self._access = access
         self._name = name
         self._mutex = threading.Lock()
         self._ears: dict[asyncio.AbstractEventLoop, _Ear] = {}
         self._numbers = itertools.count(1)
         self._others: dict[str, int] = {}
         self._listed_at_ns = -1
-        directory.mkdir(exist_ok=True)
+        restrict(directory, access.folder)
+        directory.mkdir(access.folder, exist_ok=True)
 
     @contextlib.contextmanager
     def listen(self, topic: str) -> Iterator[asyncio.Event]:
@@ -100,7 +104,9 @@ class Doorbell:
             for other in [loop for loop in self._ears if loop.is_closed()]:
                 self._ears.pop(other).close()
             if loop not in self._ears:
-                self._ears[loop] = _Ear(self.directory / f"{self._name}.{next(self._numbers)}", loop)
+                self._ears[loop] = _Ear(
+                    self.directory / f"{self._name}.{next(self._numbers)}", loop, self._access.file
+                )
             return self._ears[loop]
 
     # --- other processes
@@ -144,7 +150,7 @@ class Doorbell:
 class _Ear:
     """One event loop's FIFO, and who listens in that loop."""
 
-    def __init__(self, path: Path, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, path: Path, loop: asyncio.AbstractEventLoop, mode: int) -> None:
         self.path = path
         self.loop = loop
         self.events: dict[bytes, set[asyncio.Event]] = {}
@@ -152,7 +158,7 @@ class _Ear:
         hidden = path.with_name(f".{path.name}")
         try:
             hidden.unlink(missing_ok=True)
-            os.mkfifo(hidden, 0o666)
+            os.mkfifo(hidden, mode)
             self._fds.append(os.open(hidden, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
             # A writer of our own, so that the FIFO isn't at its end whenever others have none open.
             self._fds.append(os.open(hidden, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))

@@ -22,6 +22,7 @@ MembershipLost         STOP        the coordinator doesn't know this membership
 StateRejected          STOP        checkpointed state doesn't load; the stream parks
 SetAside               NEVER       the message was passed over, and lies with the dead letters
 HandlerFailed          SAFE        user code raised; the head is tried again, with backoff
+ModelFailed            SAFE        a model doesn't load on this node; no message is charged with it
 SlotDied               SAFE        the child process is gone; its streams restore elsewhere
 =====================  ==========  ==========================================================
 """
@@ -169,6 +170,15 @@ class HandlerFailed(HoldfastError):
         super().__init__(text)
         self.permanent = permanent
         self.detail = detail
+
+
+class ModelFailed(HandlerFailed):
+    """A model doesn't load in a slot: its file is missing, it is another one, or there is no memory. That is
+    the node's fault, so no message is charged with a try. ``model`` is its name."""
+
+    def __init__(self, text: str, model: str, *, detail: str = "") -> None:
+        super().__init__(text, detail=detail)
+        self.model = model
 
 
 class SlotDied(HoldfastError):

@@ -8,27 +8,17 @@ looks like a secret. What a whole process or task shares (node, stream, key) is 
 from __future__ import annotations
 
 import logging
-import re
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, TextIO
+
+from holdfast.redaction import HIDDEN, is_secret, redact
 
 if TYPE_CHECKING:
     from structlog.typing import EventDict, Processor, WrappedLogger
 
 Format = Literal["auto", "console", "json"]
 Level = Literal["debug", "info", "warning", "error"]
-
-HIDDEN = "***"
-_TELLING = r"secret|password|passwd|token|credential|authorization|api_?key"
-_SECRET_NAME = re.compile(_TELLING, re.IGNORECASE)
-_URL_PASSWORD = re.compile(r"(\w://[^/\s:@]*):[^/\s@]+@")
-_URL_PARAMETER = re.compile(rf"([?&][\w.-]*(?:{_TELLING})[\w.-]*)=[^&\s'\"]+", re.IGNORECASE)
-
-
-def redact(text: str) -> str:
-    """``text`` with the passwords of URLs in it hidden, and with parameters of URLs that are named as secrets
-    are."""
-    return _URL_PARAMETER.sub(rf"\1={HIDDEN}", _URL_PASSWORD.sub(rf"\1:{HIDDEN}@", text))
 
 
 def set_up(log_format: Format = "auto", level: Level = "info", stream: TextIO | None = None) -> None:
@@ -75,8 +65,20 @@ def set_up(log_format: Format = "auto", level: Level = "info", stream: TextIO | 
 
 def _redact_event(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
     for name, value in event.items():
-        if _SECRET_NAME.search(name):
-            event[name] = HIDDEN
-        elif isinstance(value, str):
-            event[name] = redact(value)
+        if not name.startswith("_"):  # what processors tell each other
+            event[name] = _redacted(name, value)
     return event
+
+
+def _redacted(name: str, value: object) -> object:
+    """A value as the log may tell it, whatever it is made of."""
+    if is_secret(name):
+        return HIDDEN
+    match value:
+        case None | bool() | int() | float():
+            return value
+        case Mapping():
+            return {str(key): _redacted(str(key), each) for key, each in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [_redacted("", each) for each in value]
+    return redact(str(value))

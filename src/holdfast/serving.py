@@ -24,6 +24,7 @@ from prometheus_client.registry import Collector
 
 from holdfast.errors import ConfigError
 from holdfast.ports.clock import Clock
+from holdfast.redaction import redact
 
 HEAD_S = 10.0
 """How long a request may take from its first byte, or from the opening of its connection, until its head is
@@ -345,7 +346,7 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
         if error.status < 400:
             raise
         kind, title = _KINDS.get(error.status, ("failed", "It failed"))
-        detail = (error.text or title).strip()
+        detail = redact((error.text or title).strip())
         if error.status in (404, 405):
             detail = f"there is no {request.method} {request.path[:200]} here"
         headers = {name: value for name, value in error.headers.items() if name.lower() not in _OF_BODY}
@@ -370,7 +371,7 @@ _KINDS = {
 
 def not_ready(reason: str) -> Problem:
     """What ``/readyz`` says while it isn't."""
-    return Problem("urn:holdfast:not-ready", "Not ready", 503, reason)
+    return Problem("urn:holdfast:not-ready", "Not ready", 503, redact(reason))
 
 
 _OF_BODY = frozenset({"content-type", "content-length"})

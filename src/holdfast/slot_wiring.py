@@ -8,6 +8,7 @@ from pathlib import Path
 
 from holdfast.adapters.file.objects import FileObjects
 from holdfast.adapters.system.clock import SystemClock
+from holdfast.files import OWNER, Access
 from holdfast.ports.meter import Meter
 from holdfast.ports.objects import Objects
 from holdfast.urls import by_scheme, extra, path_in
@@ -15,14 +16,15 @@ from holdfast.urls import by_scheme, extra, path_in
 FILE = "file:./holdfast-objects"
 
 
-def open_objects(url: str, meter: Meter) -> Objects:
-    """The object store at ``url``. Raises ConfigError for one that nothing here serves."""
-    return _open_objects(url, meter, FileObjects)
+def open_objects(url: str, meter: Meter, access: Access = OWNER) -> Objects:
+    """The object store at ``url``; what it makes has ``access``. Raises ConfigError for one that nothing here
+    serves."""
+    return _open_objects(url, meter, lambda path: FileObjects(path, access=access))
 
 
 def open_slot_objects(url: str, meter: Meter) -> Objects:
     """As :func:`open_objects`, for a slot: one handler runs at a time, and nothing else waits."""
-    return _open_objects(url, meter, lambda path: FileObjects(path, read_in_thread=False))
+    return _open_objects(url, meter, lambda path: FileObjects(path, read_in_thread=False, access=None))
 
 
 def _open_objects(url: str, meter: Meter, open_file: Callable[[Path], Objects]) -> Objects:

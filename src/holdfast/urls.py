@@ -9,7 +9,7 @@ from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
 from holdfast.errors import ConfigError
-from holdfast.log import redact
+from holdfast.redaction import redact_url
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ def by_scheme(
     opener = openers.get(url.partition(":")[0])
     if opener is None:
         known = " or ".join(repr(example) for example in examples)
-        raise ConfigError(f"{setting} is {redact(url)!r}: nothing serves that; use a URL such as {known}")
+        raise ConfigError(f"{setting} is {redact_url(url)!r}: nothing serves that; use a URL such as {known}")
     return opener(url)
 
 
@@ -42,7 +42,7 @@ def named(setting: str, url: str) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        raise ConfigError(f"{setting} is {redact(url)!r}: {error}") from None
+        raise ConfigError(f"{setting} is {redact_url(url)!r}: {error}") from None
 
 
 def path_in(setting: str, url: str, example: str) -> Path:
@@ -52,5 +52,7 @@ def path_in(setting: str, url: str, example: str) -> Path:
     if parts.scheme == "sqlite":
         path = path.removeprefix("/")
     if parts.netloc or parts.query or parts.fragment or not path:
-        raise ConfigError(f"{setting} is {redact(url)!r}: it names no path; use a URL such as {example!r}")
+        raise ConfigError(
+            f"{setting} is {redact_url(url)!r}: it names no path; use a URL such as {example!r}"
+        )
     return Path(path)

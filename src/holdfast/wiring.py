@@ -42,13 +42,13 @@ from holdfast.devices.metrics import OutboxMetrics
 from holdfast.devices.spec import OutboxSpec
 from holdfast.devices.work import DeviceWork
 from holdfast.errors import ConfigError
+from holdfast.files import OWNER, Access, access_for
 from holdfast.gateway import models
 from holdfast.gateway.clients import Clients
 from holdfast.gateway.door import Door
 from holdfast.gateway.haproxy.front import HaproxyOptions
 from holdfast.gateway.listen import Tls
 from holdfast.gateway.service import Gateway
-from holdfast.log import redact
 from holdfast.ports.backup import Backup
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Coordinator
@@ -63,13 +63,14 @@ from holdfast.ports.slots import Slots
 from holdfast.ports.state import StateStore
 from holdfast.ports.task_slots import TaskSlotMaker
 from holdfast.ports.tasks import TaskStore
+from holdfast.redaction import redact_url
 from holdfast.runtime.limits import FORWARD_BYTES_MAX, Limits
 from holdfast.runtime.metrics import NodeMetrics
 from holdfast.runtime.node import Host, Node
 from holdfast.serving import ConnectionMetrics, Connections, PeerTls
 from holdfast.slot_wiring import open_objects, open_slot_objects
-from holdfast.streams.codec import QUEUE_NUMBER
 from holdfast.streams.models import ModelSpec
+from holdfast.streams.spec import QUEUE_NUMBER
 from holdfast.streams.work import StreamWork
 from holdfast.tasks.api import TaskApi
 from holdfast.tasks.discovery import SHARED, Announcer, Directory, shareable, usable
@@ -123,11 +124,14 @@ REDIS_SCHEMES = tuple(
 
 class Services:
     """The services that a config names. Each is opened when first asked for, then shared, and closed at the
-    end. Raises ConfigError for a URL that nothing here serves, and whatever opening raises."""
+    end. With ``reads_only`` no database is made that is missing. Raises ConfigError for a URL that nothing
+    here serves, and whatever opening raises."""
 
-    def __init__(self, config: Config, clock: Clock | None = None) -> None:
+    def __init__(self, config: Config, clock: Clock | None = None, *, reads_only: bool = False) -> None:
         self.config = config
         self.clock = clock or SystemClock()
+        self.access = access_for(config.file_access)
+        self._databases_access = None if reads_only else self.access
         self.meter = Meter()
         self._closers: list[Callable[[], Any]] = []
         self._databases: dict[Path, Database] = {}
@@ -223,7 +227,7 @@ class Services:
             )
         with extra("outbox", "outbox_url"):
             from holdfast.adapters.sqlalchemy.outbox import SqlOutbox  # noqa: PLC0415
-        return SqlOutbox(url, self.clock, durability=self.config.durability)
+        return SqlOutbox(url, self.clock, durability=self.config.durability, access=self._databases_access)
 
     async def describe_outbox(self) -> str:
         """What the database of outboxes is, in words. Raises ConfigError, Unavailable."""
@@ -314,7 +318,7 @@ class Services:
     def objects(self) -> Objects:
         """The object store."""
         if self._objects is None:
-            self._objects = self._kept(open_objects(self.config.objects_url, self.meter))
+            self._objects = self._kept(open_objects(self.config.objects_url, self.meter, self.access))
         return self._objects
 
     def peer(
@@ -394,6 +398,7 @@ class Services:
                     self.clock,
                     durability=self.config.durability,
                     lock_timeout_s=self.config.lock_timeout_s,
+                    access=self._databases_access,
                 )
             )
         return self._databases[path]
@@ -408,7 +413,7 @@ class Services:
         sharing = self._sqs_streams.setdefault(queue, name)
         if sharing != name:
             raise ConfigError(
-                f"queue_url is {redact(url)!r}: the streams {sharing!r} and {name!r} would share a queue;"
+                f"queue_url is {redact_url(url)!r}: the streams {sharing!r} and {name!r} would share a queue;"
                 " put '{stream}' into the queue's name, as in 'sqs://eu-west-1/frames-{stream}'"
             )
         max_bytes = min(self.config.max_message_bytes, MAX_BYTES)
@@ -465,14 +470,17 @@ class Services:
             return RedisConnection(parse(url), self.meter)
 
 
-def open_sink(url: str, credential: Credential, clock: Clock, meter: Meter | None = None) -> Sink:
-    """The sink at a destination's URL, not connected yet. Raises ConfigError for one that nothing here
-    serves, or that holds a password, and InvalidMessage for one outside of the credential's root."""
+def open_sink(
+    url: str, credential: Credential, clock: Clock, meter: Meter | None = None, access: Access = OWNER
+) -> Sink:
+    """The sink at a destination's URL, not connected yet; ``access`` is for files of this machine. Raises
+    ConfigError for one that nothing here serves, or that holds a password, and InvalidMessage for one outside
+    of the credential's root."""
     credential.check(url)
     ftp = functools.partial(_ftp_sink, credential=credential)
     http = functools.partial(_http_sink, credential=credential)
     openers: dict[str, Callable[[str], Sink]] = {
-        "file": lambda url: FileSink(path_in("destination", url, "file:/srv/reports")),
+        "file": lambda url: FileSink(path_in("destination", url, "file:/srv/reports"), access=access),
         "ftp": ftp,
         "ftpes": ftp,
         "ftps": ftp,
@@ -564,7 +572,7 @@ def publish_reports(
             task = await services.task_store(job.app).get(job.trace_id)
             registry, known = services.registry(), credentials or Credentials()
             async with report_publisher(
-                services.clock, registry, known, limits, roots, destinations
+                services.clock, registry, known, limits, roots, destinations, services.access
             ) as publisher:
                 yield publisher, (task.queued_at if task else 0.0) or services.clock.wall()
 
@@ -579,6 +587,7 @@ async def report_publisher(
     limits: PoolLimits | None = None,
     roots: Sequence[str] = (),
     destinations: Sequence[str] = (),
+    access: Access = OWNER,
 ) -> AsyncIterator[Publisher]:
     """A publisher of reports, whose audit is in a registry."""
     with extra("reports", "report.publish"):
@@ -587,7 +596,7 @@ async def report_publisher(
 
     publisher = Publisher(
         clock,
-        lambda url, credential: open_sink(url, credential, clock),
+        lambda url, credential: open_sink(url, credential, clock, access=access),
         credentials,
         Audit(registry, clock),
         limits=limits,
@@ -620,9 +629,12 @@ def make_node(services: Services, place: str) -> Node:
     registry.register(ConnectionMetrics(connections))
 
     def why_not_ready() -> str:
-        if not host.membership.alive:
+        if not host.membership.stands:
             return "no membership at present"
-        return "draining" if host.draining else ""
+        if host.draining:
+            return "draining"
+        obstacles = streams.owners.obstacles.streams if streams is not None else {}
+        return "; ".join(f"stream {name!r}: {known.reason}" for name, known in sorted(obstacles.items()))
 
     secret, also = _revealed(config.peer_secret), _revealed(config.peer_secret_also)
     routes: list[web.AbstractRouteDef] = []
@@ -672,7 +684,14 @@ def make_node(services: Services, place: str) -> Node:
         for outbox in app.outboxes.values()
     ]
     node = Node(host, [*(work for work in (streams, tasks) if work is not None), *outboxes])
-    registry.register(NodeMetrics(host, node.load, lambda: gauges(streams, tasks, app.models)))
+    registry.register(
+        NodeMetrics(
+            host,
+            node.load,
+            lambda: gauges(streams, tasks, app.models),
+            lambda: streams.standstills.counts() if streams is not None else {},
+        )
+    )
     if outboxes:
         registry.register(OutboxMetrics(outboxes))
     return node
@@ -686,12 +705,17 @@ def _streams(services: Services, app: App, host: Host, place: str) -> StreamWork
 def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
     queues = {name: services.queue(task_queue(app.name, name)) for name in app.tasks}
     producer = make_producer(services, app.name)
+    deeds: list[tuple[Times, Deed]] = [
+        *((each, Sender(each, producer, services.clock)) for each in app.periodics.values()),
+        *backing_up(services, app.name),
+    ]
     announcer = Announcer(
         Directory(services.registry(), app.name, services.clock),
         services.clock,
         host.log,
         node=host.name,
         types=app.tasks,
+        deeds=[times.name for times, _ in deeds],
         member=lambda: host.membership.id if host.membership.alive else "",
         living=lambda: host.membership.view,
         settings=shareable(
@@ -719,14 +743,11 @@ def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
         slots_max=services.config.task_slots,
         scheduler=Scheduler(
             app.name,
-            [
-                *((each, Sender(each, producer, services.clock)) for each in app.periodics.values()),
-                *backing_up(services, app.name),
-            ],
+            deeds,
             services.registry(),
             services.clock,
             host.log,
-            leads=lambda: announcer.leads,
+            leads=announcer.leads,
         ),
         announcer=announcer,
     )
@@ -760,26 +781,28 @@ def check_app(services: Services, app: App) -> None:
     for name, stream in app.streams.items():
         if services.queue(name).seq_kind == "absent" and stream.seq == QUEUE_NUMBER:
             raise ConfigError(
-                f"stream {name!r} has seq='queue', and queue_url is {redact(config.queue_url)!r}: that queue"
-                " doesn't number messages; declare seq= as the field that holds it, leave it out, or use a"
-                " FIFO queue, whose name ends in '.fifo'"
+                f"stream {name!r} has seq='queue', and queue_url is {redact_url(config.queue_url)!r}: that"
+                " queue doesn't number messages; declare seq= as the field that holds it, leave it out,"
+                " or use a FIFO queue, whose name ends in '.fifo'"
             )
 
 
-async def discovered(config: Config, app: Callable[[], str], *, needs: Collection[str] = ()) -> Config:
+async def discovered(
+    config: Config, app: Callable[[], str], *, needs: Collection[str] = (), reads_only: bool = False
+) -> Config:
     """The config with what is not set, and told by the registry of the app that ``app`` names. Nobody is
-    asked unless the registry is set by itself. Raises as the registry does, or InvalidMessage; ConfigError if
-    nobody has told it what the caller ``needs``."""
+    asked unless the registry is set by itself. ``reads_only`` is as that of ``Services``. Raises as the
+    registry does, or InvalidMessage; ConfigError if nobody has told it what the caller ``needs``."""
     missing = [name for name in SHARED if not {name, "url"} & config.model_fields_set]
     if not missing or "registry_url" not in config.model_fields_set:
         return config
-    async with Services(config) as services:
+    async with Services(config, reads_only=reads_only) as services:
         listing = await Directory(services.registry(), app(), services.clock).read()
     told = {name: listing.settings[name] for name in missing if name in listing.settings}
     unknown = [name for name in missing if name in needs and name not in told]
     if unknown and not config.registry_url.startswith("sqlite:"):
         raise ConfigError(
-            f"registry_url is {redact(config.registry_url)!r}, and no node has told it"
+            f"registry_url is {redact_url(config.registry_url)!r}, and no node has told it"
             f" {' and '.join(unknown)} of app {app()!r}: start a node of it first, or set {unknown[0]} here"
             " as the nodes have it"
         )
@@ -787,10 +810,11 @@ async def discovered(config: Config, app: Callable[[], str], *, needs: Collectio
 
 
 @contextlib.asynccontextmanager
-async def producing(config: Config, app: str) -> AsyncIterator[Services]:
+async def producing(config: Config, app: str, *, reads_only: bool = False) -> AsyncIterator[Services]:
     """The services of whoever sends the tasks of the app of that name, or looks after them, found as by
-    ``discovered``."""
-    async with Services(await discovered(config, lambda: app, needs=PRODUCER_NEEDS)) as services:
+    ``discovered``. ``reads_only`` is as that of ``Services``."""
+    found = await discovered(config, lambda: app, needs=PRODUCER_NEEDS, reads_only=reads_only)
+    async with Services(found, reads_only=reads_only) as services:
         yield services
 
 
@@ -819,30 +843,30 @@ def queues_of(app: App) -> dict[str, float]:
 
 
 @contextlib.asynccontextmanager
-async def backup_at(place: str) -> AsyncIterator[Backup]:
-    """Where dead letters are kept: a URL, or the path of a file. Raises ConfigError for a URL that nothing
-    here serves."""
+async def backup_at(place: str, access: Access = OWNER) -> AsyncIterator[Backup]:
+    """Where dead letters are kept: a URL, or the path of a file, which is made with ``access``. Raises
+    ConfigError for a URL that nothing here serves."""
     url = place if re.match(r"[a-z]+:", place) else f"file:{quote(place)}"
-    backup = _open_backup(url, "the back-up")
+    backup = _open_backup(url, "the back-up", access)
     try:
         yield backup
     finally:
         await backup.close()
 
 
-def _open_backup(url: str, setting: str) -> Backup:
+def _open_backup(url: str, setting: str, access: Access = OWNER) -> Backup:
     openers: dict[str, Callable[[str], Backup]] = {
-        "file": lambda url: FileBackup(path_in(setting, url, "file:letters.jsonl")),
-        **dict.fromkeys(("sqlite", "postgresql", "postgres"), lambda url: _sql_backup(setting, url)),
+        "file": lambda url: FileBackup(path_in(setting, url, "file:letters.jsonl"), access),
+        **dict.fromkeys(("sqlite", "postgresql", "postgres"), lambda url: _sql_backup(setting, url, access)),
     }
     return by_scheme(setting, url, openers, ("file:letters.jsonl", "sqlite:///letters.db"))
 
 
-def _sql_backup(setting: str, url: str) -> Backup:
+def _sql_backup(setting: str, url: str, access: Access) -> Backup:
     with extra("outbox", setting):
         from holdfast.adapters.sqlalchemy.backup import SqlBackup  # noqa: PLC0415
     with named(setting, url):
-        return SqlBackup(url)
+        return SqlBackup(url, access)
 
 
 def backing_up(services: Services, app: str) -> Iterable[tuple[Times, Deed]]:
@@ -853,7 +877,7 @@ def backing_up(services: Services, app: str) -> Iterable[tuple[Times, Deed]]:
         return
 
     async def back_up(moment: dt.datetime) -> None:
-        async with backup_at(config.dlq_backup_url) as backup:
+        async with backup_at(config.dlq_backup_url, services.access) as backup:
             count = await make_letters(services, app).back_up(backup, (), Choice())
         structlog.get_logger().info("dead letters backed up", app=app, copied=count)
 
@@ -866,7 +890,8 @@ def backing_up(services: Services, app: str) -> Iterable[tuple[Times, Deed]]:
 def make_letters(services: Services, app: str) -> Letters:
     """The dead letters of the tasks of the app of that name. Raises ConfigError."""
     directory = Directory(services.registry(), app, services.clock)
-    return Letters(app, services.queue, services.task_store(app), directory, make_producer(services, app))
+    producer, log = make_producer(services, app), structlog.get_logger()
+    return Letters(app, services.queue, services.task_store(app), directory, producer, log)
 
 
 def make_producer(services: Services, app: str) -> Producer:
@@ -930,6 +955,7 @@ def make_gateway(
         haproxy=haproxy,
         tls=tls,
         access_log=access_log,
+        foreign=config.foreign_streams == "forward",
         clients=clients,
         no_auth=no_auth,
     )
@@ -960,6 +986,11 @@ def gauges(
         "model_memory_mb",
         "Memory of the models loaded in all slots, as declared (limit: model_memory_mb a slot).",
         sum(models[name].memory_mb * count for name, count in loaded.items()),
+    )
+    yield (
+        "streams_without_models",
+        "Declared streams that can't run here, for a model of theirs doesn't load.",
+        len(streams.owners.obstacles.streams),
     )
     yield "parked_streams", "Owned streams that are parked.", sum(bool(o.owner.parked) for o in owned)
 

@@ -134,7 +134,7 @@ def test_a_node_runs_drains_and_ends(holdfast: Any, arrange: Any, start: Callabl
     node.wait_for("node ended")
     (status,) = holdfast("status", "--json").lines
     assert status["nodes"] == []
-    idle = {"stream": "count", "ready": 0, "in_flight": 0, "delayed": 0, "dead": 0, "lag_s": 0}
+    idle = {"stream": "count", "ready": 0, "in_flight": 0, "delayed": 0, "dead": 0, "lag_s": 0, "error": ""}
     assert status["queues"] == [idle]
 
 

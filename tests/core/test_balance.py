@@ -84,3 +84,7 @@ def test_no_more_than_the_most() -> None:
 def test_a_pick_never_exceeds_what_was_asked_by_much(loads: list[float], amount: float) -> None:
     streams = [StreamLoad(f"k{i}", load) for i, load in enumerate(loads)]
     assert sum(stream.load for stream in pick(streams, amount, 99)) <= amount * (1 + OVERSHOOT) + 1e-9
+
+
+def test_the_band_is_a_share_of_what_a_node_bears() -> None:
+    assert plan([NodeLoad("large", 10.5, 10.0), NodeLoad("small", 0.5, 1.0)], 9) == []

@@ -2,11 +2,14 @@
 
 from itertools import pairwise
 
+import msgspec
 import pytest
 
 from holdfast.core import device_queue as queue
 from holdfast.core.device_queue import (
     CLOSED,
+    SLOW_MAX_S,
+    SLOW_SHARE,
     TABLE,
     Cause,
     Correlation,
@@ -47,6 +50,11 @@ def test_only_the_try_that_is_out_fits() -> None:
     assert queue.fits(twice, "d1", Correlation(4, 7, 2))
     assert not queue.fits(twice, "d1", Correlation(3, 7, 1))
     assert not queue.fits(twice, "d2", Correlation(4, 7, 2))
+    assert queue.answers(twice, "d1", Correlation(4, 7, 1))
+    assert queue.answers(twice, "d1", Correlation(4, 7, 2))
+    for other in (Correlation(3, 7, 1), Correlation(4, 8, 1), Correlation(4, 7, 3), Correlation(4, 7, 0)):
+        assert not queue.answers(twice, "d1", other)
+    assert not queue.answers(twice, "d2", Correlation(4, 7, 1))
     assert not queue.fits(queue.close(twice, Cause.ANSWER, 111.0), "d1", Correlation(4, 7, 2))
 
 
@@ -77,7 +85,14 @@ def test_intervals_double_and_never_fall_short(random: float) -> None:
     assert waits[0] >= PATIENCE.retry_s + PATIENCE.late_s
     assert all(after >= before for before, after in pairwise(waits))
     assert waits[1] == pytest.approx(2 * waits[0])
-    assert max(waits) <= PATIENCE.longest_s
+    assert max(waits) <= PATIENCE.longest_s()
+
+
+def test_a_device_that_was_slow_is_waited_for_longer_but_not_for_ever() -> None:
+    assert PATIENCE.interval_s(1, 0.0, 1.0) == PATIENCE.interval_s(1, 0.0)
+    assert PATIENCE.interval_s(1, 0.0, 30.0) == 30.0 * SLOW_SHARE
+    longest_s = max(PATIENCE.retry_max_s, SLOW_MAX_S) * SLOW_SHARE
+    assert PATIENCE.interval_s(1, 0.0, 1e6) == longest_s <= PATIENCE.longest_s(1e6)
 
 
 def test_a_correlation_reads_what_it_writes() -> None:
@@ -87,7 +102,19 @@ def test_a_correlation_reads_what_it_writes() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "1.2", "1.2.3.4", "a.b.c", "1.-2.3", "1.2.\N{SUPERSCRIPT TWO}", "9" * 70]
+    "text",
+    [
+        "",
+        "1.2",
+        "1.2.3.4",
+        "a.b.c",
+        "1.-2.3",
+        "1.2.\N{SUPERSCRIPT TWO}",
+        "9" * 70,
+        f"1.{2**63}.1",
+        f"{2**63}.1.1",
+        f"1.1.{2**31}",
+    ],
 )
 def test_what_was_never_sent_is_no_correlation(text: str) -> None:
     with pytest.raises(InvalidMessage):
@@ -108,3 +135,17 @@ def test_a_device_s_place_follows_from_its_id() -> None:
     assert head.pair == ("d1", 2)
     assert ENTRY.pair == ("d1", 0)
     assert {queue.shard_of(f"d{n}", 4) for n in range(50)} == {0, 1, 2, 3}
+
+
+def test_a_command_has_expired_at_its_last_moment() -> None:
+    entry = msgspec.structs.replace(ENTRY, expires_at=100.0)
+    verdicts = [
+        queue.judge(entry, Phase.WAITING, now, away=False, patience=PATIENCE) for now in (99.9, 100.0)
+    ]
+    assert verdicts == [Verdict.SEND, Verdict.EXPIRE]
+
+
+@pytest.mark.parametrize("retry_max_s", [1.0, 10.0])
+def test_a_try_is_waited_for_longer_than_it_may_be_sent_late(retry_max_s: float) -> None:
+    patience = Patience(retry_s=10.0, retry_max_s=retry_max_s)
+    assert patience.interval_s(1, 0.0) >= patience.retry_s + patience.late_s

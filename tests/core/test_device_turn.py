@@ -56,3 +56,10 @@ class TestTurns(OutboxConformance):
         dispatcher.now = second.due
         [third] = await dispatcher.send(still_out=[first])
         assert third.correlation.tries == second.correlation.tries + 1
+
+    async def test_a_turn_that_read_as_many_arrivals_as_it_may_is_followed_by_another(
+        self, dispatcher: Dispatcher, begin: Begin
+    ) -> None:
+        with begin() as db:
+            db.add([new("d1"), new("d2"), new("d3")])
+        assert [(await dispatcher.turn(limit=limit)).more for limit in (2, 2)] == [True, False]

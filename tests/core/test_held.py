@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.core.held import Held
+from holdfast.core.held import Held, Receipt
 from holdfast.core.message import Life, Place
 
 
@@ -33,3 +33,9 @@ def test_a_message_comes_back_from_wherever_it_was() -> None:
 def test_a_copy_carries_the_id_that_tells_it_apart() -> None:
     assert Held(Place(0, 7), b"", {"a": "b"}, []).again == {"a": "b"}
     assert Held(Place(0, 0, "m1"), b"", {"a": "b"}, []).again == {"a": "b", "id": "m1"}
+
+
+def test_what_came_before_may_be_known() -> None:
+    assert not held().may_be_known
+    assert Held(Place(0, 7), b"", {}, [], receives=2).may_be_known
+    assert Held(Place(0, 7), b"", {}, [Receipt("r", 9.0), Receipt("r", 9.0, request=1)]).may_be_known

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from holdfast.core.ledger import (
+    COUNT_MAX,
     SUSPECTS_MAX,
     Checkpoint,
     Commit,
@@ -55,18 +56,27 @@ def test_an_opening_applies_only_at_what_it_expects(expect: int) -> None:
 
 def test_starts_of_one_head_are_counted() -> None:
     once = start(STANDING, "s/k", 3, "0:7")
-    twice = start(once, "s/k", 3, "0:7")
-    assert (once.started, twice.started) == (Started("0:7", 1), Started("0:7", 2))
-    assert start(twice, "s/k", 3, "0:8").started == Started("0:8", 1)
+    twice = start(open_(once, "s/k", 3, "n"), "s/k", 4, "0:7")
+    assert (once.started, twice.started) == (Started("0:7", 1, 3), Started("0:7", 2, 4))
+    assert start(twice, "s/k", 4, "0:8").started == Started("0:8", 1, 4)
+
+
+def test_a_start_that_is_asked_for_again_counts_once() -> None:
+    once = start(STANDING, "s/k", 3, "0:7")
+    assert start(once, "s/k", 3, "0:7") == once
+    other = start(once, "s/k", 3, "0:8")
+    assert start(other, "s/k", 3, "0:7").started == Started("0:7", 1, 3), "another was begun between"
+    named = applied(STANDING, changed(starting="0:7"))
+    assert start(named, "s/k", 3, "0:7").started == Started("0:7", 1, 3), "a commit had counted it"
 
 
 def test_a_head_that_another_supplants_stays_suspect_with_its_count() -> None:
     once = start(STANDING, "s/k", 3, "0:7")
     other = start(once, "s/k", 3, "0:8")
-    assert (other.started, other.suspects) == (Started("0:8", 1), (Started("0:7", 1),))
-    again = start(other, "s/k", 3, "0:7")
-    assert (again.started, again.suspects) == (Started("0:7", 2), (Started("0:8", 1),))
-    assert applied(again, changed(starting="")).suspects == (Started("0:8", 1),)
+    assert (other.started, other.suspects) == (Started("0:8", 1, 3), (Started("0:7", 1, 3),))
+    again = start(open_(other, "s/k", 3, "n"), "s/k", 4, "0:7")
+    assert (again.started, again.suspects) == (Started("0:7", 2, 4), (Started("0:8", 1, 3),))
+    assert applied(again, changed(epoch=4, starting="")).suspects == (Started("0:8", 1, 3),)
 
 
 def test_only_the_newest_suspects_are_remembered() -> None:
@@ -130,11 +140,11 @@ def test_the_window_keeps_the_newest_identities() -> None:
 
 
 def test_a_commit_renames_or_clears_the_mark() -> None:
-    standing = msgspec.structs.replace(STANDING, started=Started("0:7", 4))
+    standing = msgspec.structs.replace(STANDING, started=Started("0:7", 4, 2))
     assert applied(standing, NEXT).started is None
-    assert applied(standing, changed(starting="0:7")).started == Started("0:7", 4)
-    assert applied(standing, changed(starting="0:8")).started == Started("0:8", 1)
-    assert applied(STANDING, changed(starting="0:8")).started == Started("0:8", 1)
+    assert applied(standing, changed(starting="0:7")).started == Started("0:7", 4, 2)
+    assert applied(standing, changed(starting="0:8")).started == Started("0:8", 1, 3)
+    assert applied(STANDING, changed(starting="0:8")).started == Started("0:8", 1, 3)
 
 
 def test_what_is_left_of_an_expired_checkpoint_still_fences() -> None:
@@ -152,3 +162,8 @@ def test_skipped_seqs() -> None:
 
 def test_identity_is_key_run_seq() -> None:
     assert identity("s/k", Place(1, 0, "x")) == "s/k:1:x"
+
+
+def test_counts_of_skips_end_where_stores_can_still_count() -> None:
+    standing = msgspec.structs.replace(STANDING, skipped=COUNT_MAX - 1)
+    assert applied(standing, changed(skipped=COUNT_MAX)).skipped == COUNT_MAX

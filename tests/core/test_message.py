@@ -141,3 +141,10 @@ def test_unusable_numbers_name_the_field(value: object, why: str) -> None:
     with pytest.raises(InvalidMessage, match=why) as caught:
         check_number(value, "frame", RUN_DIGITS)
     assert caught.value.field == "frame"
+
+
+@pytest.mark.parametrize(
+    "place", [Place(0, 0), Place(3, 10**SEQ_DIGITS - 1), Place(2, 0, "a:b"), Place(0, 0, "7")]
+)
+def test_a_place_is_known_by_its_name(place: Place) -> None:
+    assert Place.named(place.name) == place

@@ -1,6 +1,7 @@
 """The owner of one key, event by event. ``test_protocol.py`` sets several against each other."""
 
-from typing import Any, TypeVar
+import math
+from typing import Any, ClassVar, TypeVar
 
 import pytest
 
@@ -9,6 +10,7 @@ from holdfast.core.commands import (
     Command,
     Dropped,
     HandOff,
+    LoadModels,
     Open,
     Peek,
     Reclaim,
@@ -22,8 +24,8 @@ from holdfast.core.commands import (
 )
 from holdfast.core.held import Held, Letter, Receipt
 from holdfast.core.ledger import Aside, Checkpoint, Commit, Result, RunLog, Span, Started
-from holdfast.core.message import Life, Place
-from holdfast.core.owner import ALONE_OPENINGS, LOOK_S, RUN_LIMIT, Owner, OwnerRules, Phase
+from holdfast.core.message import NO_RUN, Life, Place
+from holdfast.core.owner import ALONE_OPENINGS, LOOK_S, REACH, RUN_LIMIT, Owner, OwnerRules, Phase, Standstill
 from holdfast.core.retry import Backoff
 from holdfast.core.sequencer import Rules
 
@@ -41,6 +43,11 @@ def held(
 ) -> Held:
     handle = Receipt(receipt or f"r{run}.{seq}", 100.0, sender=sender, number=number)
     return Held(Place(run, seq), b"", {}, [handle], receives)
+
+
+def asked(seq: int) -> Held:
+    """A message that a client brought."""
+    return Held(Place(0, seq), b"", {}, [Receipt(f"request {seq}", math.inf, stale=True, request=1)])
 
 
 def name(seq: int, run: int = 0) -> str:
@@ -333,7 +340,7 @@ class TestRunning:
             KEY,
             epoch=3,
             number=7,
-            id="3.7",
+            id="3.7.0",
             log=RunLog(0, 0, 0),
             state=b"new",
             state_version=2,
@@ -677,10 +684,373 @@ class TestSlotDeath:
         assert run.messages[0].tries == 1
 
 
-class TestPoison:
-    def test_a_wary_opening_runs_what_was_delivered_before_alone(self) -> None:
+class TestJumps:
+    def test_one_too_far_ahead_is_recorded_as_malformed_and_nothing_is_skipped(self) -> None:
+        bench = Bench(order={"max_jump": 100}, on_late="discard").opened(log=RunLog(0, 0, 4))
+        far = held(10**9)
+        bench.offer(far)
+        commit = bench.write()
+        reason = "malformed: seq 1000000000 is more than 100 (max_jump) beyond 4, where the stream stood"
+        assert commit.aside == (Aside(far.place.name, reason),)
+        assert (commit.log, commit.skipped) == (RunLog(0, 0, 4), 0)
+        bench.committed()
+        assert bench.only(Settle).letters == (Letter(reason, far),)
+        handled(bench, held(5))
+
+
+class TestRestarts:
+    """Numbers start anew, and messages carry no run."""
+
+    ORDER: ClassVar[dict[str, Any]] = {"restart_after_s": 30.0}
+
+    def bench(self, quiet_s: float = 30.0) -> Bench:
+        bench = Bench(order={**self.ORDER, "gap_timeout_s": 99.0})
+        bench.only(Peek)
+        bench.owner.peeked(None, 0)
+        bench.only(Open)
+        bench.owner.opened(Checkpoint(KEY, epoch=1, log=RunLog(2, 0, 9)), 0, quiet_s)
+        return bench
+
+    def test_a_fallen_seq_after_a_quiet_time_begins_a_new_run(self) -> None:
+        bench = self.bench()
+        first, second = held(0, run=NO_RUN), held(1, run=NO_RUN)
+        run = bench.begin(first)
+        assert run.messages[0].place == Place(3, 0)
+        bench.offer(second)
+        bench.ran()
+        _, write = bench.out()
+        assert isinstance(write, Write)
+        assert write.commit.log == RunLog(3, 0, 0)
+        assert second.place == Place(3, 1)
+
+    def test_without_the_quiet_time_it_is_a_duplicate(self) -> None:
+        bench = self.bench(29.0)
+        message = held(0, run=NO_RUN)
+        bench.offer(message)
+        assert bench.only(Settle).duplicate
+        assert message.place == Place(2, 0)
+        bench.now = 1.0
+        bench.offer(held(3, run=NO_RUN))
+        assert bench.owner.waiting == 1, "a second later it is not"
+
+    def test_a_commit_and_what_waits_end_the_quiet(self) -> None:
+        bench = self.bench()
+        handled(bench, held(10, run=NO_RUN))
+        bench.now = 29.0
+        bench.offer(held(0, run=NO_RUN))
+        assert bench.only(Settle).duplicate
+        bench.owner.settled(bench.now)
+        bench.offer(held(12, run=NO_RUN))
+        bench.now = 90.0
+        bench.offer(held(1, run=NO_RUN))
+        assert bench.only(Settle).duplicate, "12 waits, so the old run goes on"
+
+    def test_what_repeats_the_last_begins_none(self) -> None:
+        bench = self.bench()
+        bench.offer(held(9, run=NO_RUN))
+        assert bench.only(Settle).duplicate
+
+    def test_what_came_before_the_opening_is_judged_from_the_lowest_on(self) -> None:
+        bench = Bench(order=self.ORDER)
+        bench.only(Peek)
+        bench.owner.peeked(None, 0)
+        bench.only(Open)
+        later, first = held(1, run=NO_RUN), held(0, run=NO_RUN)
+        bench.offer(later, first)
+        bench.owner.opened(Checkpoint(KEY, epoch=1, log=RunLog(2, 0, 9)), 0, 30.0)
+        assert (first.place, later.place) == (Place(3, 0), Place(3, 1))
+
+    def test_a_run_that_messages_carry_stands_and_is_counted_on_from(self) -> None:
+        bench = self.bench()
+        bench.offer(held(0, run=7))
+        bench.tick()
+        bench.only(Start)
+        bench.owner.started(1, bench.now)
+        bench.only(Run)
+        bench.ran()
+        bench.write()
+        bench.committed()
+        bench.offer(held(5, run=7))
+        assert bench.owner.waiting == 1
+        bench.offer(held(6, run=NO_RUN))
+        assert {held.place for held in bench.owner.holding()} == {Place(7, 5), Place(7, 6)}
+
+    def test_whoever_is_next_to_own_it_judges_for_itself(self) -> None:
+        bench = self.bench()
+        waiting = held(0, run=NO_RUN)
+        bench.begin(waiting)
+        bench.ran()
+        bench.only(Write)
+        bench.owner.fenced(0)
+        assert waiting.place == Place(NO_RUN, 0)
+        bench.owner.drop()
+        messages = [command.messages for command in bench.out() if isinstance(command, Return)]
+        assert messages == [(waiting,)]
+
+
+class TestStandstill:
+    """What a stream waits for, at each point of its way."""
+
+    def test_nothing_to_do_is_no_standstill_and_neither_is_work(self) -> None:
+        bench = Bench().opened()
+        assert bench.owner.standstill() is None
+        bench.begin(held(0))
+        assert bench.owner.standstill() is None
+        bench.ran()
+        bench.offer(held(1))
+        assert self.kind(bench) == "store", "1 waits for the answer to the commit of 0"
+
+    def test_the_way_to_a_first_run(self) -> None:
+        bench = Bench(needs_models=True)
+        bench.offer(held(0))
+        assert self.kind(bench) == "opening"
+        bench.opened()
+        bench.only(LoadModels)
+        assert self.kind(bench) == "model"
+        bench.owner.models_failed("no file", 0)
+        assert bench.owner.standstill() == Standstill("model", "no file")
+        bench.owner.unblocked(0)
+        bench.owner.models_loaded(0)
+        assert self.kind(bench) == "store"
+
+    def test_a_gap_with_its_end(self) -> None:
+        bench = Bench().opened(log=RunLog(0, 0, 4))
+        bench.offer(held(6))
+        assert bench.owner.standstill() == Standstill("gap", "seq 5 of run 0", GAP_S)
+        bench.owner.vanished()
+        assert self.kind(bench) == "membership"
+
+    def test_a_failed_message_and_when_it_is_tried_again(self) -> None:
+        bench = Bench().opened()
+        bench.begin(held(0))
+        bench.fail()
+        assert bench.owner.standstill() == Standstill(
+            "retry", f"the next try of {name(0)}, which failed: Boom", RETRY_S
+        )
+
+    def test_a_parked_stream_even_if_nothing_waits(self) -> None:
+        bench = Bench().opened(parked="by hand")
+        assert bench.owner.standstill() == Standstill("parked", "parked: by hand")
+
+    @pytest.mark.parametrize("target, text", [("n2", "its move to n2"), ("", "its release")])
+    def test_a_move(self, target: str, text: str) -> None:
+        bench = Bench().opened(log=RunLog(0, 0, 4))
+        bench.offer(held(6))
+        bench.owner.move(target, 0)
+        assert bench.owner.standstill() == Standstill("moving", text)
+
+    def test_a_head_that_is_about_to_run_waits_for_nothing(self) -> None:
+        bench = Bench().opened()
+        bench.begin(held(0))
+        bench.owner._running = ()
+        assert bench.owner.standstill() is None
+
+    @staticmethod
+    def kind(bench: Bench) -> str:
+        stands = bench.owner.standstill()
+        assert stands is not None
+        return stands.kind
+
+
+class TestModels:
+    def test_they_are_loaded_before_anything_is_counted(self) -> None:
+        bench = Bench(needs_models=True).opened()
+        bench.silent()
+        bench.offer(held(0))
+        bench.only(LoadModels)
+        bench.offer(held(1))
+        bench.silent()
+        bench.owner.models_loaded(0)
+        assert bench.only(Start) == Start(name(0))
+        bench.owner.started(1, 0)
+        assert len(bench.only(Run).messages) == 2
+
+    def test_one_that_does_not_load_costs_no_try_and_is_tried_again_once_told(self) -> None:
+        bench = Bench(needs_models=True, max_tries=1).opened()
+        message = held(0)
+        bench.offer(message)
+        bench.only(LoadModels)
+        bench.owner.models_failed("no file", 0)
+        assert bench.owner.obstacle == "no file"
+        bench.offer(held(1))
+        bench.silent()
+        bench.owner.unblocked(0)
+        bench.only(LoadModels)
+        bench.owner.models_loaded(0)
+        bench.only(Start)
+        bench.owner.started(1, 0)
+        bench.only(Run)
+        bench.owner.models_failed("no file again", 0)
+        assert (message.tries, message.life) == (0, Life.WAITING)
+        bench.owner.unblocked(0)
+        bench.only(LoadModels)
+
+    def test_what_was_handled_before_the_load_failed_is_committed(self) -> None:
         bench = Bench()
-        bench.offer(held(0, receives=2), held(1, receives=2), held(2))
+        bench.offer(held(0), held(1), held(2))
+        bench.opened()
+        bench.only(Start)
+        bench.owner.started(1, 0)
+        assert len(bench.only(Run).messages) == 3
+        bench.owner.models_failed("no file", 0, handled=1)
+        assert [message.place.seq for message in bench.only(Run).messages] == [0]
+        assert bench.owner.obstacle == ""
+        bench.ran()
+        run, _ = bench.out()
+        assert isinstance(run, Run)
+        bench.owner.models_failed("no file", 0)
+        assert bench.owner.obstacle == "no file"
+
+    def test_a_slot_that_is_replaced_has_none(self) -> None:
+        bench = Bench(needs_models=True).opened()
+        bench.offer(held(0))
+        bench.only(LoadModels)
+        bench.owner.slot_died(False, "segfault", "", 0)
+        bench.only(LoadModels)
+        bench.owner.models_loaded(0)
+        bench.only(Start)
+        bench.owner.unloaded()
+        bench.owner.started(1, 0)
+        bench.only(LoadModels)
+
+    def test_a_refused_commit_forgets_a_load_whose_answer_will_not_count(self) -> None:
+        bench = Bench(needs_models=True).opened()
+        bench.offer(held(0))
+        bench.only(LoadModels)
+        bench.owner.models_loaded(0)
+        bench.only(Start)
+        bench.owner.started(1, 0)
+        bench.only(Run)
+        bench.ran()
+        bench.write()
+        bench.owner.unloaded()
+        bench.offer(held(1))
+        bench.only(LoadModels)
+        bench.owner.refused("too large", 0)
+        assert LoadModels() in bench.out()
+
+    def test_a_stream_without_its_model_can_move(self) -> None:
+        bench = Bench(needs_models=True).opened()
+        message = held(0)
+        bench.offer(message)
+        bench.only(LoadModels)
+        bench.owner.models_failed("no file", 0)
+        bench.owner.move("n2", 0)
+        assert bench.out() == [Transfer("n2")]
+        bench.owner.transferred("done", 0)
+        assert bench.out() == [HandOff("n2", (message,)), Dropped()]
+
+
+class TestTooLarge:
+    def run_together(self, bench: Bench, *messages: Held) -> Commit:
+        bench.offer(*messages)
+        bench.only(Start)
+        bench.owner.started(1, 0)
+        assert bench.only(Run).messages == messages
+        bench.ran(len(messages), state=b"all")
+        return bench.write()
+
+    def test_the_guilty_message_of_a_refused_commit_is_found(self) -> None:
+        bench = Bench(max_tries=1).opened(state=b"answered", state_version=7)
+        messages = held(0), held(1)
+        refused = self.run_together(bench, *messages)
+        bench.owner.refused("too large", 0)
+        assert bench.only(Start) == Start(name(0)), "by itself, and in the same opening"
+        assert (bench.phase(), bench.owner.generation) == (Phase.OWNER, 1)
+        bench.owner.started(1, 0)
+        assert bench.only(Run) == Run(messages[:1], True, b"answered", 7, 1)
+        bench.ran(state=b"0")
+        commit = bench.write()
+        assert (commit.number, commit.log) == (refused.number, RunLog(0, 0, 0))
+        assert commit.id != refused.id, "another content, another id"
+        bench.committed()
+        _, start = bench.out()
+        assert start == Start(name(1))
+        bench.owner.started(1, 0)
+        bench.only(Run)
+        bench.ran(state=b"01")
+        bench.write()
+        bench.owner.refused("too large", 0)
+        commit = bench.write()
+        assert commit.aside == (Aside(name(1), "too large"),)
+        assert (commit.log, commit.results) == (RunLog(0, 0, 1, (Span(1, 1),)), ())
+        assert commit.state is None
+        assert [message.tries for message in messages] == [0, 1]
+        assert bench.owner.state == b"0"
+
+    def test_it_is_tried_again_as_what_fails_is(self) -> None:
+        bench = Bench().opened()
+        bench.begin(held(0))
+        bench.ran()
+        bench.write()
+        bench.owner.refused("too large", 0)
+        bench.silent()
+        bench.tick()
+        assert bench.only(Start).head == name(0)
+
+    def test_what_runs_and_what_is_appended_is_undone_in_its_order(self) -> None:
+        bench = Bench(order={"kind": "absent"}, checkpoint_every=9).opened()
+        messages = [Held(Place(0, 0, letter), b"", {}, [Receipt(letter, 100.0)]) for letter in "cbafed"]
+        bench.begin(messages[0])
+        bench.offer(*messages[1:3])
+        bench.ran()
+        assert len(bench.only(Run).messages) == 2
+        bench.tick()
+        bench.write()
+        bench.offer(*messages[3:5])
+        bench.ran(2)
+        assert len(bench.only(Run).messages) == 2
+        bench.offer(messages[5])
+        bench.owner.refused("too large", 0)
+        bench.silent()
+        assert bench.owner._seq.inbox == [message.place for message in messages]
+        bench.tick()
+        assert bench.only(Start).head == "0:c"
+
+    def test_what_was_late_or_too_much_stays_on_record(self) -> None:
+        bench = Bench(order={"kind": "increasing"}, checkpoint_every=9).opened(log=RunLog(0, 0, 5))
+        bench.begin(held(6))
+        bench.offer(held(3))
+        bench.ran()
+        bench.write()
+        bench.offer(held(4))
+        bench.owner.refused("too large", 0)
+        assert [aside.name for aside in bench.write().aside] == [name(3), name(4)]
+
+    def test_an_owner_that_may_have_lost_its_claim_asks_again(self) -> None:
+        bench = Bench().opened()
+        bench.begin(held(0))
+        bench.ran()
+        bench.write()
+        bench.owner.vanished()
+        bench.only(Reclaim)
+        bench.owner.refused("too large", 0)
+        assert bench.only(Reclaim).epoch == 1, "the answer to the first is of a generation that is over"
+
+    def test_records_alone_are_never_too_large(self) -> None:
+        bench = Bench(order={"kind": "increasing"}).opened(log=RunLog(0, 0, 5))
+        bench.offer(held(3))
+        bench.write()
+        bench.owner.refused("too large", 0)
+        bench.only(CheckClaim)
+
+    def test_of_several_that_led_to_a_large_snapshot_none_is_blamed(self) -> None:
+        bench = Bench(max_state_bytes=2, max_tries=1).opened()
+        messages = held(0), held(1)
+        bench.offer(*messages)
+        bench.only(Start)
+        bench.owner.started(1, 0)
+        bench.only(Run)
+        bench.ran(2, state=b"123")
+        assert [message.tries for message in messages] == [0, 0]
+        assert bench.only(Run).messages == messages[:1], "each by itself"
+
+
+class TestPoison:
+    def test_a_wary_opening_runs_each_message_alone(self) -> None:
+        """Whatever the queue says of it: a client's message that is asked for again looks like a new one."""
+        bench = Bench()
+        bench.offer(held(0, receives=2), held(1), held(2))
         bench.opened(started=Started(name(0), 1))
         assert bench.only(Start) == Start(name(0))
         assert bench.at_risk()
@@ -695,29 +1065,88 @@ class TestPoison:
         assert isinstance(settle, Settle)
         assert start == Start(name(1))
         bench.owner.started(1, 0)
+        assert len(bench.only(Run).messages) == 1
+        bench.ran()
+        assert bench.write().starting == ""
+
+    def test_all_that_may_have_been_begun_under_one_mark_runs_alone(self) -> None:
+        """A node that gets no answer to a commit has begun no more when it waits for it."""
+        bench = Bench().opened()
+        bench.begin(held(0))
+        bench.offer(*(held(seq) for seq in range(1, RUN_LIMIT)))
+        bench.ran()
+        begun = 1
+        for command in bench.out():  # a commit, which nobody answers, and the next run
+            begun += len(command.messages) if isinstance(command, Run) else 0
+        while True:
+            bench.offer(*(held(seq) for seq in range(begun, begun + RUN_LIMIT)))
+            bench.ran(begun - 1 if begun == RUN_LIMIT else RUN_LIMIT)
+            runs = [command for command in bench.out() if isinstance(command, Run)]
+            if not runs:
+                break
+            begun += len(runs[0].messages)
+        assert RUN_LIMIT < begun <= REACH * RUN_LIMIT
+
+    @pytest.mark.parametrize("kind", ["dense", "increasing", "absent"])
+    def test_behind_the_reach_of_a_mark_messages_run_together(self, kind: str) -> None:
+        bench = Bench(order={"kind": kind, "inbox_limit": 1000}, checkpoint_every=40)
+        bench.opened(log=RunLog(0, 0, 0), started=Started(name(1), 1))
+        bench.offer(held(1))
+        for seq in range(1, REACH * 40):
+            assert bench.out()[-1] == Start(name(seq))
+            bench.owner.started(1, 0)
+            assert [message.place.seq for message in bench.only(Run).messages] == [seq]
+            bench.offer(held(seq + 1))
+            bench.ran()
+            bench.write()
+            bench.committed()
+        bench.out()
+        bench.owner.started(1, 0)
+        bench.only(Run)
+        bench.offer(*(held(REACH * 40 + ahead) for ahead in (1, 2, 3)))
+        bench.ran()
+        assert len(bench.only(Run).messages) == 3
+
+    def test_without_a_mark_nothing_is_suspected_but_what_was_begun(self) -> None:
+        bench = Bench()
+        bench.offer(held(0, receives=2), held(1, receives=2), held(2), held(3))
+        bench.opened(suspects=(Started(name(2), 3),))
+        assert not bench.only(Start).alone
+        bench.owner.started(1, 0)
+        assert len(bench.only(Run).messages) == 2
+        bench.ran(2)
+        bench.write()
+        bench.committed()
+        _, start = bench.out()
+        assert start == Start(name(2), alone=True)
+
+    @pytest.mark.parametrize("known", [held(7, receives=2), asked(7)])
+    def test_without_an_order_what_may_have_been_delivered_before_runs_alone(self, known: Held) -> None:
+        bench = Bench(order={"kind": "absent"}).opened(started=Started("0:m", 1))
+        bench.owner._cautious = 0  # as after many others
+        bench.offer(held(5))
+        assert not bench.only(Start).alone
+        bench.offer(known, held(6))
+        bench.owner.started(1, 0)
         bench.only(Run)
         bench.ran()
-        run, write = bench.out()
-        assert isinstance(run, Run)
-        assert [message.place.seq for message in run.messages] == [2], "new ones go on as ever"
-        assert isinstance(write, Write)
-        assert write.commit.starting == name(2)
-
-    def test_new_messages_before_a_suspect_run_without_it(self) -> None:
-        bench = Bench()
-        bench.offer(held(0), held(1), held(2, receives=2))
-        bench.opened(started=Started(name(7), 1))
-        bench.only(Start)
+        assert bench.write().starting == ""
+        bench.committed()
+        _, start = bench.out()
+        assert start == Start(known.place.name)
         bench.owner.started(1, 0)
-        assert [message.place.seq for message in bench.only(Run).messages] == [0, 1]
+        assert bench.only(Run).messages == (known,)
 
-    def test_without_a_mark_nothing_is_suspected(self) -> None:
-        bench = Bench()
-        bench.offer(held(0, receives=2), held(1, receives=2))
-        bench.opened(suspects=(Started(name(0), 3),))
-        assert not bench.only(Start).alone
-        bench.owner.started(4, 0)
-        assert len(bench.only(Run).messages) == 2
+    def test_where_a_run_starts_is_found_out_once(self) -> None:
+        """Every node that a first message kills would wait for it again."""
+        bench = Bench(order={"first": "lowest"}).opened(started=Started(name(3), 1))
+        bench.offer(held(4))
+        bench.silent()
+        bench.offer(held(2))
+        assert bench.only(Start).head == name(2)
+        bench = Bench().opened(log=RunLog(0, 0, 5), started=Started(name(0, run=1), 1))
+        bench.offer(held(0, run=1))
+        assert bench.only(Start).head == name(0, run=1)
 
     @pytest.mark.parametrize("openings", [1, ALONE_OPENINGS])
     def test_one_begun_often_is_tried_alone_on_its_node(self, openings: int) -> None:
@@ -733,14 +1162,15 @@ class TestPoison:
         bench.opened(started=Started(name(0), 2))
         bench.only(Start)
         bench.owner.started(3, 0)
-        run, write = bench.out()
-        assert isinstance(run, Run)
-        assert isinstance(write, Write)
-        (aside,) = write.commit.aside
+        commit = bench.write()
+        (aside,) = commit.aside
         assert aside.reason.startswith("poison: 2 openings")
-        assert write.commit.starting == name(1)
+        assert commit.starting == "", "the next is counted by its own start"
         bench.committed()
-        assert bench.only(Settle).messages == (message,)
+        settle, start = bench.out()
+        assert isinstance(settle, Settle)
+        assert settle.messages == (message,)
+        assert start == Start(name(1))
 
     def test_a_message_that_left_while_it_was_counted(self) -> None:
         bench = Bench(order={"inbox_limit": 1, "kind": "increasing"}, max_starts=1)

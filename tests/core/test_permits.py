@@ -270,3 +270,9 @@ def test_a_share_is_within_what_is_wanted_and_there(maximum: int, wants: list[in
         permits = shared.permits
     assert sum(counts(permits).values()) <= maximum
     assert msgspec.json.decode(msgspec.json.encode(permits), type=Permits) == permits
+
+
+def test_no_more_is_held_than_was_granted() -> None:
+    """More tasks may run than the grant has permits: those began without a maximum."""
+    some = give(Permits(10), "a", 2).permits
+    assert counts(give(some, "a", 0, holds=5).permits) == {"a": 2}

@@ -8,7 +8,17 @@ import pytest
 
 from holdfast.core.ledger import Checkpoint, RunLog, Span
 from holdfast.core.message import Place
-from holdfast.core.sequencer import PAST_RUNS_MAX, Gap, Ready, Rules, Sequencer, Verdict, Wait
+from holdfast.core.sequencer import (
+    PAST_RUNS_MAX,
+    Composed,
+    Gap,
+    Missing,
+    Ready,
+    Rules,
+    Sequencer,
+    Verdict,
+    Wait,
+)
 
 GAP_S = 10.0
 
@@ -97,6 +107,24 @@ class TestJudging:
     def test_absent(self, name: str, verdict: Verdict) -> None:
         checkpoint = Checkpoint("s/k", log=self.LOG, recent=("0:a", "!0:b"))
         assert Sequencer(Rules(kind="absent"), checkpoint).judge(named(name)) is verdict
+
+    @pytest.mark.parametrize("kind", ["dense", "increasing", "absent"])
+    def test_what_a_refused_commit_would_have_passed_waits_again(self, kind: str) -> None:
+        seqs = sequencer(RunLog(0, 0, 3), kind=kind)
+        first, second, third = at(4), at(0, run=1), at(1, run=1)
+        offered(seqs, first)
+        handle(seqs, first)
+        seqs.compose()
+        offered(seqs, second)
+        assert seqs.next(0, 9) != ready(first)
+        assert seqs.next(GAP_S, 9) == ready(second)
+        handle(seqs, second)
+        offered(seqs, third)
+        seqs.revert((first, second))
+        assert seqs.inbox == [first, second, third]
+        assert seqs.cursor == RunLog(0, 0, 3)
+        assert seqs.next(GAP_S, 1) == ready(first)
+        assert seqs.compose() == Composed(RunLog(0, 0, 3), (), ())
 
     def test_nothing_is_done_before_its_commit_is_answered(self) -> None:
         seq = offered(sequencer(), at(0), at(1))
@@ -272,6 +300,96 @@ class TestRuns:
         commit(seq)
         assert seq.judge(at(0, 1)) is Verdict.DONE
         assert seq.judge(at(0, 0)) is Verdict.LATE, "its range was forgotten"
+
+
+class TestJumps:
+    @pytest.mark.parametrize(
+        "log, first, place, verdict",
+        [
+            (RunLog(0, 0, 20), 0, at(120), Verdict.NEW),
+            (RunLog(0, 0, 20), 0, at(121), Verdict.FAR),
+            (RunLog(0, 0, 20), 0, at(10**30), Verdict.FAR),
+            (RunLog(0, 0, 20), "lowest", at(121), Verdict.FAR),
+            (None, 5, at(104), Verdict.NEW),
+            (None, 5, at(105), Verdict.FAR),
+            (None, "lowest", at(10**30), Verdict.NEW),
+            (RunLog(0, 0, 20), 5, at(105, 1), Verdict.FAR),
+            (RunLog(0, 0, 20), "first", at(10**30, 1), Verdict.NEW),
+        ],
+    )
+    def test_a_seq_too_far_ahead_is_a_mistake(
+        self, log: RunLog | None, first: Any, place: Place, verdict: Verdict
+    ) -> None:
+        assert sequencer(log, first=first, max_jump=100).judge(place) is verdict
+        assert sequencer(log, first=first).judge(place) is Verdict.NEW, "without a limit none is"
+
+    def test_a_start_that_may_be_missing_says_nothing_of_what_is_far(self) -> None:
+        made = sequencer(first=0, start_timeout_s=1.0, max_jump=100)
+        assert made.judge(at(10**9)) is Verdict.NEW
+
+    def test_numbers_that_only_grow_may_have_a_limit_too(self) -> None:
+        made = sequencer(RunLog(0, 0, 20), kind="increasing", max_jump=100)
+        assert (made.judge(at(120)), made.judge(at(121))) == (Verdict.NEW, Verdict.FAR)
+
+    def test_what_waited_before_the_stream_began_is_judged_by_its_first_commit(self) -> None:
+        made = sequencer(first="lowest", max_jump=100)
+        offered(made, at(0), at(10**9))
+        assert made.next(0.0, 9) == Wait(GAP_S, gap=True)
+        assert made.next(GAP_S, 9) == ready(at(0))
+        handle(made, at(0))
+        assert commit(made) == [(at(10**9), Verdict.FAR)]
+
+
+class TestWhatIsMissing:
+    def test_nothing_is_while_places_are_ready_or_there_are_none(self) -> None:
+        made = sequencer(RunLog(0, 0, 4))
+        assert made.missing() is None
+        offered(made, at(5))
+        made.next(0.0, 9)
+        assert made.missing() is None
+
+    @pytest.mark.parametrize("place, text", [(at(6), "seq 5 of run 0"), (at(9), "seq 5 to 8 of run 0")])
+    def test_a_gap_is_named_with_its_end(self, place: Place, text: str) -> None:
+        made = offered(sequencer(RunLog(0, 0, 4)), place)
+        made.next(3.0, 9)
+        assert made.missing() == Missing(text, 3.0 + GAP_S)
+
+    def test_a_held_gap_has_no_end(self) -> None:
+        made = offered(sequencer(RunLog(0, 0, 4), on_gap="hold"), at(6))
+        made.next(3.0, 9)
+        assert made.missing() == Missing("seq 5 of run 0", None)
+
+    def test_the_start_of_a_run(self) -> None:
+        made = offered(sequencer(first="lowest"), at(6))
+        made.next(0.0, 9)
+        assert made.missing() == Missing("the start of run 0, of which seq 6 is the lowest so far", GAP_S)
+        made = offered(sequencer(RunLog(0, 0, 4)), at(0, 1))
+        made.next(0.0, 9)
+        assert made.missing() == Missing("the start of run 1, of which seq 0 is the lowest so far", GAP_S)
+
+    def test_what_the_queue_has_yet_to_deliver(self) -> None:
+        made = sequencer(RunLog(0, 0, 4), kind="increasing")
+        made.offer(at(9), 7)
+        assert made.missing() == Missing("a message before seq 9 that its queue has yet to deliver", None)
+
+    def test_numbers_that_only_grow_have_no_gaps(self) -> None:
+        made = offered(sequencer(RunLog(0, 0, 4), kind="increasing"), at(9))
+        made.next(0.0, 9)
+        assert made.missing() is None
+
+
+class TestRestarts:
+    def test_a_fallen_seq_is_one_below_where_the_run_stands(self) -> None:
+        made = sequencer(RunLog(1, 0, 20))
+        assert [made.has_fallen(place) for place in (at(19, 1), at(20, 1), at(3, 2))] == [True, False, False]
+        assert not sequencer().has_fallen(at(0))
+        assert made.log == RunLog(1, 0, 20)
+
+    def test_a_run_that_the_owner_began_starts_like_a_stream(self) -> None:
+        made = offered(sequencer(RunLog(0, 0, 20), restart_after_s=60.0), at(0, 1))
+        assert made.next(0.0, 9) == Wait(GAP_S, gap=True), "one that messages carry waits like a gap"
+        made.quiet_run = 1
+        assert made.next(0.0, 9) == ready(at(0, 1))
 
 
 class TestInbox:

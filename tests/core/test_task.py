@@ -114,7 +114,9 @@ def test_briefs() -> None:
 
 
 def test_queued_anew() -> None:
-    assert rules.reset(ENDED, NOW) == Task("k", "t", group="g", epoch=1, queued_at=NOW)
+    failed = msgspec.structs.replace(ENDED, state=State.FAILED)
+    assert rules.reset(failed, NOW) == Task("k", "t", group="g", epoch=1, queued_at=NOW)
+    assert rules.reset(ENDED, NOW) is ENDED, "it would run again though it has succeeded"
     assert rules.reset(RUNNING, NOW) is RUNNING
     assert rules.reset(RUNNING, 110.0).state is State.QUEUED
 
@@ -154,3 +156,10 @@ def test_one_outcome_within_the_tries(deeds: list[str]) -> None:
 
 def changed_wish(**changes: object) -> Start:
     return msgspec.structs.replace(WISH, **changes)
+
+
+def test_the_attempt_of_one_known_to_be_gone_need_not_lapse() -> None:
+    wish = changed_wish(member="other", instead_of="member")
+    begun = rules.start(RUNNING, wish, NOW + 1)
+    assert (begun.member, begun.epoch, begun.attempts) == ("other", 2, 2)
+    assert rules.start(RUNNING, changed_wish(member="other", instead_of="another"), NOW + 1) is RUNNING

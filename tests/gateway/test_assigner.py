@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from holdfast.adapters.memory.coordinator import MemoryCoordinator
@@ -120,6 +121,27 @@ async def test_known_streams_go_on_while_the_coordinator_is_away(rig: Rig) -> No
     assert await rig.assigner.resolve(KEY) == known
     with pytest.raises(Unavailable, match=r"the coordinator does not answer$"):
         await rig.assigner.resolve("s/new")
+
+
+STRANGER = Member("/services/w", "w", "http://stranger:90", Load(room=0), foreign=True)
+
+
+async def test_a_stream_of_another_program_is_refused_unless_told_otherwise(rig: Rig) -> None:
+    await rig.coordinator.join(STRANGER, 60)
+    await rig.coordinator.claim(KEY, STRANGER.id)
+    with pytest.raises(Unavailable, match="another program, w, and foreign_streams is 'refuse'"):
+        await rig.assigner.resolve(KEY)
+    forwarding = Assigner(rig.coordinator, cast("View", rig.seen), rig.routes, foreign=True)
+    assert await forwarding.resolve(KEY) == STRANGER
+
+
+async def test_a_program_that_tells_no_address_gets_nothing(rig: Rig) -> None:
+    nowhere = msgspec.structs.replace(STRANGER, address="")
+    await rig.coordinator.join(nowhere, 60)
+    await rig.coordinator.claim(KEY, nowhere.id)
+    forwarding = Assigner(rig.coordinator, cast("View", rig.seen), rig.routes, foreign=True)
+    with pytest.raises(Unavailable, match="tells no host and port"):
+        await forwarding.resolve(KEY)
 
 
 async def test_without_room_nothing_is_claimed(rig: Rig) -> None:

@@ -15,7 +15,15 @@ from yarl import URL
 from holdfast import App
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.core.message import Place
-from holdfast.errors import Busy, HoldfastError, NotOwner, OutcomeUnknown, SetAside, Unavailable
+from holdfast.errors import (
+    Busy,
+    HoldfastError,
+    InvalidMessage,
+    NotOwner,
+    OutcomeUnknown,
+    SetAside,
+    Unavailable,
+)
 from holdfast.gateway.door import Door
 from holdfast.streams.requests import Answer, Requests
 
@@ -276,6 +284,13 @@ async def test_errors_are_problems(
         assert (await told(response))["detail"] == str(error)
         assert headers.items() <= dict(response.headers).items()
         assert response.headers["traceparent"] == "00-1-2-01"
+
+
+@pytest.mark.parametrize("kind", [SetAside, InvalidMessage, Unavailable])
+async def test_no_problem_tells_a_secret(client: Client, taken: Taken, kind: type[HoldfastError]) -> None:
+    taken.answer = kind("at redis://user:hunter2@host?token=hunter2")
+    async with post(client, "/process/k", "raw", X_Seq="0") as response:
+        assert (await told(response))["detail"] == "at redis://user:***@host?token=***"
 
 
 async def test_the_secret_is_asked_for(taken: Taken) -> None:

@@ -1,7 +1,7 @@
 """The forwarder: one request until it is answered, whichever nodes leave meanwhile."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import cast
 
 import pytest
@@ -28,6 +28,7 @@ class Nodes:
         self.members: dict[str, Member] = {}
         self.doubted: list[str] = []
         self.cut_off = False
+        self.headers: list[Mapping[str, str]] = []
 
     async def resolve(self, key: str) -> Member:
         """The owner of every key, as far as this gateway is told."""
@@ -57,15 +58,20 @@ class Nodes:
         """Has just asked the coordinator who the owner is."""
         return web.Response(status=421, headers={"X-Owner": "good"})
 
+    async def sending(self, request: web.Request) -> web.Response:
+        """Sends to another server, as what took a node's address could."""
+        raise web.HTTPTemporaryRedirect(f"{self.members['good'].address}{request.path}")
+
     async def good(self, request: web.Request) -> web.Response:
         """Answers with what it got."""
+        self.headers.append(request.headers)
         return web.Response(body=await request.read(), headers={"X-Owner": "good", "X-Epoch": "2"})
 
 
 @pytest.fixture
 async def nodes() -> AsyncIterator[Nodes]:
     made, servers = Nodes(), []
-    for name in ("silent", "knowing", "good"):
+    for name in ("silent", "knowing", "sending", "good"):
         app = web.Application()
         app.add_routes([web.post("/process/{id}", getattr(made, name))])
         server = TestServer(app)
@@ -117,6 +123,13 @@ async def test_a_client_that_leaves_takes_its_request_along(nodes: Nodes, forwar
     with pytest.raises(asyncio.CancelledError):
         await asking
     assert forwarder.retries == 0
+
+
+async def test_a_redirect_takes_no_request_along_with_its_secret(nodes: Nodes, forwarder: Forwarder) -> None:
+    nodes.owner = "sending"
+    said = await forwarder.forward("s/k", "/process/k", {"Authorization": "Bearer x"}, b"1", TIMEOUT_S)
+    assert said.status == 307
+    assert nodes.headers == []
 
 
 async def test_a_connection_that_breaks_is_a_reason_to_look(nodes: Nodes, forwarder: Forwarder) -> None:

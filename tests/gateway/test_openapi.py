@@ -188,7 +188,7 @@ def request(method: str, raw_id: str, query: dict[str, str], headers: dict[str, 
 
 
 @pytest.mark.parametrize("name", SERVERS)
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(post=posts())
 def test_whatever_is_posted_is_answered_as_described(servers: Surface, name: str, post: Post) -> None:
     servers.taken.clear()
@@ -203,7 +203,7 @@ def test_whatever_is_posted_is_answered_as_described(servers: Surface, name: str
 
 
 @pytest.mark.parametrize("name", SERVERS)
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(raw_id=ODD_IDS, query=some("get", "query"), headers=some("get", "header"))
 def test_whatever_is_got_is_answered_as_described(
     servers: Surface, name: str, raw_id: str, query: dict[str, str], headers: dict[str, str]

@@ -4,14 +4,17 @@ see no error whatever becomes of it."""
 import asyncio
 import json
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from kazoo.client import KazooClient
 from tests.nodes.cameras import Camera, Cameras
-from tests.nodes.cluster import STREAM
+from tests.nodes.cluster import LOOK_S, PATIENCE_S, STREAM
 from tests.nodes.conftest import MakeCluster
 from tests.nodes.test_failures import owned
 
@@ -20,6 +23,7 @@ from holdfast.testing.servers import ZooKeeperEnsemble, ZooKeeperServer
 
 TTL_S = 10.0
 LONG_S = 30.0
+SHORT_S = 3.0
 
 
 @pytest.fixture
@@ -68,15 +72,86 @@ async def test_others_find_the_owner_of_a_stream_and_are_respected(
         await asyncio.to_thread(other.close)
 
 
+@pytest.mark.parametrize("data_plane", ["python", "haproxy"])
+async def test_workers_of_another_program_run_beside_nodes(
+    make_cluster: MakeCluster, session: aiohttp.ClientSession, url: str, data_plane: str
+) -> None:
+    """They take streams and release them; requests follow them, whoever owned the stream before."""
+    served: list[dict[str, str]] = []
+
+    async def serve(request: web.Request) -> web.Response:
+        served.append(dict(request.headers))
+        return web.json_response({"worker": request.match_info["id"], "n": (await request.json())["n"]})
+
+    worker = web.Application()
+    worker.add_routes([web.post("/process/{id}", serve)])
+    server = TestServer(worker)
+    await server.start_server()
+    cluster = make_cluster(
+        ttl_s=TTL_S,
+        coordinator_url=f"{url}?stream={STREAM}",
+        foreign_streams="forward",
+        peer_secret="a secret of the nodes",
+    )
+    await cluster.start("a", "b")
+    address = await cluster.gateway(data_plane)
+    other = KazooClient(url.partition("://")[2])
+    await asyncio.to_thread(other.start)
+    data = json.dumps({"host": server.host, "port": server.port, "timestamp": 1_700_000_000_000}).encode()
+
+    async def ask(key: str, n: int) -> Any:
+        message, headers = {"key": key, "n": n}, {"X-Seq": str(n), "X-Timeout-Ms": "20000"}
+        async with session.post(f"{address}/process/{key}", json=message, headers=headers) as response:
+            assert response.status == 200, await response.text()
+            return await response.json(content_type=None)
+
+    async def until_served_by(key: str, n: int, worker: bool) -> None:
+        """Within a second; a busy machine may take a few."""
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                if ("worker" in await ask(key, n)) is worker:
+                    return
+                await asyncio.sleep(LOOK_S)
+
+    try:
+        theirs = await asyncio.to_thread(other.create, "/services/worker-", data, None, True, True, True)
+        await asyncio.to_thread(other.create, "/tasks/theirs", theirs.encode(), None, True)
+        assert await ask("theirs", 0) == {"worker": "theirs", "n": 0}
+        assert not any(name.lower() == "authorization" for name in served[0])
+        for n in range(3):
+            assert (await ask("cam-1", n))["n"] == n
+        await asyncio.to_thread(steal, other, "/tasks/cam-1", theirs)
+        await until_served_by("cam-1", 2, worker=True)
+        for key in ("cam-1", "theirs"):
+            await asyncio.to_thread(other.delete, f"/tasks/{key}")
+        await until_served_by("theirs", 0, worker=False)
+        await until_served_by("cam-1", 3, worker=False)
+    finally:
+        await asyncio.to_thread(other.stop)
+        await asyncio.to_thread(other.close)
+        await server.close()
+
+
+def steal(other: KazooClient, claim: str, path: str) -> None:
+    """Take a claim away from whoever has it."""
+    transaction = other.transaction()
+    transaction.delete(claim)
+    transaction.create(claim, path.encode(), ephemeral=True)
+    assert all(not isinstance(result, Exception) for result in transaction.commit())
+
+
 async def test_zookeeper_may_go_away_and_known_streams_flow_on(
     make_cluster: MakeCluster, session: aiohttp.ClientSession, zookeeper_server: ZooKeeperServer, url: str
 ) -> None:
-    cluster = make_cluster(ttl_s=TTL_S, coordinator_url=url)
+    """Also past every membership: what is committed shows that nobody else has opened them."""
+    cluster = make_cluster(ttl_s=SHORT_S, coordinator_url=url)
     await cluster.start("a", "b")
     cameras = Cameras(session, [await cluster.gateway()])
     await cameras.shoot(20)
     zookeeper_server.pause()
-    await cameras.shoot(20)
+    silent_until = time.monotonic() + 3 * SHORT_S
+    while time.monotonic() < silent_until:
+        await cameras.shoot(5)
     assert "coordinator" in await refused(session, cameras.gateways[0], "new")
     zookeeper_server.resume()
     await cameras.shoot(20)

@@ -48,7 +48,7 @@ async def test_a_model_is_loaded_once_however_many_streams_ask(make_cluster: Mak
     await let_load(a)
     await cluster.until(lambda: all(len(cluster.results[key]) == 5 for key in KEYS))
     assert loads(a) == 1
-    shown = {"name": "weights", "memory_mb": 10, "slots": 1, "loading": 0, "streams": len(KEYS)}
+    shown = {"name": "weights", "memory_mb": 10, "slots": 1, "loading": 0, "streams": len(KEYS), "error": ""}
     assert await models(await address_of(a)) == [shown]
     assert await a.metric("holdfast_model_memory_mb") == 10
 

@@ -339,3 +339,19 @@ async def test_a_full_call_does_not_wait_and_neither_does_a_drain(rig: Rig) -> N
     await rig.keeper.settled()
     assert rig.queue.names() == ["delete", "delete"]
     assert rig.clock.monotonic() == began
+
+
+async def test_visibility_counts_from_when_its_extension_was_sent(rig: Rig) -> None:
+    [message] = await rig.receive()
+    rig.holding = [message]
+    sent_at: list[float] = []
+    extend = rig.queue.standing.extend
+
+    async def slow(receipts: Sequence[str], visibility_s: float) -> list[str]:
+        sent_at.append(rig.clock.monotonic())
+        await rig.clock.sleep(2)
+        return await extend(receipts, visibility_s)
+
+    rig.queue.standing.extend = slow  # type: ignore[method-assign]
+    await rig.clock.sleep(0.7 * VISIBILITY_S)
+    assert message.receipts[0].expires_at == sent_at[0] + VISIBILITY_S

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.adapters.memory.coordinator import MemoryCoordinator
@@ -67,8 +68,9 @@ async def test_pausing_keeps_the_count_of_a_head_that_kills_and_resuming_forgets
     state: MemoryState, queue: MemoryQueue
 ) -> None:
     before = await commit(state, log=RunLog(0, 0, 9))
-    for _ in range(3):
-        await state.start(KEY, before.epoch, "0:head")
+    for epoch in range(before.epoch, before.epoch + 3):
+        await state.start(KEY, epoch, "0:head")
+        await state.open(KEY, epoch, "n")
     paused = await operations.pause(state, KEY)
     assert paused.started is not None
     assert (paused.started.head, paused.started.openings) == ("0:head", 3)
@@ -232,6 +234,102 @@ async def test_an_operation_insists(clock: Clock) -> None:
     assert skipped.log == RunLog(0, 0, 10, (Span(10, 10),))
     assert skipped.number == before.number + 1
     assert state.trouble == ()
+
+
+class Deaf(MemoryState):
+    """Takes a commit without an answer, and then does what ``then`` says; at the first commit only."""
+
+    then: Any = None
+
+    async def commit(self, commit: Commit) -> None:
+        await super().commit(commit)
+        if self.standing[KEY].member == "operator" and self.then is not None:
+            then, self.then = self.then, None
+            await then(self)
+            raise OutcomeUnknown("lost")
+
+
+async def go_on(state: MemoryState) -> None:
+    """An owner opens the stream and handles what is next."""
+    log = state.standing[KEY].log or RunLog(0, 0, -1)
+    await commit(state, log=msgspec.structs.replace(log, seq=log.seq + 1), starting="0:x")
+
+
+async def nothing(state: MemoryState) -> None:
+    """Nobody comes between."""
+
+
+@pytest.mark.parametrize("then", [nothing, go_on])
+@pytest.mark.parametrize("begun", [True, False])
+async def test_a_skip_whose_answer_is_lost_skips_one_message(clock: Clock, then: Any, begun: bool) -> None:
+    state = Deaf(clock)
+    standing = await commit(state, log=RunLog(0, 0, 9))
+    if begun:
+        await state.start(KEY, standing.epoch, Place(0, 10).name)
+    state.then = then
+    skipped = await operations.skip(state, KEY)
+    assert skipped.log is not None
+    assert skipped.log.skips == (Span(10, 10),)
+
+
+async def test_a_skip_by_identity_whose_answer_is_lost_skips_one_message(clock: Clock) -> None:
+    state = Deaf(clock)
+    standing = await commit(state, log=RunLog(0, 0, 1), identities=("0:a",), window=9)
+    await state.start(KEY, standing.epoch, "0:b")
+    state.then = nothing
+    skipped = await operations.skip(state, KEY)
+    assert (skipped.log, skipped.recent) == (RunLog(0, 0, 2, (Span(2, 2),)), ("0:a", "!0:b"))
+
+
+async def test_a_head_that_was_handled_meanwhile_is_not_skipped(
+    state: MemoryState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is the one after it, which nobody asked to skip."""
+    await commit(state, log=RunLog(0, 0, 9))
+    taken = state.commit
+
+    async def commit_too_late(late: Commit) -> None:
+        monkeypatch.setattr(state, "commit", taken)
+        await go_on(state)
+        await taken(late)
+
+    monkeypatch.setattr(state, "commit", commit_too_late)
+    with pytest.raises(OperationRefused, match="seq 10 is passed already"):
+        await operations.skip(state, KEY)
+
+
+@pytest.mark.parametrize("error", [OutcomeUnknown("lost"), Unavailable("away")])
+async def test_a_store_that_stays_away_names_what_may_be_skipped(clock: Clock, error: Exception) -> None:
+    state = Deaf(clock)
+    await commit(state, log=RunLog(0, 0, 9))
+
+    async def go_away(state: MemoryState) -> None:
+        async def away(key: str) -> Checkpoint | None:
+            raise error
+
+        state.peek = away  # type: ignore[method-assign]
+
+    state.then = go_away
+    with pytest.raises(OutcomeUnknown, match="skip --through 10 --run 0 may have been done"):
+        await operations.skip(state, KEY)
+
+
+async def test_a_reset_whose_answer_is_lost_is_not_done_twice(clock: Clock) -> None:
+    """It would forget what was handled since."""
+    state = Deaf(clock)
+    await commit(state, log=RunLog(0, 0, 9), state=b"s")
+    state.then = nothing
+    assert (await operations.reset(state, KEY)).number == 2
+    state.then = go_on
+    with pytest.raises(OutcomeUnknown, match="the reset may have been done"):
+        await operations.reset(state, KEY)
+    assert (await state.peek(KEY) or Checkpoint(KEY)).log == RunLog(0, 0, 0)
+
+
+async def test_a_mark_that_stayed_behind_is_not_the_head(state: MemoryState) -> None:
+    standing = await commit(state, log=RunLog(0, 0, 9))
+    await state.start(KEY, standing.epoch, Place(0, 9).name)
+    assert (await operations.skip(state, KEY)).log == RunLog(0, 0, 10, (Span(10, 10),))
 
 
 async def test_an_operation_gives_up_in_the_end(clock: Clock) -> None:

@@ -74,12 +74,13 @@ class Rig:
         self.pump = Pump(
             "s", self.queue, clock, LIMITS, cast("Membership", self.membership), self.stats, self.log,
             take=self._take, room=lambda: self.room, is_crowded=lambda: self.crowded,
+            may=lambda: self.membership.alive,
         )  # fmt: skip
         self.running = tasks.spawn(self.pump.run())
 
     def _take(self, delivery: Delivery, receipt: Receipt, seen: dict[str, int]) -> None:
         if delivery.body.startswith(b"bad"):
-            raise InvalidMessage("field 'key' is missing", "key")
+            raise InvalidMessage(f"field 'key' is missing{delivery.body[3:].decode()}", "key")
         self.taken.append((delivery.body, receipt))
         self.seen.append(seen)
         self.took.set()
@@ -170,6 +171,13 @@ async def test_what_has_no_key_is_set_aside_then_deleted_and_holds_nothing_up(cl
     assert kinds.index("buried") < kinds.index("deleted")
     assert rig.stats.malformed == 1
     assert rig.log.events("warning") == ["malformed message"]
+
+
+async def test_no_reason_tells_a_secret(clock: Clock, rig: Rig) -> None:
+    await rig.send(b"bad in redis://user:hunter2@host")
+    await until(clock, lambda: rig.queue.letters)
+    (letter,) = rig.queue.letters.values()
+    assert letter.reason == "malformed: field 'key' is missing in redis://user:***@host"
 
 
 async def test_a_letter_that_can_t_be_sent_delays_only_its_own_message(clock: Clock, rig: Rig) -> None:
@@ -272,3 +280,24 @@ async def test_a_crowd_is_not_made_larger_faster_than_it_has_to_be(clock: Clock,
     began = clock.monotonic()
     await until(clock, lambda: len(rig.taken) == 5 * size)
     assert clock.monotonic() - began >= 4 * CROWDED_S
+
+
+async def test_a_queue_that_stops_answering_is_asked_by_one(
+    clock: Clock, rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.queue.max_receives = 8
+    for _ in range(40):
+        await rig.send(*[b"x"] * rig.queue.max_batch)
+
+    def fail_later(call: str) -> None:
+        rig.queue.calls.append(call)
+        if len(rig.queue.calls) > 20:
+            raise Unavailable("not now")
+
+    monkeypatch.setattr(rig.queue, "_try", fail_later)
+    await rig.restart()
+    await clock.sleep(30)
+    calls = rig.stats.receive_calls
+    assert calls > 20
+    await clock.sleep(60)
+    assert rig.stats.receive_calls - calls <= 60 / 2.5 + 1, "one receive, with its pauses of up to 5 s"

@@ -441,6 +441,38 @@ async def test_a_full_owner_is_asked_ever_more_rarely_then_the_queue(rig: Rig) -
     assert given_back.at - began > 0.5, "not in a hot loop"
 
 
+async def test_a_stream_of_another_program_is_left_to_it(rig: Rig) -> None:
+    """It is never called. What it received by itself is its own; what came here goes back to the queue."""
+    stranger = Member("/services/w", "w", "sim://w", Load(room=0), foreign=True)
+    await rig.live(stranger)
+    await rig.owned_by(stranger.id)
+    await rig.dispatch(*await rig.receive(3))
+    assert (rig.router.custody, rig.events("given back")) == (0, 3)
+    await rig.dispatch(held(3))  # by the route that is known now
+    assert rig.router.custody == 0
+    assert rig.peers.forwards == {}
+    assert rig.membership.suspected == []
+    assert rig.log.events("warning") == ["another program owns a stream; its messages go back to the queue"]
+
+
+@pytest.mark.parametrize("seen", [True, False])
+async def test_what_another_program_released_is_not_left_to_it(rig: Rig, seen: bool) -> None:
+    stranger = Member("/services/w", "w", "sim://w", Load(room=0), foreign=True)
+    await rig.live(stranger)
+    await rig.owned_by(stranger.id)
+    await rig.dispatch(held(1))
+    claim = await rig.coordinator.lookup(KEY)
+    assert claim is not None
+    await rig.coordinator.release(claim)
+    if seen:
+        rig.router.claim_changed(Claim(KEY, "", claim.version + 1))
+    else:
+        rig.router.missed()
+    await rig.dispatch(held(2))
+    assert [claim.key for claim in rig.owners.adopted] == [KEY]
+    assert len(rig.owners.offered) == 1
+
+
 async def test_messages_given_back_return_at_different_times(rig: Rig) -> None:
     await rig.live(member("a"))
     await rig.owned_by("a")
@@ -574,6 +606,23 @@ async def test_many_messages_of_a_new_key_make_one_claim(rig: Rig) -> None:
     await rig.clock.sleep(1)
     assert calls == [KEY]
     assert rig.router.custody == 0
+
+
+async def test_a_place_that_could_not_be_claimed_is_free_for_the_next(rig: Rig) -> None:
+    await rig.live(member("a", streams=1, room=1), member("b", streams=5))
+    rig.membership.view["me"] = member("me", streams=9)
+    claim, failing = rig.coordinator.claim, [True]
+
+    async def fail_once(key: str, member: str) -> Claim:
+        if failing:
+            failing.clear()
+            raise Unavailable("not now")
+        return await claim(key, member)
+
+    rig.coordinator.claim = fail_once  # type: ignore[method-assign]
+    await rig.dispatch(held(1))
+    await rig.clock.sleep(1)
+    assert len(rig.peers.parcels("a")) == 1, "it has room for one, and nothing was placed there"
 
 
 async def test_a_node_that_fails_is_asked_with_growing_pauses_however_much_there_is_for_it(rig: Rig) -> None:

@@ -32,6 +32,8 @@ class Doer:
         self._host = host
         self._deeds = deeds
 
+    async def load(self, stream: str, key: str, models: Sequence[str]) -> None: ...
+
     async def open(self, stream: str, key: str, state: bytes | None, version: int) -> None:
         if key == "unopenable":
             raise HandlerFailed("no")

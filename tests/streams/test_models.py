@@ -199,8 +199,10 @@ def test_tests_of_handlers_load_models_or_are_given_them() -> None:
     "settings,text",
     [
         ({"name": ""}, "printable"),
-        ({"load": 3}, "load must be a function"),
-        ({"memory_mb": -1}, "must not be negative"),
+        ({"load": 3}, "load is 3; it must be a function"),
+        ({"memory_mb": -1}, "memory_mb is -1; it must be a whole number at least 0"),
+        ({"memory_mb": 1.5}, "memory_mb is 1.5; it must be a whole number"),
+        ({"memory_mb": True}, "memory_mb is True; it must be a whole number"),
         ({"name": "people"}, "declared twice"),
     ],
 )

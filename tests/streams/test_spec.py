@@ -1,10 +1,12 @@
 """What can't be declared is refused where it is declared, by name."""
 
+import math
 from typing import Any
 
 import pytest
 
 from holdfast import App, StreamHandler
+from holdfast.core.retry import Backoff
 from holdfast.errors import ConfigError
 
 
@@ -15,23 +17,49 @@ class Handler(StreamHandler[dict[str, Any]]):
 @pytest.mark.parametrize(
     "settings, named",
     [
-        ({"on_gap": "bogus"}, ["on_gap is 'bogus'", "skip, hold, dead-letter"]),
-        ({"on_late": ""}, ["on_late is ''", "dead-letter, discard"]),
-        ({"on_failure": "stop"}, ["on_failure is 'stop'", "skip, park"]),
-        ({"seq": "n", "seq_kind": "sparse"}, ["seq_kind is 'sparse'", "dense, increasing, absent"]),
-        ({"seq": "n", "first_seq": "lowst"}, ["first_seq is 'lowst'", "a number, first or lowest"]),
+        ({"on_gap": "bogus"}, ["on_gap is 'bogus'", "one of dead-letter, hold, skip"]),
+        ({"on_late": ""}, ["on_late is ''", "one of dead-letter, discard"]),
+        ({"on_failure": "stop"}, ["on_failure is 'stop'", "one of park, skip"]),
+        ({"seq": "n", "seq_kind": "sparse"}, ["seq_kind is 'sparse'", "one of absent, dense, increasing"]),
+        (
+            {"seq": "n", "first_seq": "lowst"},
+            ["first_seq is 'lowst'", "a whole number at least 0", "or one of first, lowest"],
+        ),
         ({"seq": "queue", "first_seq": 0}, ["first_seq = 0", "increasing"]),
-        ({"seq": "n", "first_seq": -1}, ["first_seq must not be negative"]),
+        ({"seq": "n", "first_seq": -1}, ["first_seq is -1", "a whole number at least 0"]),
         ({"seq_kind": "dense"}, ["needs seq="]),
-        ({"max_tries": 0}, ["max_tries must be at least 1"]),
-        ({"timeout_s": 0}, ["timeout_s must be above 0"]),
+        ({"max_tries": 0}, ["max_tries is 0", "a whole number at least 1"]),
+        ({"timeout_s": 0}, ["timeout_s is 0", "a number above 0"]),
         ({"start_timeout_s": 50}, ["start_timeout_s is 50", "gap_timeout_s is 45.0"]),
-        ({"idle_timeout_s": 0}, ["idle_timeout_s must be above 0"]),
-        ({"key": None}, ["key is None", "or a tuple of names"]),
+        ({"idle_timeout_s": 0}, ["idle_timeout_s is 0", "a number above 0"]),
+        ({"key": None}, ["key is None", "a text or a tuple (each item a text)"]),
         ({"key": ()}, ["key is ()", "or a tuple of names"]),
-        ({"key": ("a", None)}, ["key is ('a', None)", "or a tuple of names"]),
+        ({"key": ("a", None)}, ["key is ('a', None)", "a text or a tuple (each item a text)"]),
         ({"seq": ("n", "")}, ["seq is ('n', '')", "or a tuple of names"]),
-        ({"run": 3}, ["run is 3", "or a tuple of names"]),
+        ({"run": 3}, ["run is 3", "a text or a tuple (each item a text or None)"]),
+        ({"timeout_s": math.inf}, ["timeout_s is inf", "at most 1,000,000,000"]),
+        ({"gap_timeout_s": math.nan}, ["gap_timeout_s is nan", "a number above 0"]),
+        ({"timeout_s": None}, ["timeout_s is None", "a number"]),
+        ({"timeout_s": True}, ["timeout_s is True", "a number"]),
+        ({"checkpoint_after_ms": "20"}, ["checkpoint_after_ms is '20'", "a number"]),
+        ({"max_tries": 1.5}, ["max_tries is 1.5", "a whole number"]),
+        ({"inbox_limit": True}, ["inbox_limit is True", "a whole number"]),
+        ({"backoff": 5}, ["backoff is 5", "a Backoff"]),
+        ({"backoff": Backoff(math.inf)}, ["backoff.first_s is inf", "a number above 0"]),
+        ({"prefer_latency": "no"}, ["prefer_latency is 'no'", "True or False"]),
+        ({"seq": "n", "first_seq": True}, ["first_seq is True", "a whole number"]),
+        ({"seq_prefix": 5}, ["seq_prefix is 5", "a text"]),
+        ({"body_field": None}, ["body_field is None", "a text"]),
+        ({"models": 5}, ["models is (5,)", "a tuple (each item a text)"]),
+        ({"key": ["a", "b"]}, ["key is ['a', 'b']", "a text or a tuple"]),
+        ({"seq": "n", "max_jump": 0}, ["max_jump is 0", "a whole number at least 1"]),
+        ({"max_jump": 5}, ["max_jump needs numbers of the producer's"]),
+        ({"seq": "queue", "restart_after_s": 99.0}, ["restart_after_s needs numbers of the producer's"]),
+        (
+            {"seq": "n", "run": "r", "restart_after_s": 99.0},
+            ["messages have a run ('r')", "leave restart_after_s"],
+        ),
+        ({"seq": "n", "restart_after_s": 9.0}, ["restart_after_s is 9.0", "gap_timeout_s is 45.0"]),
         ({"colour": "red"}, ["colour", "see App.stream"]),
     ],
 )

@@ -16,12 +16,16 @@ from holdfast.apps.vision.handler import Frame, Tracking
 from holdfast.core.ledger import COUNT_MAX
 from holdfast.core.message import SEQ_DIGITS
 from holdfast.core.retry import Backoff
+from holdfast.errors import HandlerFailed
 from holdfast.protocol.peer import Answer, Answers, Done, Forward, Move, Parcel, Poke, Probe, Warm
 from holdfast.runtime.operations import resume
 
 VIRTUAL = True
 GAP_TIMEOUT_S = 45.0
 TIMEOUT_S = 3.0
+
+
+LEAK = "redis://user:hunter2@host and aws_secret_access_key = hunter2"
 
 
 class Item(msgspec.Struct):
@@ -45,6 +49,8 @@ class Count(StreamHandler[Item]):
         match message.do:
             case "raise":
                 raise ValueError("told to fail")
+            case "tell":
+                raise ValueError(LEAK)
             case "exit":
                 raise SystemExit("so long")
             case "junk":
@@ -154,6 +160,28 @@ async def test_a_seq_far_away_is_a_gap_like_any_other(town: Town) -> None:
 
 
 # --- what its handler can't take
+
+
+async def test_no_secret_in_an_error_is_kept(town: Town) -> None:
+    await town.start(app_of(max_tries=1))
+    await town.send(*good(0), *good(1, do="tell"), *good(2))
+    await town.until_over()
+    (letter,) = town.letters()
+    assert letter.reason == "ValueError: redis://user:***@host and aws_secret_access_key = ***"
+    assert "hunter2" not in repr((letter, town.state.standing))
+
+
+async def test_nor_in_the_last_words_of_a_slot(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def die(*_: Any) -> Any:
+        raise HandlerFailed(LEAK, detail=LEAK)
+
+    monkeypatch.setattr(MemorySlot, "open", die)
+    await town.start(app_of(max_tries=1))
+    await town.send(*good(0))
+    await town.until_over()
+    (letter,) = town.letters()
+    assert "redis://user:***@host" in letter.reason
+    assert "hunter2" not in repr((letter, town.state.standing))
 
 
 @pytest.mark.parametrize(

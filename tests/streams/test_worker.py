@@ -172,6 +172,17 @@ def test_whatever_is_raised_fails_one_message(
     assert run(worker, b"c").state == b"a c"
 
 
+@pytest.mark.parametrize("before", [0, 970, 985, 995])
+def test_no_error_tells_a_secret_wherever_it_is_cut(before: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "x" * before + " redis://user:hunter2hunter2hunter2@host, token='hunter2'"
+    monkeypatch.setattr(Log, "deeds", {b"leak": raising(ValueError(text))})
+    worker, _ = opened(Log)
+    ran = run(worker, b"leak")
+    assert "hunt" not in ran.error
+    assert "hunt" not in ran.detail
+    assert "redis://user:***@host" in ran.detail
+
+
 def test_an_error_that_cannot_be_told_is_told_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     class Mute(Exception):
         def __str__(self) -> str:
@@ -379,7 +390,7 @@ def test_a_model_of_one_stream_alone_is_refused(
 def test_a_model_that_does_not_load_is_no_fault_of_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Seeing, "load", lambda self: functools.partial(int, "x"), raising=False)
     worker, _ = working(Seeing)
-    with pytest.raises(HandlerFailed, match="a model did not load: ValueError: invalid literal"):
+    with pytest.raises(HandlerFailed, match="model 'int' did not load: ValueError: invalid literal"):
         drive(worker.open("s", "k", b"a", 3))
 
 

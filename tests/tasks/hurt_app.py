@@ -18,6 +18,8 @@ from holdfast.tasks.handler import Job
 
 TIMEOUT_S = 1.5
 
+LEAK = "redis://user:hunter2@host and password='hunter2' and Authorization: Bearer hunter2"
+
 app = App("hurt")
 
 
@@ -105,6 +107,12 @@ def run(deed: Deed, job: Job) -> Any:
         job.progress(0.5, "odd \udc80")
         job.log.info("odd \udc80", odd="\udc80")
         raise ValueError("odd \udc80 words")
+    if deed.do == "tell secrets":
+        job.progress(0.5, LEAK)
+        job.log.error(LEAK, place=[LEAK])
+        sys.stdout.write(f"{LEAK}\n")
+        threading.Event().wait(0.3)  # a beat tells of it
+        raise ValueError(LEAK)
     if deed.do == "junk":
         return object()
     if deed.do in DEEDS:

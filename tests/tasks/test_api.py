@@ -18,7 +18,7 @@ from yarl import URL
 from holdfast.adapters.memory.queue import MemoryQueue
 from holdfast.adapters.memory.tasks import MemoryTasks
 from holdfast.adapters.system.clock import SystemClock
-from holdfast.core.task import End, Start, State
+from holdfast.core.task import End, Return, Start, State, Task
 from holdfast.errors import Unavailable
 from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.tasks import api
@@ -218,6 +218,47 @@ async def test_a_running_task_is_not_run_again(rig: Rig) -> None:
     assert not rig.sent
 
 
+async def test_what_has_succeeded_does_not_run_again_when_it_is_asked_for_again(rig: Rig) -> None:
+    asked = {"task_type": TYPE, "trace_id": "t", "body": 7}
+    await rig.post(asked)
+    await rig.end("t", State.SUCCEED)
+    standing = rig.store.standing["t"]
+    for again in (asked, {"trace_id": "t"}):
+        async with rig.client.post(PATH, json=again) as response:
+            said = await response.json()
+            described("POST", PATH, response.status, response.content_type, said)
+            assert (response.status, response.headers["X-Duplicate"]) == (200, "true")
+        assert (said["trace_id"], said["state"], said["value"]) == ("t", "succeed", "3 pages")
+    assert rig.store.standing["t"] is standing
+    assert (len(rig.sent), len(rig.begun)) == (1, 1)
+
+
+async def test_what_succeeds_while_it_is_asked_for_again_does_not_run_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await rig.post({"task_type": TYPE, "trace_id": "t"})
+    get = rig.store.get
+
+    async def as_before(trace: str) -> Task | None:
+        monkeypatch.setattr(rig.store, "get", get)
+        before = await get(trace)
+        await rig.end(trace, State.SUCCEED)
+        return before
+
+    monkeypatch.setattr(rig.store, "get", as_before)
+    status, said = await rig.post({"task_type": TYPE, "trace_id": "t"})
+    assert (status, said["state"]) == (200, "succeed")
+    assert rig.store.standing["t"].state is State.SUCCEED
+    assert (len(rig.sent), len(rig.begun)) == (1, 1)
+
+
+async def test_a_task_that_waits_for_its_next_try_keeps_count_when_it_is_asked_for_again(rig: Rig) -> None:
+    await rig.post({"task_type": TYPE, "trace_id": "t"})
+    await rig.store.give_back([Return("t", await rig.begin("t"), spent=True)])
+    assert (await rig.post({"task_type": TYPE, "trace_id": "t"}))[0] == 202
+    assert rig.store.standing["t"].attempts == 1
+
+
 async def test_an_ended_task_runs_anew_with_its_dead_letter_s_body(rig: Rig) -> None:
     await rig.post({"task_type": TYPE, "trace_id": "t", "body": 7})
     ((_, message),) = rig.begun
@@ -336,7 +377,7 @@ async def prepared(rig: Rig) -> None:
     await rig.post({"task_type": TYPE, "trace_id": "waits"})
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(body=BODIES)
 def test_whatever_is_posted_is_answered_as_described(runner: asyncio.Runner, kept: Rig, body: bytes) -> None:
     runner.run(prepared(kept))
@@ -348,7 +389,7 @@ def test_whatever_is_posted_is_answered_as_described(runner: asyncio.Runner, kep
         assert (dict(kept.store.standing), len(kept.queue.messages)) == before
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(trace=TRACES, reason=st.text(max_size=9))
 def test_whatever_is_asked_for_is_answered_as_described(
     runner: asyncio.Runner, kept: Rig, trace: str, reason: str

@@ -13,8 +13,8 @@ from holdfast.testing.simulator.loop import SimClock
 
 VIRTUAL = True
 
-A = Entry("node-a", "http://127.0.0.1:1", ("count", "publish"))
-B = Entry("node-b", "http://127.0.0.1:2", ("publish",))
+A = Entry("node-a", "http://127.0.0.1:1", ("count", "publish"), ("nightly",))
+B = Entry("node-b", "http://127.0.0.1:2", ("publish",), ("dlq-backup", "nightly"))
 
 
 class Quiet:
@@ -96,6 +96,7 @@ async def test_nodes_come_and_go() -> None:
             log,
             node=entry.node,
             types=entry.types,
+            deeds=entry.deeds,
             member=lambda: ids[number],
             living=lambda: living,
             settings={"queue_url": "sqs://eu-west-1/" if number else "sqs://eu-north-1/"},
@@ -106,19 +107,20 @@ async def test_nodes_come_and_go() -> None:
     await clock.sleep(2 * REFRESH_S)
     assert (await directory.read()).nodes == {"m2": B}, "one has no membership yet"
     assert log.warnings == 0
-    assert (first.leads, second.leads) == (False, True)
+    assert [each.leads("nightly") for each in (first, second)] == [False, True]
     ids[0] = "m1"
     await clock.sleep(2 * REFRESH_S)
     assert await directory.read() == Listing({"queue_url": "sqs://eu-west-1/"}, {"m1": A, "m2": B})
     assert log.warnings == 1, "they have different queues"
-    assert (first.leads, second.leads) == (True, False)
+    assert [each.leads("nightly") for each in (first, second)] == [True, False]
+    assert [each.leads("dlq-backup") for each in (first, second)] == [False, True], "only one of them does it"
     living.discard("m2")
     living.add("m3")
     ids[1] = "m3"  # it was lost, and joined again
     await clock.sleep(2 * REFRESH_S)
     assert (await directory.read()).nodes == {"m1": A, "m3": B}
     living.discard("m1")
-    assert second.leads, "at once"
+    assert second.leads("nightly"), "at once"
     living.add("m1")
     registry.there = False
     await clock.sleep(2 * REFRESH_S)

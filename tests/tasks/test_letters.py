@@ -1,18 +1,20 @@
 """Dead letters of tasks: which are meant, and what a file of them holds."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import msgspec
 import pytest
+from tests.runtime.fakes import Log
 
 from holdfast.adapters.file.backup import FileBackup
 from holdfast.adapters.memory.queue import MemoryQueue
 from holdfast.adapters.memory.registry import MemoryRegistry
 from holdfast.adapters.memory.tasks import MemoryTasks
 from holdfast.core.task import End, Start, State, Task
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, OperationRefused, TooLarge, Unavailable
 from holdfast.ports.backup import Kept
 from holdfast.ports.queue import DeadLetter
 from holdfast.tasks.discovery import Directory, Entry, announced
@@ -56,12 +58,17 @@ class Rig:
     def __init__(self) -> None:
         self.clock = SimClock(Random(1), "c")
         self.queues: dict[str, MemoryQueue] = {}
+        self.missing = set[str]()
+        self.log = Log()
         self.store = MemoryTasks(self.clock)
-        self.directory = Directory(MemoryRegistry(self.clock), APP, self.clock)
-        producer = Producer(APP, self.queue, self.store, self.clock, None)
-        self.letters = Letters(APP, self.queue, self.store, self.directory, producer)
+        self.registry = MemoryRegistry(self.clock)
+        self.directory = Directory(self.registry, APP, self.clock)
+        producer = Producer(APP, self.queue, self.store, self.clock, self.log)
+        self.letters = Letters(APP, self.queue, self.store, self.directory, producer, self.log)
 
     def queue(self, name: str) -> MemoryQueue:
+        if name in self.missing:
+            raise ConfigError(f"no queue {name!r}; make it")
         return self.queues.setdefault(name, MemoryQueue(self.clock))
 
     async def bury(self, task_type: str, *reasons: str) -> None:
@@ -101,6 +108,68 @@ async def test_types_that_nodes_run_are_known_too(tmp_path: Path) -> None:
     assert await rig.letters.back_up(backup, (), Choice()) == 1
     assert await rig.letters.redrive((), Choice()) == 1
     assert await rig.letters.redrive_kept(backup, (), Choice(error="malformed")) == (1, 0)
+
+
+async def test_a_type_without_a_queue_stops_no_other(tmp_path: Path) -> None:
+    rig = Rig()
+    await rig.bury("publish", "refused")
+    await rig.store.queue([Task("typo", "pubish"), Task("odd", "briefs"), Task("long", "x" * 99)])
+    rig.missing.add(task_queue(APP, "pubish"))
+    backup = FileBackup(tmp_path / "letters.jsonl")
+    assert await rig.letters.back_up(backup, (), Choice()) == 1
+    await backup.add([Kept(APP, "pubish", LETTER)])
+    with pytest.raises(OperationRefused, match="not done for pubish; done for all others: no queue"):
+        await rig.letters.redrive_kept(backup, (), Choice())
+    assert rig.store.standing["publish-0"].state is State.QUEUED, "the other was sent"
+    assert await rig.letters.redrive((), Choice()) == 0
+    told = {fields["type"] for _, event, fields in rig.log.entries if "dead letters" in event}
+    assert told == {"pubish", "briefs", "x" * 99}
+    with pytest.raises(OperationRefused, match="no queue"):
+        await rig.letters.back_up(backup, ["pubish"], Choice())
+
+
+async def test_a_queue_that_does_not_answer_stops_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig()
+    for kind in ("first", "second"):
+        await rig.bury(kind, "refused")
+
+    async def away(limit: int, after: str = "", key: str | None = None) -> list[DeadLetter]:
+        raise Unavailable("timed out")
+
+    monkeypatch.setattr(rig.queue(task_queue(APP, "first")), "dead_letters", away)
+    backup = FileBackup(tmp_path / "letters.jsonl")
+    with pytest.raises(Unavailable, match="not done for first; done for all others: timed out"):
+        await rig.letters.back_up(backup, (), Choice())
+    assert [kept.type async for kept in backup.letters(APP)] == ["second"]
+    with pytest.raises(Unavailable, match="not done for first"):
+        await rig.letters.redrive((), Choice())
+    assert rig.store.standing["second-0"].state is State.QUEUED
+
+
+async def test_a_letter_that_can_t_be_sent_again_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    await rig.bury("publish", *["refused"] * 3)
+    queue = rig.queue(task_queue(APP, "publish"))
+    redrive = queue.redrive
+
+    async def refusing(ids: Sequence[str]) -> int:
+        if "publish/publish-1" in ids:
+            raise TooLarge("its attributes leave no room")
+        return await redrive(ids)
+
+    monkeypatch.setattr(queue, "redrive", refusing)
+    assert await rig.letters.redrive((), Choice()) == 2
+    assert list(queue.letters) == ["publish/publish-1"]
+    assert "a dead letter can't be sent again" in rig.log.events("warning")
+
+
+async def test_a_listing_that_can_t_be_read_hides_no_letters(tmp_path: Path) -> None:
+    rig = Rig()
+    await rig.bury("publish", "refused")
+    await rig.registry.put(f"apps/{APP}", b"no listing", 0)
+    assert await rig.letters.back_up(FileBackup(tmp_path / "letters.jsonl"), (), Choice()) == 1
 
 
 async def test_of_a_task_that_failed_twice_the_last_letter_is_sent(tmp_path: Path) -> None:

@@ -133,6 +133,20 @@ async def test_an_independent_program_sends_and_reads(make_fleet: MakeFleet) -> 
     assert (words.state, words.value) == (State.SUCCEED, "PLAIN WORDS")
 
 
+async def test_no_secret_in_an_error_is_kept_or_told(make_fleet: MakeFleet) -> None:
+    fleet = make_fleet()
+    await fleet.start("a")
+    (trace,) = await fleet.send("deed", {"do": "tell secrets"})
+    (brief,) = await fleet.until_ended([trace])
+    task = await fleet.producer.status(trace)
+    letters = await fleet.queue("deed").dead_letters(10)
+    assert "ValueError: redis://user:***@host" in brief.detail
+    assert len(letters) == 1
+    for kept in (brief, task, letters):
+        assert "hunter2" not in repr(kept)
+    assert "hunter2" not in repr(fleet.nodes["a"].events)
+
+
 async def test_poison_is_set_aside_with_its_reason(make_fleet: MakeFleet) -> None:
     fleet = make_fleet()
     await fleet.start("a")

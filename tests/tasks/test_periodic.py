@@ -1,6 +1,7 @@
 """What the clock sends: once over all nodes, in the zone that was meant, and caught up as was said."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -20,7 +21,7 @@ from holdfast.adapters.memory.tasks import MemoryTasks
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.errors import ConfigError, HandlerFailed
 from holdfast.tasks.names import task_queue
-from holdfast.tasks.periodic import Periodic, Scheduler, Sender
+from holdfast.tasks.periodic import Deed, Periodic, Scheduler, Sender, Times
 from holdfast.tasks.producer import Order, Producer
 from holdfast.testing.simulator.loop import SimClock
 
@@ -87,7 +88,7 @@ class Rig:
                     self.registry,
                     self.clock,
                     self.log,
-                    leads=lambda lead=lead: lead,  # type: ignore[misc]
+                    leads=lambda name, lead=lead: lead,  # type: ignore[misc]
                 ).run()
             )
             for lead in leads
@@ -164,6 +165,17 @@ async def test_summer_time() -> None:
     assert rig.sent == stamped(at(2026, 10, 25, 0, 30), at(2026, 10, 26, 1, 30))
 
 
+async def test_intervals_follow_time_as_it_passes_when_clocks_are_changed() -> None:
+    rig = Rig(at(2026, 3, 29, 0, 15))
+    async with rig.scheduling(periodic("*/20 2 * * *", zone="Europe/Berlin")):
+        await rig.until(at(2026, 3, 29, 4))
+    assert rig.sent == [], "there is no hour from 2 to 3"
+    rig = Rig(at(2026, 10, 24, 23, 45))
+    async with rig.scheduling(periodic("0 * * * *", zone="Europe/Berlin")):
+        await rig.until(at(2026, 10, 25, 2, 30))
+    assert rig.sent == stamped(*(at(2026, 10, 25, hour) for hour in (0, 1, 2)))
+
+
 @pytest.mark.parametrize("missed, hours", [("all", [3, 4, 5]), ("last", [5]), ("skip", list[int]())], ids=str)
 async def test_what_was_missed_is_caught_up_as_said(missed: Any, hours: list[int]) -> None:
     rig = Rig()
@@ -213,6 +225,39 @@ async def test_orders_that_fail_are_asked_for_again_within_their_window(failures
     assert max(asked) - at(2026, 1, 10, 2, 30).timestamp() <= HOUR_S
     assert len(asked) == (failures + 1 if sent else HOUR_S // 30)
     assert sum(trace.startswith("other") for trace in rig.sent) == 4, "others are fired meanwhile"
+
+
+async def test_orders_that_are_none_keep_no_others_from_being_fired() -> None:
+    rig = Rig()
+    wrong: Any = lambda when: ["report.publish"]  # noqa: E731
+    other = Periodic(name="other", cron="0 * * * *", orders=lambda when: [Order(task_type=TYPE)])
+    async with rig.scheduling(periodic(orders=wrong), other):
+        await rig.until(at(2026, 1, 10, 5))
+    failures = [fields["error"] for _, event, fields in rig.log.entries if event == "could not fire"]
+    assert "it returned a str; it must return a list of holdfast.Order" in failures[0]
+    assert len(rig.sent) == 4, "others are fired meanwhile"
+
+
+async def test_a_deed_that_fails_in_whatever_way_is_done_again_and_ends_no_other() -> None:
+    rig, done = Rig(), list[str]()
+
+    async def fails(moment: datetime) -> None:
+        done.append("fails")
+        raise KeyError("a fault of ours")
+
+    async def works(moment: datetime) -> None:
+        done.append("works")
+
+    deeds: list[tuple[Times, Deed]] = [
+        (Times(name="a", cron="0 1 * * *", window_s=60.0), fails),
+        (Times(name="b", cron="0 * * * *"), works),
+    ]
+    scheduler = Scheduler(APP, deeds, rig.registry, rig.clock, rig.log, leads=lambda name: True)
+    running = asyncio.ensure_future(scheduler.run())
+    await rig.until(at(2026, 1, 10, 2, 30))
+    running.cancel()
+    await asyncio.wait([running])
+    assert (done.count("fails"), done.count("works")) == (2, 2)
 
 
 async def test_orders_that_hang_keep_no_others_from_being_fired() -> None:
@@ -276,9 +321,13 @@ async def test_a_clock_that_is_put_back_fires_nothing_twice() -> None:
         ({"cron": "30 2 * *"}, "five fields"),
         ({"cron": "0 0 31 4 *"}, "day-of-month"),
         ({"cron": "30 2 * * *", "zone": "Mars/Base"}, "no time zone"),
-        ({"cron": "30 2 * * *", "missed": "some"}, "all, last or skip"),
-        ({"cron": "30 2 * * *", "window_s": 0.0}, "above 0"),
-        ({"cron": "30 2 * * *", "timeout_s": 0.0}, "timeout_s must be above 0"),
+        ({"cron": "30 2 * * *", "missed": "some"}, "missed is 'some'; it must be one of all, last, skip"),
+        ({"cron": "30 2 * * *", "window_s": 0.0}, "window_s is 0.0; it must be a number above 0"),
+        ({"cron": "30 2 * * *", "window_s": math.inf}, "window_s is inf; it must be a number"),
+        ({"cron": "30 2 * * *", "window_s": True}, "window_s is True; it must be a number"),
+        ({"cron": 5}, "cron is 5; it must be a text"),
+        ({"cron": "30 2 * * *", "zone": None}, "zone is None; it must be a text"),
+        ({"cron": "30 2 * * *", "timeout_s": 0.0}, "timeout_s is 0.0; it must be a number above 0"),
     ],
 )
 def test_what_can_t_be_meant_is_refused(settings: dict[str, Any], said: str) -> None:

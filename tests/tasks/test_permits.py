@@ -415,3 +415,41 @@ def test_never_above_the_maximum_in_bad_weather(seed: int) -> None:
         assert len(began) == 4
 
     in_town(story, seed=seed, maximum=10)
+
+
+def test_what_is_had_is_kept_between_renewals_while_nobody_wants_it() -> None:
+    async def story(town: Town) -> None:
+        node = await town.node()
+        node.keeper.want(8)
+        await town.until(lambda: node.granted == 8)
+        node.keeper.want(1)
+        await town.clock.sleep(LEASE_S / rules.LOOKS / 2)
+        assert node.granted == 8, "it would be asked for again in a moment"
+        await town.until(lambda: node.granted == 1)
+        assert node.told == [8, 1]
+
+    in_town(story, maximum=10)
+
+
+def test_a_document_that_comes_late_changes_nothing() -> None:
+    async def story(town: Town) -> None:
+        node = await town.node()
+        node.keeper.want(4)
+        await town.until(lambda: node.granted == 4)
+        older = await town.registry.get(document_name("app"))
+        await town.set(maximum=3)
+        await town.until(lambda: node.keeper.limits.maximum == 3)
+        changed = town.registry.changed
+
+        async def late(name: str, version: int, wait_s: float) -> Document | None:
+            town.registry.changed = changed  # type: ignore[method-assign]
+            return older
+
+        town.registry.changed = late  # type: ignore[method-assign]
+        seen: list[int] = []
+        for _ in range(400):
+            await town.clock.sleep(0.05)
+            seen.append(node.keeper.limits.maximum)
+        assert set(seen) == {3}
+
+    in_town(story, maximum=10)

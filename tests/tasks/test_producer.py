@@ -11,13 +11,13 @@ from tests.tasks.plain import plain
 
 from holdfast.adapters.memory.queue import MemoryQueue
 from holdfast.adapters.memory.tasks import MemoryTasks
-from holdfast.core.task import End, Start, State
-from holdfast.errors import InvalidMessage, OperationRefused, TooLarge
+from holdfast.core.task import End, Start, State, Task
+from holdfast.errors import InvalidMessage, OperationRefused, TooLarge, Unavailable
 from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.outcome import outcome_of
 from holdfast.tasks.producer import Order, Producer
-from holdfast.tasks.wire import Envelope, decode_task, encode_brief
+from holdfast.tasks.wire import Envelope, decode_brief, decode_task, encode_brief
 from holdfast.testing.simulator.loop import SimClock
 
 VIRTUAL = True
@@ -214,6 +214,28 @@ async def test_letters_that_were_kept_elsewhere_are_sent_again(rig: Rig) -> None
     ]
 
 
+async def test_who_follows_briefs_rides_out_a_queue_that_is_away(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = rig.queue(brief_queue(APP))
+    (trace,) = await rig.producer.send([ORDER])
+    await rig.end(trace)
+    receive, left = queue.receive, [10]
+
+    async def fail(*args: Any) -> Any:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise Unavailable("away")
+        return await receive(*args)
+
+    monkeypatch.setattr(queue, "receive", fail)
+    with pytest.raises(Unavailable):
+        await anext(rig.producer.briefs(follow=False))
+    briefs = rig.producer.briefs()
+    assert (await anext(briefs)).outcome.trace_id == trace
+    await briefs.aclose()
+
+
 async def test_who_reads_briefs_of_a_closed_producer_hears_no_more(rig: Rig) -> None:
     (trace,) = await rig.producer.send([ORDER])
     await rig.end(trace)
@@ -253,16 +275,36 @@ async def test_what_can_t_be_sent_leaves_no_trace(
     assert not rig.tasks.messages
 
 
-@pytest.mark.parametrize("state", [None, State.SUCCEED, State.FAILED])
-async def test_a_task_given_to_a_node_runs_whatever_became_of_it(rig: Rig, state: State | None) -> None:
+async def test_a_task_given_to_a_node_does_not_run_again_once_it_has_succeeded(rig: Rig) -> None:
+    await rig.end("t", State.SUCCEED)
+    before = await rig.store.get("t")
+    assert before is not None
+    assert await rig.producer.send_stand_in(Order(task_type=TYPE, trace_id="t", body=8)) is None
+    assert await rig.store.get("t") == before
+    assert not rig.tasks.messages
+    with pytest.raises(OperationRefused, match="'t' has succeeded; only one that failed is run anew"):
+        await rig.producer.retry(before)
+
+
+@pytest.mark.parametrize("state", [None, State.FAILED, State.TIMEOUT])
+async def test_a_task_given_to_a_node_runs_unless_it_has_succeeded(rig: Rig, state: State | None) -> None:
     if state is not None:
         await rig.end("t", state)
     given = await rig.producer.send_stand_in(Order(task_type=TYPE, trace_id="t", body=8))
+    assert given is not None
     (message,) = rig.tasks.messages.values()
     assert (message.body, given.key) == (given.body, "t")
     assert decode_task(message.body, Envelope(app=APP, trace_id="-", task_type=TYPE)).body.data == b"8"
     (task,) = await rig.store.start([Start("t", TYPE, "m", "n", 3, 30.0)])
     assert (task.state, task.attempts) == (State.RUNNING, 1)
+
+
+@pytest.mark.parametrize("result", [b"[" * 900 + b"]" * 900, b"{", b"\xff"])
+def test_a_result_that_can_t_be_read_is_told_as_text(result: bytes) -> None:
+    outcome = outcome_of(APP, Task("t", TYPE, State.SUCCEED, result=result))
+    assert outcome.value == result.decode(errors="replace")
+    envelope = Envelope(app=APP, trace_id="t", task_type=TYPE)
+    assert decode_brief(encode_brief(envelope, outcome)).value == outcome.value
 
 
 async def test_briefs_that_nobody_looked_at_are_there_for_others_at_once(rig: Rig) -> None:

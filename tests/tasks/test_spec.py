@@ -1,6 +1,7 @@
 """What types of tasks are declared as, and what handlers get for bodies."""
 
 import dataclasses
+import math
 from typing import Any
 
 import msgspec
@@ -62,20 +63,37 @@ def test_a_lease_is_for_what_advances() -> None:
 @pytest.mark.parametrize(
     "settings,complaint",
     [
-        ({"timeout_s": 0}, "task 't': timeout_s must be above 0"),
-        ({"stall_s": -1}, "task 't': stall_s must be above 0"),
-        ({"tries": 0}, "task 't': tries must be at least 1"),
-        ({"memory_mb": -1}, "task 't': memory_mb must not be negative"),
-        ({"hold": "for ever"}, "task 't': hold is 'for ever'; it is one of timeout, lease"),
+        ({"timeout_s": 0}, "task 't': timeout_s is 0; it must be a number above 0"),
+        ({"stall_s": -1}, "task 't': stall_s is -1; it must be a number above 0"),
+        ({"tries": 0}, "task 't': tries is 0; it must be a whole number at least 1"),
+        ({"memory_mb": -1}, "task 't': memory_mb is -1; it must be a whole number at least 0"),
+        ({"hold": "for ever"}, "task 't': hold is 'for ever'; it must be one of lease, timeout"),
         (
             {"advances": ("noise",)},
-            r"task 't': advances is \('noise',\); it is one or more of progress, output",
+            r"task 't': advances is \('noise',\); it must be a tuple .each item one of cpu, output, probe",
         ),
         ({"advances": ("probe",)}, "the sign 'probe' in advances= and the function probe= need each other"),
         ({"advances": "cpu", "probe": handle}, "need each other"),
         ({"hold": "lease", "advances": ()}, "hold='lease' needs at least one of"),
-        ({"permanent": "KeyError"}, "it is a tuple of exception types"),
-        ({"group": 7}, "task 't': group is 7; it is the name of a field of the body or a function of it"),
+        ({"permanent": "KeyError"}, r"permanent is \('KeyError',\); it must be a tuple .each item a class"),
+        ({"permanent": str}, "it is a tuple of exception types"),
+        ({"timeout_s": math.inf}, "timeout_s is inf; it must be a number above 0, at most 1,000,000,000"),
+        ({"margin_s": math.nan}, "margin_s is nan; it must be a number"),
+        ({"timeout_s": None}, "timeout_s is None; it must be a number"),
+        ({"lease_s": True}, "lease_s is True; it must be a number"),
+        ({"priority": "high"}, "priority is 'high'; it must be a whole number"),
+        ({"priority": 2**31}, "priority is 2147483648; it must be a whole number"),
+        ({"tries": 1.5}, "tries is 1.5; it must be a whole number"),
+        ({"tries": True}, "tries is True; it must be a whole number"),
+        ({"backoff": 5}, "backoff is 5; it must be a Backoff"),
+        ({"backoff": Backoff(1, math.inf)}, "backoff.max_s is inf; it must be a number"),
+        ({"weight": math.inf}, "weight is inf; it must be a number"),
+        ({"group_rate": math.nan}, "group_rate is nan; it must be a number"),
+        ({"group_limit": 1.5}, "group_limit is 1.5; it must be a whole number"),
+        ({"memory_mb": "512"}, "memory_mb is '512'; it must be a whole number"),
+        ({"resumable": 1}, "resumable is 1; it must be True or False"),
+        ({"probe": 5}, "probe is 5; it must be a function or None"),
+        ({"group": 7}, "task 't': group is 7; it must be a text or a function"),
         ({"timeout": 5}, "task 't': Unexpected keyword argument 'timeout'; see App.task for the settings"),
     ],
 )
@@ -95,9 +113,10 @@ def test_a_task_is_declared_once_and_of_something_to_run() -> None:
     app.task("t")(handle)
     with pytest.raises(ConfigError, match="task 't' is declared twice in app 'a'"):
         app.task("t")(handle)
-    for target in (object(), Order):
-        with pytest.raises(ConfigError, match="neither a function nor a class with a method run"):
-            app.task("other")(target)
+    with pytest.raises(ConfigError, match="neither a function nor a class with a method run"):
+        app.task("other")(Order)
+    with pytest.raises(ConfigError, match="handler is a object; it must be a function or a class"):
+        app.task("other")(object())
 
 
 LONG = duration_pb2.Duration(seconds=90)
@@ -162,3 +181,17 @@ def test_groups_are_read_from_bodies() -> None:
     for group in ("missing", lambda body: 1 / 0):
         with pytest.raises(InvalidMessage, match="task 't' can't tell its group from the body"):
             declared(group=group).group_of(body)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_a_number_that_json_lacks_does_not_become_null_in_a_body(number: float) -> None:
+    with pytest.raises(InvalidMessage, match="it holds NaN or an infinity, which JSON doesn't have"):
+        body_of({"pages": [number]})
+
+
+def test_a_body_that_nests_too_deeply_is_refused_where_it_is_sent() -> None:
+    body: Any = None
+    for _ in range(5000):
+        body = [body]
+    with pytest.raises(InvalidMessage, match="it nests deeper than"):
+        body_of(body)

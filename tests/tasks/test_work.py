@@ -1,26 +1,51 @@
-"""What a node does with the tasks in its hands when it is cut off."""
+"""What a node does with the tasks in its hands: when it is cut off, and with those that it can't run."""
 
+from random import Random
+
+import msgspec
+from tests.runtime.fakes import Log
+
+from holdfast.adapters.memory.queue import MemoryQueue
 from holdfast.core.task import State
+from holdfast.errors import Unavailable
+from holdfast.ports.queue import DeadLetter, Outgoing, Queue
+from holdfast.runtime.keeper import expire
+from holdfast.tasks.body import Body
+from holdfast.tasks.names import task_queue
+from holdfast.tasks.wire import Envelope, Message, encode_task
 from holdfast.testing.simulator.faults import Weather
-from holdfast.testing.simulator.loop import run
+from holdfast.testing.simulator.loop import SimClock, run
 from holdfast.testing.simulator.scenario import TROUBLE_S, Fault
-from holdfast.testing.simulator.tasks import LONG, PlannedTask, TaskScenario, TaskWorld, check
+from holdfast.testing.simulator.tasks import (
+    APP,
+    LONG,
+    QUICK,
+    PlannedTask,
+    TaskScenario,
+    TaskWorld,
+    check,
+)
 
 CUT = [Fault(3.0, "cut", 0, TROUBLE_S, service) for service in ("coordinator", "state", "registry")]
 
 
-def test_what_waits_on_a_node_that_is_cut_off_runs_elsewhere() -> None:
-    scenario = TaskScenario(
+def calm(*tasks: PlannedTask) -> TaskScenario:
+    return TaskScenario(
         seed=1,
-        nodes=2,
+        nodes=1,
         weather=Weather(),
         drift=0.0,
-        faults=tuple(CUT),
+        faults=(),
         frees_on_evict=False,
         hold_max_s=float("inf"),
         maximum=0,
-        tasks=tuple(PlannedTask(0.1, f"t{n}", LONG, 2.0) for n in range(40)),
+        tasks=tasks,
     )
+
+
+def test_what_waits_on_a_node_that_is_cut_off_runs_elsewhere() -> None:
+    planned = [PlannedTask(0.1, f"t{n}", LONG, 2.0) for n in range(40)]
+    scenario = msgspec.structs.replace(calm(*planned), nodes=2, faults=tuple(CUT))
 
     async def live() -> None:
         world = TaskWorld(scenario)
@@ -40,5 +65,43 @@ def test_what_waits_on_a_node_that_is_cut_off_runs_elsewhere() -> None:
         assert waiting, "some waited there when it was cut off"
         assert not late, "and had to wait until it wasn't"
         assert {o.state for told in world.outcomes.values() for o in told} == {State.SUCCEED}
+
+    run(live())
+
+
+async def sent_as(task_type: str, trace: str, queue: Queue) -> None:
+    envelope = Envelope(app=APP, trace_id=trace, task_type=task_type)
+    await queue.send([Outgoing(encode_task(Message(envelope, Body(b"{}"))))])
+
+
+def test_a_task_of_a_type_that_the_app_lacks_is_known_by_the_queue_where_its_letter_lies() -> None:
+    async def live() -> None:
+        world = TaskWorld(calm(PlannedTask(0.1, "t", QUICK, 0.1)))
+        world.spawn(sent_as("no.such", "odd", world.queues[task_queue(APP, QUICK)]))
+        assert check(world, await world.live()) == []
+        task = world.store.standing["odd"]
+        assert (task.state, task.type) == (State.FAILED, QUICK)
+        assert "the app has no task type 'no.such'" in task.detail
+        assert [letter.key for letter in world.queues[task_queue(APP, QUICK)].letters.values()] == ["odd"]
+        (told,) = world.outcomes["odd"]
+        assert (told.state, told.task_type) == (State.FAILED, "no.such"), (
+            "its producer knows it as it was sent"
+        )
+
+    run(live())
+
+
+def test_a_queue_that_does_not_answer_keeps_no_letters_of_others_from_being_dropped() -> None:
+    async def away(before: float) -> int:
+        raise Unavailable("timed out")
+
+    async def live() -> None:
+        clock = SimClock(Random(1), "c")
+        first, second, log = MemoryQueue(clock), MemoryQueue(clock), Log()
+        first.expire = away  # type: ignore[method-assign]
+        await second.bury([DeadLetter("a", b"", "old")])
+        await expire((first, second), clock.wall() + 1.0, log)
+        assert not second.letters
+        assert log.events("warning") == ["could not drop old dead letters"]
 
     run(live())

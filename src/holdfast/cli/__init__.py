@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Sequence
+from types import TracebackType
 
 from cyclopts import App, CycloptsError, Parameter
 
 import holdfast
 from holdfast.cli import exits, output
 from holdfast.errors import HoldfastError
+from holdfast.redaction import redact
 
 HELP = """Keyed, ordered, stateful, at-least-once work for Python.
 
@@ -82,6 +85,11 @@ def _import_all() -> None:
         app[name]  # looking one up imports it
 
 
+def _print_crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    sys.stderr.write(redact("".join(traceback.format_exception(kind, error, trace))))
+
+
 def main() -> None:
     """The entry point."""
+    sys.excepthook = _print_crash
     sys.exit(run(sys.argv[1:]))

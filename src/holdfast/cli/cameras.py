@@ -11,7 +11,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from holdfast.cli import exits, output
 from holdfast.cli.node import signals
-from holdfast.log import redact
+from holdfast.redaction import redact_url
 from holdfast.wiring import Services
 
 if TYPE_CHECKING:
@@ -38,18 +38,20 @@ async def pull(
 
     def camera(key: str, url: str) -> Camera:
         name = f"{stream}/{key}"
-        task = progress.add_task(f"{redact(url)} → {name}", total=None)
+        task = progress.add_task(f"{redact_url(url)} → {name}", total=None)
 
         def tell(run: Run) -> None:
             progress.update(
-                task, description=f"{redact(url)} → {name}, run {run.number}", completed=run.frames
+                task, description=f"{redact_url(url)} → {name}, run {run.number}", completed=run.frames
             )
             if run.over and json:
-                place = {"video": redact(url), "stream": stream, "key": key, "run": run.number}
+                place = {"video": redact_url(url), "stream": stream, "key": key, "run": run.number}
                 output.json_line(place | {"frames": run.frames, "left_out": run.left_out, "lost": run.lost})
             elif run.over:
                 left_out = f", {run.left_out} left out" if run.left_out else ""
-                output.say(f"{run.frames} frames{left_out} of {redact(url)} sent to {name}, run {run.number}")
+                output.say(
+                    f"{run.frames} frames{left_out} of {redact_url(url)} sent to {name}, run {run.number}"
+                )
 
         def trouble(why: str, again_s: float) -> None:
             output.complain(f"{name}: {why}; trying again in {again_s:.1f} s")

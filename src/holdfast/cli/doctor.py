@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
 from typing import Annotated, Literal, Protocol
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 import psutil
@@ -15,12 +16,14 @@ from holdfast import config as settings
 from holdfast.app import App
 from holdfast.cli import exits, output
 from holdfast.cli.options import DEFAULTS, Json, Options
-from holdfast.cli.status import stream_names
+from holdfast.cli.status import stream_names, what_waits
 from holdfast.config import Config
 from holdfast.errors import ConfigError, HoldfastError, OutcomeUnknown, Unavailable
-from holdfast.log import redact
 from holdfast.older_names import ANY_BUCKET
+from holdfast.ports.coordinator import Member
+from holdfast.ports.peer import Peer
 from holdfast.protocol.peer import Done, Probe, Reply, Request
+from holdfast.redaction import redact, redact_url
 from holdfast.wiring import Services, check_app, load_app, queues_of
 
 PROBE_TIMEOUT_S = 2.0
@@ -75,7 +78,8 @@ async def doctor(
     if iam_policy:
         return await _print_policy(app, options.load())
     findings = await examine(app, options)
-    for finding in findings:
+    for found in findings:
+        finding = msgspec.structs.replace(found, text=redact(found.text), fix=redact(found.fix))
         if json:
             output.json_line(finding)
         else:
@@ -94,8 +98,8 @@ async def _print_policy(place: str | None, config: Config) -> int:
         policy = await services.iam_policy(load_app(place).streams)
     if not policy["Statement"]:
         raise ConfigError(
-            f"queue_url is {redact(config.queue_url)!r} and objects_url is {redact(config.objects_url)!r}:"
-            " neither is on AWS, so no IAM policy is needed"
+            f"queue_url is {redact_url(config.queue_url)!r} and objects_url is"
+            f" {redact_url(config.objects_url)!r}: neither is on AWS, so no IAM policy is needed"
         )
     output.say(msgspec.json.format(msgspec.json.encode(policy)).decode())
     return exits.OK
@@ -111,6 +115,7 @@ async def examine(place: str | None, options: Options) -> list[Finding]:
     findings = [Finding("settings", "ok", f"sound; {changed} of them set, see `holdfast config show`")]
     findings += _unknown_variables()
     findings += _machine(config)
+    findings += _files(config)
     async with Services(config) as services:
         app = None
         if place:
@@ -121,12 +126,20 @@ async def examine(place: str | None, options: Options) -> list[Finding]:
 
 
 def _unknown_variables() -> Iterable[Finding]:
-    for variable in sorted(os.environ):
-        name = variable.removeprefix(settings.PREFIX).lower()
-        if variable.startswith(settings.PREFIX) and name not in Config.model_fields:
-            near = difflib.get_close_matches(name, Config.model_fields, 1)
-            fix = f"did you mean {settings.PREFIX}{near[0].upper()}?" if near else "unset it"
-            yield Finding("environment", "warning", f"{variable} is no setting and does nothing", fix)
+    for variable, fix in settings.unknown_variables():
+        yield Finding("environment", "warning", f"{variable} is no setting and does nothing", fix)
+
+
+def _files(config: Config) -> Iterable[Finding]:
+    """Databases that an earlier version, or another program, has left to others."""
+    urls = {getattr(config, name) for name in Config.model_fields if name.endswith("_url")}
+    for url in sorted(url for url in urls if config.file_access == "owner" and url.startswith("sqlite:")):
+        path = Path(unquote(urlsplit(url).path).removeprefix("/"))
+        mode = path.stat().st_mode & 0o777 if path.exists() else 0
+        if mode & 0o077:
+            text = f"{path} has the mode {mode:o}: others may use what messages and results hold"
+            fix = f"chmod go= {path}*, or set file_access to umask if they are meant to"
+            yield Finding("files", "warning", text, fix)
 
 
 def _machine(config: Config) -> Iterable[Finding]:
@@ -245,11 +258,13 @@ def _told(check: str, remarks: Iterable[Remark]) -> Iterable[Finding]:
 
 async def _service(check: str, url: str, look: Callable[[], Awaitable[str]]) -> Finding:
     try:
-        return Finding(check, "ok", f"{redact(url)}: {await look()}")
+        return Finding(check, "ok", f"{redact_url(url)}: {await look()}")
     except (HoldfastError, OSError) as error:
         unreachable = isinstance(error, Unavailable | OutcomeUnknown)
-        fix = f"see that {redact(url)} is up and can be reached" if unreachable else "correct it as it says"
-        where = f"{redact(url)}: " if url else ""
+        fix = (
+            f"see that {redact_url(url)} is up and can be reached" if unreachable else "correct it as it says"
+        )
+        where = f"{redact_url(url)}: " if url else ""
         return Finding(check, "failed", f"{where}{error}", fix, exits.code(error))
 
 
@@ -296,6 +311,10 @@ async def _nodes(services: Services) -> list[Finding]:
     findings, peer = [], services.peer()
     for member in await services.coordinator().members():
         check = f"node {member.name}"
+        if member.foreign:
+            text = f"{member.address or 'at no address'}: belongs to another program, and is not called"
+            findings.append(Finding(check, "ok", text))
+            continue
         try:
             reply = await peer.call(member.address, Probe(member.id), PROBE_TIMEOUT_S)
         except (Unavailable, OutcomeUnknown) as error:
@@ -306,4 +325,17 @@ async def _nodes(services: Services) -> list[Finding]:
             text = f"{member.address} answers" + ("" if alive else ", but as another membership")
             fix = "" if alive else "it has just joined again; look once more in a few seconds"
             findings.append(Finding(check, "ok" if alive else "warning", text, fix))
+            findings += await _lacks(peer, member)
     return findings
+
+
+async def _lacks(peer: Peer, member: Member) -> Iterable[Finding]:
+    """The streams that a node can't run."""
+    told = await what_waits(peer, member)
+    if isinstance(told, str):
+        return []
+    fix = "put right what the model's load says there; the node tries it again by itself"
+    return [
+        Finding(f"stream {stream} on {member.name}", "failed", reason, fix, exits.FAILED)
+        for stream, reason in sorted(told.lacks.items())
+    ]

@@ -13,6 +13,7 @@ from holdfast.cli import exits, output
 from holdfast.cli.cameras import counting, pull
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.errors import ConfigError
+from holdfast.redaction import redact
 from holdfast.wiring import Services
 
 
@@ -121,7 +122,7 @@ async def _put(
                 progress=sent,
             )
         except UnreadableVideo as error:
-            record["error"] = str(error)
+            record["error"] = redact(str(error))
         return record
 
     with counting() as progress:

@@ -18,7 +18,7 @@ from holdfast.cli.children import Launcher
 from holdfast.cli.options import DEFAULTS, Options
 from holdfast.config import Config, explain
 from holdfast.errors import ConfigError, HoldfastError
-from holdfast.log import redact
+from holdfast.redaction import redact_url
 from holdfast.runtime.node import Node
 from holdfast.runtime.supervisor import Supervisor
 from holdfast.wiring import Services, discovered, load_app, look_for_queues, make_node
@@ -116,7 +116,7 @@ async def _look_at_state(services: Services) -> str:
     try:
         await services.state().results(0, 1)
     except ConfigError as error:
-        raise ConfigError(f"state_url is {redact(services.config.state_url)!r}: {error}") from None
+        raise ConfigError(f"state_url is {redact_url(services.config.state_url)!r}: {error}") from None
     except HoldfastError as error:
         return str(error)
     return ""

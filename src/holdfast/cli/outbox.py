@@ -13,8 +13,8 @@ from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.core.device_queue import Entry, State
 from holdfast.errors import OperationRefused
-from holdfast.log import redact
 from holdfast.ports.outbox import OutboxStore
+from holdfast.redaction import redact_url
 from holdfast.wiring import Services
 
 app = App(name="outbox", help="Commands to devices: see how they stand, try them again, take them back.")
@@ -129,11 +129,11 @@ async def stats(outbox: Name, /, *, json: Json = False, options: Options = DEFAU
 @asynccontextmanager
 async def opened(options: Options, outbox: str = "") -> AsyncIterator[OutboxStore]:
     """The store of the settings in force. Raises OperationRefused if it has no such outbox."""
-    async with Services(options.load()) as services:
+    async with Services(options.load(), reads_only=True) as services:
         store = services.outbox_store()
         try:
             if outbox and not await store.epochs(outbox):
-                url = redact(services.config.outbox_url)
+                url = redact_url(services.config.outbox_url)
                 raise OperationRefused(f"there is no outbox {outbox!r} in {url}; a node makes it")
             yield store
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Annotated
 
 import msgspec
@@ -9,12 +10,16 @@ from cyclopts import Parameter
 
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
+from holdfast.cli.status import all_checkpoints
 from holdfast.core.balance import BAND
+from holdfast.core.ledger import Checkpoint
 from holdfast.core.record import reading
-from holdfast.errors import OperationRefused
+from holdfast.devices.spec import LABEL
+from holdfast.errors import OperationRefused, OutcomeUnknown, Unavailable
 from holdfast.ports.coordinator import Member
 from holdfast.protocol.peer import Done, Drain, Explain, Move, Request
 from holdfast.runtime.balancer import node_load
+from holdfast.streams.standstills import Waits
 from holdfast.wiring import Services
 
 Key = Annotated[str, Parameter(help="The full key: STREAM/KEY.", show_default=False)]
@@ -31,7 +36,7 @@ async def move(key: Key, /, *, to: str, options: Options = DEFAULTS) -> None:
     Args:
         to: Name of the node, or its membership.
     """
-    async with Services(options.load()) as services:
+    async with Services(options.load(), reads_only=True) as services:
         members = await services.coordinator().members()
         target, owner = _named(members, to), await _owner(services, members, key)
         if target.id == owner.id:
@@ -55,7 +60,7 @@ async def drain(
     Args:
         node: Name of the node, or its membership.
     """
-    async with Services(options.load()) as services:
+    async with Services(options.load(), reads_only=True) as services:
         member = _named(await services.coordinator().members(), node)
         await _ask(services, member, Drain(member.id), services.config.peer_timeout_s)
         output.say(f"{member.name} drains")
@@ -71,10 +76,12 @@ class Told(msgspec.Struct):
     here_s: float
     rests_s: float
     parked: str
+    waits: Waits | None = None
 
 
 class Why(msgspec.Struct):
-    """Where a stream is, and what speaks for its staying there. Loads are in busy slots."""
+    """Where a stream is, what it waits for, and what speaks for its staying there. Loads are in busy slots.
+    ``node`` is empty where nobody owns it; ``waits`` where it waits for nothing."""
 
     key: str
     node: str
@@ -84,60 +91,106 @@ class Why(msgspec.Struct):
     node_load: float
     mean_load: float
     reasons: list[str]
+    waits: str = ""
+    parked: str = ""
+    run: int | None = None
+    seq: int | None = None
 
 
-async def why(key: Key, /, *, json: Json = False, options: Options = DEFAULTS) -> None:
-    """Tell why a stream is where it is, and why it isn't moving.
+async def why(
+    key: Annotated[str, Parameter(help="STREAM/KEY, or the key alone.", show_default=False)],
+    /,
+    *,
+    json: Json = False,
+    options: Options = DEFAULTS,
+) -> None:
+    """Tell where a stream is, what it waits for, and why it isn't moving.
 
     ```
     holdfast why frames/cam-1
+    holdfast why cam-1
     ```
 
     Args:
         json: Print one JSON object.
     """
-    async with Services(options.load()) as services:
+    async with Services(options.load(), reads_only=True) as services:
+        key = await _full_key(services, key)
+        claim = await services.coordinator().lookup(key)
         members = await services.coordinator().members()
-        owner = await _owner(services, members, key)
-        request = Explain(owner.id, key.partition("/")[0], key)
-        answer = await _ask(services, owner, request, services.config.peer_timeout_s)
-        with reading(f"what {owner.name} tells of {key}"):
-            told = msgspec.json.decode(answer, type=Told)
-        checkpoint = await services.state().peek(key)
-        known = [node_load(member) for member in members if not member.load.draining]
-        capacity = sum(node.capacity for node in known) or 1.0
-        here = node_load(owner)
-        found = Why(
-            key=key,
-            node=owner.name,
-            epoch=checkpoint.epoch if checkpoint else 0,
-            here_s=told.here_s,
-            busy=told.busy,
-            node_load=here.load,
-            mean_load=sum(node.load for node in known) / capacity * here.capacity,
-            reasons=[],
-        )
-        found.reasons = reasons(found, told.rests_s, told.parked, len(known))
-        if json:
-            output.json_line(found)
-            return
-        output.say(f"{key} is on {found.node} since {found.here_s:.0f} s, epoch {found.epoch}")
+        owner = next((member for member in members if claim is not None and member.id == claim.member), None)
+        checkpoint = await services.state().peek(key) or Checkpoint(key)
+        found = Why(key, "", checkpoint.epoch, 0.0, 0.0, 0.0, 0.0, [], parked=checkpoint.parked)
+        if checkpoint.log is not None:
+            found.run, found.seq = checkpoint.log.run, checkpoint.log.seq
+        if owner is not None:
+            await _look_at_owner(services, members, owner, found)
+        elif not checkpoint.parked:
+            found.reasons = ["no node owns it, as nothing of it waits at a node; the next message places it"]
+        else:
+            found.waits = f"parked: {checkpoint.parked}"
+    if json:
+        output.json_line(found)
+        return
+    place = "it has no place yet" if found.seq is None else f"it stands at run {found.run}, seq {found.seq}"
+    if owner is None:
+        output.say(f"{key} is on no node, epoch {found.epoch}; {place}")
+    else:
+        output.say(f"{key} is on {found.node} since {found.here_s:.0f} s, epoch {found.epoch}; {place}")
         output.say(
             f"it keeps {found.busy:.3f} slots busy; its node {found.node_load:.2f},"
             f" the mean for a node of that size {found.mean_load:.2f}"
         )
-        for reason in found.reasons:
-            output.say(f"- {reason}")
+    for reason in [*filter(None, [found.waits]), *found.reasons]:
+        output.say(f"- {reason}")
 
 
-def reasons(found: Why, rests_s: float, parked: str, nodes: int) -> list[str]:
+async def _look_at_owner(services: Services, members: list[Member], owner: Member, found: Why) -> None:
+    """What the owner tells, if it does, and what the loads of nodes say to its staying there."""
+    known = [node_load(member) for member in members if not (member.load.draining or member.foreign)]
+    capacity = sum(node.capacity for node in known) or 1.0
+    here = node_load(owner)
+    found.node, found.node_load = owner.name, here.load
+    found.mean_load = sum(node.load for node in known) / capacity * here.capacity
+    request = Explain(owner.id, found.key.partition("/")[0], found.key)
+    try:
+        answer = await _ask(services, owner, request, services.config.peer_timeout_s)
+        with reading(f"what {owner.name} tells of {found.key}"):
+            told = msgspec.json.decode(answer, type=Told)
+    except (OperationRefused, Unavailable, OutcomeUnknown) as error:
+        found.reasons = [f"its node tells nothing of it: {error}"]
+        return
+    found.here_s, found.busy = told.here_s, told.busy
+    found.waits = told.waits.sentence if told.waits is not None else ""
+    found.reasons = reasons(found, told.rests_s, len(known))
+
+
+async def _full_key(services: Services, key: str) -> str:
+    """The full key that is meant. Raises OperationRefused where nothing is known of it, or of more than
+    one."""
+    if await services.coordinator().lookup(key) or await services.state().peek(key):
+        return key
+    claims = await services.coordinator().claims()
+    known = {claim.key for claim in claims if not claim.key.startswith(LABEL)}
+    known |= {point.key for point in await all_checkpoints(services.state())}
+    meant = sorted(full for full in known if full.partition("/")[2] == key)
+    if len(meant) == 1:
+        return meant[0]
+    if meant:
+        raise OperationRefused(f"several streams have the key {key!r}: say which of {', '.join(meant)}")
+    near = difflib.get_close_matches(key, known, 3)
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    raise OperationRefused(
+        f"nothing is known of {key!r}: no node owns such a stream, and nothing of it was committed{hint}"
+    )
+
+
+def reasons(found: Why, rests_s: float, nodes: int) -> list[str]:
     """Why the stream isn't moving."""
     said = []
     excess = found.node_load - found.mean_load
     if nodes < 2:
         said.append("there is no other node")
-    if parked:
-        said.append(f"it is parked: {parked}")
     if rests_s > 0:
         said.append(f"it came lately and rests for another {rests_s:.0f} s (rest_s)")
     if excess <= BAND * found.mean_load:
@@ -167,6 +220,9 @@ async def _owner(services: Services, members: list[Member], key: str) -> Member:
 
 async def _ask(services: Services, member: Member, request: Request, timeout_s: float) -> str:
     """Ask a node; returns the text of its reply."""
+    if member.foreign:
+        where = f", at {member.address}" if member.address else ""
+        raise OperationRefused(f"{member.name}{where} belongs to another program, and is not called")
     reply = await services.peer().call(member.address, request, timeout_s)
     if not isinstance(reply, Done):
         raise OperationRefused(f"{member.name} has just joined anew; ask again")

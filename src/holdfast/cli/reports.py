@@ -107,7 +107,7 @@ async def publish(
             return await _show(wanted, services.clock.wall(), known, json=json)
         registry = services.registry() if record else MemoryRegistry(services.clock)
         trace = f"cli-{services.clock.new_id()}"
-        async with report_publisher(services.clock, registry, known) as publisher:
+        async with report_publisher(services.clock, registry, known, access=services.access) as publisher:
             with _bar(quiet=json) as progress:
                 bar = progress.add_task(wanted.report, total=1.0, note="opens the sources")
                 published = await publisher.publish(
@@ -151,7 +151,7 @@ async def status(
             their day, and those that ended so on this day.
         json: Print JSON lines.
     """
-    async with Services(options.load()) as services:
+    async with Services(options.load(), reads_only=True) as services:
         day = date or dt.datetime.fromtimestamp(services.clock.wall(), dt.UTC).date()
         rows = await Audit(services.registry(), services.clock).day(day)
         rows = [await _as_it_stands(services, row) for row in rows]
@@ -180,7 +180,7 @@ async def forget(before: dt.date, /, *, options: Options = DEFAULTS) -> None:
     Args:
         before: The first day that is kept.
     """
-    async with Services(options.load()) as services:
+    async with Services(options.load(), reads_only=True) as services:
         dropped = await Audit(services.registry(), services.clock).forget(before)
     output.say(f"{dropped} files are forgotten")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -12,17 +14,27 @@ from rich.live import Live
 
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
+from holdfast.cli.patience import Patience
 from holdfast.core.ledger import Checkpoint
+from holdfast.core.record import reading
 from holdfast.devices.spec import LABEL
+from holdfast.errors import HoldfastError
 from holdfast.ports.coordinator import Claim, Load, Member
+from holdfast.ports.peer import Peer
 from holdfast.ports.state import StateStore
-from holdfast.wiring import Services
+from holdfast.protocol.peer import Done, Waiting
+from holdfast.streams.standstills import Waits
+from holdfast.wiring import Services, load_app, queues_of
 
 PAGE = 1000
 REFRESH_S = 1.0
+ASK_TIMEOUT_S = 2.0
+"""How long a node may take to tell what waits there."""
 
 
 async def status(
+    app: Annotated[str | None, Parameter(show_default=False)] = None,
+    /,
     *,
     stream: tuple[str, ...] = (),
     limit: int = 40,
@@ -30,49 +42,56 @@ async def status(
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """Show nodes, queues and streams: who owns what, how far it is, what waits.
+    """Show nodes, queues and streams: who owns what, how far it is, what waits and for what.
 
     ```
     holdfast status
+    holdfast status myproject.streams:app
     holdfast status --watch --stream detect
     holdfast status --json
     ```
 
     Args:
-        stream: Only these streams. Also shows queues of streams that nothing was committed for yet.
+        app: Also show the queues of this app, MODULE:NAME; those of living nodes are shown in any case.
+        stream: Only these streams.
         limit: Streams shown in the table, those that stand still first.
         watch: Go on, once a second.
         json: Print one JSON object.
     """
-    async with Services(options.load()) as services:
+    declared = (*queues_of(load_app(app)),) if app else ()
+    async with Services(options.load(), reads_only=True) as services:
+        patience = Patience(services.clock, ever=watch)
+        look = partial(survey, services, stream, declared)
         if not watch:
-            found = await survey(services, stream)
+            found = await patience.read(look)
             output.json_line(found) if json else output.console().print(render(found, limit))
         elif json:
             while True:
-                output.json_line(await survey(services, stream))
+                output.json_line(await patience.read(look))
                 await services.clock.sleep(REFRESH_S)
         else:
             with Live(console=output.console(), auto_refresh=False, screen=True) as live:
                 while True:
-                    live.update(render(await survey(services, stream), limit), refresh=True)
+                    live.update(render(await patience.read(look), limit), refresh=True)
                     await services.clock.sleep(REFRESH_S)
 
 
 class QueueStatus(msgspec.Struct):
-    """One stream's queue: messages in it by what they wait for, and the age of the oldest, where the queue
-    tells it."""
+    """A queue, by the name of its stream: messages in it by what they wait for, and the age of the oldest,
+    where the queue tells it. ``error`` says why it could not be asked."""
 
     stream: str
-    ready: int
-    in_flight: int
-    delayed: int
-    dead: int
-    lag_s: float | None
+    ready: int = 0
+    in_flight: int = 0
+    delayed: int = 0
+    dead: int = 0
+    lag_s: float | None = None
+    error: str = ""
 
 
 class StreamStatus(msgspec.Struct):
-    """One stream. ``owner`` is a node's name, or empty; ``quiet_s`` the time since its last commit."""
+    """One stream. ``owner`` is a node's name, or empty; ``quiet_s`` the time since its last commit; ``waits``
+    what it waits for, as its owner tells."""
 
     stream: str
     key: str
@@ -84,6 +103,7 @@ class StreamStatus(msgspec.Struct):
     skipped: int
     parked: str
     quiet_s: float | None
+    waits: str = ""
 
 
 class OutboxStatus(msgspec.Struct):
@@ -95,17 +115,26 @@ class OutboxStatus(msgspec.Struct):
 
 class Survey(msgspec.Struct):
     """Everything at one moment. ``calls_per_message``: calls to metered services for each message that the
-    living nodes have handled, or None before the first."""
+    living nodes have handled, or None before the first. ``troubles``: what keeps streams from running on a
+    node, and nodes that don't answer."""
 
     nodes: list[Member]
     queues: list[QueueStatus]
     streams: list[StreamStatus]
     outboxes: list[OutboxStatus]
     calls_per_message: float | None
+    troubles: list[str] = []
 
 
-async def survey(services: Services, only: tuple[str, ...] = ()) -> Survey:
-    """Ask coordinator, state store and queues."""
+class Told(msgspec.Struct):
+    """What a node tells of the streams that wait there."""
+
+    lacks: dict[str, str] = {}
+    waits: list[Waits] = []
+
+
+async def survey(services: Services, only: tuple[str, ...] = (), declared: tuple[str, ...] = ()) -> Survey:
+    """Ask coordinator, state store, queues and nodes. ``declared`` are names of further queues."""
     members = await services.coordinator().members()
     claimed = await services.coordinator().claims()
     claims = {claim.key: claim for claim in claimed if not claim.key.startswith(LABEL)}
@@ -114,16 +143,59 @@ async def survey(services: Services, only: tuple[str, ...] = ()) -> Survey:
     names = {member.id: member.name for member in members}
     now = services.clock.wall()
     streams = [_stream(key, claims.get(key), checkpoints.get(key), names, now) for key in keys]
-    known = sorted({*only} or {entry.stream for entry in streams})
-    queues = []
-    for name in known:
+    told = {name for member in members for name in member.load.queues}
+    known = sorted({*only} or {*declared, *told, *(entry.stream for entry in streams)})
+    queues = list(await asyncio.gather(*(_queue(services, name) for name in known)))
+    shown = [entry for entry in streams if entry.stream in known]
+    troubles = await _ask_what_waits(services, members, shown)
+    outboxes = _outboxes(members, claimed, names)
+    calls = calls_per_message(member.load for member in members)
+    return Survey(members, queues, shown, outboxes, calls, troubles)
+
+
+async def _queue(services: Services, name: str) -> QueueStatus:
+    """One queue that can't be asked hides no other."""
+    try:
         queue = services.queue(name)
         depth = await queue.depth()
-        lag_s = depth.lag_s if queue.tells_lag else None
-        queues.append(QueueStatus(name, depth.ready, depth.in_flight, depth.delayed, depth.dead, lag_s))
-    shown = [entry for entry in streams if entry.stream in known]
-    outboxes = _outboxes(members, claimed, names)
-    return Survey(members, queues, shown, outboxes, calls_per_message(member.load for member in members))
+    except HoldfastError as error:
+        return QueueStatus(name, error=str(error))
+    lag_s = depth.lag_s if queue.tells_lag else None
+    return QueueStatus(name, depth.ready, depth.in_flight, depth.delayed, depth.dead, lag_s)
+
+
+async def _ask_what_waits(
+    services: Services, members: list[Member], streams: list[StreamStatus]
+) -> list[str]:
+    """Fill in what streams wait for, as their owners tell; returns what is wrong with nodes."""
+    by_key = {f"{entry.stream}/{entry.key}": entry for entry in streams}
+    ours = [member for member in members if not member.foreign]
+    troubles: list[str] = []
+    if not ours:
+        return troubles
+    peer = services.peer()
+    answers = await asyncio.gather(*(what_waits(peer, member) for member in ours))
+    for member, told in zip(ours, answers, strict=True):
+        if isinstance(told, str):
+            troubles.append(f"{member.name} does not answer: {told}")
+            continue
+        troubles += [f"{member.name} can't run {name}: {reason}" for name, reason in told.lacks.items()]
+        for waits in told.waits:
+            if waits.key in by_key:
+                by_key[waits.key].waits = waits.sentence
+    return troubles
+
+
+async def what_waits(peer: Peer, member: Member) -> Told | str:
+    """What waits on a node, or why it could not be asked."""
+    try:
+        reply = await peer.call(member.address, Waiting(member.id, PAGE), ASK_TIMEOUT_S)
+        if not isinstance(reply, Done):
+            return "it has just joined anew"
+        with reading(f"what {member.name} tells"):
+            return msgspec.json.decode(reply.text, type=Told) if reply.ok else Told()
+    except HoldfastError as error:
+        return str(error)
 
 
 def _outboxes(members: list[Member], claimed: Iterable[Claim], names: dict[str, str]) -> list[OutboxStatus]:
@@ -198,14 +270,18 @@ def render(found: Survey, limit: int) -> Group:
         ["stream", "ready", "in flight", "delayed", "dead", "lag (s)"],
         [
             [q.stream, q.ready, q.in_flight, q.delayed, q.dead, "—" if q.lag_s is None else f"{q.lag_s:.1f}"]
+            if not q.error
+            else [q.stream, "—", "—", "—", "—", q.error]
             for q in found.queues
         ],
     )
-    worst_first = sorted(found.streams, key=lambda entry: (not entry.parked, bool(entry.owner)))
+    worst_first = sorted(
+        found.streams, key=lambda entry: (not entry.parked, not entry.waits, bool(entry.owner))
+    )
     more = f", the first {limit} shown" if len(found.streams) > limit else ""
     streams = output.table(
         f"\nStreams: {len(found.streams)}{more}",
-        ["stream", "key", "owner", "run", "seq", "done", "skipped", "quiet (s)", "parked"],
+        ["stream", "key", "owner", "run", "seq", "done", "skipped", "quiet (s)", "waits"],
         [
             [
                 entry.stream,
@@ -216,21 +292,25 @@ def render(found: Survey, limit: int) -> Group:
                 entry.done,
                 entry.skipped,
                 "" if entry.quiet_s is None else entry.quiet_s,
-                entry.parked,
+                entry.waits or (f"parked: {entry.parked}" if entry.parked else ""),
             ]
             for entry in worst_first[:limit]
         ],
     )
+    troubles = [f"! {trouble}" for trouble in found.troubles]
     if not found.outboxes:
-        return Group(nodes, queues, streams)
+        return Group(nodes, *troubles, queues, streams)
     outboxes = output.table(
         f"\nOutboxes: {len(found.outboxes)}",
         ["outbox", "node", "shards"],
         [[each.outbox, node, count] for each in found.outboxes for node, count in each.shards.items()],
     )
-    return Group(nodes, queues, streams, outboxes)
+    return Group(nodes, *troubles, queues, streams, outboxes)
 
 
 async def stream_names(services: Services) -> list[str]:
     """Streams that a commit or a claim is known of."""
-    return [queue.stream for queue in (await survey(services)).queues]
+    claims = await services.coordinator().claims()
+    keys = [claim.key for claim in claims if not claim.key.startswith(LABEL)]
+    keys += [point.key for point in await all_checkpoints(services.state())]
+    return sorted({output.split_key(key)[0] for key in keys})

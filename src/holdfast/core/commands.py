@@ -6,6 +6,7 @@ import msgspec
 
 from holdfast.core.held import Held, Letter
 from holdfast.core.ledger import Commit
+from holdfast.core.sequencer import Gap
 
 
 class Peek(msgspec.Struct, frozen=True):
@@ -28,6 +29,11 @@ class Reclaim(msgspec.Struct, frozen=True):
     epoch: int | None
 
 
+class LoadModels(msgspec.Struct, frozen=True):
+    """Load the models that the stream declares, before anything of it is counted or run. Answer:
+    ``models_loaded``, ``models_failed`` or ``slot_died``."""
+
+
 class Start(msgspec.Struct, frozen=True):
     """Count an opening that begins ``head``. ``alone``: it has been begun so often that nothing else which
     is suspected may run on this node meanwhile, or it would be blamed too. Answer: ``started`` or
@@ -39,7 +45,7 @@ class Start(msgspec.Struct, frozen=True):
 
 class Run(msgspec.Struct, frozen=True):
     """Run messages in the slot, after opening the handler from ``state`` if ``fresh``.
-    Answer: ``ran``, ``load_failed``, ``rejected`` or ``slot_died``."""
+    Answer: ``ran``, ``load_failed``, ``models_failed``, ``rejected`` or ``slot_died``."""
 
     messages: tuple[Held, ...]
     fresh: bool
@@ -49,10 +55,12 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Write(msgspec.Struct, frozen=True):
-    """Send the commit, and again unchanged for as long as its outcome is unknown.
-    Answer: ``committed`` or ``fenced``."""
+    """Send the commit, and again unchanged for as long as its outcome is unknown. ``gaps`` are what it passes
+    over since nobody brought it in time.
+    Answer: ``committed``, ``refused`` or ``fenced``."""
 
     commit: Commit
+    gaps: tuple[Gap, ...] = ()
 
 
 class Settle(msgspec.Struct, frozen=True):
@@ -99,6 +107,7 @@ Command = (
     | Open
     | CheckClaim
     | Reclaim
+    | LoadModels
     | Start
     | Run
     | Write

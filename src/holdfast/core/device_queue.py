@@ -13,6 +13,7 @@ from zlib import crc32
 import msgspec
 
 from holdfast.core.retry import Backoff
+from holdfast.core.settings import Count, Seconds
 from holdfast.errors import InvalidMessage
 
 
@@ -126,6 +127,10 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
         return self.device, self.lane
 
 
+NUMBER_MAX, TRIES_MAX = 2**63 - 1, 2**31 - 1
+"""What the columns of a database hold."""
+
+
 class Correlation(msgspec.Struct, frozen=True):
     """Which try of which command: an answer that brings it back fits one try only. The epoch tells apart
     what was sent before a database was restored from a copy, whose numbers come again."""
@@ -140,7 +145,7 @@ class Correlation(msgspec.Struct, frozen=True):
     @classmethod
     def longest(cls) -> str:
         """One that takes as much room as any."""
-        return str(cls(epoch=10**10 - 1, command=2**63 - 1, tries=2**31 - 1))
+        return str(cls(epoch=10**10 - 1, command=NUMBER_MAX, tries=TRIES_MAX))
 
     @classmethod
     def parse(cls, text: str) -> Correlation:
@@ -149,11 +154,19 @@ class Correlation(msgspec.Struct, frozen=True):
         if len(text) > 60 or len(parts) != 3 or not all(p.isascii() and p.isdigit() for p in parts):
             raise InvalidMessage(f"{text[:60]!r} is no id of a command")
         epoch, command, tries = map(int, parts)
+        if max(epoch, command) > NUMBER_MAX or tries > TRIES_MAX:
+            raise InvalidMessage(f"{text!r} is no id of a command: no database has such numbers")
         return cls(epoch, command, tries)
 
 
 LATE_SHARE = 0.25
 JITTER = 0.15
+
+SLOW_MAX_S = 60.0
+"""What a device is seen to take for its answers counts up to this, or up to ``retry_max_s``."""
+
+SLOW_SHARE = 1.5
+"""How much longer a slow device is waited for than its answers have taken."""
 
 
 class Patience(msgspec.Struct, frozen=True):
@@ -166,24 +179,26 @@ class Patience(msgspec.Struct, frozen=True):
         probe_s: how often a device that is known to be away is tried all the same.
     """
 
-    retry_s: float = 10.0
-    retry_max_s: float = 300.0
-    max_tries: int = 5
-    probe_s: float = 60.0
+    retry_s: Seconds = 10.0
+    retry_max_s: Seconds = 300.0
+    max_tries: Count = 5
+    probe_s: Seconds = 60.0
 
-    def interval_s(self, spent: int, random: float) -> float:
+    def interval_s(self, spent: int, random: float, answers_after_s: float = 0.0) -> float:
         """How long the ``spent``-th try is waited for: more than ``retry_s`` by what it may be sent late, and
-        by some jitter."""
+        by some jitter; and longer where the device's answers were seen to take so long."""
         first_s = self.retry_s * (1.0 + LATE_SHARE + JITTER)
         backoff = Backoff(
             first_s, max(self.retry_max_s, first_s), (1.0 + LATE_SHARE) * self.retry_s / first_s
         )
-        return backoff.delay_s(max(spent, 1), random)
+        slow_s = min(answers_after_s, max(self.retry_max_s, SLOW_MAX_S))
+        return max(backoff.delay_s(max(spent, 1), random), slow_s * SLOW_SHARE)
 
-    @property
-    def longest_s(self) -> float:
-        """No answer, and no device, is waited for longer than this before something is done."""
-        return max(self.retry_max_s, self.probe_s) * (1.0 + LATE_SHARE + JITTER)
+    def longest_s(self, answers_after_s: float = 0.0) -> float:
+        """No answer, and no device, is waited for longer than this before something is done, if no device's
+        answers take longer than ``answers_after_s``."""
+        slow_s = min(answers_after_s, max(self.retry_max_s, SLOW_MAX_S)) * SLOW_SHARE
+        return max(max(self.retry_max_s, self.probe_s) * (1.0 + LATE_SHARE + JITTER), slow_s)
 
     @property
     def late_s(self) -> float:
@@ -201,10 +216,15 @@ class Verdict(enum.Enum):
     GIVE_UP = "give up"
 
 
-def judge(entry: Entry, phase: Phase, now: float, *, away: bool, patience: Patience) -> Verdict:
-    """What to do with ``entry``, whose turn or whose retry it is. ``away``: its device isn't there."""
+def judge(
+    entry: Entry, phase: Phase, now: float, *, away: bool, patience: Patience, paused: bool = False
+) -> Verdict:
+    """What to do with ``entry``, whose turn or whose retry it is. ``away``: its device isn't there;
+    ``paused``: an operator wants nothing sent to it."""
     if entry.expires_at is not None and entry.expires_at <= now:
         return Verdict.EXPIRE
+    if paused:
+        return Verdict.HOLD
     if away:
         return Verdict.PROBE if phase is Phase.HELD else Verdict.HOLD
     if entry.spent >= patience.max_tries:
@@ -219,6 +239,22 @@ def fits(entry: Entry, device: str, correlation: Correlation) -> bool:
         and entry.device == device
         and correlation == Correlation(entry.epoch, entry.id, entry.tries)
     )
+
+
+def answers(entry: Entry, device: str, correlation: Correlation) -> bool:
+    """Whether an answer is to any try of ``entry`` since it was first sent with its epoch: a slow device
+    answers an earlier try after the next one was sent, and did the command all the same."""
+    return (
+        entry.device == device
+        and (entry.epoch, entry.id) == (correlation.epoch, correlation.command)
+        and 0 < correlation.tries <= entry.tries
+    )
+
+
+def replaces(newer: Entry, entry: Entry) -> bool:
+    """Whether ``entry`` must not be sent any more, for ``newer`` has the same ``supersede_key``."""
+    same = newer.device == entry.device and newer.supersede_key == entry.supersede_key is not None
+    return same and newer.id > entry.id
 
 
 def publish(entry: Entry, epoch: int, now: float, *, counts: bool) -> Entry:

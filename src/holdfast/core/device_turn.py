@@ -54,6 +54,25 @@ class Arrival(msgspec.Struct, frozen=True):
     supersede_key: str | None = None
 
 
+class Cancel(msgspec.Struct, frozen=True):
+    """A mark that commands of a device are to be taken back, as far as they aren't out: those with ids lower
+    than ``below``, of its ``supersede_key`` if it has one; or, if not 0, only the one that is ``command``."""
+
+    id: int
+    device: str
+    shard: int
+    below: int = 0
+    supersede_key: str | None = None
+    command: int = 0
+
+    def means(self, entry: Entry) -> bool:
+        """Whether ``entry`` is to be taken back."""
+        if self.command:
+            return entry.id == self.command
+        keyed = self.supersede_key in (None, entry.supersede_key)
+        return entry.device == self.device and entry.id < self.below and keyed
+
+
 class Job(msgspec.Struct, frozen=True):
     """One command for many devices: how far it is. It is ``aborted`` once more than ``abort_share`` (0 to 1)
     of ``total`` have failed or expired. ``rate`` is in devices a second; None for no limit."""
@@ -110,6 +129,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
         groups: rates of groups of devices.
         jobs: the dispatcher's part in the rates of jobs.
         brief: each closing is to be told as a brief, too.
+        slow: how long the answers of devices have taken that answer later than they are waited for.
     """
 
     outbox: str
@@ -134,6 +154,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     groups: GroupRate | None = None
     jobs: JobRates | None = None
     brief: bool = False
+    slow: Mapping[str, float] = {}
 
     @property
     def out_max(self) -> int:
@@ -157,6 +178,8 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
         heads: those that exist of the places of ``arrivals``.
         out: heads in phase OUT that are due in shards that can send, the longest first, up to ``out_max``.
         ready: the others that are due, up to ``ready_max``.
+        cancels: the oldest, up to the turn's limit.
+        paused: the devices that nothing is to be sent to; an empty name is all of them.
     """
 
     epochs: Mapping[int, int]
@@ -166,6 +189,8 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     heads: Mapping[Pair, Head]
     out: Sequence[Head]
     ready: Sequence[Head]
+    cancels: Sequence[Cancel] = ()
+    paused: Set[str] = frozenset()
 
 
 class Sending(msgspec.Struct, frozen=True):
@@ -190,6 +215,8 @@ class Turned(msgspec.Struct):
         freed: how many devices are no longer waited for; each of ``sendings`` that isn't a ``repeat`` is.
         repeats: how many of ``sendings`` go to devices that were waited for already.
         more: the limits were reached; take another turn at once.
+        late: answers to a try that another had followed already.
+        paused: nothing is sent, whatever is due.
     """
 
     sendings: list[Sending] = []
@@ -199,6 +226,8 @@ class Turned(msgspec.Struct):
     freed: int = 0
     repeats: int = 0
     more: bool = False
+    late: int = 0
+    paused: bool = False
 
 
 class Rows(Protocol):
@@ -227,8 +256,17 @@ class Rows(Protocol):
         """Remove them."""
 
     def older(self, arrivals: Sequence[Arrival]) -> list[Entry]:
-        """Scheduled commands that were never sent, older than one of ``arrivals``, for the same device and
-        with its ``supersede_key``."""
+        """Scheduled commands that are older than one of ``arrivals``, for the same device and with its
+        ``supersede_key``."""
+
+    def replaced(self, entries: Sequence[Entry]) -> Set[int]:
+        """The ids of those that a newer command replaces, whatever has become of that one."""
+
+    def drop_cancels(self, cancels: Sequence[Cancel]) -> None:
+        """Remove them."""
+
+    def meant(self, cancels: Sequence[Cancel], limit: int) -> list[Entry]:
+        """Scheduled commands that ``cancels`` mean, up to ``limit``."""
 
     def first(self, pairs: Collection[Pair], now: float) -> Mapping[Pair, Entry | float]:
         """For each the scheduled command that is next: of the highest priority, then the oldest, whose time
@@ -275,6 +313,7 @@ class _Turn:
         self._heads: dict[Pair, Head] = {}
         self._changed: dict[int, Entry] = {}
         self._freed: dict[Pair, Head] = {}
+        self._cancelled: set[int] = set()
         self._unwritten = False
         self._done = Turned()
 
@@ -286,7 +325,8 @@ class _Turn:
         if turn.shift_s:
             rows.shift(self._mine, turn.shift_s)
         if turn.check_dues:
-            rows.bring_in(self._mine, turn.now + turn.patience.longest_s)
+            slowest_s = max(turn.slow.values(), default=0.0)
+            rows.bring_in(self._mine, turn.now + turn.patience.longest_s(slowest_s))
         fresh = [shard for shard in turn.fresh if shard in self._mine]
         if fresh:
             rows.put_off(fresh, turn.now + turn.patience.interval_s(1, self._random()))
@@ -294,11 +334,14 @@ class _Turn:
             self._stay_out()
         changed = turn.shift_s or turn.check_dues or fresh or turn.still_out
         self._found = rows.look(turn) if changed else found
+        done.paused = "" in self._found.paused
         self._hear()
         arrived = self._welcome()
+        self._cancel()
         if turn.sweep:
             self._sweep()
-        self._ask_again()
+        if not done.paused:
+            self._ask_again()
         self._send_next(arrived)
         self._store()
         return done
@@ -314,10 +357,13 @@ class _Turn:
         pairs: dict[Pair, None] = {}
         for correlation in (each.correlation for each in turn.still_out):
             entry = found.get(correlation.command)
-            if entry is None or entry.shard not in self._mine or entry.state in queue.CLOSED:
+            if entry is None or entry.shard not in self._mine:
                 continue
             head = heads.get(entry.pair) or Head(entry.device, entry.lane, entry.shard)
-            if entry.tries < correlation.tries:
+            if entry.state in queue.CLOSED:
+                if not _waits_for(head, entry, correlation):
+                    continue
+            elif entry.tries < correlation.tries:
                 entry = queue.publish(entry, correlation.epoch, now, counts=False)  # it may have been a probe
                 entry = msgspec.structs.replace(entry, tries=correlation.tries)
                 found[entry.id] = entries[entry.id] = entry
@@ -325,7 +371,7 @@ class _Turn:
                 head = msgspec.structs.replace(head, phase=Phase.OUT, command=entry.id)
             elif not queue.fits(entry, entry.device, correlation):
                 continue
-            due = now + turn.patience.interval_s(entry.spent, self._random())
+            due = now + self._interval_s(entry)
             heads[entry.pair] = msgspec.structs.replace(head, due=max(due, head.due or 0.0))
             pairs[entry.pair] = None
         if entries:
@@ -337,15 +383,18 @@ class _Turn:
         """Close what was answered, which frees its devices."""
         turn, found = self._turn, self._found.commands
         not_out = {head.pair for head in self._found.held}
+        late: list[Heard] = []
         for heard in turn.heard:
             entry = self._current(found, heard.correlation)
-            if entry is None or not queue.fits(entry, heard.device, heard.correlation):
+            if entry is not None and queue.fits(entry, heard.device, heard.correlation):
+                self._answered(entry, heard)
+                self._free(Head(entry.device, entry.lane, entry.shard), was_out=entry.pair not in not_out)
+            elif entry is not None and queue.answers(entry, heard.device, heard.correlation):
+                late.append(heard)
+            else:
                 self._done.strays.append(heard)
-                continue
-            self._close(
-                entry, Cause.ANSWER if heard.ok else Cause.REFUSE, answer=heard.body, reason=heard.reason
-            )
-            self._free(Head(entry.device, entry.lane, entry.shard), was_out=entry.pair not in not_out)
+        if late:
+            self._hear_late(late)
         for unsent in turn.unsent:
             entry = self._current(found, unsent.correlation)
             if entry is None or not queue.fits(entry, entry.device, unsent.correlation):
@@ -359,6 +408,41 @@ class _Turn:
                 refusals = min(entry.tries - entry.spent, DOUBLINGS_MAX)
                 due = self._now + min(turn.pause_s * 2.0**refusals, turn.patience.retry_max_s)
                 self._put(msgspec.structs.replace(head, phase=Phase.OUT, due=due))
+
+    def _hear_late(self, late: Sequence[Heard]) -> None:
+        """An answer to an earlier try closes the command, for its device has done it. But the device has the
+        last try still before it, and takes one at a time: it is given an interval, or until it answers that
+        one too."""
+        entries = [
+            entry for heard in late if (entry := self._current(self._found.commands, heard.correlation))
+        ]
+        heads = self._rows.heads({entry.pair for entry in entries})
+        for heard in late:
+            entry = self._current(self._found.commands, heard.correlation)
+            assert entry is not None
+            head = self._heads.get(entry.pair) or heads.get(entry.pair)
+            if entry.state is State.PUBLISHED and head is not None:
+                self._answered(entry, heard)
+                self._done.late += 1
+                if head.phase is Phase.OUT and head.due is not None:
+                    due = min(head.due, self._now + self._interval_s(entry, 1))
+                    self._put(msgspec.structs.replace(head, due=due))
+                else:
+                    self._free(head, was_out=False)
+            elif head and entry.pair not in self._freed and _waits_for(head, entry, heard.correlation):
+                self._free(head, was_out=True)
+            else:
+                self._done.strays.append(heard)
+
+    def _answered(self, entry: Entry, heard: Heard) -> None:
+        cause = Cause.ANSWER if heard.ok else Cause.REFUSE
+        self._close(entry, cause, answer=heard.body, reason=heard.reason)
+
+    def _interval_s(self, entry: Entry, spent: int | None = None) -> float:
+        """How long to wait for the answer to the last try of ``entry``; or as if it had ``spent`` so many."""
+        slow_s = self._turn.slow.get(entry.device, 0.0)
+        spent = entry.spent if spent is None else spent
+        return self._turn.patience.interval_s(spent, self._random(), slow_s)
 
     def _free(self, head: Head, *, was_out: bool) -> None:
         self._freed[head.pair] = msgspec.structs.replace(head, phase=Phase.WAITING, command=0, due=self._now)
@@ -382,7 +466,9 @@ class _Turn:
         arrived = []
         for pair, mark in marks.items():
             head = found.heads.get(pair) or Head(mark.device, mark.lane, mark.shard)
-            if head.phase in (Phase.IDLE, Phase.WAITING):
+            # What is held though its device is there was held by a pause, which may be over.
+            resumed = head.phase is Phase.HELD and head.device not in turn.away
+            if head.phase in (Phase.IDLE, Phase.WAITING) or (resumed and pair not in self._freed):
                 arrived.append(msgspec.structs.replace(head, phase=Phase.WAITING, due=self._now))
         arrived += [
             msgspec.structs.replace(head, phase=Phase.WAITING, due=self._now)
@@ -392,6 +478,22 @@ class _Turn:
         if turn.seen:
             rows.save_seen(turn.seen, turn.away)
         return arrived
+
+    def _cancel(self) -> None:
+        """Take back what callers want back and is not out."""
+        cancels = [cancel for cancel in self._found.cancels if cancel.shard in self._mine]
+        if not cancels:
+            return
+        self._write_first()
+        limit = self._turn.limit
+        meant = self._rows.meant(cancels, limit)
+        for entry in meant:
+            self._close(entry, Cause.CANCEL)
+        if len(meant) < limit:
+            self._rows.drop_cancels(cancels)
+        else:  # the marks stand until nothing is left that they mean; until then nothing else goes
+            self._cancelled = {cancel.shard for cancel in cancels}
+        self._done.more |= len(meant) >= limit or len(self._found.cancels) >= limit
 
     def _sweep(self) -> None:
         self._write_first()
@@ -426,7 +528,9 @@ class _Turn:
         """Fill what room there is with the next commands of the heads that are due, the longest first."""
         turn = self._turn
         room = min(turn.room + self._done.freed, turn.rate - len(self._done.sendings), turn.limit)
-        sendable = [shard for shard in self._mine if shard in turn.sendable]
+        sendable = [shard for shard in self._mine if shard in turn.sendable and shard not in self._cancelled]
+        if self._done.paused:
+            sendable = []
         due: dict[Pair, Head] = {}
         if sendable and room > 0:
             ready = [head for head in self._found.ready if head.shard in self._mine]
@@ -451,6 +555,8 @@ class _Turn:
             self._write_first()
             first = self._rows.first(going, self._now)
             jobs = self._jobs(first.values())
+            keyed = [each for each in first.values() if isinstance(each, Entry) and each.supersede_key]
+            replaced = self._rows.replaced(keyed) if keyed else frozenset()
             held = [head.command for head in going.values() if head.command]
             out = self._rows.commands(held) if held else {}
             again = {}
@@ -458,7 +564,10 @@ class _Turn:
                 entry = out.get(head.command) or first.get(pair)
                 if isinstance(entry, Entry):
                     job = jobs.get(entry.job or 0) if entry.state is State.SCHEDULED else None
-                    if job is not None and job.aborted:
+                    if entry.state is State.SCHEDULED and entry.id in replaced:
+                        self._close(entry, Cause.SUPERSEDE)
+                        again[pair] = head
+                    elif job is not None and job.aborted:
                         self._close(entry, Cause.CANCEL, reason="its job was aborted")
                         again[pair] = head
                     elif not self._proceed(entry, head, job):
@@ -478,7 +587,8 @@ class _Turn:
         turn, now = self._turn, self._now
         away = entry.device in turn.away
         phase = Phase.HELD if head.phase is Phase.HELD else Phase.WAITING
-        verdict = queue.judge(entry, phase, now, away=away, patience=turn.patience)
+        paused = entry.device in self._found.paused
+        verdict = queue.judge(entry, phase, now, away=away, patience=turn.patience, paused=paused)
         match verdict:
             case Verdict.EXPIRE | Verdict.GIVE_UP:
                 self._close(entry, Cause.EXPIRE if verdict is Verdict.EXPIRE else Cause.GIVE_UP)
@@ -506,7 +616,7 @@ class _Turn:
         return turn.groups.wait_until(pair, now) if turn.groups is not None else 0.0
 
     def _send(self, entry: Entry, head: Head) -> None:
-        due = self._now + self._turn.patience.interval_s(entry.spent, self._random())
+        due = self._now + self._interval_s(entry)
         correlation = Correlation(entry.epoch, entry.id, entry.tries)
         self._changed[entry.id] = entry
         self._put(msgspec.structs.replace(head, phase=Phase.OUT, command=entry.id, due=due))
@@ -556,3 +666,9 @@ class _Turn:
     def _jobs(self, entries: Iterable[Entry | float]) -> Mapping[int, Job]:
         ids = {entry.job for entry in entries if isinstance(entry, Entry) and entry.job is not None}
         return self._rows.jobs(ids) if ids else {}
+
+
+def _waits_for(head: Head, entry: Entry, correlation: Correlation) -> bool:
+    """Whether a device has yet to answer the last try of a command that an earlier try's answer closed."""
+    last = correlation == Correlation(entry.epoch, entry.id, entry.tries)
+    return last and head.phase is Phase.OUT and head.command == entry.id

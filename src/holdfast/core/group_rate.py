@@ -11,8 +11,16 @@ Pair = tuple[str, int]
 JOBS_MAX = 1_000
 """Jobs whose rates are remembered; one that was asked about longer ago begins anew."""
 
-MISSED_S = 1.0
+BURST_S = 0.05
+"""With a limited rate, what may go at once is what this time allows."""
+
+MISSED_S = 0.25
 """A moment that passed so long ago, while nothing could be sent, is void: else all would go at once."""
+
+
+ROUNDING_S = 0.001
+"""A shorter wait is none: wall times are rounded, and a moment that is over before the next turn looks for it
+would be void, each time."""
 
 
 class GroupRate:
@@ -37,7 +45,9 @@ class GroupRate:
     def take_share(self, share: float) -> None:
         """Have another share from now on."""
         shared = {name: rate * share for name, rate in self._rates.items() if share > 0}
-        self._limiter.change(None, {name: Rate(rate, max(1.0, rate)) for name, rate in shared.items()})
+        # Not what a second allows: with what that second brings it would be twice the rate.
+        rates = {name: Rate(rate, max(1.0, rate * BURST_S)) for name, rate in shared.items()}
+        self._limiter.change(None, rates)
 
     def wait_until(self, pair: Pair, now: float) -> float:
         """0 if a command may go to this lane of a device now, which counts; else when to ask again."""
@@ -49,7 +59,7 @@ class GroupRate:
             if now - given <= MISSED_S:
                 return 0.0
         wait_s = self._limiter.spend(self._group(pair[0]), 1.0, now)
-        if wait_s <= 0:
+        if wait_s <= ROUNDING_S:
             return 0.0
         given = self._given[pair] = now + wait_s
         return given

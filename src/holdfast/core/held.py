@@ -36,6 +36,8 @@ class Held(msgspec.Struct, eq=False):
     receives: int = 1
     after: int | None = None
     life: Life = Life.RECEIVED
+    counted: bool = False
+    """True where the message carries no run and has the one that its owner counts."""
     suspect: bool = False
     tries: int = 0
     retry_at: float = 0.0
@@ -44,6 +46,12 @@ class Held(msgspec.Struct, eq=False):
     aside: str = ""
     error: str = ""
     detail: str = ""
+
+    @property
+    def may_be_known(self) -> bool:
+        """True if it may have been delivered before: by a queue that says so, or by a client, who may ask as
+        often as it likes."""
+        return self.receives > 1 or any(receipt.request for receipt in self.receipts)
 
     @property
     def again(self) -> dict[str, str]:

@@ -51,10 +51,12 @@ class Result(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Started(msgspec.Struct, frozen=True, array_like=True):
-    """The head whose handler was begun and not yet covered by a commit, and in how many openings."""
+    """A head whose handler was begun and not yet covered by a commit, in how many openings, and the epoch of
+    the last of them: to count it there again changes nothing."""
 
     head: str
     openings: int
+    epoch: int = 0
 
 
 SUSPECTS_MAX = 16
@@ -125,14 +127,17 @@ def open_(standing: Checkpoint | None, key: str, expect: int, member: str) -> Ch
 
 
 def start(standing: Checkpoint | None, key: str, epoch: int, head: str) -> Checkpoint:
-    """The checkpoint with one more opening counted for ``head``; a head that still stood marked becomes a
-    suspect. Raises Fenced for another epoch."""
+    """The checkpoint with this opening counted for ``head``, once however often it is asked; a head that
+    still stood marked becomes a suspect. Raises Fenced for another epoch."""
     current = _guard_epoch(standing, key, epoch)
     standing_head = (current.started,) if current.started else ()
     known = (*current.suspects, *standing_head)
-    openings = 1 + sum(suspect.openings for suspect in known if suspect.head == head)
+    same = [suspect for suspect in known if suspect.head == head]
+    openings = sum(suspect.openings for suspect in same)
+    if not any(suspect.epoch == epoch for suspect in same):
+        openings += 1
     suspects = tuple(suspect for suspect in known if suspect.head != head)[-SUSPECTS_MAX:]
-    return msgspec.structs.replace(current, started=Started(head, openings), suspects=suspects)
+    return msgspec.structs.replace(current, started=Started(head, openings, epoch), suspects=suspects)
 
 
 def is_repeat(standing: Checkpoint, commit: Commit) -> bool:
@@ -148,7 +153,9 @@ def commit(standing: Checkpoint | None, commit: Commit, at: float) -> Checkpoint
     if is_repeat(current, commit):
         return None
     _guard_number(current, commit)
-    openings = current.started.openings if current.started and current.started.head == commit.starting else 1
+    started = Started(commit.starting, 1, commit.epoch) if commit.starting else None
+    if current.started and current.started.head == commit.starting:
+        started = current.started
     return msgspec.structs.replace(
         current,
         number=commit.number,
@@ -158,7 +165,7 @@ def commit(standing: Checkpoint | None, commit: Commit, at: float) -> Checkpoint
         recent=(current.recent + commit.identities)[-commit.window :] if commit.window else (),
         state=commit.state if commit.state is not None or commit.clear_state else current.state,
         state_version=commit.state_version if commit.state is not None else current.state_version,
-        started=Started(commit.starting, openings) if commit.starting else None,
+        started=started,
         parked=commit.parked,
         done=current.done + commit.done,
         skipped=min(COUNT_MAX, current.skipped + commit.skipped),

@@ -15,6 +15,9 @@ SEQ_DIGITS = 39
 """Width of a stored seq: 128 bits in decimal, as the longest FIFO numbers have."""
 
 RUN_DIGITS = 20
+NO_RUN = -1
+"""The run of a message that carries none, in a stream whose owner counts the runs, until that one has it."""
+
 KEY_BYTES_MAX = 512
 
 
@@ -70,6 +73,14 @@ class Place(msgspec.Struct, frozen=True, order=True, array_like=True):
     def name(self) -> str:
         """``run:seq``, the part of the identity after the key; the seq in fixed width."""
         return f"{self.run}:{self.id or fixed(self.seq)}"
+
+    @classmethod
+    def named(cls, name: str) -> Place:
+        """The place that has this name."""
+        run, _, rest = name.partition(":")
+        if len(rest) == SEQ_DIGITS and rest.isdigit():
+            return cls(int(run), int(rest))
+        return cls(int(run), 0, rest)
 
 
 def fixed(seq: int) -> str:

@@ -21,14 +21,18 @@ checkpoint is judged again under a new epoch or left to the new owner.
 
 Before a head's handler first runs in an opening the store counts it (``Start``), or the commit before has
 named it (``starting``). The mark stands until a commit that leaves nothing running, so one mark covers a
-steady stream. An opening that finds a mark is wary, for its predecessor died at work: what has been
-delivered before is run by itself, counted by its own name, and passed over once it has been begun too often.
+steady stream. An opening that finds a mark is wary, for its predecessor died at work: as many messages as may
+have been begun under that mark run by themselves, each counted by its own name, and one is passed over once
+it has been begun too often. Where messages have no order, whatever may have been delivered before does.
+
+A stream that uses models has them loaded first (``LoadModels``), before anything of it is counted. While one
+doesn't load, the stream waits as it stands: that is no message's fault.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import msgspec
@@ -38,6 +42,7 @@ from holdfast.core.commands import (
     Command,
     Dropped,
     HandOff,
+    LoadModels,
     Open,
     Peek,
     Reclaim,
@@ -51,12 +56,16 @@ from holdfast.core.commands import (
 )
 from holdfast.core.held import Held, Letter, Receipt
 from holdfast.core.ledger import COUNT_MAX, Aside, Checkpoint, Commit, Result, Span
-from holdfast.core.message import Life, Place
+from holdfast.core.message import NO_RUN, Life, Place
 from holdfast.core.retry import Backoff
 from holdfast.core.sequencer import Composed, Gap, Ready, Rules, Sequencer, Verdict
 
 ALONE_OPENINGS = 2
 """A head that so many openings have begun and not finished is tried alone on its node."""
+
+REACH = 4
+"""How many runs a mark may stand for: one whose commit's answer was lost, one in the batch, one that grew it,
+and one in the slot. So many messages may one of which an opening died be behind the marked one."""
 
 LOOK_S = 30.0
 """How often an owner that stands still, parked or behind a held gap, looks at the store: whoever changed the
@@ -64,6 +73,10 @@ stream there may not have been able to say so."""
 
 RUN_LIMIT = 32
 """Messages that one run hands to a slot at most, where each is to be committed soon anyway."""
+
+
+SET_ASIDE = (Verdict.LATE, Verdict.FAR)
+"""What is worth no run, and is recorded by a commit before it becomes a dead letter."""
 
 
 class Phase(enum.Enum):
@@ -91,12 +104,24 @@ class OwnerRules(msgspec.Struct, frozen=True):
     checkpoint_after_s: float = 0.02
     idle_timeout_s: float = 60.0
     max_state_bytes: int = 8 << 20
+    needs_models: bool = False
+
+
+StandstillKind = Literal["opening", "membership", "moving", "parked", "model", "store", "retry", "gap"]
+
+
+class Standstill(msgspec.Struct, frozen=True):
+    """What a stream waits for. ``until`` is monotonic seconds, where the wait has an end that is known."""
+
+    kind: StandstillKind
+    text: str
+    until: float | None = None
 
 
 class Entry(msgspec.Struct, frozen=True):
     """One line of a batch: what the next commit says of a message or a gap."""
 
-    kind: Literal["done", "skip", "late", "parked", "gap", "park"]
+    kind: Literal["done", "skip", "late", "far", "parked", "gap", "park"]
     held: Held | None = None
     result: bytes | None = None
     reason: str = ""
@@ -115,22 +140,30 @@ class Owner:
         "_batch_at",
         "_begun",
         "_busy_at",
+        "_cautious",
         "_commit",
         "_composed",
         "_counted",
         "_dirty",
+        "_equipped",
         "_flying",
+        "_heard_at",
         "_held",
         "_loaded",
+        "_loading",
         "_look_at",
         "_marked",
         "_next_head",
         "_out",
+        "_recalled",
+        "_refused",
         "_run_cap",
+        "_run_now",
         "_running",
         "_seq",
         "_settling",
         "_starting",
+        "_stored",
         "_suspect",
         "_target",
         "_unjudged",
@@ -139,6 +172,7 @@ class Owner:
         "generation",
         "key",
         "number",
+        "obstacle",
         "parked",
         "phase",
         "rules",
@@ -166,12 +200,16 @@ class Owner:
         self._out: list[Command] = [Peek()]
         self._target = ""
         self._settling = 0
-        self._busy_at = now
+        self._busy_at = self._heard_at = now
+        self._run_now = 0
         self._forget_opening()
 
     def _forget_opening(self) -> None:
         self._loaded = False
-        self._dirty = False
+        self._equipped = not self.rules.needs_models
+        self._loading = False
+        self.obstacle = ""
+        self._dirty = self._recalled = False
         self._running: tuple[Place, ...] = ()
         self._starting: Place | None = None
         self._marked = ""
@@ -179,7 +217,10 @@ class Owner:
         self._suspect = ""
         self._next_head = ""
         self._wary = False
+        self._cautious = 0  # so many more run by themselves, whatever they are
         self._begun: dict[str, int] = {}
+        self._refused = 0
+        self._stored: tuple[bytes | None, int] = (None, 0)
         self._run_cap = 0
         self._look_at = 0.0
         self._batch: list[Entry] = []
@@ -204,6 +245,32 @@ class Owner:
     def gapped(self) -> bool:
         """True while what waits stands behind a missing message."""
         return bool(self._seq.inbox) and not self._running and not self._next_head
+
+    def standstill(self) -> Standstill | None:
+        """What the stream waits for; None while its handler works, or while there is nothing to do."""
+        if self.parked:
+            return Standstill("parked", f"parked: {self.parked}")
+        if not self.waiting or self._running:
+            return None
+        if self.suspended:
+            return Standstill("membership", "its node's membership or claim was lost, and is looked into")
+        if self.phase in (Phase.CLAIMED, Phase.OPENING):
+            return Standstill("opening", "the state store or the coordinator, to open it")
+        if self.phase is not Phase.OWNER:
+            return Standstill("moving", f"its move to {self._target}" if self._target else "its release")
+        if self.obstacle:
+            return Standstill("model", self.obstacle)
+        if self._loading:
+            return Standstill("model", "its models, which are being loaded")
+        if self._commit is not None or self._starting is not None:
+            return Standstill("store", "the state store, which has not answered yet")
+        if (missing := self._seq.missing()) is not None:
+            return Standstill("gap", missing.text, missing.until)
+        for held in self._held.values():
+            if held.tries and held.place.name == self._next_head:
+                text = f"the next try of {held.place.name}, which failed: {held.error}"
+                return Standstill("retry", text, held.retry_at)
+        return None
 
     @property
     def leaving(self) -> bool:
@@ -233,6 +300,8 @@ class Owner:
         if self.phase is Phase.DROPPED or self.suspended:
             return "no"
         self._busy_at = now
+        if self.phase in (Phase.OWNER, Phase.MOVING):
+            self._place_in_run(held, now)
         standing = self._held.get(held.place) or self._unjudged.get(held.place)
         if standing is not None:
             self._merge(standing, held)
@@ -265,11 +334,36 @@ class Owner:
             if known.receipt == receipt.receipt:
                 known.sender, known.number, known.reply_to = receipt.sender, receipt.number, receipt.reply_to
 
+    def _place_in_run(self, held: Held, now: float) -> None:
+        """Where messages carry no run the owner counts runs: a seq that has fallen, once nothing was heard
+        for long and nothing waits, begins the next one. What repeats the last doesn't."""
+        after_s, log = self.rules.order.restart_after_s, self._seq.log
+        if after_s is None or held.place.run != NO_RUN:
+            return
+        self._run_now = max(self._run_now, log.run if log is not None else 0)
+        held.counted = True
+        held.place = Place(self._run_now, held.place.seq)
+        if self._seq.has_fallen(held.place) and self._is_quiet(now - after_s):
+            self._run_now += 1
+            self._seq.quiet_run = self._run_now
+            held.place = Place(self._run_now, held.place.seq)
+
+    def _is_quiet(self, since: float) -> bool:
+        return not self._held and self._heard_at <= since
+
+    @staticmethod
+    def _come_back(held: Held) -> None:
+        """Whoever is next to judge it finds it as it was received."""
+        held.come_back()
+        if held.counted:
+            held.place = Place(NO_RUN, held.place.seq)
+
     def _judge(self, held: Held, now: float) -> bool:
         verdict = self._seq.judge(held.place)
         if verdict is Verdict.NEW:
             rejected = self._seq.offer(held.place, held.after)
             if rejected != held.place:
+                self._heard_at = now
                 held.become(Life.WAITING)
                 self._held[held.place] = held
                 if rejected is not None:
@@ -279,14 +373,21 @@ class Owner:
                 return False
             self._held[held.place] = held
             self._append(Entry("parked", held, reason=f"parked: {self.parked}"), now)
-        elif verdict is Verdict.LATE:
+        elif verdict in SET_ASIDE:
             if self._crowded:
                 return False
             self._held[held.place] = held
-            self._append(Entry("late", held, reason="late: the stream had passed this place"), now)
+            self._append(self._set_aside(held, verdict), now)
         else:
             self._settle_judged(held, verdict)
         return True
+
+    def _set_aside(self, held: Held, verdict: Verdict) -> Entry:
+        if verdict is Verdict.LATE:
+            return Entry("late", held, reason="late: the stream had passed this place")
+        at, most = self._seq.stands_at(held.place), self.rules.order.max_jump
+        reason = f"malformed: seq {held.place.seq} is more than {most} (max_jump) beyond {at}"
+        return Entry("far", held, reason=f"{reason}, where the stream stood")
 
     @property
     def _crowded(self) -> bool:
@@ -294,7 +395,7 @@ class Owner:
         return self._commit is not None and len(self._batch) >= self.rules.order.inbox_limit
 
     def _return(self, held: Held) -> None:
-        held.come_back()
+        self._come_back(held)
         self._out.append(Return((held,)))
 
     def _settle_judged(self, held: Held, verdict: Verdict) -> None:
@@ -312,6 +413,8 @@ class Owner:
     def _append(self, entry: Entry, now: float) -> None:
         if entry.held is not None:
             entry.held.become(Life.APPENDED)
+        if entry.kind in ("done", "skip"):
+            self._cautious = max(0, self._cautious - 1)
         if not self._batch:
             self._batch_at = now
         self._batch.append(entry)
@@ -327,15 +430,23 @@ class Owner:
         elif epoch != self.epoch:
             self.fenced(now)
 
-    def opened(self, checkpoint: Checkpoint, now: float) -> None:
-        """Answer to Open: the stream is ours under ``checkpoint.epoch``."""
+    def opened(
+        self, checkpoint: Checkpoint, now: float, quiet_s: float = 0.0, *, recalled: bool = False
+    ) -> None:
+        """Answer to Open: the stream is ours under ``checkpoint.epoch``; its last commit was ``quiet_s``
+        ago. ``recalled``: the store has lost what it held, and this is what was known of it."""
         self.phase = Phase.OWNER
         self.epoch, self.number, self.parked = checkpoint.epoch, checkpoint.number, checkpoint.parked
-        self.state, self.state_version = checkpoint.state, checkpoint.state_version
+        self.state, self.state_version = self._stored = checkpoint.state, checkpoint.state_version
+        self._dirty = self._recalled = recalled
         self._seq = Sequencer(self.rules.order, checkpoint)
+        self._run_now = 0
+        self._heard_at = now - quiet_s
+        self._begun = {head.head: head.openings for head in checkpoint.suspects}
         if checkpoint.started is not None:
             self._wary, self._suspect = True, checkpoint.started.head
-            self._begun = {head.head: head.openings for head in (*checkpoint.suspects, checkpoint.started)}
+            self._cautious = REACH * self._limit()
+            self._begun[checkpoint.started.head] = checkpoint.started.openings
         self._busy_at = now
         self._look_at = now + LOOK_S
         self._judge_held(now)
@@ -343,7 +454,11 @@ class Owner:
 
     def _judge_held(self, now: float) -> None:
         unjudged, self._unjudged = self._unjudged, {}
-        for held in unjudged.values():
+        arrived = list(unjudged.values())
+        if self.rules.order.restart_after_s is not None:
+            arrived.sort(key=lambda held: held.place)  # a new run is known by its low numbers
+        for held in arrived:
+            self._place_in_run(held, now)
             if not self._judge(held, now):
                 self._return(held)
 
@@ -365,8 +480,8 @@ class Owner:
         """The store refused: another opening exists. Begin anew if the claim is still ours."""
         for held in self._held.values():
             held.tries, held.spent, held.retry_at = 0, False, 0.0
-            held.come_back()
-        self._unjudged = {**self._held, **self._unjudged}
+            self._come_back(held)
+        self._unjudged = {held.place: held for held in self._held.values()} | self._unjudged
         self._held = {}
         self._forget_opening()
         self.generation += 1
@@ -403,7 +518,7 @@ class Owner:
         self._held, self._unjudged = {}, {}
         self._forget_opening()
         for held in last.messages:
-            held.come_back()
+            self._come_back(held)
         if last.messages or isinstance(last, HandOff):
             self._out.append(last)
         self._out.append(Dropped())
@@ -430,10 +545,13 @@ class Owner:
         if self._running or self._starting is not None:
             return
         self._next_head = ""
-        if self.phase is Phase.MOVING or self.parked:
+        if self.phase is Phase.MOVING or self.parked or self.obstacle:
             return
         head = self._head(now)
         if head is None:
+            return
+        if not self._equipped:
+            self._load_models()
             return
         places, held = head
         if not self._is_suspect(held) or self._counted == held.place.name:
@@ -472,12 +590,41 @@ class Owner:
                     self._wake(step.until)
                 return None
 
+    def _load_models(self) -> None:
+        if not self._loading:
+            self._loading = True
+            self._out.append(LoadModels())
+
+    def models_loaded(self, now: float) -> None:
+        """Answer to LoadModels."""
+        self._loading, self._equipped = False, True
+        self._advance(now)
+
+    def models_failed(self, obstacle: str, now: float, handled: int = 0) -> None:
+        """Answer to LoadModels and Run: a model doesn't load here, which costs no message a try. Of a run
+        that found this out, the first ``handled`` messages run again before."""
+        places, self._running = self._running, ()
+        self._loading = self._loaded = False
+        self._equipped = not self.rules.needs_models
+        self._put_back(places)
+        self._run_cap = handled
+        if not handled:
+            self.obstacle = obstacle
+        self._advance(now)
+
+    def unblocked(self, now: float) -> None:
+        """What stood in the way may be gone: try again."""
+        self.obstacle = ""
+        self._advance(now)
+
     def _limit(self) -> int:
         return self._run_cap or max(RUN_LIMIT, self.rules.checkpoint_every)
 
     def _is_suspect(self, held: Held) -> bool:
-        """True if the message may have killed a slot or, in a wary opening, a node."""
-        return held.suspect or (self._wary and held.receives > 1)
+        """True if the message may have killed a slot or a node."""
+        if held.suspect or self._cautious > 0 or held.place.name in self._begun:
+            return True
+        return self._wary and self.rules.order.kind == "absent" and held.may_be_known
 
     def _together(self, places: tuple[Place, ...]) -> tuple[Place, ...]:
         """Of the places that are next, those to hand to the slot in one run: suspects run alone."""
@@ -525,11 +672,11 @@ class Owner:
         """Answer to Run: ``results`` of the first messages, the snapshot, or the error of the next one."""
         places, self._running = self._running, ()
         if not error and state is not None and len(state) > self.rules.max_state_bytes:
-            error = (
-                f"the snapshot has {len(state)} bytes, over max_state_bytes = {self.rules.max_state_bytes}"
-            )
-            results = results[:-1]
-        if error:
+            self._loaded = False
+            self._put_back(places)
+            text = f"the snapshot has {len(state)} bytes, over max_state_bytes = {self.rules.max_state_bytes}"
+            self._too_large([self._held[place] for place in places[: len(results)]], text, now)
+        elif error:
             self._loaded = False
             self._put_back(places)
             self._run_cap = len(results)  # those before the failed one run again, to a snapshot
@@ -542,6 +689,16 @@ class Owner:
             self._put_back(places[len(results) :])
             self.state, self.state_version, self._dirty = state, version, True
         self._advance(now)
+
+    def _too_large(self, messages: Sequence[Held], error: str, now: float) -> None:
+        """What these messages led to can't be stored. The only one spends a try; of several nobody knows
+        which it was, so each is to run by itself."""
+        self._run_cap = 0
+        if len(messages) == 1:
+            self._fail(messages[0], error, "", False, now)
+        else:
+            for held in messages:
+                held.suspect = True
 
     def _put_back(self, places: tuple[Place, ...]) -> None:
         for place in places:
@@ -570,7 +727,8 @@ class Owner:
     def slot_died(self, guilty: bool, error: str, detail: str, now: float) -> None:
         """The slot is gone. ``guilty``: while it worked for this key."""
         places, self._running = self._running, ()
-        self._loaded = False
+        self._loading = False
+        self.unloaded()
         self._put_back(places)
         if guilty and len(places) == 1:
             self._run_cap = 0
@@ -583,6 +741,7 @@ class Owner:
     def unloaded(self) -> None:
         """The slot is gone while nothing of this key ran in it."""
         self._loaded = False
+        self._equipped = not self.rules.needs_models
 
     def _park(self, reason: str, now: float) -> None:
         self.parked = reason
@@ -609,7 +768,7 @@ class Owner:
             key=self.key,
             epoch=self.epoch,
             number=self.number + 1,
-            id=f"{self.epoch}.{self.number + 1}",
+            id=f"{self.epoch}.{self.number + 1}.{self._refused}",
             log=self._composed.log,
             past=self._composed.past,
             identities=self._composed.identities,
@@ -635,7 +794,8 @@ class Owner:
         self._dirty = False
         if not starting:
             self._marked = ""  # this commit takes the mark away
-        self._out.append(Write(self._commit))
+        gaps = tuple(Gap(e.run, e.span) for e in self._flying if e.kind == "gap" and e.span is not None)
+        self._out.append(Write(self._commit, gaps))
 
     def _starting_next(self) -> str:
         """The head that the commit is to leave marked. An unfinished mark found at the opening stands until
@@ -651,6 +811,9 @@ class Owner:
         assert self._commit is not None
         assert self._composed is not None
         commit, self._commit = self._commit, None
+        if commit.state is not None or commit.clear_state:
+            self._stored = commit.state, commit.state_version
+            self._recalled = False
         entries, self._flying = self._flying, []
         self.number = commit.number
         if not self._marked and commit.starting != self._suspect:
@@ -658,12 +821,44 @@ class Owner:
         self._settle_entries(entries)
         for place, verdict in self._seq.answer(self._composed):
             held = self._held[place]
-            if verdict is Verdict.LATE:
-                self._append(Entry("late", held, reason="late: the stream had passed this place"), now)
+            if verdict in SET_ASIDE:
+                self._append(self._set_aside(held, verdict), now)
             else:
                 self._settle_judged(self._held.pop(place), verdict)
-        self._busy_at = now
+        self._busy_at = self._heard_at = now
         self._advance(now)
+
+    def refused(self, error: str, now: float) -> None:
+        """Answer to Write: it is too large, and nothing of it has happened. The guilty message is found, and
+        spends its tries, with no opening counted for any other."""
+        entries = [*self._flying, *self._batch]
+        guilty = [e.held for e in self._flying if e.kind == "done" and e.held is not None]
+        if not guilty:  # as the records of what was passed over are never large, nobody here can help it
+            self.fenced(now)
+            return
+        self._revert(entries)
+        self._too_large(guilty, error, now)
+        self._advance(now)
+
+    def _revert(self, entries: list[Entry]) -> None:
+        """Back to the answered checkpoint, in the same opening. What is late or too much stays on record."""
+        self.generation += 1  # what runs is of the state that is undone
+        handled = [e.held.place for e in entries if e.held is not None and e.kind in ("done", "skip")]
+        for place in handled:
+            self._held[place].come_back()
+        places = (*handled, *self._running)
+        for place in places:
+            self._held[place].become(Life.WAITING)
+        self._seq.revert(places)
+        self._batch = [entry for entry in entries if entry.kind in ("late", "far", "parked", "park")]
+        self._flying, self._commit, self._composed, self._running = [], None, None, ()
+        self.state, self.state_version = self._stored
+        self._loaded = self._loading = False
+        self._dirty = self._recalled
+        self._marked = self._counted = self._next_head = ""
+        self._refused += 1  # another content, another id
+        if self.suspended:
+            self._out.append(Reclaim(self.epoch))
 
     def _settle_entries(self, entries: list[Entry]) -> None:
         letters: list[Letter] = []

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.core.settings import Fraction, Seconds
+
 
 class Backoff(msgspec.Struct, frozen=True):
     """Delays of ``first_s`` doubling up to ``max_s``, of which at least ``floor`` (0 to 1) is kept."""
 
-    first_s: float = 0.2
-    max_s: float = 30.0
-    floor: float = 0.5
+    first_s: Seconds = 0.2
+    max_s: Seconds = 30.0
+    floor: Fraction = 0.5
 
     def delay_s(self, failures: int, random: float) -> float:
         """Seconds before the next try after ``failures`` (≥ 1) in a row; ``random`` is in [0, 1)."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import bisect
 import enum
 from collections import deque
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -32,6 +33,7 @@ class Verdict(enum.Enum):
     DONE = "done"
     SKIPPED = "skipped"
     LATE = "late"
+    FAR = "far"
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -44,6 +46,8 @@ class Rules(msgspec.Struct, frozen=True):
     inbox_limit: int = 256
     window: int = 1024
     start_timeout_s: float | None = None
+    max_jump: int | None = None
+    restart_after_s: float | None = None
 
 
 class Ready(msgspec.Struct, frozen=True):
@@ -67,6 +71,14 @@ class Wait(msgspec.Struct, frozen=True):
     gap: bool = False
 
 
+class Missing(msgspec.Struct, frozen=True):
+    """What waiting places stand behind, in words, and until when that is waited for (monotonic; None: until
+    it comes)."""
+
+    text: str
+    until: float | None
+
+
 class Composed(msgspec.Struct, frozen=True):
     """The position that a commit carries."""
 
@@ -81,7 +93,9 @@ class Sequencer:
     __slots__ = (
         "_after",
         "_begun",
+        "_begun_before",
         "_blocked_at",
+        "_blocked_until",
         "_fresh",
         "_log",
         "_passed",
@@ -89,21 +103,26 @@ class Sequencer:
         "_recent",
         "_window",
         "inbox",
+        "quiet_run",
         "rules",
     )
 
     def __init__(self, rules: Rules, checkpoint: Checkpoint) -> None:
         self.rules = rules
         self.inbox: list[Place] = []
+        self.quiet_run: int | None = None  # one that began after a quiet time: no straggler is waited for
         self._after: dict[Place, int] = {}  # the seq that must be passed before, where the queue told
         self._log = checkpoint.log  # answered
         self._past = checkpoint.past
         self._begun = checkpoint.log  # the cursor
         self._passed = checkpoint.past
+        heads = (*checkpoint.suspects, *((checkpoint.started,) if checkpoint.started else ()))
+        self._begun_before = tuple(Place.named(started.head) for started in heads)
         self._window: deque[str] = deque(checkpoint.recent)
         self._recent = set(self._window)
         self._fresh: list[str] = []  # identities appended and not yet composed
         self._blocked_at: float | None = None
+        self._blocked_until: float | None = None
 
     @property
     def cursor(self) -> RunLog | None:
@@ -126,14 +145,40 @@ class Sequencer:
                 return Verdict.NEW
         if self._log is None or place.run > self._log.run:
             too_low = isinstance(self.rules.first, int) and place.seq < self.rules.first
-            return Verdict.LATE if too_low and self.rules.kind == "dense" else Verdict.NEW
+            if too_low and self.rules.kind == "dense":
+                return Verdict.LATE
+            return Verdict.FAR if self.is_far(place) else Verdict.NEW
         if place.run == self._log.run and place.seq > self._log.seq:
-            return Verdict.NEW
+            return Verdict.FAR if self.is_far(place) else Verdict.NEW
         if self.rules.kind == "dense":
             for log in (self._log, *self._past):
                 if log.run == place.run and log.start <= place.seq <= log.seq:
                     return Verdict.SKIPPED if log.skipped(place.seq) else Verdict.DONE
         return Verdict.LATE
+
+    @property
+    def log(self) -> RunLog | None:
+        """The current run as answered."""
+        return self._log
+
+    def stands_at(self, place: Place) -> int | None:
+        """The last seq passed, by the answered checkpoint, of the run of ``place``; None where a run may
+        begin at any number."""
+        if self._log is not None and place.run == self._log.run:
+            return self._log.seq
+        first = self.rules.first
+        fixed = isinstance(first, int) and self.rules.kind == "dense" and self.rules.start_timeout_s is None
+        return first - 1 if isinstance(first, int) and fixed else None
+
+    def is_far(self, place: Place) -> bool:
+        """True if the seq lies so far ahead that it is taken for a mistake of the producer's, rather than
+        have the stream skip all that lies between."""
+        at = self.stands_at(place)
+        return at is not None and self.rules.max_jump is not None and place.seq - at > self.rules.max_jump
+
+    def has_fallen(self, place: Place) -> bool:
+        """True if the seq is below where the stream stands."""
+        return self._log is not None and place.run == self._log.run and place.seq < self._log.seq
 
     def offer(self, place: Place, after: int | None = None) -> Place | None:
         """Take a NEW place into the inbox, to run once the seq ``after`` was passed. Returns what there is no
@@ -213,6 +258,24 @@ class Sequencer:
         self._blocked_at = None
         return Gap(head.run, Span(self._begun.seq + 1, head.seq - 1))
 
+    def missing(self) -> Missing | None:
+        """What the next place waits for, as of the last ``next``; None if it waits for nothing."""
+        first = self._first_ahead()
+        if first == len(self.inbox):
+            return None
+        head, log = self.inbox[first], self._begun
+        until = self._blocked_until if self._blocked_at is not None else None
+        if not self._follows_on(first, log.seq if log else -1):
+            return Missing(f"a message before seq {head.seq} that its queue has yet to deliver", None)
+        if until is not None and (log is None or head.run > log.run):
+            return Missing(
+                f"the start of run {head.run}, of which seq {head.seq} is the lowest so far", until
+            )
+        if self.rules.kind == "dense" and log is not None and head.run == log.run and head.seq > log.seq + 1:
+            span = f"seq {log.seq + 1}" + (f" to {head.seq - 1}" if head.seq > log.seq + 2 else "")
+            return Missing(f"{span} of run {log.run}", until)
+        return None
+
     def _follows(self, index: int) -> bool:
         before, place = self.inbox[index - 1], self.inbox[index]
         if place.run != before.run:
@@ -231,21 +294,26 @@ class Sequencer:
         first, start_timeout_s = self.rules.first, self.rules.start_timeout_s
         given = first if isinstance(first, int) and self.rules.kind == "dense" else None
         timeout_s = self.rules.gap_timeout_s
-        if self._begun is None:
+        if self._begun is None or head.run == self.quiet_run:  # else the old run may go on
             if first == "first" or self.rules.kind == "increasing":
                 return head.seq
             if given is not None and (start_timeout_s is None or head.seq == given):
                 return given
             timeout_s = start_timeout_s or timeout_s
-        if wait := self._patience(now, timeout_s):
+        if not self._was_begun(head) and (wait := self._patience(now, timeout_s)):
             return wait
         return head.seq if given is None or start_timeout_s is not None else given
+
+    def _was_begun(self, head: Place) -> bool:
+        """True if an earlier opening has begun this place or a later one of its run: where the run starts was
+        waited for then, and need not be again."""
+        return any(head.run == place.run and head.seq <= place.seq for place in self._begun_before)
 
     def _patience(self, now: float, timeout_s: float) -> Wait | None:
         """The wait for what is missing, which begins when it is first asked for; None once it has lasted."""
         if self._blocked_at is None:
             self._blocked_at = now
-        until = self._blocked_at + timeout_s
+        until = self._blocked_until = self._blocked_at + timeout_s
         return Wait(until, gap=True) if now < until else None
 
     def _ready(self, places: tuple[Place, ...]) -> Ready:
@@ -305,6 +373,14 @@ class Sequencer:
         else:
             skips = (*skips, span)
         self._begun = msgspec.structs.replace(self._begun, skips=skips)
+
+    def revert(self, places: Iterable[Place]) -> None:
+        """What was appended since the answered commit is undone: ``places``, in their order, wait again
+        before all others."""
+        self._begun, self._passed, self._fresh = self._log, self._past, []
+        self._blocked_at = None
+        waiting = set(self.inbox)
+        self.put_back(tuple(place for place in places if place not in waiting))
 
     def compose(self) -> Composed:
         """The position of everything appended so far, for the next commit."""

@@ -207,8 +207,9 @@ def cancel(standing: Task, reason: str, now: float) -> Task:
 
 
 def reset(standing: Task, now: float) -> Task:
-    """The task queued anew with all its tries. One whose attempt stands stays as it is."""
-    if standing.state is State.RUNNING and standing.until > now:
+    """The task queued anew with all its tries. One whose attempt stands, or that has succeeded, stays as it
+    is."""
+    if standing.state is State.SUCCEED or (standing.state is State.RUNNING and standing.until > now):
         return standing
     return Task(standing.trace, standing.type, group=standing.group, epoch=standing.epoch, queued_at=now)
 

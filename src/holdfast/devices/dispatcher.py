@@ -7,6 +7,7 @@ one commit. There are no rounds: a device that is silent holds up nobody, for ea
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
@@ -16,7 +17,7 @@ import msgspec
 
 from holdfast.core.device_queue import Correlation, State, shard_of
 from holdfast.core.device_turn import Heard, Sending, Turn, Turned, Unsent
-from holdfast.core.group_rate import GroupRate, JobRates
+from holdfast.core.group_rate import BURST_S, GroupRate, JobRates
 from holdfast.core.once import Once
 from holdfast.core.presence import Presence
 from holdfast.core.rate import Limiter, Rate
@@ -37,6 +38,7 @@ from holdfast.ports.device import (
     Seen,
 )
 from holdfast.ports.outbox import Known, OutboxStore
+from holdfast.redaction import redact
 from holdfast.runtime.service import Tasks
 
 Connect = Callable[[str, Callable[[], Awaitable[bool]]], Devices]
@@ -72,19 +74,25 @@ FORGOTTEN_S = 2.0
 UNCONFIRMED_S = 60.0
 """A broker that says nothing of a command for so long, and is there all the same, never will."""
 
-BURST_S = 0.05
-"""With a limited rate, what may go at once is what this time allows."""
+SENT_MAX = 100_000
+"""Tries whose time is remembered, to see how long devices take to answer."""
+
+SLOW_DECAY = 0.9
+"""What one answer leaves of how long its device was seen to take, where it came sooner."""
 
 
 class Counts(msgspec.Struct):
-    """What a dispatcher has done since it began. ``strays`` are answers that fitted no command; ``ends``
-    counts what was closed by its state."""
+    """What a dispatcher has done since it began. ``strays`` are answers that fitted no command, ``late``
+    those to a try that another had followed; ``strangers`` came from devices that never had a command.
+    ``ends`` counts what was closed by its state."""
 
     turns: int = 0
     sent: int = 0
     repeated: int = 0
     closed: int = 0
     strays: int = 0
+    late: int = 0
+    strangers: int = 0
     ends: dict[State, int] = {}
 
 
@@ -158,6 +166,12 @@ class Dispatcher:
         self._back: dict[str, None] = {}
         self._deaf_s = 0.0
         self._deaf_since: float | None = clock.monotonic()
+        self._devices: set[str] = set()
+        """Those that have had commands. What others say is not listened to: anybody may invent devices."""
+        self._sent_at: dict[Correlation, float] = {}
+        self._slow: dict[str, float] = {}
+        """How long answers have taken, of devices that answer later than they would be waited for."""
+        self._paused = False
         self._sweeps_at = 0.0
         self._recount = False
         self.on_first_shard: Callable[[int], None] = lambda _: None
@@ -187,6 +201,7 @@ class Dispatcher:
 
         shard.devices = self._connect(self._spec.identity(number), still_ours)
         shard.devices.watch(each.device for each in known)
+        self._devices |= {each.device for each in known}
         if not self.shards:
             self._offset_s = self._clock.wall() - self._clock.monotonic()
         self.shards[number] = shard
@@ -209,9 +224,11 @@ class Dispatcher:
         self._note_ears()
         self._take_share()
         await self._idle.wait()
-        for device in self._presence.known():
+        for device in {*self._devices, *self._presence.known()}:
             if shard_of(device, self._spec.shards) == number:
                 self._presence.forget(device)
+                self._devices.discard(device)
+                self._slow.pop(device, None)
         if shard.reading is not None:
             shard.reading.cancel()
         await shard.devices.close()
@@ -271,7 +288,8 @@ class Dispatcher:
         now, monotonic = self._clock.wall(), self._clock.monotonic()
         returns = [shard.sends_from - monotonic for shard in self.shards.values() if shard.connected]
         waits_s = [LOOK_S, *(wait_s for wait_s in returns if wait_s > 0)]
-        if self.in_flight < self._in_flight_max:  # else what is due has to wait for answers
+        # Else what is due has to wait for answers, or for an operator.
+        if self.in_flight < self._in_flight_max and not self._paused:
             try:
                 due = await self._store.next_due(self._spec.name, self._sendable(monotonic))
             except (Unavailable, OutcomeUnknown):
@@ -318,6 +336,7 @@ class Dispatcher:
             groups=self._groups,
             jobs=self._jobs,
             brief=bool(spec.briefs),
+            slow=dict(self._slow),
         )
         turning = asyncio.ensure_future(self._store.turn(turn, self._outbox.results))
         self._send_marked()
@@ -355,6 +374,11 @@ class Dispatcher:
         counts.repeated += turned.repeats
         counts.closed += len(turned.closed)
         counts.strays += len(turned.strays)
+        counts.late += turned.late
+        if turned.paused != self._paused:
+            self._paused = turned.paused
+            said = "is paused: nothing is sent" if turned.paused else "is resumed"
+            self._log.warning(f"the outbox {said}", outbox=self._spec.name)
         for entry in turned.closed:
             counts.ends[entry.state] = counts.ends.get(entry.state, 0) + 1
         self.in_flight = max(0, self.in_flight + len(turned.sendings) - turned.repeats - turned.freed)
@@ -381,6 +405,7 @@ class Dispatcher:
 
     def _send_one(self, sending: Sending, began_at: float) -> None:
         correlation, shard = sending.correlation, self.shards.get(sending.shard)
+        self._devices.add(sending.device)
         self._presence.expect(sending.device, self._listened_s())
         if correlation.tries > 1:
             self._presence.silent(sending.device)
@@ -391,11 +416,14 @@ class Dispatcher:
                 raise Unavailable("it is too late")
             shard.devices.publish(command)
             shard.unconfirmed[command.id] = began_at, sending
+            self._sent_at[correlation] = monotonic
+            if len(self._sent_at) > SENT_MAX:
+                del self._sent_at[next(iter(self._sent_at))]
         except Unavailable:
             self._unsent.append(Unsent(correlation))
             self._wake.set()
         except (TooLarge, InvalidMessage) as error:
-            self._heard.append(Heard(sending.device, correlation, ok=False, reason=str(error)))
+            self._heard.append(Heard(sending.device, correlation, ok=False, reason=redact(str(error))))
             self._wake.set()
 
     # --- what is heard
@@ -437,7 +465,9 @@ class Dispatcher:
                 self._odd(event.device, event.reason, "the broker took no command for it")
                 correlation = Correlation.parse(event.id)
                 if event.final:
-                    self._heard.append(Heard(event.device, correlation, ok=False, reason=event.reason))
+                    self._heard.append(
+                        Heard(event.device, correlation, ok=False, reason=redact(event.reason))
+                    )
                 else:
                     self._unsent.append(Unsent(correlation))
             case Lost():
@@ -472,20 +502,53 @@ class Dispatcher:
     def _answer(self, shard: Shard, answer: Answer) -> None:
         if shard_of(answer.device, self._spec.shards) != shard.number:
             return  # its own shard hears it too
-        self._sign(answer.device)
+        was_away = answer.device in self._presence.away
+        if not self._sign(answer.device):
+            return
         try:
             correlation = Correlation.parse(answer.id)
         except InvalidMessage:
             self._odd(answer.device, answer.id, "nothing was ever sent with this id")
             return
         shard.unconfirmed.pop(answer.id, None)  # the broker's word may come later, or not at all
+        sent_at = self._sent_at.pop(correlation, None)
+        if sent_at is not None and not was_away:
+            self._note_time(answer.device, self._clock.monotonic() - sent_at)
         self._heard.append(Heard(answer.device, correlation, answer.payload, answer.ok))
 
-    def _sign(self, device: str) -> None:
-        """A sign of life. What an earlier dispatcher held for the device goes, too."""
+    def _note_time(self, device: str, took_s: float) -> None:
+        """How long an answer took. A device that answers late, but does, is waited for."""
+        waited_s = self._spec.patience.interval_s(1, 0.0)
+        slow_s = max(took_s, self._slow.pop(device, 0.0) * SLOW_DECAY)
+        if slow_s <= waited_s:
+            return
+        self._slow[device] = slow_s
+        if took_s > waited_s and self._once.first(("slow", int(math.log2(took_s)))):
+            self._log.warning(
+                "devices answer later than they are waited for",
+                outbox=self._spec.name,
+                device=device,
+                after_s=round(took_s, 1),
+                retry_s=self._spec.patience.retry_s,
+                fix="raise retry_s of the outbox's patience above what answers take, or commands go twice",
+            )
+
+    def _sign(self, device: str) -> bool:
+        """A sign of life. What an earlier dispatcher held for the device goes, too. False for a device that
+        never had a command, of which nothing is kept."""
+        if device not in self._devices:
+            self.counts.strangers += 1
+            if self._once.first("strangers"):
+                self._log.warning(
+                    "a device speaks that never had a command, and perhaps others; it is not listened to",
+                    outbox=self._spec.name,
+                    device=device,
+                )
+            return False
         is_new = self._presence.last_seen(device) is None
         if self._presence.seen(device, self._listened_s()) or is_new:
             self._back[device] = None
+        return True
 
     def _note_limit(self, max_payload: int) -> None:
         """A broker may tell of a limit that nobody here knew."""

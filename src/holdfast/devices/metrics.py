@@ -26,6 +26,14 @@ COUNTERS: dict[str, Number] = {
         "Answers that fitted no command that was out; they changed nothing.",
         lambda work: work.dispatcher.counts.strays,
     ),
+    "late": (
+        "Answers to a try that another had followed: patience is shorter than answers take.",
+        lambda work: work.dispatcher.counts.late,
+    ),
+    "strangers": (
+        "Heartbeats and answers of devices that never had a command; nothing is kept of them.",
+        lambda work: work.dispatcher.counts.strangers,
+    ),
     "briefs": (
         "Ends of commands that were told on the queue of briefs.",
         lambda work: work.briefs.told if work.briefs else 0,

@@ -5,14 +5,18 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, overload
 from zlib import crc32
 
 import msgspec
+from msgspec import Meta
 
-from holdfast.core.device_queue import Correlation, Entry, shard_of
+from holdfast.core.device_queue import NUMBER_MAX, Correlation, Entry, shard_of
+from holdfast.core.dialect import written
+from holdfast.core.exact_json import encode
+from holdfast.core.settings import SECONDS_MAX, Fraction, Int32, Positive, check_setting, fault
 from holdfast.core.topics import check_device
-from holdfast.devices.spec import NextPage, OutboxSpec, Refused, Source
+from holdfast.devices.spec import NextPage, OutboxSpec, Page, Refused, Source
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge
 from holdfast.ports.outbox import NewCommand, OnResult, Writer
 
@@ -23,6 +27,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+JobName = Annotated[str, Meta(max_length=255)]
+OPTIONS: dict[str, Any] = {
+    "priority": Int32,
+    "delay_s": Annotated[float, Meta(ge=-SECONDS_MAX, le=SECONDS_MAX)],
+    "expires_in_s": Annotated[float, Meta(ge=-SECONDS_MAX, le=SECONDS_MAX)] | None,
+    "trace_id": str | None,
+}
+"""What the options of a command may be."""
+CommandId = Annotated[int, Meta(ge=1, le=NUMBER_MAX)]
 KEY_MAX = 255
 LONGEST_ID = Correlation.longest()
 TRACE_MAX = 64
@@ -128,10 +141,10 @@ class Outbox:
         """
         if options.get("dedupe_key") is not None:
             raise ConfigError("a job takes no dedupe_key: what is there already would never count as done")
-        if rate is not None and not rate > 0:
-            raise ConfigError(f"rate is {rate}; make it devices a second, above 0, or leave it out")
-        if not 0 <= abort_share <= 1:
-            raise ConfigError(f"abort_share is {abort_share}; make it a share from 0 to 1")
+        check_setting("job", "name", name, JobName)
+        _storable("name", name)
+        check_setting(f"job {name!r}", "rate", rate, Positive | None)
+        check_setting(f"job {name!r}", "abort_share", abort_share, Fraction)
         made = [
             self._new(device=device, command=command, **_later(options, n / rate if rate else 0.0))
             for n, device in enumerate(devices)
@@ -143,6 +156,52 @@ class Outbox:
             return job
 
         return _write(db, write)
+
+    # --- taking back, and standing still
+
+    def cancel(
+        self,
+        db: Any,
+        *,
+        command: int | None = None,
+        device: str | None = None,
+        supersede_key: str | None = None,
+    ) -> Any:
+        """Take commands back that are not out, within the transaction of ``db``: once it commits, the next
+        turn of the dispatcher lets them fail as ``cancelled``, unless they have gone out by then, and
+        ``on_result`` is told.
+
+        Args:
+            db: as for ``add``.
+            command: only this one, by its id.
+            device: all of this device.
+            supersede_key: all with this key, on this device or on any.
+
+        Returns how many are scheduled now, or with an asynchronous ``db`` an awaitable of it. What is added
+        afterwards is not meant. Raises ConfigError where nothing says which.
+        """
+        if (command is None) == (device is None and supersede_key is None):
+            raise ConfigError("cancel takes either command= or device=, supersede_key= or both of these")
+        if command is not None:
+            check_setting("cancel", "command", command, CommandId)
+            which: dict[str, Any] = {"command": command}
+        else:
+            which = {"device": "" if device is None else check_device(device)}
+            which["supersede_key"] = _checked_key("supersede_key", supersede_key)
+        return _write(db, lambda writer: writer.cancel(self.spec.name, **which))
+
+    def pause(self, db: Any, device: str | None = None) -> Any:
+        """Send nothing to ``device``, or to any device, once the transaction of ``db`` has committed, until
+        it is resumed. What is out is out: its answer counts. Commands expire meanwhile. With an asynchronous
+        ``db``, await it."""
+        named = "" if device is None else check_device(device)
+        return _write(db, lambda writer: writer.pause(self.spec.name, named, self.wall()))
+
+    def resume(self, db: Any, device: str | None = None) -> Any:
+        """End the pause of ``device``, or that of the outbox; returns False if there was none, or with an
+        asynchronous ``db`` an awaitable of it."""
+        named = "" if device is None else check_device(device)
+        return _write(db, lambda writer: writer.resume(self.spec.name, named))
 
     def _new(
         self,
@@ -159,18 +218,22 @@ class Outbox:
     ) -> NewCommand:
         spec, now = self.spec, self.wall()
         check_device(device)
+        given = {"priority": priority, "delay_s": delay_s, "expires_in_s": expires_in_s, "trace_id": trace_id}
+        for name, value in given.items():
+            if text := fault(value, OPTIONS[name]):
+                raise InvalidMessage(f"{name} {text}", name)
+        if job is not None and (text := fault(job, CommandId)):
+            raise InvalidMessage(f"job {text}", "job")
         body = _body(command)
-        size = len(spec.dialect.write(body, LONGEST_ID))
+        size = len(written(spec.dialect, body, LONGEST_ID))
         if size > spec.max_body:
             raise TooLarge(
                 f"a command of {size} bytes, its id included, is over max_body of outbox {spec.name!r},"
                 f" {spec.max_body}"
             )
-        for setting, key in (("dedupe_key", dedupe_key), ("supersede_key", supersede_key)):
-            if key is not None and not 0 < len(key) <= KEY_MAX:
-                raise InvalidMessage(f"{setting} has {len(key)} characters; give it 1 to {KEY_MAX}", setting)
-        if trace_id is None:
-            trace_id = _bound_trace_id()
+        _checked_key("dedupe_key", dedupe_key)
+        _checked_key("supersede_key", supersede_key)
+        trace_id = _storable("trace_id", _bound_trace_id() if trace_id is None else trace_id)
         lasts_s = spec.expires_in_s if expires_in_s == -1.0 else expires_in_s
         return NewCommand(
             outbox=spec.name,
@@ -229,8 +292,7 @@ class Outbox:
         What of a page can't be added (``add`` says why) is logged and left out; ``refused`` is told of it
         before the page is stored, and if that fails the page is fetched again. Raises ConfigError for marks
         that make no sense."""
-        if not 0 < low <= high:
-            raise ConfigError(f"source {name!r}: low is {low} and high {high}; make it 0 < low <= high")
+        Source(name, _no_page, low, high, pause_s, refused)  # to refuse them here
 
         def declare(next_page: NextPage) -> NextPage:
             self.sources.append(Source(name, next_page, low, high, pause_s, refused))
@@ -239,15 +301,39 @@ class Outbox:
         return declare
 
 
+async def _no_page(_: str | None) -> Page:
+    return Page((), "", more=False)
+
+
 def _body(command: Any) -> bytes:
     if isinstance(command, bytes):
         return command
-    if isinstance(command, str):
-        return command.encode()
     try:
-        return msgspec.json.encode(command)
+        return command.encode() if isinstance(command, str) else encode(command)
     except (TypeError, ValueError) as error:
         raise InvalidMessage(f"the command can't be written as JSON: {error}", "command") from None
+
+
+def _checked_key(name: str, key: str | None) -> str | None:
+    """``key`` itself. Raises InvalidMessage for what no database keeps."""
+    if key is None:
+        return None
+    if not isinstance(key, str):
+        raise InvalidMessage(f"{name} is a {type(key).__name__}; give it a text", name)
+    if not 0 < len(key) <= KEY_MAX:
+        raise InvalidMessage(f"{name} has {len(key)} characters; give it 1 to {KEY_MAX}", name)
+    return _storable(name, key)
+
+
+def _storable(name: str, text: str) -> str:
+    """``text`` itself. Raises InvalidMessage for characters that a database refuses."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidMessage(f"{name} is {text!r:.100}, which has half a character in it", name) from None
+    if "\0" in text:
+        raise InvalidMessage(f"{name} is {text!r:.100}: no database keeps a NUL in a text", name)
+    return text
 
 
 def _later(options: Mapping[str, Any], delay_s: float) -> dict[str, Any]:

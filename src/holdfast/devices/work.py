@@ -13,7 +13,7 @@ from holdfast.devices.shards import Shards
 from holdfast.devices.source import fill
 from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.ports.coordinator import Claim, Load
-from holdfast.ports.outbox import OutboxStore
+from holdfast.ports.outbox import Adding, OutboxStore
 from holdfast.ports.queue import Queue
 from holdfast.protocol.peer import Reply, Request
 from holdfast.runtime.node import Host
@@ -66,7 +66,9 @@ class DeviceWork:
         failures = 0
         while True:
             try:
-                await self._store.prepare(self._outbox.spec.name, self._outbox.spec.shards)
+                spec = self._outbox.spec
+                adding = Adding(spec.lanes, spec.expires_in_s, spec.max_body)
+                await self._store.prepare(spec.name, spec.shards, adding)
                 return
             except (Unavailable, OutcomeUnknown) as error:
                 failures += 1
@@ -102,7 +104,9 @@ class DeviceWork:
         return None
 
     def load(self) -> Load:
-        return Load(room=0, draining=self._host.draining, outboxes=(self._outbox.spec.name,))
+        spec = self._outbox.spec
+        queues = (spec.briefs,) if spec.briefs else ()
+        return Load(room=0, draining=self._host.draining, outboxes=(spec.name,), queues=queues)
 
     def left(self, member: str) -> None:
         self.shards.look()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 
-from holdfast.core.placement import Placed, choose
+from holdfast.core.placement import Placed, choose, shortage
 from holdfast.errors import HoldfastError, MembershipLost, Unavailable
 from holdfast.gateway.routes import Routes
 from holdfast.ports.coordinator import Claim, Coordinator, Member
@@ -17,9 +17,13 @@ class Unasked(Unavailable):
 
 
 class Assigner:
-    """Resolves keys to members. ``routes`` is what is known already."""
+    """Resolves keys to members. ``routes`` is what is known already. ``foreign``: also to those of other
+    programs."""
 
-    def __init__(self, coordinator: Coordinator, view: View, routes: Routes) -> None:
+    def __init__(
+        self, coordinator: Coordinator, view: View, routes: Routes, *, foreign: bool = False
+    ) -> None:
+        self._foreign = foreign
         self._coordinator = coordinator
         self._view = view
         self._routes = routes
@@ -32,22 +36,32 @@ class Assigner:
         route = self._routes.get(key)
         member = self._view.members.get(route.member) if route is not None else None
         if member is not None:
-            return self._ours(key, member)
+            return self._reached(key, member)
         asked = self._asking.get(key)
         if asked is None:
             asked = self._asking[key] = asyncio.ensure_future(self._ask(key))
-            asked.add_done_callback(lambda _: self._asking.pop(key, None))
+            asked.add_done_callback(lambda done: self._asked(key, done))
         owner = await asyncio.shield(asked)
         member = self._view.members.get(owner)
         if member is None:
             raise Unavailable(f"{key}: its node is just leaving")
-        return self._ours(key, member)
+        return self._reached(key, member)
 
-    @staticmethod
-    def _ours(key: str, member: Member) -> Member:
-        if member.foreign:
-            raise Unavailable(f"{key} is in the hands of another program, {member.name}")
+    def _reached(self, key: str, member: Member) -> Member:
+        if member.foreign and not self._foreign:
+            raise Unavailable(
+                f"{key} is owned by another program, {member.name}, and foreign_streams is 'refuse'"
+            )
+        if member.foreign and not member.address:
+            raise Unavailable(
+                f"{key} is owned by another program, {member.name}, which tells no host and port"
+            )
         return member
+
+    def _asked(self, key: str, done: asyncio.Task[str]) -> None:
+        self._asking.pop(key, None)
+        if not done.cancelled():
+            done.exception()  # nobody may be waiting any more
 
     def claimed(self, claim: Claim) -> None:
         """The coordinator tells of a claim, or of its end. What others place fills nodes as well; what this
@@ -75,7 +89,7 @@ class Assigner:
         except HoldfastError as error:
             raise Unasked(f"{key}: the coordinator does not answer") from error
         if claim is None:
-            raise Unavailable(f"{key}: no node has room for a new stream")
+            raise Unavailable(f"{key}: {shortage(key, self._view.members.values())}")
         self._routes.claimed(claim)
         return claim.member
 

@@ -261,7 +261,7 @@ def _compose_json(
 def place_of(spec: StreamSpec, headers: Mapping[str, str], clock: Clock) -> Place:
     """The place that the headers say. Where the stream has no seq, ``X-Seq`` or ``X-Request-Id`` tell
     messages apart, so that one that is sent again is known. Raises InvalidMessage."""
-    run = check_number(headers.get(RUN, "0"), RUN, RUN_DIGITS)
+    run = check_number(headers[RUN], RUN, RUN_DIGITS) if RUN in headers else spec.no_run
     if spec.seq_kind == "absent":
         if SEQ in headers:
             return Place(run, 0, f"seq {check_number(headers[SEQ], SEQ, SEQ_DIGITS)}")

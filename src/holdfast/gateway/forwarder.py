@@ -141,7 +141,7 @@ class Forwarder:
         self, member: Member, path: str, headers: Mapping[str, str], body: bytes, left_s: float
     ) -> Reply:
         sent = {**headers, TIMEOUT: str(max(1, int(left_s * 1000)))}
-        if self._authorization:
+        if self._authorization and not member.foreign:  # what nodes share is for nodes
             sent["Authorization"] = self._authorization
         try:
             url = URL(f"{member.address}{path}", encoded=True)
@@ -170,7 +170,10 @@ class Forwarder:
     async def _post(
         self, member: str, url: URL, headers: Mapping[str, str], body: bytes, timeout: aiohttp.ClientTimeout
     ) -> Reply:
-        async with self._client().post(url, data=body, headers=headers, timeout=timeout) as response:
+        # Only an owner's 421 sends a request elsewhere: the headers hold the nodes' secret.
+        async with self._client().post(
+            url, data=body, headers=headers, timeout=timeout, allow_redirects=False
+        ) as response:
             return Reply(response.status, CIMultiDict(response.headers), await response.read(), member)
 
     def left(self, member: str) -> None:

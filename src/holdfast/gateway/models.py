@@ -18,12 +18,13 @@ PATH = "/v1/models"
 
 def of_node(specs: Mapping[str, ModelSpec], work: Callable[[], StreamWork]) -> web.RouteDef:
     """The page of a node, which declares ``specs``: what each takes, in how many slots it is loaded or being
-    loaded, and how many streams that the node owns use it."""
+    loaded, how many streams that the node owns use it, and why it doesn't load, if it doesn't."""
 
     async def show(request: web.Request) -> web.Response:
         pool, owners = work().pool, work().owners
         loaded, loading = pool.models, pool.loading
         streams = Counter(model for entry in owners for model in entry.spec.models)
+        errors = {known.model: known.reason for known in owners.obstacles.streams.values()}
         return _page(
             {
                 "name": name,
@@ -31,6 +32,7 @@ def of_node(specs: Mapping[str, ModelSpec], work: Callable[[], StreamWork]) -> w
                 "slots": loaded[name],
                 "loading": loading[name],
                 "streams": streams[name],
+                "error": errors.get(name, ""),
             }
             for name, spec in sorted(specs.items())
         )

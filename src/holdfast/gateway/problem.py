@@ -19,6 +19,7 @@ from holdfast.errors import (
     SetAside,
     TooLarge,
 )
+from holdfast.redaction import redact
 from holdfast.serving import FAILED, MEDIA_TYPE, RETRY_AFTER_S, Problem, problem_response
 
 __all__ = ["MEDIA_TYPE", "RETRY_AFTER_S", "Problem"]
@@ -36,12 +37,12 @@ class Refused(HoldfastError):
 
     def __init__(self, status: int, kind: str, title: str, detail: str) -> None:
         super().__init__(detail)
-        self.problem = Problem(f"urn:holdfast:{kind}", title, status, detail)
+        self.problem = Problem(f"urn:holdfast:{kind}", title, status, redact(detail))
 
 
 def of(error: HoldfastError) -> Problem:
     """The problem that an error is to a client."""
-    detail = str(error)
+    detail = redact(str(error))
     match error:
         case Refused():
             return error.problem

@@ -54,6 +54,7 @@ class Gateway(Service):
         haproxy: how to run HAProxy, if it is to be.
         tls: certificate and key, if clients speak TLS.
         access_log: whether each request is logged.
+        foreign: whether requests are forwarded to members of other programs.
         clients: who may use it, and how fast; everybody if left out. Whoever is asked for a key may send from
             any page; else only pages of this server's own site may.
         no_auth: everybody may use it, under whatever name they reach it.
@@ -76,6 +77,7 @@ class Gateway(Service):
         haproxy: HaproxyOptions | None = None,
         tls: Tls | None = None,
         access_log: bool = False,
+        foreign: bool = False,
         clients: Clients | None = None,
         no_auth: bool = False,
     ) -> None:
@@ -105,7 +107,7 @@ class Gateway(Service):
             on_claim=lambda claim: assigner.claimed(claim),  # noqa: PLW0108 - made below
             on_missed=self.routes.clear,
         )
-        assigner = Assigner(coordinator, self.view, self.routes)
+        assigner = Assigner(coordinator, self.view, self.routes, foreign=foreign)
         self._forwarder = Forwarder(assigner, self.routes, self.view, clock, secret=secret, tls=peer_tls)
         self._connections = Connections(clock, max_connections)
         registry = CollectorRegistry()

@@ -36,9 +36,18 @@ class NewCommand(msgspec.Struct, frozen=True, kw_only=True):
     created_at: float = 0.0
 
 
+class Adding(msgspec.Struct, frozen=True):
+    """What programs in other languages need to know of an outbox, to add commands to its tables."""
+
+    lanes: int = 1
+    expires_in_s: float | None = None
+    max_body: int = 131_072
+
+
 class DeviceStatus(msgspec.Struct, frozen=True):
     """What is known of a device. ``phases`` are those of its lanes; ``waiting`` counts its commands that are
-    not closed, up to a thousand; ``seen_at`` is a wall time, as of which it was there or ``away``."""
+    not closed, up to a thousand; ``seen_at`` is a wall time, as of which it was there or ``away``.
+    ``paused``: it alone, whatever its outbox is."""
 
     outbox: str
     device: str
@@ -47,6 +56,7 @@ class DeviceStatus(msgspec.Struct, frozen=True):
     waiting: int
     seen_at: float | None
     away: bool
+    paused: bool = False
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -71,12 +81,26 @@ class Writer(Protocol):
     ) -> int:
         """Add a job that commands may name; returns its id."""
 
+    def cancel(
+        self, outbox: str, *, command: int = 0, device: str = "", supersede_key: str | None = None
+    ) -> int:
+        """Ask for scheduled commands back: the one with this id, or those of a device, of a key, or of both.
+        Once this is committed the next turn lets those fail that aren't out by then. Returns how many are
+        scheduled, as this transaction sees it; what is added later isn't meant."""
+
+    def pause(self, outbox: str, device: str, at: float) -> None:
+        """Have nothing sent to a device from now on, or to any of the outbox if that is empty. What has been
+        paused already stays so."""
+
+    def resume(self, outbox: str, device: str) -> bool:
+        """End a pause, exactly as it was made; False if there is none."""
+
 
 class OutboxStore(Protocol):
     """The table of commands, and the heads of their devices. Methods raise Unavailable where nothing
     happened, and OutcomeUnknown where a change may have."""
 
-    async def prepare(self, outbox: str, shards: int) -> None:
+    async def prepare(self, outbox: str, shards: int, adding: Adding = Adding()) -> None:  # noqa: B008
         """Make an outbox ready. Raises ConfigError if it has another number of shards, or the database
         can't be used."""
 
@@ -141,11 +165,24 @@ class OutboxStore(Protocol):
 
     async def retry(self, command: int) -> bool:
         """Schedule a failed or expired command anew, without expiry; its job counts it as failed no more.
-        False if it is neither, its end is yet to be told, or its job was aborted."""
+        False if it is neither, its end is yet to be told, its job was aborted, or its device has a newer
+        command with its ``supersede_key``, whatever has become of that one."""
 
     async def cancel(self, command: int) -> bool:
         """Let a scheduled command fail, for its job too; False if it isn't. ``on_result`` hears of it in the
         next sweep."""
+
+    async def cancel_all(self, outbox: str, *, device: str = "", supersede_key: str | None = None) -> int:
+        """Ask for the scheduled commands of a device, of a key, or of both, as ``Writer.cancel`` does."""
+
+    async def pause(self, outbox: str, device: str = "") -> None:
+        """Have nothing sent to a device, or to any, until it is resumed; answers are heard as ever."""
+
+    async def resume(self, outbox: str, device: str = "") -> bool:
+        """End that pause; False if there is none."""
+
+    async def paused(self, outbox: str) -> Mapping[str, float]:
+        """The devices that are paused, each with the wall time since when; an empty name is all of them."""
 
     async def counts(self, outbox: str) -> Mapping[State, int]:
         """How many commands stand in each state."""

@@ -82,6 +82,8 @@ class Queue(Protocol):
             receive brings an unbroken piece of the key's order, beginning with the oldest there is.
         delay_max_s: longest delay of a single message; 0 where none can be delayed.
         tells_lag: ``depth`` knows the age of the oldest message.
+        tells_stale: a receipt goes stale at the next delivery of its message, and is then refused and told
+            by every call. Where not, one may still extend, give back or delete that later delivery.
         frees_on_evict: ``free`` makes a dead holder's deliveries visible at once.
     """
 
@@ -94,6 +96,7 @@ class Queue(Protocol):
     fifo: bool
     delay_max_s: float
     tells_lag: bool
+    tells_stale: bool
     frees_on_evict: bool
 
     async def send(self, messages: Sequence[Outgoing]) -> list[str]:

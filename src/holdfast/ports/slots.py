@@ -27,7 +27,8 @@ class Ran(msgspec.Struct, frozen=True, array_like=True):
     Otherwise message number ``len(results)`` failed, ``error`` and ``detail`` (a traceback) say how,
     there is no snapshot, and the handler must be opened again before the next run.
     ``permanent``: the message doesn't fit its declared type, so no retry can help. ``calls``: calls to
-    metered services since the last answer, as ``Meter.drain`` gives them.
+    metered services since the last answer, as ``Meter.drain`` gives them. ``model`` names the model whose
+    load is what failed, so that the message isn't to blame; "" for none.
     """
 
     results: list[bytes | None]
@@ -37,6 +38,7 @@ class Ran(msgspec.Struct, frozen=True, array_like=True):
     detail: str = ""
     permanent: bool = False
     calls: list[tuple[str, str, int]] = []
+    model: str = ""
 
 
 class Host(Protocol):
@@ -63,6 +65,9 @@ class Worker(Protocol):
 
     Its calls suspend only where a loop runs already; else they can be stepped with ``drive``.
     """
+
+    async def load(self, stream: str, key: str, models: Sequence[str]) -> None:
+        """As Slot.load."""
 
     async def open(self, stream: str, key: str, state: bytes | None, version: int) -> None:
         """As Slot.open."""
@@ -107,8 +112,13 @@ class Slot(Protocol):
     def loading(self) -> str:
         """The model that is being loaded, "" for none: that is no handler's time."""
 
+    async def load(self, stream: str, key: str, models: Sequence[str]) -> None:
+        """Load those of the models that the app declares, for the use of ``key`` until it is closed. Raises
+        ModelFailed, SlotDied."""
+
     async def open(self, stream: str, key: str, state: bytes | None, version: int) -> None:
-        """Make a handler for ``key`` with that state. Raises StateRejected, HandlerFailed, SlotDied."""
+        """Make a handler for ``key`` with that state. Raises StateRejected, HandlerFailed, ModelFailed,
+        SlotDied."""
 
     async def run(self, stream: str, key: str, work: Sequence[Work], limit: int, after_s: float) -> Ran:
         """Handle messages in order, then snapshot.

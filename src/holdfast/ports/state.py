@@ -41,7 +41,8 @@ class StateStore(Protocol):
 
     async def start(self, key: str, epoch: int, head: str) -> int:
         """Count that ``head``'s handler is about to run for the first time in this opening; returns in
-        how many openings it has begun. Raises Fenced, OutcomeUnknown (repeating may count twice)."""
+        how many openings it has begun. An opening counts once for each head, however often it says so.
+        Raises Fenced, OutcomeUnknown."""
 
     async def commit(self, commit: Commit) -> None:
         """Apply the next commit, or the last one again (answered as done). Raises Fenced if epoch or

@@ -41,7 +41,8 @@ class TaskStore(Protocol):
         """Have a task end; None if it is not known."""
 
     async def reset(self, traces: Sequence[str]) -> list[Task | None]:
-        """Queue tasks anew with all their tries; None for one not known."""
+        """Queue tasks anew with all their tries, those that run or have succeeded excepted; returns how each
+        stands, None for one not known."""
 
     async def get(self, trace: str) -> Task | None:
         """How a task stands."""

@@ -127,6 +127,13 @@ class Explain(msgspec.Struct, frozen=True, tag=True):
     key: str
 
 
+class Waiting(msgspec.Struct, frozen=True, tag=True):
+    """Which owned streams wait, ``most`` of them, and for what? The reply's text is a JSON object."""
+
+    to: str
+    most: int
+
+
 class Drain(msgspec.Struct, frozen=True, tag=True):
     """Bring everything to other nodes, then end."""
 
@@ -152,5 +159,5 @@ class Stranger(msgspec.Struct, frozen=True, tag=True):
     member: str = ""
 
 
-Request = Forward | Report | Probe | Warm | Poke | Move | Shed | Explain | Drain
+Request = Forward | Report | Probe | Warm | Poke | Move | Shed | Explain | Waiting | Drain
 Reply = Answers | Done | Stranger

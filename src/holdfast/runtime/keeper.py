@@ -18,6 +18,7 @@ from holdfast.core.progress import Visibility, chunks, due
 from holdfast.errors import HoldfastError, Retry
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import DeadLetter, Outgoing, Queue
+from holdfast.redaction import redact
 from holdfast.runtime.limits import Limits
 from holdfast.runtime.service import Tasks
 from holdfast.runtime.stats import Stats
@@ -247,18 +248,28 @@ async def free(queues: Iterable[Queue], member: str, log: Any) -> None:
                 log.warning("could not free a dead node's deliveries", error=str(error))
 
 
+async def expire(queues: Iterable[Queue], before: float, log: Any) -> None:
+    """Drop dead letters older than this wall time, of each queue that can be reached."""
+    for queue in queues:
+        try:
+            await queue.expire(before)
+        except HoldfastError as error:
+            log.warning("could not drop old dead letters", error=str(error))
+
+
 def dead_letter(stream: str, key: str, letter: Letter, at: float) -> DeadLetter:
     """The record of a letter. Its id follows from identity, so that a letter sent again changes nothing."""
     plain = key.partition("/")[2]
+    reason, detail = redact(letter.reason), redact(letter.detail)
     if letter.held is None:
         assert letter.span is not None
         span = f"{letter.span.first}-{letter.span.last}"
         return DeadLetter(
             f"{key}:{letter.run}:{span}",
             b"",
-            letter.reason,
+            reason,
             {},
-            letter.detail,
+            detail,
             stream,
             plain,
             letter.run,
@@ -269,9 +280,9 @@ def dead_letter(stream: str, key: str, letter: Letter, at: float) -> DeadLetter:
     return DeadLetter(
         id=f"{key}:{held.place.name}",
         body=held.body,
-        reason=letter.reason,
+        reason=reason,
         attributes=held.attributes,
-        detail=letter.detail,
+        detail=detail,
         stream=stream,
         key=plain,
         run=held.place.run,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -14,14 +14,19 @@ from holdfast.runtime.node import Host
 
 class NodeMetrics(Collector):
     """Reads a node's counters and load whenever the page is asked for. ``gauges`` gives further numbers,
-    each with its name and what it means."""
+    each with its name and what it means; ``waiting`` how many streams wait, by what for."""
 
     def __init__(
-        self, host: Host, load: Callable[[], Load], gauges: Callable[[], Iterable[tuple[str, str, float]]]
+        self,
+        host: Host,
+        load: Callable[[], Load],
+        gauges: Callable[[], Iterable[tuple[str, str, float]]],
+        waiting: Callable[[], Mapping[str, int]],
     ) -> None:
         self._host = host
         self._load = load
         self._gauges = gauges
+        self._waiting = waiting
 
     def collect(self) -> Iterable[Metric]:
         """Every counter as ``holdfast_…_total``, and what the node holds now."""
@@ -31,6 +36,12 @@ class NodeMetrics(Collector):
         yield self._calls()
         for name, text, number in self._gauges():
             yield GaugeMetricFamily(f"holdfast_{name}", text, value=number)
+        waiting = GaugeMetricFamily(
+            "holdfast_waiting_streams", "Owned streams that wait, by what for.", labels=["reason"]
+        )
+        for reason, count in sorted(self._waiting().items()):
+            waiting.add_metric([reason], count)
+        yield waiting
         load = self._load()
         yield GaugeMetricFamily("holdfast_streams", "Streams that the node owns.", value=load.streams)
         yield GaugeMetricFamily("holdfast_slots", "Slots of the node.", value=load.slots)

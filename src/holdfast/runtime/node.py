@@ -169,6 +169,8 @@ class Node(Service):
             outboxes=tuple(name for load in loads for name in load.outboxes),
             warm=tuple(name for load in loads for name in load.warm),
             models=tuple(name for load in loads for name in load.models),
+            queues=tuple(sorted({name for load in loads for name in load.queues})),
+            lacks=tuple(name for load in loads for name in load.lacks),
         )
 
     def _left(self, member: str) -> None:

@@ -13,6 +13,7 @@ from holdfast.core.retry import Backoff
 from holdfast.errors import HoldfastError, InvalidMessage
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import DeadLetter, Delivery, Queue
+from holdfast.redaction import redact
 from holdfast.runtime.limits import Limits
 from holdfast.runtime.membership import Membership
 from holdfast.runtime.stats import Stats
@@ -25,8 +26,8 @@ Take = Callable[[Delivery, Receipt, dict[str, int]], None]
 
 
 class Pump:
-    """Receives while the membership is alive, and no more at once than there is room for. ``take`` raises
-    InvalidMessage for what has no usable key: that is dead-lettered, and never stops the pump."""
+    """Receives while it ``may``, and no more at once than there is room for. ``take`` raises InvalidMessage
+    for what has no usable key: that is dead-lettered, and never stops the pump."""
 
     def __init__(
         self,
@@ -41,6 +42,7 @@ class Pump:
         take: Take,
         room: Callable[[], int],
         is_crowded: Callable[[], bool],
+        may: Callable[[], bool],
     ) -> None:
         self._stream = stream
         self._queue = queue
@@ -52,6 +54,7 @@ class Pump:
         self._take = take
         self._room = room
         self._is_crowded = is_crowded
+        self._may = may
         self._backoff = Backoff(0.1, 5.0)
         self._polling = Polling(queue.max_batch, queue.max_receives, queue.linger_s)
         self._polls = 0
@@ -70,9 +73,9 @@ class Pump:
     async def _poll(self, polls: asyncio.TaskGroup) -> None:
         failures, ended_at = 0, self._clock.monotonic()
         while not self.stopping and self._polls <= self._polling.wanted:
-            if not self._membership.alive:
+            if not self._may():
                 await self._clock.wait(self._membership.joined, self._limits.renew_s)
-                if not self._membership.alive:
+                if not self._may():
                     await self._clock.sleep(ROOM_CHECK_S)
                 continue
             room = self._room()
@@ -123,7 +126,7 @@ class Pump:
         letter = DeadLetter(
             id=f"{self._stream}/{delivery.id}",
             body=delivery.body,
-            reason=f"malformed: {error}",
+            reason=redact(f"malformed: {error}"),
             attributes=delivery.attributes,
             stream=self._stream,
             at=self._clock.wall(),

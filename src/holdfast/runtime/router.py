@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.core.held import Held, Receipt
 from holdfast.core.message import Life
-from holdfast.core.placement import Placed, choose
+from holdfast.core.placement import Placed, choose, shortage
 from holdfast.core.progress import chunks
 from holdfast.core.retry import Backoff
 from holdfast.errors import HoldfastError, MembershipLost, OutcomeUnknown, Unavailable
@@ -110,6 +110,7 @@ class Router:
         self._deferred: list[tuple[float, int]] = []
         self._defer_changed = asyncio.Event()
         self._placed = Placed()
+        self._given: dict[str, Route] = {}
 
     def start(self, address: str) -> None:
         """Begin to look after custody; ``address`` is where reports reach this node."""
@@ -154,7 +155,9 @@ class Router:
                 if receipt.sender:
                     foreign.append(receipt)
                 elif not receipt.stale:
-                    own = Held(held.place, held.body, held.attributes, [receipt], after=held.after)
+                    own = Held(
+                        held.place, held.body, held.attributes, [receipt], held.receives, after=held.after
+                    )
                     item = self._take(stream, key, own)
                     if to:
                         self._send(item, to)
@@ -180,8 +183,12 @@ class Router:
 
     def _route(self, item: Custody) -> None:
         route = self._routes.get(item.key)
-        if route is not None and route.member in self._membership().view:
-            self._send(item, route.member)
+        owner = self._membership().view.get(route.member) if route is not None else None
+        if owner is not None:
+            if owner.foreign:
+                self._leave(item)
+            else:
+                self._send(item, owner.id)
             return
         waiting = self._placing.get(item.key)
         if waiting is not None:
@@ -200,10 +207,17 @@ class Router:
             self._departed.pop(key, None)
             if not self._owners().adopt(stream, key, claim):
                 claim = None
+        owner = membership.view.get(claim.member) if claim is not None else None
+        if owner is not None and owner.foreign:
+            self._log.warning(
+                "another program owns a stream; its messages go back to the queue", key=key, owner=owner.name
+            )
         for item in waiting:
             if item.number not in self._custody:
                 continue
-            if claim is None:
+            if owner is not None and owner.foreign:
+                self._leave(item)
+            elif claim is None:
                 self._defer(item)
             elif claim.member == membership.id:
                 self._keep_here(item)
@@ -219,7 +233,7 @@ class Router:
         members = membership.view.values()
         target = choose(key, members, self._placed.pending(members))
         if target is None:
-            self._log.warning("no node has room for a new stream", stream=stream, key=key)
+            self._log.warning(shortage(key, members), stream=stream, key=key)
             return None
         self._placed.add(target)  # before the answer: many keys are placed at once, and they must differ
         claim: Claim | None = None
@@ -233,6 +247,8 @@ class Router:
             self._log.debug("could not place a stream", key=key, error=str(error))
         if claim is None or claim.member != target.id:
             self._placed.add(target, -1)
+        else:
+            _remember(self._given, key, Route(target.id), ROUTES_MAX)
         return claim if claim is not None and claim.member in membership.view else None
 
     async def _refresh(self) -> None:
@@ -240,6 +256,12 @@ class Router:
             await self._membership().refresh()
         except HoldfastError as error:
             self._log.debug("could not read members", error=str(error))
+
+    def _leave(self, item: Custody) -> None:
+        """The stream is in the hands of another program, which receives for itself: only the queue can bring
+        the message there."""
+        item.tries = self._limits.give_back_after
+        self._defer(item)
 
     def _keep_here(self, item: Custody) -> None:
         verdict = self._owners().offer(item.key, item.held)
@@ -298,6 +320,8 @@ class Router:
         try:
             reply = await self._peer.call(known.address, forward, self._limits.peer_timeout_s)
         except (Unavailable, OutcomeUnknown):
+            for item in batch:
+                item.held.receives += 1  # it may be what its owner died of
             reply = None  # offering again what it may hold is harmless
         if not isinstance(reply, Answers):
             self._note_failure(member)
@@ -371,6 +395,31 @@ class Router:
             item = self._custody.get(returned)
             if item is not None and item.to == report.sender:
                 self._look_again(item)
+
+    def claim_changed(self, claim: Claim) -> None:
+        """A claim changed at the coordinator: that is known here even when it can't be asked any more.
+        Streams that others place fill nodes before their loads tell."""
+        given = self._given.pop(claim.key, None)
+        member = self._membership().view.get(claim.member)
+        is_ours = claim.key in self._placing or (given is not None and given.member == claim.member)
+        if member is not None and not is_ours:
+            self._placed.add(member)
+        route = self._routes.get(claim.key)
+        if route is not None and route.member == claim.member:
+            return
+        self._routes.pop(claim.key, None)
+        if claim.member not in ("", self._membership().id):
+            _remember(self._routes, claim.key, Route(claim.member), ROUTES_MAX)
+
+    def missed(self) -> None:
+        """Changes of claims may have gone by unseen."""
+        self._routes = {
+            key: route for key, route in self._routes.items() if not self._is_foreign(route.member)
+        }
+
+    def _is_foreign(self, member: str) -> bool:
+        known = self._membership().view.get(member)
+        return known is not None and known.foreign
 
     def left(self, member: str) -> None:
         """A membership ended: what it held is offered to the next owner at once."""

@@ -51,11 +51,13 @@ class Seat:
 
 
 class Died(SlotDied):
-    """``guilty``: the slot was at work for this very call when it died."""
+    """``guilty``: the slot was at work for this very call when it died. ``model`` is the one that was being
+    loaded then, if any."""
 
-    def __init__(self, text: str, detail: str, guilty: bool) -> None:
+    def __init__(self, text: str, detail: str, guilty: bool, model: str = "") -> None:
         super().__init__(text, detail=detail)
         self.guilty = guilty
+        self.model = model
 
 
 class SlotPool:
@@ -142,7 +144,8 @@ class SlotPool:
             answer = await work(slot)
         except SlotDied as error:
             # Those behind are not promoted: they are not to blame.
-            raise Died(str(error), error.detail, call.begun_at is not None) from error
+            guilty = call.begun_at is not None
+            raise Died(str(error), error.detail, guilty, slot.loading if guilty else "") from error
         except BaseException:
             self._finish(seat, call)
             raise

@@ -20,8 +20,11 @@ class Stats(msgspec.Struct):
     commits: int = 0
     duplicates: int = 0
     set_aside: int = 0
+    gaps_skipped: int = 0
+    seqs_missed: int = 0
     fenced: int = 0
     opened: int = 0
+    states_lost: int = 0
     moved_out: int = 0
     slot_deaths: int = 0
     evictions: int = 0

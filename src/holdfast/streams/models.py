@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.settings import Limit, check_settings
 from holdfast.errors import ConfigError, HandlerFailed
 from holdfast.streams.handler import StreamHandler
 
@@ -19,17 +20,12 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     load: Callable[[], Any]
-    memory_mb: int = 0
+    memory_mb: Limit = 0
 
     def __post_init__(self) -> None:
+        check_settings(f"model {self.name!r}", self)
         if not self.name or not self.name.isprintable():
             raise ConfigError(f"model name {self.name!r} must be a printable text")
-        if not callable(self.load):
-            raise ConfigError(
-                f"model {self.name!r}: load must be a function without arguments that builds it"
-            )
-        if self.memory_mb < 0:
-            raise ConfigError(f"model {self.name!r}: memory_mb must not be negative")
 
 
 class _Loaded:
@@ -85,6 +81,11 @@ class Models:
                 self._loaded[identity] = self._loaded.pop(identity)
         if self._make_room(0):
             self._tell("", self.names)
+
+    @property
+    def declared(self) -> Mapping[str, ModelSpec]:
+        """The declared models, by name."""
+        return self._specs
 
     @property
     def names(self) -> list[str]:
@@ -149,3 +150,10 @@ def label(load: Callable[[], Any]) -> str:
     if isinstance(load, functools.partial):
         return label(load.func)
     return getattr(load, "__qualname__", type(load).__name__)
+
+
+def takes_arguments(wanted: str | Callable[[], Any]) -> bool:
+    """True if what a function builds depends on what it was given, which may be part of a message."""
+    if isinstance(wanted, str) or inspect.isclass(wanted):
+        return False
+    return not inspect.isfunction(wanted) or bool(wanted.__defaults__ or wanted.__kwdefaults__)

@@ -7,10 +7,14 @@ import heapq
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
-from holdfast.core import commands
+import msgspec
+
+from holdfast.core import commands, ledger
 from holdfast.core.held import Held, Receipt
-from holdfast.core.owner import Owner, OwnerRules
-from holdfast.core.sequencer import Rules
+from holdfast.core.ledger import Checkpoint
+from holdfast.core.owner import Owner, OwnerRules, Phase
+from holdfast.core.sequencer import Gap, Rules
+from holdfast.core.trace import raised_at
 from holdfast.errors import (
     ClaimLost,
     ConfigError,
@@ -18,16 +22,19 @@ from holdfast.errors import (
     HandlerFailed,
     HoldfastError,
     MembershipLost,
+    ModelFailed,
     OperationRefused,
     OutcomeUnknown,
     Retry,
     StateRejected,
     TooLarge,
+    Unavailable,
 )
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim, Coordinator
 from holdfast.ports.slots import Slot, Work
 from holdfast.ports.state import StateStore
+from holdfast.redaction import redact
 from holdfast.runtime.keeper import Keeper, Reporter, Settlement
 from holdfast.runtime.limits import Limits
 from holdfast.runtime.membership import Membership
@@ -36,6 +43,7 @@ from holdfast.runtime.service import Tasks
 from holdfast.runtime.slots import Died, Seat, SlotPool
 from holdfast.runtime.stats import Stats
 from holdfast.streams.loads import Loads
+from holdfast.streams.obstacles import Obstacles
 from holdfast.streams.spec import StreamSpec
 
 T = TypeVar("T")
@@ -43,12 +51,27 @@ T = TypeVar("T")
 FAILURES_TOLD = 4
 TELL_EVERY_S = 5.0
 
+NUMBERS_MAX = 100_000
+"""Streams whose number of commits is remembered, to notice that the store has lost some."""
+
 
 class Owned:
     """One owned key: its machine, its claim and since when, its seat, and the slot its handler was last
     opened in."""
 
-    __slots__ = ("alone", "claim", "key", "owner", "reopened", "seat", "since", "slot", "spec", "timer_at")
+    __slots__ = (
+        "alone",
+        "claim",
+        "key",
+        "last",
+        "owner",
+        "reopened",
+        "seat",
+        "since",
+        "slot",
+        "spec",
+        "timer_at",
+    )
 
     def __init__(self, spec: StreamSpec, key: str, owner: Owner, claim: Claim, since: float) -> None:
         self.spec = spec
@@ -58,6 +81,8 @@ class Owned:
         self.since = since
         self.seat: Seat | None = None
         self.slot: Slot | None = None
+        self.last: Checkpoint | None = None
+        """What the last answered commit has left at the store."""
         self.reopened = 0
         self.alone = False
         self.timer_at: float | None = None
@@ -85,6 +110,8 @@ def rules_of(spec: StreamSpec, limits: Limits) -> OwnerRules:
             kind=spec.seq_kind,
             first=spec.first_seq,
             start_timeout_s=spec.start_timeout_s,
+            max_jump=spec.max_jump,
+            restart_after_s=spec.restart_after_s,
             gap_timeout_s=spec.gap_timeout_s,
             on_gap=spec.on_gap,
             inbox_limit=spec.inbox_limit,
@@ -99,6 +126,7 @@ def rules_of(spec: StreamSpec, limits: Limits) -> OwnerRules:
         checkpoint_after_s=spec.checkpoint_after_ms / 1000,
         idle_timeout_s=spec.idle_timeout_s or limits.idle_timeout_s,
         max_state_bytes=limits.max_state_bytes,
+        needs_models=bool(spec.models),
     )
 
 
@@ -114,7 +142,8 @@ class Requests(Protocol):
 
 
 class Owners:
-    """All owners of a node."""
+    """All owners of a node. ``on_obstacle`` is told a stream that can't run here (see ``Obstacles``), or can
+    again."""
 
     def __init__(
         self,
@@ -133,6 +162,7 @@ class Owners:
         log: Any,
         *,
         membership: Callable[[], Membership],
+        on_obstacle: Callable[[str], None],
     ) -> None:
         self._specs = specs
         self._rules = {name: rules_of(spec, limits) for name, spec in specs.items()}
@@ -155,9 +185,13 @@ class Owners:
         self._timers: list[tuple[float, str]] = []
         self._timer_set = asyncio.Event()
         self._quarantine = asyncio.Lock()
+        self._numbers: dict[str, int] = {}
+        """How many commits streams had, as far as was seen here."""
         self._told_at = -TELL_EVERY_S
         self._forgot = asyncio.Event()
         self.loads = Loads(clock)
+        self._on_obstacle = on_obstacle
+        self.obstacles = Obstacles(specs, pool, clock, tasks, log, on_change=self._obstacle_changed)
 
     def start(self) -> None:
         """Begin to serve timers."""
@@ -180,10 +214,13 @@ class Owners:
         """Messages in inboxes, without those that stand behind a gap: what they wait for must get in."""
         return sum(entry.owner.waiting for entry in self._holding.values() if not entry.owner.gapped)
 
-    def holding(self, stream: str) -> Iterator[tuple[str, Held]]:
-        """Messages that owners of ``stream`` hold and must keep alive, each with its key."""
+    def holding(self, stream: str, *, opened: bool = False) -> Iterator[tuple[str, Held]]:
+        """Messages that owners of ``stream`` hold and must keep alive, each with its key; or only those of
+        owners that have ``opened`` it, and know of no other opening."""
         for entry in self._holding.values():
-            if entry.spec.name == stream and not entry.owner.suspended:
+            if entry.spec.name != stream or entry.owner.suspended:
+                continue
+            if not opened or entry.owner.phase is Phase.OWNER:
                 for held in entry.owner.holding():
                     yield entry.plain_key, held
 
@@ -219,9 +256,11 @@ class Owners:
     def claim_changed(self, claim: Claim) -> None:
         """A claim changed at the coordinator. If it was ours and we didn't give it away, look into it."""
         entry = self._entries.get(claim.key)
-        if entry is None or claim.member == self._membership().id or entry.owner.leaving:
+        if entry is None or entry.owner.leaving or claim.version <= entry.claim.version:
             return
-        if claim.version > entry.claim.version:
+        if claim.member == self._membership().id:
+            entry.claim = claim  # it is ours again, whoever has put it there
+        else:
             entry.owner.vanished()
             self._perform(entry)
 
@@ -250,6 +289,63 @@ class Owners:
             if entry.seat is seat:
                 entry.slot = None
                 entry.owner.unloaded()
+
+    # -- models -----------------------------------------------------------------------------------------
+
+    def _obstacle_changed(self, stream: str) -> None:
+        if not self.obstacles.of(stream):
+            now = self._clock.monotonic()
+            for entry in self.obstructed(stream):
+                entry.owner.unblocked(now)
+                self._perform(entry)
+        self._on_obstacle(stream)
+
+    def obstructed(self, stream: str) -> list[Owned]:
+        """The owned keys of a stream that found a model missing and wait for it."""
+        return [entry for entry in self if entry.spec.name == stream and entry.owner.obstacle]
+
+    async def _load_models(self, entry: Owned, generation: int) -> None:
+        owner, spec, seat = entry.owner, entry.spec, self._seat(entry)
+        if obstacle := self._known_obstacle(spec, seat):
+            self._obstructed(entry, generation, obstacle)
+            return
+        try:
+            _, entry.slot = await self._pool.call(
+                seat, spec.timeout_s, lambda slot: slot.load(spec.name, entry.plain_key, spec.models)
+            )
+        except ModelFailed as error:
+            entry.slot = seat.slot
+            self.obstacles.found(spec.name, error.model, redact(str(error)), seat)
+            self._obstructed(entry, generation, redact(str(error)))
+        except Died as error:
+            if error.model:
+                self.obstacles.found(spec.name, error.model, _died_loading(error), seat)
+                self._obstructed(entry, generation, _died_loading(error))
+            else:
+                text, detail = redact(str(error)), redact(error.detail)
+                self._answer(entry, generation, lambda now: owner.slot_died(False, text, detail, now))
+        else:
+            self._answer(entry, generation, owner.models_loaded)
+
+    def _known_obstacle(self, spec: StreamSpec, seat: Seat) -> str:
+        """A load that failed is tried again by itself, and not for each stream anew."""
+        loaded = seat.slot.models if seat.slot is not None else ()
+        return "" if {*spec.models} <= {*loaded} else self.obstacles.of(spec.name)
+
+    def _found(self, entry: Owned, model: str, reason: str) -> None:
+        if entry.seat is not None:  # else the stream was let go meanwhile
+            self.obstacles.found(entry.spec.name, model, reason, entry.seat)
+
+    def _obstructed(self, entry: Owned, generation: int, obstacle: str, handled: int = 0) -> None:
+        """The node's fault: the stream waits here, or goes to a node that can run it."""
+        self._answer(entry, generation, lambda now: entry.owner.models_failed(obstacle, now, handled))
+        self._on_obstacle(entry.spec.name)
+
+    def _seat(self, entry: Owned) -> Seat:
+        if entry.seat is None:
+            warming = self._warm.pop(entry.key, None)
+            entry.seat = warming.seat if warming else self._pool.assign(entry.spec.models)
+        return entry.seat
 
     # -- moves ------------------------------------------------------------------------------------------
 
@@ -288,14 +384,23 @@ class Owners:
             checkpoint = await self._state.peek(key)
         except HoldfastError as error:
             return f"the state can't be read: {error}"
+        if obstacle := self._known_obstacle(spec, seat):
+            return obstacle
         plain = key.partition("/")[2]
         state, version = (checkpoint.state, checkpoint.state_version) if checkpoint else (None, 0)
         try:
             await self._pool.call(
                 seat, spec.timeout_s, lambda slot: slot.open(spec.name, plain, state, version)
             )
-        except (StateRejected, HandlerFailed, Died) as error:
-            return str(error)
+        except ModelFailed as error:
+            self.obstacles.found(spec.name, error.model, redact(str(error)), seat)
+            return redact(str(error))
+        except Died as error:
+            if error.model in spec.models:
+                self.obstacles.found(spec.name, error.model, _died_loading(error), seat)
+            return redact(str(error))
+        except (StateRejected, HandlerFailed) as error:
+            return redact(str(error))
         return ""
 
     def move(self, key: str, target: str) -> bool:
@@ -384,6 +489,8 @@ class Owners:
                     self._tasks.spawn(self._peek(entry, generation))
                 case commands.Open():
                     self._tasks.spawn(self._open(entry, generation, command.expect))
+                case commands.LoadModels():
+                    self._tasks.spawn(self._load_models(entry, generation))
                 case commands.Start():
                     self._tasks.spawn(self._start_head(entry, generation, command))
                 case commands.CheckClaim():
@@ -458,7 +565,53 @@ class Owners:
             self._answer(entry, generation, entry.owner.open_failed)
             return
         self._stats.opened += 1
-        self._answer(entry, generation, lambda now: entry.owner.opened(checkpoint, now))
+        standing, recalled = self._recall(entry, checkpoint)
+        quiet_s = max(0.0, self._clock.wall() - standing.at)
+        self._answer(
+            entry, generation, lambda now: entry.owner.opened(standing, now, quiet_s, recalled=recalled)
+        )
+
+    def _recall(self, entry: Owned, checkpoint: Checkpoint) -> tuple[Checkpoint, bool]:
+        """What an opening found, or what is known of a stream whose checkpoint the store has lost. Nobody has
+        committed since where it has nothing at all: then the stream goes on from what this owner committed
+        last. An older checkpoint may have been gone on from: it stands."""
+        last, known = entry.last, self._numbers.get(entry.key, 0)
+        entry.last = checkpoint
+        if checkpoint.number >= known:
+            self._note_number(entry.key, checkpoint.number)
+            return checkpoint, False
+        self._stats.states_lost += 1
+        nothing = checkpoint.number == 0 and checkpoint.log is None
+        recalled = nothing and last is not None and last.number == known
+        follows = (
+            "it goes on from what its owner knows; results of before are lost"
+            if recalled
+            else "it begins anew: frames that were committed before are not waited for or known"
+            if nothing
+            else "it goes on from the older checkpoint"
+        )
+        self._log.error(
+            "the state store has lost commits of a stream",
+            key=entry.key,
+            commits_known=known,
+            commits_found=checkpoint.number,
+            follows=follows,
+        )
+        self._note_number(entry.key, checkpoint.number)
+        if recalled:
+            assert last is not None
+            checkpoint = msgspec.structs.replace(
+                last, epoch=checkpoint.epoch, member=checkpoint.member, number=0, started=None, suspects=()
+            )
+            entry.last = checkpoint
+        return checkpoint, recalled
+
+    def _note_number(self, key: str, number: int) -> None:
+        """Remember how many commits a stream had, also when it is owned here no more."""
+        self._numbers.pop(key, None)
+        self._numbers[key] = number
+        if len(self._numbers) > NUMBERS_MAX:
+            del self._numbers[next(iter(self._numbers))]
 
     async def _check_claim(self, entry: Owned, generation: int) -> None:
         entry.reopened += 1
@@ -466,7 +619,7 @@ class Owners:
             await self._clock.sleep(self._limits.retry.delay_s(entry.reopened, self._clock.random()))
         try:
             claim = await self._insist(
-                entry, generation, lambda: self._coordinator.lookup(entry.key), Retry.SAFE, Retry.SAME
+                entry, generation, lambda: self._standing_claim(entry.key), Retry.SAFE, Retry.SAME
             )
         except Fenced:
             return
@@ -474,6 +627,15 @@ class Owners:
         if claim is not None and ours:
             entry.claim = claim
         self._answer(entry, generation, lambda now: entry.owner.claim_checked(ours, now))
+
+    async def _standing_claim(self, key: str) -> Claim | None:
+        """The claim on a key; none where the coordinator is silent for so long that ours may be over."""
+        try:
+            return await self._coordinator.lookup(key)
+        except (Unavailable, OutcomeUnknown):
+            if self._membership().alive:
+                raise
+            return None
 
     async def _reclaim(self, entry: Owned, generation: int, epoch: int | None) -> None:
         """After a lost membership: the store says whether this opening still stands."""
@@ -532,13 +694,27 @@ class Owners:
             self._answer(entry, generation, entry.owner.fenced)
             return
         except TooLarge as error:
-            self._log.error("a commit is too large", key=entry.key, error=str(error))
-            self._answer(entry, generation, entry.owner.fenced)
+            text = str(error)
+            self._log.error("a commit is too large", key=entry.key, error=text)
+            self._answer(entry, generation, lambda now: entry.owner.refused(text, now))
             return
         self._stats.commits += 1
         self._stats.committed += commit.done
+        if entry.last is not None and entry.last.epoch == commit.epoch:
+            entry.last = ledger.commit(entry.last, commit, self._clock.wall()) or entry.last
+            self._note_number(entry.key, commit.number)
+        self._tell_gaps(entry, command.gaps)
         entry.reopened = 0
         self._answer(entry, generation, entry.owner.committed)
+
+    def _tell_gaps(self, entry: Owned, gaps: Sequence[Gap]) -> None:
+        """What never came is passed over for good now."""
+        for gap in gaps:
+            self._stats.gaps_skipped += 1
+            self._stats.seqs_missed += gap.span.last - gap.span.first + 1
+            self._log.warning(
+                "gap skipped", key=entry.key, run=gap.run, first=gap.span.first, last=gap.span.last
+            )
 
     async def _run(self, entry: Owned, generation: int, command: commands.Run) -> None:
         owner, spec = entry.owner, entry.spec
@@ -560,22 +736,36 @@ class Owners:
                 ),
             )
         except StateRejected as error:
-            reason = str(error)
+            reason = redact(str(error))
             self._log.error("state does not load; the stream is parked", key=entry.key, error=reason)
             self._answer(entry, generation, lambda now: owner.rejected(reason, now))
             return
+        except ModelFailed as error:
+            self._found(entry, error.model, redact(str(error)))
+            self._obstructed(entry, generation, redact(str(error)))
+            return
         except HandlerFailed as error:
-            text, detail = str(error), error.detail
+            text, detail = redact(str(error)), redact(error.detail)
+            self._log.warning("handler failed", key=entry.key, error=text, at=raised_at(detail))
             self._answer(entry, generation, lambda now: owner.load_failed(text, detail, now))
             return
         except Died as error:
-            text, detail, guilty = str(error), error.detail, error.guilty
+            if error.model in spec.models:
+                self._found(entry, error.model, _died_loading(error))
+                self._obstructed(entry, generation, _died_loading(error))
+                return
+            text, detail, guilty = redact(str(error)), redact(error.detail), error.guilty
             self._answer(entry, generation, lambda now: owner.slot_died(guilty, text, detail, now))
             return
         self.loads.note(entry.key, self._clock.monotonic() - began_at)
         self._stats.handled += len(ran.results)
+        if ran.model:
+            self._found(entry, ran.model, ran.error)
+            self._obstructed(entry, generation, ran.error, len(ran.results))
+            return
         if ran.error:
-            self._log.warning("handler failed", key=entry.key, error=ran.error)
+            at = raised_at(ran.detail)
+            self._log.warning("handler failed", key=entry.key, error=ran.error, at=at)
         self._answer(
             entry,
             generation,
@@ -585,12 +775,11 @@ class Owners:
         )
 
     async def _open_handler(self, entry: Owned, command: commands.Run) -> None:
-        if entry.seat is None:
-            warming = self._warm.pop(entry.key, None)
-            entry.seat = warming.seat if warming else self._pool.assign(entry.spec.models)
         spec, key = entry.spec, entry.plain_key
         _, entry.slot = await self._pool.call(
-            entry.seat, spec.timeout_s, lambda slot: slot.open(spec.name, key, command.state, command.version)
+            self._seat(entry),
+            spec.timeout_s,
+            lambda slot: slot.open(spec.name, key, command.state, command.version),
         )
 
     def _settle(self, entry: Owned, command: commands.Settle) -> None:
@@ -606,8 +795,17 @@ class Owners:
             owner.settled(self._clock.monotonic())
             self._perform(entry)
 
+        if not command.duplicate:
+            self._tell_letters(entry, command)
         settlement = Settlement(entry.key, command.letters, command.messages, done)
         self._keepers[entry.spec.name].settle(settlement)
+
+    def _tell_letters(self, entry: Owned, command: commands.Settle) -> None:
+        for letter in command.letters:
+            if letter.held is not None:
+                self._log.warning(
+                    "message set aside", key=entry.key, message=letter.held.place.name, reason=letter.reason
+                )
 
     def _answer_requests(self, entry: Owned, command: commands.Settle, messages: Sequence[Held]) -> None:
         for held in messages:
@@ -660,3 +858,7 @@ class Owners:
             if entry.slot is not None:
                 self._tasks.spawn(entry.slot.close(entry.spec.name, entry.plain_key))
             entry.seat = entry.slot = None
+
+
+def _died_loading(error: Died) -> str:
+    return redact(f"model {error.model!r} did not load: {error}")

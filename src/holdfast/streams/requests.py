@@ -139,7 +139,7 @@ class Requests:
             self._leave(key)
         if waiting.error is not None:
             raise waiting.error
-        return await self._answer(key, place, waiting)
+        return await self._answer(key, waiting)
 
     def _admit(self, key: str, timeout_s: float) -> None:
         """Who would wait in vain is told at once. Behind a gap nobody is: the missing message must get in."""
@@ -147,6 +147,8 @@ class Requests:
             raise Busy(f"{key}: {self._most} requests wait on this node already (max_held)", BUSY_S)
         late_s = self._wait_s(key) - PATIENCE * timeout_s
         entry = self._owners().get(key)
+        if entry is not None and entry.owner.obstacle:
+            raise Unavailable(f"{key}: {entry.owner.obstacle}")
         if late_s > 0 and entry is not None and not entry.owner.gapped:
             raise Busy(f"{key}: too many requests wait before this one", max(BUSY_S, late_s))
 
@@ -162,14 +164,14 @@ class Requests:
         if not self._lines:
             self._pace.rest()
 
-    async def _answer(self, key: str, place: Place, waiting: Waiting) -> Answer:
+    async def _answer(self, key: str, waiting: Waiting) -> Answer:
         assert waiting.held is not None
         entry = self._owners().get(key)
         epoch = entry.owner.epoch if entry is not None else 0
         if not waiting.duplicate:
             return Answer(waiting.held.result, epoch)
         try:
-            logged = await self._state.result(key, place.name)
+            logged = await self._state.result(key, waiting.held.place.name)
         except (Unavailable, OutcomeUnknown) as error:  # whose text is for operators
             raise Unavailable(f"{key}: it is done, but the result can't be read at present") from error
         return Answer(logged.result.body if logged else None, epoch, duplicate=True)
@@ -190,7 +192,12 @@ class Requests:
     async def _claim(self, key: str, timeout_s: float) -> Claim:
         """Whose the key is; ours if it was nobody's. However many ask, the coordinator is asked once."""
         if not self._membership().alive:
-            raise Unavailable("this node is no member at present")
+            silent = self._membership().stands
+            raise Unavailable(
+                f"{key}: the coordinator does not answer, and this stream is not known here"
+                if silent
+                else "this node is no member at present"
+            )
         asked = self._claiming.get(key)
         if asked is None:
             asked = self._claiming[key] = asyncio.ensure_future(self._ask(key))
@@ -207,15 +214,18 @@ class Requests:
             asked.exception()  # nobody may be waiting any more
 
     async def _ask(self, key: str) -> Claim:
-        """A draining node takes no new streams, but tells where those went that it had."""
+        """A draining node takes no new streams, nor does one that can't run them; but it tells where those
+        are that others have."""
+        obstacle = self._owners().obstacles.of(key.partition("/")[0])
+        obstacle = "this node is draining" if self._draining() else obstacle
         try:
-            if not self._draining():
+            if not obstacle:
                 return await self._coordinator.claim(key, self._membership().id)
             claim = await self._coordinator.lookup(key)
         except (Unavailable, OutcomeUnknown) as error:
             raise Unavailable(f"{key}: the coordinator does not answer") from error
         if claim is None:
-            raise Unavailable("this node is draining")
+            raise Unavailable(f"{key}: {obstacle}")
         return claim
 
     def _not_owner(self, key: str, member: str, epoch: int = 0) -> NotOwner:

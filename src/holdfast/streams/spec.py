@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
-from holdfast.core.message import SeqKind
+from holdfast.core.message import NO_RUN, SeqKind
 from holdfast.core.retry import Backoff
+from holdfast.core.settings import Count, Milliseconds, Seconds, check_settings
 from holdfast.errors import ConfigError
 from holdfast.streams.handler import StreamHandler
 
-FIRST = ("first", "lowest")
-POSITIVE = ("gap_timeout_s", "start_timeout_s", "timeout_s", "idle_timeout_s", "checkpoint_after_ms")
-CHOICES = {
-    "seq_kind": ("dense", "increasing", "absent"),
-    "on_gap": ("skip", "hold", "dead-letter"),
-    "on_late": ("dead-letter", "discard"),
-    "on_failure": ("skip", "park"),
-}
+QUEUE_NUMBER = "queue"
+"""As ``seq`` of a stream: the queue's own number for the message."""
+
+MAX_JUMP = 1_000_000
+"""``max_jump`` of a dense stream that doesn't say."""
 
 
 def names_of(given: Any) -> tuple[Any, ...]:
@@ -38,64 +37,64 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
     seq_prefix: str = ""
     body_field: str = "url"
     seq_kind: SeqKind = "absent"
-    first_seq: int | Literal["first", "lowest"] = "lowest"
-    start_timeout_s: float | None = None
-    gap_timeout_s: float = 45.0
+    first_seq: Annotated[int, Meta(ge=0, le=2**63 - 1)] | Literal["first", "lowest"] = "lowest"
+    start_timeout_s: Seconds | None = None
+    gap_timeout_s: Seconds = 45.0
     on_gap: Literal["skip", "hold", "dead-letter"] = "skip"
+    max_jump: Annotated[int, Meta(ge=1, le=2**63 - 1)] | None = None
+    restart_after_s: Seconds | None = None
     on_late: Literal["dead-letter", "discard"] = "dead-letter"
     on_failure: Literal["skip", "park"] = "skip"
     prefer_latency: bool = False
-    max_tries: int = 3
+    max_tries: Count = 3
     backoff: Backoff = Backoff(0.2, 10.0)
-    timeout_s: float = 30.0
-    max_starts: int = 5
-    inbox_limit: int = 256
-    identity_window: int = 1024
-    checkpoint_every: int = 1
-    checkpoint_after_ms: float = 20.0
-    idle_timeout_s: float | None = None
+    timeout_s: Seconds = 30.0
+    max_starts: Count = 5
+    inbox_limit: Count = 256
+    identity_window: Count = 1024
+    checkpoint_every: Count = 1
+    checkpoint_after_ms: Milliseconds = 20.0
+    idle_timeout_s: Seconds | None = None
     models: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        check_settings(f"stream {self.name!r}", self)
         if not self.name or "/" in self.name or not self.name.isprintable():
             raise ConfigError(f"stream name {self.name!r} must be a printable text without '/'")
-        for setting in POSITIVE:
-            if (value := getattr(self, setting)) is not None and not value > 0:
-                raise ConfigError(f"stream {self.name!r}: {setting} must be above 0")
-        for setting in ("max_tries", "max_starts", "inbox_limit", "checkpoint_every", "identity_window"):
-            if getattr(self, setting) < 1:
-                raise ConfigError(f"stream {self.name!r}: {setting} must be at least 1")
         if self.seq_kind != "absent" and self.seq is None:
             raise ConfigError(
                 f"stream {self.name!r}: seq_kind {self.seq_kind!r} needs seq=, the field that holds it"
-            )
-        for setting, choices in CHOICES.items():
-            if getattr(self, setting) not in choices:
-                given = getattr(self, setting)
-                raise ConfigError(
-                    f"stream {self.name!r}: {setting} is {given!r}; it is one of {', '.join(choices)}"
-                )
-        if not isinstance(self.first_seq, int) and self.first_seq not in FIRST:
-            raise ConfigError(
-                f"stream {self.name!r}: first_seq is {self.first_seq!r}; it is a number, {' or '.join(FIRST)}"
             )
         if isinstance(self.first_seq, int) and self.seq_kind != "dense":
             raise ConfigError(
                 f"stream {self.name!r}: first_seq = {self.first_seq} needs dense seqs; leave it out for"
                 f" seq_kind {self.seq_kind!r}"
             )
-        if isinstance(self.first_seq, int) and self.first_seq < 0:
-            raise ConfigError(f"stream {self.name!r}: first_seq must not be negative")
         if self.start_timeout_s is not None and not self.start_timeout_s <= self.gap_timeout_s:
             raise ConfigError(
                 f"stream {self.name!r}: start_timeout_s is {self.start_timeout_s} and gap_timeout_s is"
                 f" {self.gap_timeout_s}; set it to that at most, or leave it out"
             )
+        for setting in ("max_jump", "restart_after_s"):
+            if getattr(self, setting) is not None and (self.seq_kind == "absent" or self.seq == QUEUE_NUMBER):
+                raise ConfigError(
+                    f"stream {self.name!r}: {setting} needs numbers of the producer's: declare seq= as the"
+                    " field that holds them, or leave it out"
+                )
+        if self.restart_after_s is not None and not self.run_optional:
+            raise ConfigError(
+                f"stream {self.name!r}: messages have a run ({self.run!r}), which tells when numbers start"
+                " anew; leave restart_after_s out, or end run= with None where some have none"
+            )
+        if self.restart_after_s is not None and self.restart_after_s < self.gap_timeout_s:
+            raise ConfigError(
+                f"stream {self.name!r}: restart_after_s is {self.restart_after_s} and gap_timeout_s is"
+                f" {self.gap_timeout_s}: set it to that at least"
+            )
         parts = {"key": names_of(self.key), "seq": names_of(self.seq), "run": self.run_names}
         for setting, names in parts.items():
             given = getattr(self, setting)
-            missing = given == () or (given is None and setting == "key")
-            if missing or not all(isinstance(name, str) and name for name in names):
+            if given == () or not all(names):
                 raise ConfigError(
                     f"stream {self.name!r}: {setting} is {given!r}; it is the name of a field, or a tuple of"
                     " names of which the first that a message has counts"
@@ -111,6 +110,11 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
     def run_optional(self) -> bool:
         """True if messages without run are of run 0."""
         return self.run is None or names_of(self.run)[-1:] == (None,)
+
+    @property
+    def no_run(self) -> int:
+        """The run of a message that carries none."""
+        return 0 if self.restart_after_s is None else NO_RUN
 
     def full_key(self, key: str) -> str:
         """The key as coordinator and state store know it: ``stream/key``."""

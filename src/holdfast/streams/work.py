@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -31,19 +32,21 @@ from holdfast.protocol.peer import (
     Report,
     Request,
     Shed,
+    Waiting,
     Warm,
 )
-from holdfast.runtime.keeper import Keeper, free
+from holdfast.runtime.keeper import Keeper, expire, free
 from holdfast.runtime.node import Host
 from holdfast.runtime.pump import Pump
 from holdfast.runtime.reports import Reports
 from holdfast.runtime.router import Router
 from holdfast.runtime.slots import SlotPool
-from holdfast.streams.codec import QUEUE_NUMBER, address
+from holdfast.streams.codec import address
 from holdfast.streams.loads import ROLL_S
 from holdfast.streams.owners import Owned, Owners
 from holdfast.streams.requests import Requests
-from holdfast.streams.spec import StreamSpec
+from holdfast.streams.spec import QUEUE_NUMBER, StreamSpec
+from holdfast.streams.standstills import Standstills
 
 MOVES_A_SHED = 32
 """Streams that a node moves away at most when it is asked to shed load."""
@@ -129,7 +132,11 @@ class StreamWork:
             stats,
             log,
             membership=lambda: host.membership,
+            on_obstacle=self._obstacle_changed,
         )
+        self._going: set[str] = set()
+        self._going_room = asyncio.Semaphore(MOVES_AT_ONCE)
+        self.standstills = Standstills(lambda: self.owners, clock, log)
         self._pumps: dict[str, Pump] = {}
         self._pumping: list[asyncio.Task[Any]] = []
 
@@ -152,8 +159,9 @@ class StreamWork:
                 host.stats,
                 host.log,
                 take=self._taker(self._specs[name]),
-                room=self._room,
+                room=partial(self._room, name),
                 is_crowded=self._is_crowded,
+                may=lambda: host.membership.stands,
             )
             task = host.tasks.repeat(pump.run, host.clock, host.log)
             if task is not None:
@@ -177,7 +185,9 @@ class StreamWork:
 
         return take
 
-    def _room(self) -> int:
+    def _room(self, stream: str) -> int:
+        if self.owners.obstacles.of(stream) and not self._others_for(stream):
+            return 0  # what no node can run waits in the queue
         return self._host.limits.max_held - self.owners.held - self.router.custody
 
     def _is_crowded(self) -> bool:
@@ -186,10 +196,13 @@ class StreamWork:
         return self.router.deferred > self._host.limits.custody_limit / 2
 
     def _holding(self, stream: str) -> list[tuple[str, Held]]:
-        """What to keep alive. A node that is no member keeps nothing: others may hold it by now."""
-        if not self._host.membership.alive:
+        """What to keep alive. A node that is no member keeps nothing: others may hold it by now. While the
+        coordinator is silent it keeps what its owners may go on with, and nothing that waits for an owner."""
+        membership = self._host.membership
+        if not membership.stands:
             return []
-        return [*self.owners.holding(stream), *self.router.holding(stream)]
+        kept = self.owners.holding(stream, opened=not membership.alive)
+        return [*kept, *self.router.holding(stream)] if membership.alive else list(kept)
 
     def _slot_died(self, seat: Any) -> None:
         self.owners.slot_died(seat)
@@ -208,6 +221,8 @@ class StreamWork:
             serves=tuple(sorted(self._specs)),
             warm=tuple(sorted(warm)),
             models=tuple(sorted(models)),
+            queues=tuple(self._queues),
+            lacks=tuple(sorted(self.owners.obstacles.streams)),
         )
 
     def left(self, member: str) -> None:
@@ -218,9 +233,11 @@ class StreamWork:
         self.owners.vanished()
 
     def claim_changed(self, claim: Claim) -> None:
+        self.router.claim_changed(claim)
         self.owners.claim_changed(claim)
 
     def missed(self) -> None:
+        self.router.missed()
         self._host.tasks.spawn(self.owners.check_claims())
 
     # -- peers ------------------------------------------------------------------------------------------
@@ -242,6 +259,8 @@ class StreamWork:
                 return Done(count > 0, str(count))
             case Explain():
                 return self._explain(request.key)
+            case Waiting():
+                return self._tell_waiting(request.most)
             case Move():
                 moved = await self.move(request.key, request.target)
                 return Done(moved == "", moved)
@@ -297,7 +316,7 @@ class StreamWork:
         Returns what stood in the way, or nothing."""
         entry = self.owners.get(key)
         member = self._host.membership.view.get(target)
-        if entry is None or member is None or target == self._host.membership.id:
+        if entry is None or member is None or member.foreign or target == self._host.membership.id:
             return f"{key} is not owned here, or {target} is no other living node"
         warm, limits = Warm(target, entry.spec.name, key), self._host.limits
         timeout_s = limits.move_timeout_s + limits.model_timeout_s * len(entry.spec.models)
@@ -309,10 +328,32 @@ class StreamWork:
             return reply.text
         return "" if self.owners.move(key, target) else f"{key} is just being opened or released"
 
+    def _others_for(self, stream: str) -> list[Member]:
+        """The other members that would own streams of that name."""
+        me = self._host.membership.id
+        view = self._host.membership.view
+        return [member for member in view.values() if member.id != me and member.load.takes(f"{stream}/")]
+
+    def _obstacle_changed(self, stream: str) -> None:
+        """Tell the others at once, and bring what can't run here to one that can."""
+        self._host.membership.renew_now.set()
+        if self.owners.obstacles.of(stream) and not self._host.draining:
+            keys = {entry.key for entry in self.owners.obstructed(stream)} - self._going
+            for key, to in spread(keys, self._others_for(stream)).items():
+                self._going.add(key)
+                self._host.tasks.spawn(self._bring_away(key, to))
+
+    async def _bring_away(self, key: str, to: Member) -> None:
+        try:
+            await self._move_one(self._going_room, key, to)
+        finally:
+            self._going.discard(key)
+
     async def _measure(self) -> None:
         while True:
             await self._host.clock.sleep(ROLL_S)
             self.owners.loads.roll()
+            self.standstills.look()
 
     async def _shed(self, shed: Shed) -> int:
         """Move streams that make up so much load; returns how many went. Those that came lately stay."""
@@ -321,7 +362,7 @@ class StreamWork:
         streams = [
             StreamLoad(entry.key, self.owners.loads.of(entry.key), _cost(entry, target))
             for entry in self.owners
-            if entry.since <= rested and not entry.owner.leaving
+            if entry.since <= rested and not entry.owner.leaving and _may_go(entry, target)
         ]
         picked = pick(streams, shed.amount, MOVES_A_SHED)
         moved = 0
@@ -342,9 +383,16 @@ class StreamWork:
             "here_s": here_s,
             "rests_s": max(0.0, self._host.limits.rest_s - here_s),
             "phase": entry.owner.phase.value,
+            "waits": self.standstills.of(entry),
             "parked": entry.owner.parked,
             "state_bytes": len(entry.owner.state or b""),
         }
+        return Done(text=msgspec.json.encode(told).decode())
+
+    def _tell_waiting(self, most: int) -> Done:
+        """Which owned streams wait, and for what; and what keeps streams from running here at all."""
+        lacks = {name: known.reason for name, known in self.owners.obstacles.streams.items()}
+        told = {"lacks": lacks, "waits": self.standstills.all()[:most]}
         return Done(text=msgspec.json.encode(told).decode())
 
     async def drain(self) -> None:
@@ -406,10 +454,13 @@ class StreamWork:
         limits, now = self._host.limits, self._host.clock.wall()
         try:
             await self._state.expire(now - limits.results_keep_s, now - limits.idle_keep_s)
-            for queue in self._queues.values():
-                await queue.expire(now - limits.dead_keep_s)
         except HoldfastError as error:
             self._host.log.warning("could not clean up", error=str(error))
+        await expire(self._queues.values(), now - limits.dead_keep_s, self._host.log)
+
+
+def _may_go(entry: Owned, target: Member | None) -> bool:
+    return target is None or target.load.takes(entry.key)
 
 
 def _cost(entry: Owned, target: Member | None) -> float:

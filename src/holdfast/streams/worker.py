@@ -18,13 +18,23 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.errors import ConfigError, HandlerFailed, HoldfastError, InvalidMessage, Retry, StateRejected
+from holdfast.core.trace import raised_at
+from holdfast.errors import (
+    ConfigError,
+    HandlerFailed,
+    HoldfastError,
+    InvalidMessage,
+    ModelFailed,
+    Retry,
+    StateRejected,
+)
 from holdfast.ports.meter import Meter
 from holdfast.ports.objects import Objects
 from holdfast.ports.slots import Host, Ran, Work, drive
+from holdfast.redaction import redact
 from holdfast.streams.codec import decoder, encode_result, unwrap
 from holdfast.streams.handler import StreamHandler
-from holdfast.streams.models import Models, ModelSpec
+from holdfast.streams.models import Models, ModelSpec, label, takes_arguments
 from holdfast.streams.spec import StreamSpec
 
 T = TypeVar("T")
@@ -47,7 +57,7 @@ class StreamContext:
         self.attempt = 1
 
     def model(self, wanted: str | Callable[[], Any]) -> Any:
-        """As Context.model. A model that doesn't load is never held against the stream's state."""
+        """As Context.model. One that doesn't load is never held against the stream's state."""
         return self._worker.model(wanted, self._stream, self.key)
 
     def fetch(self, url: str) -> bytes:
@@ -101,6 +111,12 @@ class Worker:
         self._models = Models(models or {}, host.tell_models, model_memory_mb)
         self._loop: asyncio.AbstractEventLoop | None = None
 
+    async def load(self, stream: str, key: str, models: Sequence[str]) -> None:
+        """As Slot.load."""
+        for name in models:
+            if name in self._models.declared:
+                self.model(name, stream, key)
+
     async def open(self, stream: str, key: str, state: bytes | None, version: int) -> None:
         """As Slot.open. Models that the stream declares are loaded first; state of an older version goes
         through ``migrate``."""
@@ -128,9 +144,11 @@ class Worker:
         except BaseException as error:
             self._models.leave((stream, key))
             text = f"{made.__name__} could not {doing} for {stream}/{key}: {self._failure(error)}"
+            if (failed := _failed_model(error)) is not None:
+                raise ModelFailed(str(failed), failed.model, detail=explain(error)) from error
             if state is None or isinstance(error, MemoryError) or _is_passing(error):
                 raise HandlerFailed(text, detail=explain(error)) from error
-            raise StateRejected(text) from error
+            raise StateRejected(f"{text} ({raised_at(explain(error))})") from error
         self._open[stream, key] = opened
 
     async def run(self, stream: str, key: str, work: Sequence[Work], limit: int, after_s: float) -> Ran:
@@ -158,11 +176,13 @@ class Worker:
                 state = await self._snapshot(handler, results)
         except BaseException as error:  # noqa: BLE001 - nor may sys.exit() end the slot
             del self._open[stream, key]
+            failed, text = _failed_model(error), self._failure(error)
             ran = Ran(
                 results,
-                error=self._failure(error),
+                error=str(failed) if failed is not None else text,
                 detail=explain(error),
                 permanent=isinstance(error, InvalidMessage) or getattr(error, "permanent", False) is True,
+                model=failed.model if failed is not None else "",
             )
             await self._close(handler)
             return ran
@@ -186,14 +206,18 @@ class Worker:
             await self._call(self._objects.close)
 
     def model(self, wanted: str | Callable[[], Any], stream: str, key: str) -> Any:
-        """A model for one stream, loaded if it is not yet. Raises HandlerFailed."""
+        """A model for one stream, loaded if it is not yet. Raises ModelFailed; HandlerFailed where what the
+        function was given may have come from the message in hand."""
         try:
             return self._models.get(wanted, (stream, key))
         except HandlerFailed:
             raise
-        except Exception as error:
-            which = f"model {wanted!r}" if isinstance(wanted, str) else "a model"
-            raise HandlerFailed(f"{which} did not load: {describe(error)}", detail=explain(error)) from error
+        except (Exception, SystemExit) as error:
+            name = wanted if isinstance(wanted, str) else label(wanted)
+            text, detail = f"model {name!r} did not load: {describe(error)}", explain(error)
+            if (stream, key) in self._open and takes_arguments(wanted):
+                raise HandlerFailed(text, detail=detail) from error
+            raise ModelFailed(text, name, detail=detail) from error
 
     async def fetch(self, url: str) -> bytes:
         """An object's bytes."""
@@ -279,7 +303,7 @@ def describe(error: BaseException) -> str:
     """An error in one storable line or few. Those of Holdfast are written to be read as they are."""
     own = isinstance(error, HoldfastError)
     text = str(error) if own else "".join(traceback.format_exception_only(error)).strip()
-    return _storable(text[:ERROR_CHARS_MAX])
+    return _storable(redact(text)[:ERROR_CHARS_MAX])
 
 
 def explain(error: BaseException) -> str:
@@ -290,7 +314,7 @@ def explain(error: BaseException) -> str:
     if isinstance(error, MemoryError):
         traceback.clear_frames(trace)
     text = "".join(traceback.format_exception(type(error), error, trace))
-    return _storable(text[-DETAIL_CHARS_MAX:])
+    return _storable(redact(text)[-DETAIL_CHARS_MAX:])
 
 
 def _storable(text: str) -> str:
@@ -313,6 +337,14 @@ def _cancelled() -> bool:
     """True if the task that runs this is told to end, rather than user code cancelling its own."""
     task = asyncio.current_task() if _running() else None
     return task is not None and task.cancelling() > 0
+
+
+def _failed_model(error: BaseException) -> ModelFailed | None:
+    """The failed load that an error of user code comes from, if it does."""
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, ModelFailed):
+        found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
+    return found
 
 
 def _is_passing(error: BaseException) -> bool:

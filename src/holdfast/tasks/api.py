@@ -122,6 +122,8 @@ class TaskApi:
     async def _on_send(self, request: web.Request) -> web.Response:
         order = await self._read(request)
         known = await self._producer.status(order.trace_id) if order.trace_id else None
+        if known is not None and known.state is State.SUCCEED:
+            return _duplicate(known)
         if known is not None and known.state is State.RUNNING:
             raise Refused(409, "running", "It is running", f"task {known.trace!r} runs on node {known.node}")
         task_type = order.task_type or (known.type if known else "")
@@ -137,6 +139,10 @@ class TaskApi:
             message = await self._producer.retry_stand_in(known, order.delay_s)
         else:
             message = await self._producer.send_stand_in(order)
+        if message is None:  # it has succeeded meanwhile
+            succeeded = await self._producer.status(order.trace_id)
+            assert succeeded is not None
+            return _duplicate(succeeded)
         if not order.delay_s:
             self._run_here(task_type, message)
         return _sent(message)
@@ -212,6 +218,11 @@ def shown(task: Task) -> Standing:
 
 def _sent(message: Outgoing) -> web.Response:
     return _answer({"trace_id": message.key}, 202, {"Location": f"{PATH}/{quote(message.key, safe='')}"})
+
+
+def _duplicate(task: Task) -> web.Response:
+    """To whom asks again for what has succeeded: its outcome."""
+    return _answer(shown(task), headers={"X-Duplicate": "true"})
 
 
 def _answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:

@@ -23,11 +23,13 @@ SHARED = ("queue_url", "tasks_url", "coordinator_url")
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A living node: its name, where it answers over HTTP, and the types of tasks that it runs."""
+    """A living node: its name, where it answers over HTTP, the types of tasks that it runs, and what it does
+    by the clock."""
 
     node: str
     address: str
     types: tuple[str, ...]
+    deeds: tuple[str, ...] = ()
 
 
 class Listing(msgspec.Struct, frozen=True):
@@ -120,6 +122,7 @@ class Announcer:
     Args:
         node: the name of the node.
         types: the types of tasks that it runs.
+        deeds: names of what it does by the clock.
         member: the id of its membership at present; empty while there is none.
         living: the ids of all living memberships, as this node knows them.
         settings: what others may use too (see :func:`shareable`).
@@ -133,6 +136,7 @@ class Announcer:
         *,
         node: str,
         types: Collection[str],
+        deeds: Collection[str],
         member: Callable[[], str],
         living: Callable[[], Collection[str]],
         settings: Mapping[str, str],
@@ -142,25 +146,25 @@ class Announcer:
         self._log = log
         self._node = node
         self._types = tuple(sorted(types))
+        self._deeds = tuple(sorted(deeds))
         self._member = member
         self._living = living
         self._settings = settings
         self._warned: dict[str, str] = {}
-        self._announced: Collection[str] = ()
+        self._announced: Mapping[str, Entry] = {}
         self._left = asyncio.Event()
         self._backoff = Backoff(1.0, REFRESH_S)
 
-    @property
-    def leads(self) -> bool:
-        """True on one of the living nodes of the app: the others know that it isn't they. For a moment, or
-        while they don't see each other, none or several may think so."""
+    def leads(self, deed: str) -> bool:
+        """True on one of the living nodes that do this by the clock: the others know that it isn't they. For
+        a moment, or while they don't see each other, none or several may think so."""
         member, living = self._member(), self._living()
-        known = [name for name in self._announced if name in living] or living
-        return bool(member) and member == min(known, default="")
+        known = [name for name, entry in self._announced.items() if name in living and deed in entry.deeds]
+        return bool(member) and member == min(known or living, default="")
 
     async def run(self, address: str) -> None:
         """Announce the node, which answers at ``address``, again and again until it leaves."""
-        entry, failures = Entry(self._node, address, self._types), 0
+        entry, failures = Entry(self._node, address, self._types, self._deeds), 0
         while not self._left.is_set():
             try:
                 await self._announce(entry)
@@ -190,7 +194,7 @@ class Announcer:
                 listing if self._left.is_set() else announced(listing, member, entry, living, self._settings)
             )
         )
-        self._announced = listing.nodes.keys()
+        self._announced = listing.nodes
         for name, value in self._settings.items():
             other = listing.settings[name]
             if value != other and self._warned.get(name) != other:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+import traceback
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime
@@ -16,6 +17,8 @@ import msgspec
 from cronsim import CronSim, CronSimError
 
 from holdfast.core.record import UNREADABLE
+from holdfast.core.settings import Seconds, check_settings
+from holdfast.core.trace import raised_at
 from holdfast.errors import ConfigError, HandlerFailed, HoldfastError
 from holdfast.ports.clock import Clock
 from holdfast.ports.registry import Registry
@@ -43,9 +46,10 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
     cron: str
     zone: str = "UTC"
     missed: Literal["all", "last", "skip"] = "last"
-    window_s: float = 3600.0
+    window_s: Seconds = 3600.0
 
     def __post_init__(self) -> None:
+        check_settings(f"periodic {self.name!r}", self)
         try:
             ZoneInfo(self.zone)
         except (ZoneInfoNotFoundError, ValueError, OSError):
@@ -60,10 +64,6 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
                 f"periodic {self.name!r}: cron {self.cron!r} can't be read: {error}; it has five fields, as"
                 " in '30 2 * * *'"
             ) from None
-        if self.missed not in ("all", "last", "skip"):
-            raise ConfigError(f"periodic {self.name!r}: missed is {self.missed!r}; it is all, last or skip")
-        if not self.window_s > 0:
-            raise ConfigError(f"periodic {self.name!r}: window_s must be above 0")
 
     def due(self, after: float, now: float) -> list[datetime]:
         """The times to fire, in (after, now]; what is longer ago than the window is past."""
@@ -89,12 +89,7 @@ class Periodic(Times, frozen=True, kw_only=True):
     """What ``App.periodic`` declares; see there."""
 
     orders: Orders
-    timeout_s: float = 60.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.timeout_s > 0:
-            raise ConfigError(f"periodic {self.name!r}: timeout_s must be above 0")
+    timeout_s: Seconds = 60.0
 
 
 class _Fired(msgspec.Struct, frozen=True):
@@ -105,8 +100,9 @@ _decode = msgspec.json.Decoder(_Fired).decode
 
 
 class Scheduler:
-    """Does what is due, each deed by itself: one that hangs delays no other. Each node has one, and ``leads``
-    says which of them is at it. Deeds must bear to be done twice, should two nodes think that they lead."""
+    """Does what is due, each deed by itself: one that hangs or fails delays no other. Each node has one for
+    what it does by the clock, and ``leads`` says of each deed which of those nodes is at it. Deeds
+    must bear to be done twice, should two nodes think that they lead."""
 
     def __init__(
         self,
@@ -116,7 +112,7 @@ class Scheduler:
         clock: Clock,
         log: Any,
         *,
-        leads: Callable[[], bool],
+        leads: Callable[[str], bool],
     ) -> None:
         self._app = app
         self._deeds = deeds
@@ -132,11 +128,13 @@ class Scheduler:
     async def _keep(self, times: Times, deed: Deed) -> None:
         while True:
             now = self._clock.wall()
-            if self._leads():
+            if self._leads(times.name):
                 try:
                     await self._look(times, deed, now)
                 except HoldfastError as error:
                     self._log.warning("could not fire", periodic=times.name, error=str(error))
+                except Exception as error:  # noqa: BLE001 - others go on
+                    self._log.exception("could not fire", periodic=times.name, error=repr(error))
             await self._clock.sleep(min(LOOK_S, max(0.0, times.next_at(now) - self._clock.wall()) + 0.001))
 
     async def _look(self, times: Times, deed: Deed, now: float) -> None:
@@ -196,9 +194,10 @@ class Sender:
 
         def ask() -> None:
             try:
-                asked.set_result(list(self._periodic.orders(moment)))
+                asked.set_result(_checked(self._periodic.orders(moment)))
             except BaseException as error:  # noqa: BLE001 - user code
-                asked.set_exception(HandlerFailed(f"its orders failed: {error!r}"))
+                at = raised_at("".join(traceback.format_exception(error)))
+                asked.set_exception(HandlerFailed(f"its orders failed: {error!r} ({at})"))
 
         self._thread = threading.Thread(target=ask, name=f"periodic-{self._periodic.name}", daemon=True)
         self._thread.start()
@@ -207,6 +206,13 @@ class Sender:
                 f"its orders take longer than timeout_s = {self._periodic.timeout_s:g}{_place(self._thread)}"
             )
         return answer.result()
+
+
+def _checked(orders: Sequence[Order]) -> list[Order]:
+    for order in orders:
+        if not isinstance(order, Order):
+            raise TypeError(f"it returned a {type(order).__name__}; it must return a list of holdfast.Order")
+    return list(orders)
 
 
 def _place(thread: threading.Thread) -> str:

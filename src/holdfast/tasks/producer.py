@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import collections
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from holdfast.core.message import check_key
+from holdfast.core.retry import Backoff
 from holdfast.core.task import State, Task
-from holdfast.errors import HoldfastError, InvalidMessage, OperationRefused, TooLarge
+from holdfast.errors import HoldfastError, InvalidMessage, OperationRefused, Retry, TooLarge
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import DeadLetter, Delivery, Outgoing, Queue
 from holdfast.ports.tasks import TaskStore
+from holdfast.redaction import redact
 from holdfast.runtime import operations
 from holdfast.tasks.body import body_of
 from holdfast.tasks.names import STAND_IN, brief_queue, deduplicated, task_queue
 from holdfast.tasks.outcome import Outcome, outcome_of
 from holdfast.tasks.wire import Envelope, Message, decode_brief, encode_task
+
+READ_AGAIN = Backoff(0.1, 2.0)
+"""Pauses before briefs are asked for again, while their queue is away."""
 
 BRIEF_VISIBILITY_S = 60.0
 """A brief that is not acknowledged comes again after so long."""
@@ -130,7 +136,7 @@ class Producer:
     async def briefs(self, *, follow: bool = True) -> AsyncGenerator[Brief]:
         """The outcomes of all tasks of the app, as they come; or, unless to ``follow``, those that wait. What
         several read is shared among them. An outcome may come twice; those of one trace are the same, but for
-        DUPLICATED ones."""
+        DUPLICATED ones. Who follows rides out a queue that is away; else raises Unavailable."""
         queue = self._queue(brief_queue(self._app))
         holder = f"briefs-{self._clock.new_id()}"
         acking = asyncio.ensure_future(self._acknowledge(queue))
@@ -138,8 +144,9 @@ class Producer:
         self._unread.append(unread)
         try:
             wait_s = self._receive_wait_s if follow else 0.0
+            receive = partial(queue.receive, queue.max_batch, wait_s, BRIEF_VISIBILITY_S, holder)
             while self._closes == closes and (
-                (some := await queue.receive(queue.max_batch, wait_s, BRIEF_VISIBILITY_S, holder)) or follow
+                (some := await (self._ride_out(receive, closes) if follow else receive())) or follow
             ):
                 unread.extend(some)
                 while unread:
@@ -153,6 +160,22 @@ class Producer:
             await self._delete_acked(queue)
             await self._give_back(queue, unread)
             self._unread.remove(unread)
+
+    async def _ride_out(
+        self, receive: Callable[[], Awaitable[list[Delivery]]], closes: int
+    ) -> list[Delivery]:
+        """What a receive brings, asked again while the queue is away; nothing once this is closed."""
+        failures = 0
+        while self._closes == closes:
+            try:
+                return await receive()
+            except HoldfastError as error:
+                if error.retry not in (Retry.SAFE, Retry.SAME):
+                    raise
+                failures += 1
+                self._log.warning("could not read briefs; asking again", app=self._app, error=str(error))
+            await self._clock.sleep(READ_AGAIN.delay_s(failures, self._clock.random()))
+        return []
 
     async def close(self) -> None:
         """Do what is left of reading briefs, where somebody left off in the midst of it. Who still reads
@@ -172,10 +195,10 @@ class Producer:
         """Run a task anew that lies with the dead letters. Raises OperationRefused if it doesn't."""
         await self.redrive(task.type, [await self._letter(task)])
 
-    async def send_stand_in(self, order: Order) -> Outgoing:
-        """Send a task with all its tries, whatever became before of the one with its trace, for a node that
-        begins it without waiting for the message; returns that. Should the node die, the message is there.
-        Raises as ``send``."""
+    async def send_stand_in(self, order: Order) -> Outgoing | None:
+        """Send a task for a node that begins it without waiting for the message; returns that. Should the
+        node die, the message is there. One with its trace that failed gets all its tries again; if it has
+        succeeded, nothing is sent, and None returned. Raises as ``send``."""
         trace = self._trace(order)
         body = self._encode(order, trace)
         self._check_fits(order, body)
@@ -183,26 +206,32 @@ class Producer:
             Task(trace, order.task_type, group=order.group), body, {}, order.delay_s
         )
 
-    async def retry_stand_in(self, task: Task, delay_s: float = 0.0) -> Outgoing:
+    async def retry_stand_in(self, task: Task, delay_s: float = 0.0) -> Outgoing | None:
         """As ``send_stand_in``, with a dead letter's body. Raises as ``retry``, and InvalidMessage."""
         _check_delay(self._queue(task_queue(self._app, task.type)), delay_s)
         letter = await self._letter(task)
         message = await self._send_stand_in(task, letter.body, letter.attributes, delay_s)
-        await self._queue(task_queue(self._app, task.type)).purge([letter.id])
+        if message is not None:
+            await self._queue(task_queue(self._app, task.type)).purge([letter.id])
         return message
 
     async def _send_stand_in(
         self, task: Task, body: bytes, attributes: dict[str, str], delay_s: float = 0.0
-    ) -> Outgoing:
+    ) -> Outgoing | None:
         queue = self._queue(task_queue(self._app, task.type))
         (standing,) = await self._store.queue([task])
-        await self._store.reset([task.trace])
+        if standing.ended:
+            (anew,) = await self._store.reset([task.trace])
+            if anew is not None and anew.state is State.SUCCEED:
+                return None
         marks = {**attributes, "id": task.trace, STAND_IN: str(standing.epoch)}
         message = Outgoing(body, marks, delay_s or min(STAND_IN_S, queue.delay_max_s), task.trace)
         await queue.send([message])
         return message
 
     async def _letter(self, task: Task) -> DeadLetter:
+        if task.state is State.SUCCEED:
+            raise OperationRefused(f"task {task.trace!r} has succeeded; only one that failed is run anew")
         letters = await self._queue(task_queue(self._app, task.type)).dead_letters(1, key=task.trace)
         if not letters:
             raise OperationRefused(
@@ -212,14 +241,29 @@ class Producer:
         return letters[0]
 
     async def redrive(self, task_type: str, letters: Iterable[DeadLetter]) -> int:
-        """Send dead letters of one type to their queue again, each with all its tries; returns how many."""
+        """Send dead letters of one type to their queue again, each with all its tries; returns how many. One
+        that its queue refuses for good stays where it is."""
         queue = self._queue(task_queue(self._app, task_type))
         chosen = list(letters)
-        for start in range(0, len(chosen), queue.max_batch):
-            some = chosen[start : start + queue.max_batch]
-            await self._store.reset([letter.key for letter in some if letter.key])
+        return sum(
+            [
+                await self._redrive(queue, chosen[start : start + queue.max_batch])
+                for start in range(0, len(chosen), queue.max_batch)
+            ]
+        )
+
+    async def _redrive(self, queue: Queue, some: Sequence[DeadLetter]) -> int:
+        await self._store.reset([letter.key for letter in some if letter.key])
+        try:
             await queue.redrive([letter.id for letter in some])
-        return len(chosen)
+        except HoldfastError as error:
+            if error.retry is not Retry.NEVER:
+                raise
+            if len(some) > 1:
+                return sum([await self._redrive(queue, [letter]) for letter in some])
+            self._log.warning("a dead letter can't be sent again", letter=some[0].id, error=str(error))
+            return 0
+        return len(some)
 
     async def redrive_kept(self, task_type: str, letters: Iterable[DeadLetter]) -> tuple[int, int]:
         """Send letters of one type again that were kept elsewhere, each with all its tries. Returns how many,
@@ -283,7 +327,7 @@ class Producer:
             letter = DeadLetter(
                 id=f"{brief_queue(self._app)}/{delivery.id}",
                 body=delivery.body,
-                reason=f"malformed: {error}",
+                reason=redact(f"malformed: {error}"),
                 attributes=delivery.attributes,
             )
             await queue.bury([letter])

@@ -6,12 +6,13 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
 from holdfast.core.message import check_key
 from holdfast.core.retry import Backoff
+from holdfast.core.settings import Count, Int32, Limit, Positive, RateLimit, Seconds, check_settings
 from holdfast.core.task import Task
 from holdfast.core.turns import Share
 from holdfast.errors import ConfigError, InvalidMessage
@@ -21,10 +22,6 @@ from holdfast.tasks.handler import Handler, Job
 from holdfast.tasks.reading import reader
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,80}")
-SIGNS = ("progress", "output", "cpu", "probe")
-HOLDS = ("timeout", "lease")
-POSITIVE = ("timeout_s", "lease_s", "margin_s", "stall_s", "weight")
-NOT_NEGATIVE = ("memory_mb", "group_limit", "group_rate")
 
 Probe = Callable[[Any, Job], object]
 
@@ -35,60 +32,41 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     handler: Handler | type[Any]
     body: Any = dict
-    timeout_s: float = 300.0
-    tries: int = 3
+    timeout_s: Seconds = 300.0
+    tries: Count = 3
     backoff: Backoff = Backoff(1.0, 60.0)
     permanent: tuple[type[BaseException], ...] = ()
     hold: Literal["timeout", "lease"] = "timeout"
-    margin_s: float = 10.0
-    lease_s: float = 30.0
+    margin_s: Seconds = 10.0
+    lease_s: Seconds = 30.0
     advances: tuple[Sign, ...] = ("progress",)
     probe: Probe | None = None
-    stall_s: float | None = None
-    memory_mb: int = 0
-    weight: float = 1.0
-    priority: int = 0
+    stall_s: Seconds | None = None
+    memory_mb: Limit = 0
+    weight: Positive = 1.0
+    priority: Int32 = 0
     resumable: bool = False
     group: str | Callable[[Any], str] = ""
-    group_limit: int = 0
-    group_rate: float = 0.0
+    group_limit: Limit = 0
+    group_rate: RateLimit = 0.0
 
     def __post_init__(self) -> None:
-        if not NAME.fullmatch(str(self.name)):
+        check_settings(str(self), self)
+        if not NAME.fullmatch(self.name):
             raise ConfigError(f"task name {self.name!r} must be 1 to 80 letters, digits, '.', '-' and '_'")
         run = getattr(self.handler, "run", None) if inspect.isclass(self.handler) else self.handler
         if not callable(run):
             raise ConfigError(f"{self}: {self.handler!r} is neither a function nor a class with a method run")
-        for setting in POSITIVE:
-            if (value := getattr(self, setting)) is not None and not value > 0:
-                raise ConfigError(f"{self}: {setting} must be above 0")
-        for setting in NOT_NEGATIVE:
-            if not getattr(self, setting) >= 0:
-                raise ConfigError(f"{self}: {setting} must not be negative; 0 is for no limit")
-        if self.tries < 1:
-            raise ConfigError(f"{self}: tries must be at least 1")
-        if self.hold not in HOLDS:
-            raise ConfigError(f"{self}: hold is {self.hold!r}; it is one of {', '.join(HOLDS)}")
-        if any(sign not in SIGNS for sign in self.advances):
-            raise ConfigError(
-                f"{self}: advances is {self.advances!r}; it is one or more of {', '.join(SIGNS)}"
-            )
         if ("probe" in self.advances) is not (self.probe is not None):
             raise ConfigError(
                 f"{self}: the sign 'probe' in advances= and the function probe= need each other"
             )
         if self.hold == "lease" and not self.advances:
             raise ConfigError(
-                f"{self}: advances is empty; hold='lease' needs at least one of {', '.join(SIGNS)}"
+                f"{self}: advances is empty; hold='lease' needs at least one of {', '.join(get_args(Sign))}"
             )
-        kinds: tuple[Any, ...] = self.permanent
-        if not all(inspect.isclass(kind) and issubclass(kind, BaseException) for kind in kinds):
+        if not all(issubclass(kind, BaseException) for kind in self.permanent):
             raise ConfigError(f"{self}: permanent is {self.permanent!r}; it is a tuple of exception types")
-        group: Any = self.group
-        if not (isinstance(group, str) or callable(group)):
-            raise ConfigError(
-                f"{self}: group is {self.group!r}; it is the name of a field of the body or a function of it"
-            )
 
     def __str__(self) -> str:
         return f"task {self.name!r}"

@@ -509,3 +509,9 @@ async def test_no_pause_is_longer_than_a_limit(client: AwsClient, quick: QuickCl
     for tried in range(1, 20):
         await client.pause(tried, throttled=True)
     assert max(quick.slept) <= PAUSE_MAX_S
+
+
+async def test_an_answer_to_a_read_that_is_lost_hides_no_effect(client: AwsClient, service: Service) -> None:
+    service.answers = [DROPPED]
+    with pytest.raises(Unavailable, match="was not done"):
+        await client.request("HeadObject", resource="b/k", method="HEAD")

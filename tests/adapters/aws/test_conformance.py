@@ -33,8 +33,9 @@ class TestSqsQueueOnFauxqs(SqsConformance):
 @pytest.mark.parametrize("server", ["moto"], indirect=True)
 @pytest.mark.parametrize("queue_name", ["standard", "fifo"], indirect=True)
 class TestSqsQueueOnMoto(SqsConformance):
+    @pytest.mark.xfail(strict=True, reason="moto takes every receipt that a message ever had")
     async def test_a_stale_receipt_changes_nothing(self, queue: Queue) -> None:
-        pytest.skip("moto takes every receipt that a message ever had")
+        await super().test_a_stale_receipt_changes_nothing(queue)
 
     async def test_concurrent_receivers_never_get_the_same_delivery(
         self, queue: Queue, other_queue: Queue

@@ -429,3 +429,15 @@ async def test_a_missing_dead_letter_queue_is_named(sqs: Sqs, queue_name: str, c
 def test_dead_letter_queues_are_called_after_theirs() -> None:
     assert dead_letter_name("frames") == "frames-dlq"
     assert dead_letter_name("frames.fifo") == "frames-dlq.fifo"
+
+
+async def test_no_message_shows_before_its_time(queue: SqsQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[dict[str, object]] = []
+
+    async def send(entries: list[dict[str, object]], keys: list[str]) -> list[str]:
+        sent.extend(entries)
+        return [""] * len(entries)
+
+    monkeypatch.setattr(queue._channel, "send", send)
+    await queue.send([Outgoing(b"x", delay_s=delay_s) for delay_s in (0.0, 0.1, 1.0, 1.5)])
+    assert [entry.get("DelaySeconds", 0) for entry in sent] == [0, 1, 1, 2]

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.power import Disk
 
 from holdfast.adapters.file.backup import FileBackup
 from holdfast.errors import Unavailable
@@ -37,6 +38,15 @@ async def test_lines_are_for_other_programs_too(tmp_path: Path) -> None:
     line = json.loads(file.read_text())
     assert (line["app"], line["type"], line["trace_id"], line["at"]) == ("reports", "publish", "t-1", 1.5)
     assert line["body"] == "e30="
+
+
+async def test_a_power_failure_takes_no_letter_that_was_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, file = Disk(monkeypatch), tmp_path / "letters.jsonl"
+    for number in range(2):
+        await FileBackup(file).add([kept(f"t-{number}", 1.0)])
+        assert disk.found(file, tmp_path) == file.read_bytes()
 
 
 async def test_a_place_where_nothing_can_be_kept(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tests.power import Disk
 
 from holdfast.adapters.file.objects import FileObjects
 from holdfast.errors import ConfigError, InvalidMessage, Unavailable
@@ -48,6 +49,15 @@ async def test_urls_out_of_the_directory_are_refused(objects: FileObjects, tmp_p
     ):
         with pytest.raises(InvalidMessage):
             await objects.get(f"file://{path}")
+
+
+async def test_a_power_failure_takes_no_object_whose_url_was_returned(
+    objects: FileObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(monkeypatch)
+    for name in ("cam/1/000.jpg", "cam/1/001.jpg", "cam/2/000.jpg"):
+        await objects.put(name, name.encode())
+        assert disk.found(objects.root / name, objects.root) == name.encode()
 
 
 async def test_a_failed_put_leaves_nothing(objects: FileObjects) -> None:

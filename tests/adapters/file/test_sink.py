@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.power import Disk
 
 from holdfast.adapters.file.sink import FileSink
 from holdfast.errors import ConfigError, InvalidMessage, Unavailable
@@ -41,6 +42,15 @@ async def test_links_out_of_the_folder_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidMessage, match="link"):
         await put(FileSink(tmp_path / "root"), "out/a/b.csv", b"x")
     assert names(tmp_path) == ["root"]
+
+
+@pytest.mark.parametrize("replace", [True, False])
+async def test_a_power_failure_takes_no_file_that_was_placed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replace: bool
+) -> None:
+    disk, sink = Disk(monkeypatch), FileSink(tmp_path)
+    await put(sink, "new/folders/a.csv", b"x", replace=replace)
+    assert disk.found(tmp_path / "new" / "folders" / "a.csv", tmp_path) == b"x"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")

@@ -6,12 +6,18 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
-from sqlalchemy import Connection, Engine, create_engine, inspect
+from sqlalchemy import Connection, Engine, create_engine, insert, inspect
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from holdfast.adapters.sqlalchemy import tables
-from holdfast.adapters.sqlalchemy.migrations import alembic_0001_outbox, statements
+from holdfast.adapters.sqlalchemy.migrations import (
+    LATEST,
+    alembic_0001_outbox,
+    alembic_0002_outbox,
+    dialect_of,
+    statements,
+)
 from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.errors import ConfigError
@@ -25,23 +31,47 @@ def words(sql: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-def test_the_sql_is_what_the_store_makes(name: str) -> None:
+@pytest.mark.parametrize("number", [1, LATEST])
+def test_the_sql_is_what_the_store_makes(name: str, number: int) -> None:
     made: list[str] = []
     for table in tables.metadata.sorted_tables:
-        made.append(str(CreateTable(table).compile(dialect=DIALECTS[name])))
-        indexes = sorted(table.indexes, key=lambda index: str(index.name))
-        made += [str(CreateIndex(index).compile(dialect=DIALECTS[name])) for index in indexes]
-    written = statements(1, "sqlite" if name == "sqlite" else "postgresql")
-    assert [words(sql) for sql in written] == [words(sql) for sql in made]
+        if table.info.get("migration", 1) == number:
+            made.append(str(CreateTable(table, if_not_exists=number > 1).compile(dialect=DIALECTS[name])))
+        for index in sorted(table.indexes, key=lambda index: str(index.name)):
+            if index.info.get("migration", 1) == number:
+                sql = CreateIndex(index, if_not_exists=number > 1)
+                made.append(str(sql.compile(dialect=DIALECTS[name])))
+    written = statements(number, "sqlite" if name == "sqlite" else "postgresql")
+    kinds = (["CREATE", "TABLE"], ["CREATE", "INDEX"], ["CREATE", "UNIQUE"])
+    shown = [sql for sql in map(words, written) if sql[:2] in kinds]
+    assert shown == list(map(words, made))
 
 
 def test_alembic_makes_and_drops_them(engine: Engine) -> None:
     with engine.begin() as connection:
         _run(connection, alembic_0001_outbox.upgrade)
+        _run(connection, alembic_0002_outbox.upgrade)
         context = MigrationContext.configure(connection)
         assert compare_metadata(context, tables.metadata) == []
+        _run(connection, alembic_0002_outbox.downgrade)
         _run(connection, alembic_0001_outbox.downgrade)
         assert inspect(connection).get_table_names() == []
+        assert inspect(connection).get_view_names() == []
+
+
+async def test_a_store_brings_tables_of_the_first_migration_up_to_date(engine: Engine, url: str) -> None:
+    with engine.begin() as connection:
+        for statement in statements(1, dialect_of(connection)):
+            connection.exec_driver_sql(statement)
+        connection.execute(insert(tables.shard), {"outbox": "doors", "shard": 0})
+        row = {"outbox": "doors", "device": "d1", "shard": 0, "body": b"{}"}
+        connection.execute(insert(tables.command), row)
+    store = SqlOutbox(url, SystemClock())
+    await store.prepare("doors", 1)
+    assert [entry.device for entry in await store.commands("doors")] == ["d1"]
+    await store.close()
+    with engine.begin() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), tables.metadata) == []
 
 
 def _run(connection: Connection, step: object) -> None:
@@ -56,8 +86,9 @@ async def test_a_store_may_be_told_to_make_nothing(tmp_path: Path) -> None:
         await store.prepare("doors", 1)
     engine = create_engine(f"sqlite:///{tmp_path}/app.db")
     with engine.begin() as connection:
-        for statement in statements(1, "sqlite"):
-            connection.exec_driver_sql(statement)
+        for number in range(1, LATEST + 1):
+            for statement in statements(number, "sqlite"):
+                connection.exec_driver_sql(statement)
     engine.dispose()
     await store.prepare("doors", 1)
     assert await store.epochs("doors") == {0: 0}

@@ -5,7 +5,7 @@ import pytest
 from holdfast.adapters.sqlite import coordinator as module
 from holdfast.adapters.sqlite.coordinator import SqliteCoordinator
 from holdfast.adapters.sqlite.database import Database
-from holdfast.errors import Damaged
+from holdfast.errors import Damaged, MembershipLost
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Member
 
@@ -37,6 +37,39 @@ async def test_a_lapse_wakes_who_watches(database: Database, clock: Clock) -> No
     _, [change] = await coordinator.watch(number, 30)
     assert (change.kind, change.member) == ("left", member)
     assert 0.1 < clock.monotonic() - begun_at < 1.0
+
+
+async def test_a_membership_that_lapsed_is_not_renewed_though_nobody_has_looked(
+    database: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coordinator, member = SqliteCoordinator(database, clock), Member("a", "a", "")
+    await coordinator.join(member, 60)
+    later = clock.monotonic() + 61
+    monkeypatch.setattr(clock, "monotonic", lambda: later)
+    with pytest.raises(MembershipLost):
+        await coordinator.renew(member, 60)
+    assert await coordinator.members() == []
+
+
+async def test_with_a_membership_go_the_rows_of_its_claims(database: Database, clock: Clock) -> None:
+    coordinator = SqliteCoordinator(database, clock)
+    await coordinator.join(Member("a", "a", ""), 60)
+    await coordinator.claim("s/k", "a")
+    await coordinator.leave("a")
+    assert await database.read(lambda c: c.execute("SELECT * FROM claims").fetchall()) == []
+
+
+async def test_who_has_seen_all_but_the_last_that_was_pruned_starts_again(
+    database: Database, clock: Clock
+) -> None:
+    coordinator = SqliteCoordinator(database, clock)
+    await coordinator.join(Member("a", "a", ""), 60)
+    seen, _ = await coordinator.watch(-1, 0)
+    for key in ("s/1", "s/2", "s/3"):
+        await coordinator.claim(key, "a")
+    await database.write(lambda t: t.execute("DELETE FROM changes WHERE number <= ?", (seen + 1,)).rowcount)
+    assert await coordinator.watch(seen, 0) == (-1, [])
+    assert len((await coordinator.watch(seen + 1, 0))[1]) == 2
 
 
 async def test_a_member_that_can_t_be_read_hides_no_other_and_can_be_evicted(

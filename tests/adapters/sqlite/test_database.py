@@ -1,6 +1,7 @@
 """One database file: batches, errors, refusals."""
 
 import asyncio
+import contextlib
 import os
 import sqlite3
 import threading
@@ -8,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from tests.power import Disk
 
 from holdfast.adapters.sqlite import database as module
 from holdfast.adapters.sqlite import mounts, schema
@@ -141,6 +143,29 @@ async def test_full_durability_answers_after_the_disk(
     assert not results.done()
     go_on.set()
     assert [*await asyncio.gather(first, second, results)] == ["a", "b", "leaves the host"]
+    await database.close()
+
+
+def after_a_power_failure(disk: Disk, path: Path) -> list[str]:
+    """The names that are found then. The log is short, so none of it is in the file itself."""
+    left = path.with_name("left.db")
+    left.write_bytes(path.read_bytes())
+    left.with_name(f"{left.name}-wal").write_bytes(disk.held(path.with_name(f"{path.name}-wal")))
+    with contextlib.closing(sqlite3.connect(left)) as connection:
+        if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'queues'").fetchall():
+            return []
+        return [name for (name,) in connection.execute("SELECT name FROM queues ORDER BY name")]
+
+
+async def test_a_power_failure_takes_nothing_that_was_answered(
+    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(monkeypatch)
+    database = Database.open(path, clock)
+    assert after_a_power_failure(disk, path) == []
+    for count, name in enumerate("abc", 1):
+        await database.write(add(name))
+        assert after_a_power_failure(disk, path) == [*"abc"[:count]]
     await database.close()
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -125,7 +126,7 @@ async def test_expiry_goes_in_small_batches(state: SqliteState, monkeypatch: pyt
 
 
 async def test_the_usual_write_finds_its_row_by_key(state: SqliteState, database: Database) -> None:
-    for sql, width in ((module.UNUSUAL, 5), (module.APPLY, 13), (module.BEGUN, 1), (module.START, 4)):
+    for sql, width in ((module.UNUSUAL, 5), (module.APPLY, 13), (module.BEGUN, 1), (module.START, 5)):
         row = f"({','.join('?' * width)})"
         query = "EXPLAIN QUERY PLAN " + sql.replace("{rows}", ",".join([row] * 64))
         parameters = [None] * (64 * width + query.count("?") - 64 * width)
@@ -135,3 +136,27 @@ async def test_the_usual_write_finds_its_row_by_key(state: SqliteState, database
         steps = [step[3] for step in plan]
         assert any("(key=?)" in step for step in steps)
         assert not any(step.startswith(("SCAN checkpoints", "SCAN s")) for step in steps), steps
+
+
+async def test_a_checkpoint_that_is_used_while_idle_ones_are_looked_for_stays(
+    database: Database, state: SqliteState, clock: SystemClock
+) -> None:
+    await state.open("s/k", 0, "m")
+    await state.commit(Commit("s/k", 1, 1, "1", RunLog(0, 0, 1)))
+    standing = await state.peek("s/k")
+    assert standing is not None
+    idle_before = standing.at + 1e-6
+    read = database.read
+
+    async def use_meanwhile(*arguments: Any, **options: Any) -> Any:
+        found = await read(*arguments, **options)
+        await state.commit(Commit("s/k", 1, 2, "2", RunLog(0, 0, 2), state=b"new"))
+        return found
+
+    database.read = use_meanwhile  # type: ignore[method-assign]
+    expired = await state.expire(0.0, idle_before)
+    database.read = read  # type: ignore[method-assign]
+    after = await state.peek("s/k")
+    assert expired == (0, 0)
+    assert after is not None
+    assert after.state == b"new"

@@ -5,7 +5,8 @@ import json
 import random
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 from kazoo.client import KazooClient
@@ -18,6 +19,8 @@ from holdfast.errors import ClaimLost, ConfigError, MembershipLost, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Change, Claim, Load, Member
 from holdfast.ports.meter import Meter
+from holdfast.testing.faults.tcp import TcpFaults
+from holdfast.testing.servers.zookeeper import ZooKeeperServer
 
 TTL_S = 5.0
 LONG_S = 60.0
@@ -191,6 +194,208 @@ async def test_a_znode_of_an_older_session_is_not_trusted_for_the_new_one_at_its
     await coordinator.join(A, TTL_S)  # has just that path
     assert stranger.exists("/services/worker-0000000000")
     assert await coordinator.lookup("s/k") is None
+
+
+# --- changes that other programs make
+
+
+async def next_claim(coordinator: ZooKeeperCoordinator, after: int) -> tuple[int, Claim]:
+    """The next change of a claim after a number, and the number to go on from."""
+    async with asyncio.timeout(20):
+        while True:
+            number, news = await coordinator.watch(after, 10)
+            assert number >= after
+            claims = [change.claim for change in news if change.claim is not None]
+            if claims:
+                assert len(claims) == 1
+                return number, claims[0]
+            after = number
+
+
+async def test_a_claim_that_another_program_takes_and_releases_is_told(
+    coordinator: ZooKeeperCoordinator, other_coordinator: ZooKeeperCoordinator, stranger: KazooClient
+) -> None:
+    await other_coordinator.join(A, TTL_S)
+    path = register(stranger)
+    number, _ = await coordinator.watch(-1, 0)
+    stranger.create("/tasks/s%2Fk", path.encode(), ephemeral=True)
+    number, taken = await next_claim(coordinator, number)
+    assert taken == await coordinator.lookup("s/k")
+    assert (taken.key, taken.member) == ("s/k", path)
+    stranger.delete("/tasks/s%2Fk")
+    number, released = await next_claim(coordinator, number)
+    assert (released.key, released.member) == ("s/k", "")
+    assert released.version > taken.version
+    assert await next_claim(coordinator, number - 1) == (number, released)
+    claim = await coordinator.claim("s/k", A.id)
+    assert claim.member == A.id
+    assert claim.version > released.version
+
+
+async def test_who_was_refused_a_claim_hears_that_another_program_released_it(
+    coordinator: ZooKeeperCoordinator, stranger: KazooClient
+) -> None:
+    await coordinator.join(A, TTL_S)
+    stranger.create("/tasks/s%2Fk", register(stranger).encode(), ephemeral=True)
+    assert (await coordinator.claim("s/k", A.id)).member != A.id
+    number, _ = await coordinator.watch(-1, 0)
+    stranger.delete("/tasks/s%2Fk")
+    _, released = await next_claim(coordinator, number)
+    assert (released.key, released.member) == ("s/k", "")
+
+
+@pytest.mark.parametrize("how", ["deleted", "replaced", "overwritten"])
+async def test_who_holds_a_claim_hears_that_it_was_taken(
+    coordinator: ZooKeeperCoordinator, stranger: KazooClient, how: str
+) -> None:
+    path = register(stranger)
+    await coordinator.join(A, TTL_S)
+    number, _ = await coordinator.watch(-1, 0)
+    mine = await coordinator.claim("s/k", A.id)
+    number, told = await next_claim(coordinator, number)
+    assert told == mine
+    if how == "overwritten":
+        stranger.set("/tasks/s%2Fk", path.encode())
+    else:
+        transaction = stranger.transaction()
+        transaction.delete("/tasks/s%2Fk")
+        if how == "replaced":
+            transaction.create("/tasks/s%2Fk", path.encode(), ephemeral=True)
+        transaction.commit()
+    number, news = await next_claim(coordinator, number)
+    assert news.member == ("" if how == "deleted" else path)
+    assert news.version > mine.version
+    assert await coordinator.lookup("s/k") == (None if how == "deleted" else news)
+
+
+async def test_what_other_programs_did_while_the_connection_was_away_is_asked_for(
+    address: ZooKeeperAddress, connect: Connect, zookeeper_server: ZooKeeperServer
+) -> None:
+    """Who follows must start again where a change may have gone by, and go on where none did."""
+    async with TcpFaults(zookeeper_server.port) as wire:
+        far = connect(replace(address, hosts=((wire.host, wire.port),)))
+        near = connect()
+        await near.join(A, LONG_S)
+        number, _ = await far.watch(-1, 0)
+
+        async def cut_off(meanwhile: Callable[[], Awaitable[object]]) -> tuple[int, list[Change]]:
+            wire.refuse()
+            wire.cut()
+            await meanwhile()
+            await wire.accept()
+            async with asyncio.timeout(30):
+                while True:
+                    told = await far.watch(number, 1)
+                    if told != (number, []):
+                        return told
+
+        async def claim() -> None:
+            await near.claim("s/j", A.id)
+
+        async def delete() -> None:
+            client = KazooClient(address.servers + address.chroot)
+            client.start()
+            client.delete("/tasks/s%2Fj")
+            client.stop()
+            client.close()
+
+        number, changes = await cut_off(claim)
+        assert [change.claim.key for change in changes if change.claim] == ["s/j"]
+        assert (await cut_off(delete))[0] == -1
+
+
+async def test_changes_that_nodes_make_are_told_once_and_read_from_the_log_alone(
+    connect: Connect, coordinator: ZooKeeperCoordinator
+) -> None:
+    meter = Meter()
+    counted = connect(meter=meter)
+    await coordinator.join(A, TTL_S)
+    await coordinator.join(B, TTL_S)
+    number, _ = await counted.watch(-1, 0)
+    before = Counter(meter.calls)
+    for i in range(20):
+        claim = await coordinator.claim(f"s/{i}", A.id)
+        await coordinator.release(await coordinator.transfer(claim, B.id))
+    await coordinator.leave(A.id)
+    seen = await until(counted, number, "left")
+    assert [change.kind for change in seen] == ["claim"] * 60 + ["left"]
+    cost = meter.calls - before
+    assert cost["zookeeper", "get"] == 61  # the log's own entries, and nothing else
+
+
+async def test_the_end_of_a_node_with_many_claims_is_one_change(
+    coordinator: ZooKeeperCoordinator, other_coordinator: ZooKeeperCoordinator
+) -> None:
+    await other_coordinator.join(B, TTL_S)
+    await asyncio.gather(*(other_coordinator.claim(f"s/{i:03}", B.id) for i in range(100)))
+    number, _ = await coordinator.watch(-1, 0)
+    await other_coordinator.close()
+    [left] = await until(coordinator, number, "left")
+    assert left.member == B
+
+
+@pytest.mark.parametrize("name", ["%ff", "50%", "a%2fb", "%%%"])
+async def test_a_claim_under_a_name_that_stands_for_no_key_is_passed_over(
+    coordinator: ZooKeeperCoordinator, stranger: KazooClient, name: str
+) -> None:
+    await coordinator.join(A, TTL_S)
+    number, _ = await coordinator.watch(-1, 0)
+    stranger.create(f"/tasks/{name}", register(stranger).encode(), ephemeral=True)
+    claim = await coordinator.claim("s/k", A.id)
+    assert await coordinator.claims() == [claim]
+    assert (await next_claim(coordinator, number))[1] == claim
+
+
+# --- what other programs spoil
+
+
+GARBAGE = [b"\xff", b"", b"{", b'"\xff"', b"[" * 100_000, b'{"kind": "claim", "key": 7}']
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+async def test_a_log_that_another_program_writes_into_ends_no_watch(
+    coordinator: ZooKeeperCoordinator, stranger: KazooClient, garbage: bytes
+) -> None:
+    await coordinator.join(A, TTL_S)
+    number, _ = await coordinator.watch(-1, 0)
+    stranger.create(f"{layout.CHANGES}/notes", b"")
+    transaction = stranger.transaction()
+    transaction.create(layout.CHANGE, garbage, sequence=True)
+    transaction.set_data(layout.CHANGES, b"")
+    transaction.commit()
+    async with asyncio.timeout(20):
+        while (await coordinator.watch(number, 1))[0] >= 0:
+            pass
+        number, _ = await coordinator.watch(-1, 0)
+        while True:  # until it has begun anew
+            await coordinator.release(await coordinator.claim("s/k", A.id))
+            after, changes = await coordinator.watch(number, 1)
+            if changes:
+                break
+            number = after if after >= 0 else (await coordinator.watch(-1, 0))[0]
+    assert changes[0].claim is not None
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+async def test_znodes_of_members_that_another_program_writes_into_are_told_as_such(
+    coordinator: ZooKeeperCoordinator,
+    other_coordinator: ZooKeeperCoordinator,
+    stranger: KazooClient,
+    garbage: bytes,
+) -> None:
+    await coordinator.join(A, TTL_S)
+    stranger.set(layout.member(A.id), garbage)
+    for call in (lambda: other_coordinator.claim("s/k", A.id), lambda: other_coordinator.evict(A.id)):
+        with pytest.raises(Unavailable, match="another program wrote it"):
+            await call()
+    [name] = stranger.get_children("/services")
+    path = f"{layout.REQUESTS}/{name}.odd"
+    stranger.set(layout.member(A.id), f"/services/{name}".encode())
+    stranger.create(path, garbage, ephemeral=True)
+    assert (await other_coordinator.claim("s/k", A.id)).member == A.id
+    assert stranger.get(path)[0] == garbage
+    stranger.set(f"/services/{name}", garbage)
+    assert [member.foreign for member in await other_coordinator.members()] == [True]
 
 
 # --- memberships

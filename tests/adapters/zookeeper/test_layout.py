@@ -41,6 +41,22 @@ def test_every_text_becomes_a_name_and_comes_back(text: str) -> None:
     assert not any(c >= "\ufff0" for c in name)
 
 
+@pytest.mark.parametrize("name", ["%ff", "50%", "a%2fb", "%41"])
+def test_a_name_of_another_program_s_making_stands_for_no_key(name: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - whatever it says
+        layout.unescape(name)
+    assert layout.keys([name, "cam-1"]) == ["cam-1"]
+
+
+@pytest.mark.parametrize("name", ["notes", "c-", "c-1", "c-x000000000", "d-0000000001", "c-00000000001234"])
+def test_what_lies_beside_the_changes_is_none(name: str) -> None:
+    assert not layout.is_change(name)
+
+
+def test_the_names_of_changes_are_known() -> None:
+    assert all(layout.is_change(name) for name in ("c-0000000010", "c--2147483648", "c--000000001"))
+
+
 @given(st.text(min_size=1), st.text(min_size=1))
 def test_different_texts_have_different_names(one: str, other: str) -> None:
     assert (layout.escape(one) == layout.escape(other)) == (one == other)
@@ -57,7 +73,7 @@ def test_a_member_is_read_as_it_was_written() -> None:
     member = Member("1", "node 1", "http://10.0.0.7:8080", Load(streams=3, slots=2, room=5, models=("m",)))
     data = encode_service(member, 17.5)
     service = json.loads(data)
-    assert (service["host"], service["port"], service["timestamp"]) == ("10.0.0.7", 8080, 17.5)
+    assert (service["host"], service["port"], service["timestamp"]) == ("10.0.0.7", 8080, 17500)
     assert (service["streams"], service["room"]) == (3, 5)
     assert decode_service("/services/worker-1", data) == member
 
@@ -75,6 +91,13 @@ def test_fields_of_another_version_do_no_harm() -> None:
         (b'{"host": "10.0.0.7", "port": 8080, "timestamp": 17.5}', "http://10.0.0.7:8080"),
         (b'{"id": 3, "host": "10.0.0.7"}', ""),
         (b'{"host": ["10.0.0.7"], "port": "x"}', ""),
+        (b'{"host": "fe80::7", "port": 8080}', "http://[fe80::7]:8080"),
+        (b'{"host": "10.0.0.7", "port": 0}', ""),
+        (b'{"host": "10.0.0.7", "port": 65536}', ""),
+        (b'{"host": "10.0.0.7", "port": true}', ""),
+        (b'{"host": "evil/path?", "port": 80}', ""),
+        (b'{"host": "\xff", "port": 80}', ""),
+        (b"[" * 100_000, ""),
         (b'["10.0.0.7", 8080]', ""),
         (b"10.0.0.7:8080", ""),
         (b"\xff", ""),

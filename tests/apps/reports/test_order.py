@@ -108,7 +108,9 @@ def test_what_is_wrong_is_named_by_its_field(changes: dict[str, Any], field: str
     assert str(refused.value).startswith(f"{field}:")
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b'{"customer": "\xed\xa0\x80"}', b"null"])
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"\xff", b'{"customer": "\xed\xa0\x80"}', b"null", b"[" * 9999]
+)
 def test_what_is_no_order_is_refused(body: bytes) -> None:
     with pytest.raises(InvalidMessage):
         decode(body)

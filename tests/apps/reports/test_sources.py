@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import gzip
 import http.server
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from holdfast.apps.reports.faults import UnreadableSource
 from holdfast.apps.reports.order import Column, Condition, Csv, Sort, Table
 from holdfast.apps.reports.report import Report
 from holdfast.apps.reports.sources import table as tables
+from holdfast.apps.reports.sources.places import check_root, is_below
 from holdfast.errors import InvalidMessage, Unavailable
 
 ROWS = pa.table({"n": [1, 2, 3], "t": ["a", None, "c,d"]})
@@ -371,6 +373,77 @@ def test_sources_stay_below_their_roots(tmp_path: Path) -> None:
             assert refused.value.field == "tables[0].sources[0]"
 
 
+@pytest.mark.parametrize("form", ["{}", "file://{}"])
+@pytest.mark.parametrize("named", ["in/out/t.parquet", "in/t.parquet", "in/", "in/d/*", "in/file.parquet"])
+def test_no_link_leads_out_of_roots(tmp_path: Path, form: str, named: str) -> None:
+    outside = stored(tmp_path / "outside", ROWS)
+    (tmp_path / "in" / "d").mkdir(parents=True)
+    (tmp_path / "in" / "out").symlink_to("../outside")
+    (tmp_path / "in" / "d" / "k%2e").symlink_to("../../outside")
+    (tmp_path / "in" / "t.parquet").symlink_to(outside)
+    (tmp_path / "in" / "file.parquet").symlink_to(outside)
+    root, url = form.format(tmp_path / "in"), form.format(tmp_path / named)
+    with pytest.raises((InvalidMessage, UnreadableSource), match=r"isn't below|leads out"):
+        Report(ordered(url), ordered_at=ORDERED_AT, roots=[root])
+    table = Table(sources=(url,), credentials="lake")
+    with pytest.raises((InvalidMessage, UnreadableSource), match=r"doesn't lie below|leads out"):
+        Report(ordered(table), ordered_at=ORDERED_AT, secrets=lambda _: {"root": root})
+    assert csv_of(url).startswith("n,t")  # without roots, links are followed
+
+
+def test_links_within_roots_are_followed_and_to_them(tmp_path: Path) -> None:
+    stored(tmp_path / "real" / "v1", ROWS)
+    (tmp_path / "real" / "now").symlink_to("v1")
+    (tmp_path / "root").symlink_to("real")
+    for url in (f"{tmp_path}/root/now/t.parquet", f"{tmp_path}/real/now/", f"{tmp_path}/root/now/t*"):
+        with Report(ordered(url), ordered_at=ORDERED_AT, roots=[f"{tmp_path}/root"]) as report:
+            assert report.rows_total == 3
+
+
+@pytest.mark.parametrize(
+    "url, root, below",
+    [
+        ("s3://lake/acme/t.parquet", "s3://lake/acme", True),
+        ("s3://lake/acme/d/", "s3://lake/acme/", True),
+        ("s3://lake/acme", "s3://lake/acme/", True),
+        ("s3://lake/acme/a b%25.parquet", "s3://lake/acme", True),
+        ("s3://lake/acme*", "s3://lake/acme", False),
+        ("s3://lake/acme-2/t.parquet", "s3://lake/acme", False),
+        ("s3://lake/acme/../t.parquet", "s3://lake/acme", False),
+        ("s3://lake/acme/%2e%2e/t.parquet", "s3://lake/acme", False),
+        ("s3://other/acme/t.parquet", "s3://lake/acme", False),
+        ("/lake/acme/t.parquet", "s3://lake/acme", False),
+        ("https://h/in/t.csv", "https://h/in", True),
+        ("https://H:443/in/t.csv?day=1", "https://h/in", True),
+        ("https://h/in?report=1", "https://h/in?report=1", True),
+        ("https://h/in?report=2", "https://h/in?report=1", False),
+        ("https://h/inside/t.csv", "https://h/in", False),
+        ("https://h/in/../t.csv", "https://h/in", False),
+        ("https://h/in/%252e%252e/t.csv", "https://h/in", False),
+        ("https://h.evil/in/t.csv", "https://h/in", False),
+        ("https://h@evil/in/t.csv", "https://h/in", False),
+        ("https://evil/?https://h/in/t.csv", "https://h/in", False),
+        ("http://h/in/t.csv", "https://h/in", False),
+        ("https://h:8443/in/t.csv", "https://h/in", False),
+        ("file://evil/in/t.csv", "file:///in", False),
+        ("file:///in/t.csv", "/in", True),
+        ("/in/t.csv", "file:/in", True),
+        ("https://[h/in/t.csv", "https://h/in", None),
+    ],
+)
+def test_a_credential_opens_nothing_but_what_is_below_its_root(
+    url: str, root: str, below: bool | None
+) -> None:
+    if below:
+        check_root(url, {"root": root}, "tables[0].sources[0]")
+        assert is_below(url, [root])
+        return
+    with pytest.raises(InvalidMessage) as refused:
+        check_root(url, {"root": root, "authorization": "Bearer hunter2"}, "tables[0].sources[0]")
+    assert below is None or refused.value.field == "tables[0].sources[0]"
+    assert "hunter2" not in str(refused.value)
+
+
 # --- HTTP
 
 
@@ -383,7 +456,7 @@ class Ranges(http.server.BaseHTTPRequestHandler):
         server: Any = self.server
         server.asked.append((self.path, self.headers.get("Authorization")))
         if self.path.startswith("/moved/"):
-            self._answer(302, b"", {"Location": self.path.removeprefix("/moved")})
+            self._answer(302, b"", {"Location": server.elsewhere + self.path.removeprefix("/moved")})
             return
         body = server.bodies.get(self.path.partition("?")[0])
         if body is None or server.status:
@@ -416,18 +489,31 @@ class Ranges(http.server.BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture
-def web() -> Iterator[Any]:
+@contextlib.contextmanager
+def serving() -> Iterator[Any]:
     server: Any = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Ranges)
     server.daemon_threads = True
     server.bodies, server.asked, server.etag = {}, [], '"1"'
-    server.status, server.drops, server.no_ranges = 0, 0, False
+    server.status, server.drops, server.no_ranges, server.elsewhere = 0, 0, False, ""
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     yield server
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+@pytest.fixture
+def web() -> Iterator[Any]:
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture
+def foreign() -> Iterator[Any]:
+    """A server that nobody gave a secret for."""
+    with serving() as server:
+        yield server
 
 
 def url(web: Any, path: str) -> str:
@@ -493,3 +579,54 @@ def test_secrets_are_found_by_name_and_not_told(web: Any) -> None:
     with pytest.raises(UnreadableSource) as refused:
         made(ordered(url(web, "/t.csv?token=hidden")))
     assert "hidden" not in str(refused.value)
+
+
+def published(source: str, secret: dict[str, str], roots: Sequence[str] = ()) -> bytes:
+    order = ordered(Table(sources=(source,), credentials="lake"), form=Csv())
+    with Report(order, ordered_at=ORDERED_AT, secrets=lambda _: secret, roots=roots) as report:
+        return b"".join(chunk for file in report.files() for chunk in file.chunks)
+
+
+def headers(server: Any) -> set[str | None]:
+    return {header for _, header in server.asked}
+
+
+def test_a_source_outside_of_its_credentials_root_is_not_even_asked_for(web: Any, foreign: Any) -> None:
+    foreign.bodies["/in/t.csv"] = web.bodies["/t.csv"] = b"a\n1\n"
+    secret = {"authorization": "Bearer x", "root": url(web, "/in")}
+    for source in (url(foreign, "/in/t.csv"), url(web, "/t.csv"), url(web, "/in/../t.csv")):
+        with pytest.raises(InvalidMessage, match=r"tables\[0\]\.sources\[0\]: .*root of its credential"):
+            published(source, secret)
+    assert (web.asked, foreign.asked) == ([], [])
+
+
+def test_a_secret_is_not_sent_where_a_redirect_leads(tmp_path: Path, web: Any, foreign: Any) -> None:
+    """Nor with the requests for later ranges, which begin there."""
+    rows = {"n": range(200_000), "t": [str(n * 7919) for n in range(200_000)]}
+    local = stored(tmp_path, rows, row_group_size=50_000)
+    web.elsewhere = url(foreign, "")
+    foreign.bodies["/t.parquet"] = Path(local).read_bytes()
+    assert len(foreign.bodies["/t.parquet"]) > 2**20
+    assert published(url(web, "/moved/t.parquet"), {"authorization": "Bearer x"}).startswith(b"n,t")
+    assert len(foreign.asked) > 2
+    assert headers(foreign) == {None}
+    assert headers(web) == {"Bearer x"}
+
+
+def test_on_its_own_server_a_secret_goes_no_further_than_its_root(web: Any) -> None:
+    web.bodies["/t.csv"] = web.bodies["/moved/in/t.csv"] = b"a\n1\n"
+    secret = {"authorization": "Bearer x", "root": url(web, "/moved")}
+    assert published(url(web, "/moved/t.csv"), secret) == b"a\n1\n"
+    assert dict(web.asked) == {"/moved/t.csv": "Bearer x", "/t.csv": None}
+    assert published(url(web, "/moved/t.csv"), {"authorization": "Bearer x"}) == b"a\n1\n"
+    assert web.asked[-1] == ("/t.csv", "Bearer x")
+
+
+def test_no_redirect_leads_out_of_roots(web: Any, foreign: Any) -> None:
+    foreign.bodies["/t.csv"] = b"a\n1\n"
+    web.elsewhere = url(foreign, "")
+    roots = [url(web, "/")]
+    with pytest.raises(UnreadableSource, match=r"sends to http://127\.0\.0\.1:\d+, .*name it in roots"):
+        published(url(web, "/moved/t.csv"), {}, roots)
+    assert foreign.asked == []
+    assert published(url(web, "/moved/t.csv"), {}, [*roots, url(foreign, "/")]) == b"a\n1\n"

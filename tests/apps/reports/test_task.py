@@ -26,7 +26,7 @@ from holdfast.apps.reports.wire import OrderMessage, encode_protobuf
 from holdfast.config import load
 from holdfast.core.rate import Rate
 from holdfast.core.task import State
-from holdfast.errors import ConfigError, Fenced, InvalidMessage, LoginRefused
+from holdfast.errors import ConfigError, Fenced, InvalidMessage, LoginRefused, Unavailable
 from holdfast.tasks.body import Body
 from holdfast.tasks.handler import Cancelled
 from holdfast.tasks.spec import TaskSpec
@@ -252,6 +252,18 @@ def test_what_passes_waits_for_another_attempt(folders: Path, monkeypatch: pytes
         assert not isinstance(caught.value, permanent(made_app()))
         (row,) = audit()
         assert (row.state, row.attempts) == (state, attempt)
+
+
+def test_the_audit_keeps_no_secret_of_an_error(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(*_: Any, **__: Any) -> None:
+        raise Unavailable(f"{'x' * 970} PUT https://h/x?X-Amz-Signature=hunter2hunter2hunter2 failed")
+
+    monkeypatch.setattr(publish, "deliver", refuse)
+    with pytest.raises(Unavailable):
+        TaskTest(made_app()).run(order(folders))
+    (row,) = audit()
+    assert row.error.startswith("Unavailable: xxx")
+    assert "hunt" not in row.error
 
 
 def permanent(app: App) -> tuple[type[BaseException], ...]:

@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.apps.vision.handler import Frame, frame_of
 from holdfast.apps.vision.ingest import Still
+from holdfast.core.message import NO_RUN
 from holdfast.errors import InvalidMessage
 from holdfast.streams.codec import address, decoder
 from holdfast.streams.spec import StreamSpec
@@ -64,7 +65,7 @@ def test_frames_in_a_bucket_are_addressed_as_others_sent_them(
     }
     body = msgspec.json.encode(sent)
     key, place = address(frames_stream, body, {}, "id", None)
-    assert (key, place.run, place.seq) == ("cam-1", 0, 7)
+    assert (key, place.run, place.seq) == ("cam-1", NO_RUN, 7)
     slot: Any = Slot([])
     slot.key, slot.seq = key, place.seq
     url = "s3://frames/cam-1/a%20frame%3F%23%251.jpg"

@@ -30,6 +30,8 @@ async def test_they_are_those_of_the_dispatcher(site: Site) -> None:
         'sent_total{outbox="doors"}': 8,
         'repeated_total{outbox="doors"}': 1,
         'strays_total{outbox="doors"}': 0,
+        'late_total{outbox="doors"}': 0,
+        'strangers_total{outbox="doors"}': 0,
         'briefs_total{outbox="doors"}': 3,
         'closed_total{outbox="doors",state="acknowledged"}': 4,
         'closed_total{outbox="doors",state="failed"}': 1,

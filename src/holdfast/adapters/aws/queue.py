@@ -78,6 +78,7 @@ class SqsQueue:
         self.seq_kind: SeqKind = "increasing" if fifo else "absent"
         self.frees_on_evict = False
         self.tells_lag = False
+        self.tells_stale = False
 
     # --- messages
 

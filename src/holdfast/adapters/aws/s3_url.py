@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from urllib.parse import quote, unquote, urlsplit
 
 from holdfast.errors import ConfigError, InvalidMessage
+from holdfast.redaction import redact_url
 
 EXAMPLE = "s3://my-bucket/frames"
 ANY_BUCKET = "s3://"
@@ -39,7 +40,7 @@ def parse(url: str) -> Spot:
         if prefix:
             check_name(prefix)
     except (ValueError, InvalidMessage):
-        raise ConfigError(f"objects_url is {url!r}: use one such as {EXAMPLE!r}") from None
+        raise ConfigError(f"objects_url is {redact_url(url)!r}: use one such as {EXAMPLE!r}") from None
     return Spot(parts.netloc, f"{prefix}/" if prefix else "")
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from holdfast.errors import ConfigError
+from holdfast.redaction import redact_url
 
 STREAM = "{stream}"
 EXAMPLE = "sqs://eu-west-1/frames-{stream}"
@@ -40,7 +41,10 @@ class SqsUrl:
 
 def parse(url: str) -> SqsUrl:
     """Parse a queue_url. Raises ConfigError."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = SplitResult("", "", "", "", "")
     if parts.scheme in ("http", "https") and parts.path.strip("/"):
         amazon = AMAZON.fullmatch(parts.hostname or "")
         if amazon:
@@ -48,4 +52,4 @@ def parse(url: str) -> SqsUrl:
         return SqsUrl(None, f"{parts.scheme}://{parts.netloc}", url)
     if parts.scheme == "sqs" and not parts.query and not parts.fragment and "/" not in parts.path[1:]:
         return SqsUrl(parts.netloc or None, None, unquote(parts.path[1:]) or STREAM)
-    raise ConfigError(f"queue_url is {url!r}: use one such as {EXAMPLE!r}, or a queue's own URL")
+    raise ConfigError(f"queue_url is {redact_url(url)!r}: use one such as {EXAMPLE!r}, or a queue's own URL")

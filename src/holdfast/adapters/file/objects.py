@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import tempfile
+import secrets
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
 from holdfast.errors import ConfigError, InvalidMessage, Unavailable
+from holdfast.files import OWNER, Access, make_folder, sync_names
 
 
 class FileObjects:
@@ -17,15 +18,25 @@ class FileObjects:
 
     ``durable``: an object is on the disk before its URL is returned, so that no message names a frame that
     a power failure takes away. ``read_in_thread``: the event loop goes on meanwhile; where nothing else runs
-    in it, as in a slot, the thread costs several times what reading a frame does.
+    in it, as in a slot, the thread costs several times what reading a frame does. ``access``: of what is
+    made; None where nothing is, but only read.
     """
 
-    def __init__(self, root: str | Path, *, durable: bool = True, read_in_thread: bool = True) -> None:
+    def __init__(
+        self,
+        root: str | Path,
+        *,
+        durable: bool = True,
+        read_in_thread: bool = True,
+        access: Access | None = OWNER,
+    ) -> None:
         self.root = Path(root).resolve()
         self._durable = durable
         self._read_in_thread = read_in_thread
+        self._access = access
         try:
-            self.root.mkdir(parents=True, exist_ok=True)
+            if access is not None:
+                make_folder(self.root, access)
         except OSError as error:
             raise ConfigError(f"the object directory {self.root} can't be made: {error.strerror}") from error
 
@@ -68,29 +79,22 @@ class FileObjects:
 
     def _write(self, path: Path, data: bytes) -> None:
         """The whole file at once, by renaming a finished one."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=".put-")
+        access = self._access or OWNER
+        make_folder(path.parent, access, durable=self._durable)
+        temporary = path.parent / f".put-{secrets.token_hex(8)}"
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, access.file)
         try:
             with os.fdopen(fd, "wb") as file:
-                os.fchmod(fd, 0o644)
                 file.write(data)
                 file.flush()
                 if self._durable:
                     os.fsync(fd)
-            Path(temporary).replace(path)
+            temporary.replace(path)
         except BaseException:
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
         if self._durable:
-            _sync_directory(path.parent)
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+            sync_names(path.parent)
 
 
 def _check_name(name: str) -> None:

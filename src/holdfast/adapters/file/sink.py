@@ -14,6 +14,7 @@ from typing import ParamSpec, TypeVar
 
 from holdfast.core.remote_name import check
 from holdfast.errors import AlreadyThere, ConfigError, Damaged, InvalidMessage, Unavailable
+from holdfast.files import OWNER, Access, make_folder, sync_names
 from holdfast.ports.sink import Data, RemoteFile
 
 P = ParamSpec("P")
@@ -28,7 +29,8 @@ class FileSink:
     """Writes below the folder ``root``, which must be there: one made on the spot would hide that a share
     isn't mounted. Links that lead out of it are not followed.
 
-    ``durable``: a file and its name are on the disk before its commit returns.
+    ``durable``: a file and its name are on the disk before its commit returns. ``access``: of files and
+    folders that are made.
     """
 
     can_resume = True
@@ -36,9 +38,10 @@ class FileSink:
     has_checksum = False
     keeps_first = True
 
-    def __init__(self, root: str | Path, *, durable: bool = True) -> None:
+    def __init__(self, root: str | Path, *, durable: bool = True, access: Access = OWNER) -> None:
         self.root = Path(root).resolve()
         self._durable = durable
+        self._access = access
 
     async def stat(self, name: str) -> RemoteFile | None:
         return await self._run(name, self._stat, name)
@@ -49,7 +52,7 @@ class FileSink:
             if not replace and path.exists():
                 raise _there(name)
             taken = os.O_TRUNC if part == path and replace else os.O_EXCL
-            fd = os.open(part, os.O_RDWR | os.O_CREAT | taken | os.O_CLOEXEC, 0o666)
+            fd = os.open(part, os.O_RDWR | os.O_CREAT | taken | os.O_CLOEXEC, self._access.file)
             return FileUpload(self, name, temporary, path, fd, replace=replace)
 
         return await self._run(name, begin)
@@ -95,7 +98,7 @@ class FileSink:
         if not nearest.resolve().is_relative_to(self.root):
             raise InvalidMessage(f"{name!r} leads by a link out of the folder {self.root}", field="name")
         if make:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent, self._access, durable=self._durable)
         return path
 
     def _stat(self, name: str) -> RemoteFile | None:
@@ -176,7 +179,7 @@ class FileUpload:
         except FileExistsError:
             raise _there(self._name) from None
         if self._sink._durable:
-            _sync_folder(self._path.parent)
+            sync_names(self._path.parent)
         self._close()
         return RemoteFile(self._name, size)
 
@@ -213,11 +216,3 @@ def _digest(fd: int) -> str:
         digest.update(chunk)
         at += len(chunk)
     return digest.hexdigest()
-
-
-def _sync_folder(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -10,13 +10,13 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import msgspec
 
 from holdfast.adapters.forkserver import lifeline, wire
-from holdfast.errors import ConfigError, HandlerFailed, StateRejected
+from holdfast.errors import ConfigError, HandlerFailed, ModelFailed, StateRejected
 from holdfast.ports.slots import Work, Worker, drive
 
 DUMP_SIGNAL = signal.SIGUSR2
@@ -119,11 +119,19 @@ def _answer(worker: Worker, request: wire.Request) -> wire.Answer:
         case wire.Close():
             drive(worker.close(request.stream, request.key))
             return wire.Opened()
+        case wire.Load():
+            return _opened(worker.load(request.stream, request.key, request.models))
         case wire.Open():
-            try:
-                drive(worker.open(request.stream, request.key, request.state, request.version))
-            except StateRejected as error:
-                return wire.Opened(str(error), rejected=True)
-            except HandlerFailed as error:
-                return wire.Opened(str(error), error.detail)
-            return wire.Opened()
+            return _opened(worker.open(request.stream, request.key, request.state, request.version))
+
+
+def _opened(work: Coroutine[Any, Any, None]) -> wire.Opened:
+    try:
+        drive(work)
+    except StateRejected as error:
+        return wire.Opened(str(error), rejected=True)
+    except ModelFailed as error:
+        return wire.Opened(str(error), error.detail, model=error.model)
+    except HandlerFailed as error:
+        return wire.Opened(str(error), error.detail)
+    return wire.Opened()

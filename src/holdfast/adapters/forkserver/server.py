@@ -22,6 +22,7 @@ import warnings
 import msgspec
 
 from holdfast.adapters.forkserver import child, lifeline, task_child, wire
+from holdfast.redaction import redact
 
 _decode = msgspec.msgpack.Decoder(wire.Order).decode
 
@@ -132,7 +133,7 @@ class Server:
         except ConnectionError:
             pass  # the node is gone, and with it whoever could want to hear of this
         except BaseException:  # noqa: BLE001 - nothing may return into the server's own loop
-            traceback.print_exc()
+            sys.stderr.write(redact(traceback.format_exc()))
         finally:
             with contextlib.suppress(BaseException):
                 sys.stdout.flush()

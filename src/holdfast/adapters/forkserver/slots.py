@@ -15,7 +15,7 @@ from holdfast.adapters.forkserver.family import MIB
 from holdfast.adapters.forkserver.launcher import ForkServer
 from holdfast.adapters.forkserver.nursery import Nursery
 from holdfast.adapters.forkserver.process import SlotProcess
-from holdfast.errors import HandlerFailed, SlotDied, StateRejected
+from holdfast.errors import HandlerFailed, ModelFailed, SlotDied, StateRejected
 from holdfast.ports.clock import Clock
 from holdfast.ports.meter import Meter
 from holdfast.ports.slots import Ran, Work
@@ -38,11 +38,19 @@ class ForkserverSlot(SlotProcess):
         self._turn = asyncio.Lock()
         self._note = ""
 
+    async def load(self, stream: str, key: str, models: Sequence[str]) -> None:
+        await self._open(wire.Load(stream, key, list(models)))
+
     async def open(self, stream: str, key: str, state: bytes | None, version: int) -> None:
-        answer = await self._call(wire.Open(stream, key, state, version))
+        await self._open(wire.Open(stream, key, state, version))
+
+    async def _open(self, request: wire.Load | wire.Open) -> None:
+        answer = await self._call(request)
         assert isinstance(answer, wire.Opened)
         if answer.rejected:
             raise StateRejected(answer.error)
+        if answer.model:
+            raise ModelFailed(answer.error, answer.model, detail=answer.detail)
         if answer.error:
             raise HandlerFailed(answer.error, detail=answer.detail)
 

@@ -23,6 +23,7 @@ from holdfast.adapters.forkserver.child import READ_BYTES, Line, make_worker, se
 from holdfast.core.rate import Limiter, Rate
 from holdfast.ports.slots import drive
 from holdfast.ports.task_slots import Attempt, Progress, Sign, TaskWorker, Tried
+from holdfast.redaction import redact
 
 LOOK_SIGNAL = signal.SIGQUIT
 """Makes a slot for tasks write the stacks of all its threads, and go on."""
@@ -231,4 +232,4 @@ def _text(value: object) -> str:
         text = str(value)
     except Exception as error:  # noqa: BLE001 - user code
         text = f"<{type(value).__name__} without a text: {error!r}>"
-    return text[:4000].encode("utf-8", "backslashreplace").decode()
+    return redact(text)[:4000].encode("utf-8", "backslashreplace").decode()

@@ -86,6 +86,14 @@ class Close(msgspec.Struct, frozen=True, array_like=True, tag=2):
     key: str
 
 
+class Load(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """To a slot."""
+
+    stream: str
+    key: str
+    models: list[str]
+
+
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag=0):
     """From a slot, first: the app is imported, or ``error`` says why not."""
 
@@ -100,11 +108,13 @@ class Noted(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 
 class Opened(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """From a slot: the answer to Open and Close. ``rejected`` tells a state's fault from the handler's."""
+    """From a slot: the answer to Load, Open and Close. ``rejected`` tells a state's fault from the handler's,
+    ``model`` that of a model."""
 
     error: str = ""
     detail: str = ""
     rejected: bool = False
+    model: str = ""
 
 
 class Done(msgspec.Struct, frozen=True, array_like=True, tag=3):
@@ -160,7 +170,7 @@ class Said(msgspec.Struct, frozen=True, array_like=True, tag=7):
 
 Order = Spawn | Signal | Lease
 Event = Spawned | Exited
-Request = Open | Run | Close
+Request = Open | Run | Close | Load
 Answer = Ready | Noted | Opened | Done | Models
 TaskAnswer = Ready | Told | Advanced | Said
 

@@ -41,6 +41,7 @@ from holdfast.errors import (
 from holdfast.ports.clock import Clock
 from holdfast.ports.peer import Handler
 from holdfast.protocol.peer import VERSION, Probe, Reply, Request, Stranger
+from holdfast.redaction import redact
 from holdfast.serving import (
     CONNECTIONS_MAX,
     TLS_HANDSHAKE_S,
@@ -449,7 +450,7 @@ _VERSION_HEADERS = {VERSION_HEADER: str(VERSION)}
 
 
 def _refuse(kind: type[web.HTTPError], text: str) -> web.HTTPError:
-    return kind(text=f"{text}\n", headers=_VERSION_HEADERS)
+    return kind(text=f"{redact(text)}\n", headers=_VERSION_HEADERS)
 
 
 async def _refusal(address: str, response: aiohttp.ClientResponse) -> str:

@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
-from urllib.parse import quote, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 import aiohttp
 from yarl import URL
@@ -70,8 +70,11 @@ class HttpSink:
         tls: ssl.SSLContext | None = None,
         setting: str = "destination",
     ) -> None:
-        parts = urlsplit(url)
-        if parts.username is not None:
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            parts = SplitResult("", "", "", "", "")
+        if "@" in parts.netloc:
             raise ConfigError(f"{setting} holds a user or a password: name a credential in their place")
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
             raise ConfigError(f"{setting} is no web server's folder: use a URL such as {EXAMPLE!r}")

@@ -13,11 +13,11 @@ from holdfast.adapters.memory.bell import Bell
 from holdfast.core import device_queue as queue
 from holdfast.core import device_turn
 from holdfast.core.device_queue import CLOSED, TABLE, Cause, Entry, Head, Phase, State
-from holdfast.core.device_turn import Arrival, Found, Job, Turn, Turned
+from holdfast.core.device_turn import Arrival, Cancel, Found, Job, Turn, Turned
 from holdfast.core.group_rate import Pair
 from holdfast.errors import ConfigError, Fenced
 from holdfast.ports.clock import Clock
-from holdfast.ports.outbox import DeviceStatus, Known, NewCommand, OnResult
+from holdfast.ports.outbox import Adding, DeviceStatus, Known, NewCommand, OnResult
 
 WAITING_MAX = 1000
 
@@ -30,6 +30,8 @@ class Tables:
         self.commands: dict[int, tuple[str, Entry]] = {}
         self.heads: dict[tuple[str, Pair], Head] = {}
         self.arrivals: dict[int, tuple[str, Arrival]] = {}
+        self.cancels: dict[int, tuple[str, Cancel]] = {}
+        self.paused: dict[tuple[str, str], float] = {}
         self.shards: dict[tuple[str, int], int] = {}
         self.seen: dict[tuple[str, str], tuple[float | None, bool]] = {}
         self.jobs: dict[int, tuple[str, Job]] = {}
@@ -65,6 +67,36 @@ class MemoryTransaction:
         job = Job(number, name, total, abort_share, created_at=created_at, rate=rate)
         self.tables.jobs[number] = (outbox, job)
         return number
+
+    def cancel(
+        self, outbox: str, *, command: int = 0, device: str = "", supersede_key: str | None = None
+    ) -> int:
+        self.added.add(outbox)
+        meant = [
+            entry
+            for name, entry in self.tables.commands.values()
+            if name == outbox
+            and entry.state is State.SCHEDULED
+            and (entry.id == command if command else device in ("", entry.device))
+            and supersede_key in (None, entry.supersede_key)
+        ]
+        below = {(entry.device, entry.shard): entry.id + 1 for entry in meant}
+        for (of_device, shard), end in below.items():
+            mark = Cancel(self._number(), of_device, shard, end, supersede_key, command)
+            self.tables.cancels[mark.id] = (outbox, mark)
+        return len(meant)
+
+    def pause(self, outbox: str, device: str, at: float) -> None:
+        self.added.add(outbox)
+        self.tables.paused.setdefault((outbox, device), at)
+
+    def resume(self, outbox: str, device: str) -> bool:
+        self.added.add(outbox)
+        for (name, _), head in self.tables.heads.items():
+            if (name, head.device) == (outbox, device):
+                mark = Arrival(self._number(), device, head.lane, head.shard)
+                self.tables.arrivals[mark.id] = (outbox, mark)
+        return self.tables.paused.pop((outbox, device), None) is not None
 
     def _add(self, new: NewCommand) -> int:
         self.added.add(new.outbox)
@@ -106,7 +138,7 @@ class MemoryOutbox:
 
     # --- the owner of a shard
 
-    async def prepare(self, outbox: str, shards: int) -> None:
+    async def prepare(self, outbox: str, shards: int, adding: Adding = Adding()) -> None:  # noqa: B008
         standing = [shard for name, shard in self.tables.shards if name == outbox]
         if standing and len(standing) != shards:
             raise ConfigError(
@@ -229,6 +261,8 @@ class MemoryOutbox:
                 return False
             if entry.job is not None and self.tables.jobs[entry.job][1].aborted:
                 return False
+            if any(queue.replaces(newer, entry) for newer in self._entries(outbox)):
+                return False
             again = msgspec.structs.replace(
                 entry, state=State.SCHEDULED, spent=0, expires_at=None, closed_at=None, answer=None, reason=""
             )
@@ -247,6 +281,21 @@ class MemoryOutbox:
             transaction.tables.briefs[command] = cancelled.closed_at
             self._mark(transaction, outbox, entry, failed=1)
             return True
+
+    async def cancel_all(self, outbox: str, *, device: str = "", supersede_key: str | None = None) -> int:
+        with self.transaction() as transaction:
+            return transaction.cancel(outbox, device=device, supersede_key=supersede_key)
+
+    async def pause(self, outbox: str, device: str = "") -> None:
+        with self.transaction() as transaction:
+            transaction.pause(outbox, device, self._clock.wall())
+
+    async def resume(self, outbox: str, device: str = "") -> bool:
+        with self.transaction() as transaction:
+            return transaction.resume(outbox, device)
+
+    async def paused(self, outbox: str) -> Mapping[str, float]:
+        return {device: at for (name, device), at in self.tables.paused.items() if name == outbox}
 
     def _mark(self, transaction: MemoryTransaction, outbox: str, entry: Entry, *, failed: int) -> None:
         if entry.job is not None:
@@ -282,6 +331,7 @@ class MemoryOutbox:
             min(WAITING_MAX, len(waiting)),
             seen_at,
             away,
+            (outbox, device) in self.tables.paused,
         )
 
     async def jobs(self, outbox: str, *, after: int = 0, limit: int = 100) -> list[Job]:
@@ -332,7 +382,13 @@ class MemoryRows:
             heads=self.heads({(arrival.device, arrival.lane) for arrival in arrivals}),
             out=self._due(turn, turn.out_max, Phase.OUT),
             ready=self._due(turn, turn.ready_max, Phase.WAITING, Phase.HELD),
+            cancels=self._cancels(turn),
+            paused={device for name, device in self._tables.paused if name == self._outbox},
         )
+
+    def _cancels(self, turn: Turn) -> list[Cancel]:
+        marks = [each for name, each in self._tables.cancels.values() if name == self._outbox]
+        return [each for each in marks if each.shard in turn.grants][: turn.limit]
 
     def epochs(self, shards: Collection[int]) -> Mapping[int, int]:
         return {shard: self._tables.shards[self._outbox, shard] for shard in shards}
@@ -373,12 +429,19 @@ class MemoryRows:
             del self._tables.arrivals[arrival.id]
 
     def older(self, arrivals: Sequence[Arrival]) -> list[Entry]:
-        newest: dict[tuple[str, str | None], int] = {}
-        for arrival in arrivals:
-            newest[arrival.device, arrival.supersede_key] = arrival.command
-        return [
-            e for e in self._scheduled() if not e.tries and e.id < newest.get((e.device, e.supersede_key), 0)
-        ]
+        named = self.commands({arrival.command for arrival in arrivals}).values()
+        return [e for e in self._scheduled() if any(queue.replaces(newer, e) for newer in named)]
+
+    def replaced(self, entries: Sequence[Entry]) -> Set[int]:
+        known = [entry for name, entry in self._tables.commands.values() if name == self._outbox]
+        return {e.id for e in entries if any(queue.replaces(newer, e) for newer in known)}
+
+    def drop_cancels(self, cancels: Sequence[Cancel]) -> None:
+        for cancel in cancels:
+            del self._tables.cancels[cancel.id]
+
+    def meant(self, cancels: Sequence[Cancel], limit: int) -> list[Entry]:
+        return [e for e in self._scheduled() if any(cancel.means(e) for cancel in cancels)][:limit]
 
     def first(self, pairs: Collection[Pair], now: float) -> Mapping[Pair, Entry | float]:
         found: dict[Pair, Entry | float] = {}

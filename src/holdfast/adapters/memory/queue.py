@@ -85,6 +85,7 @@ class MemoryQueue:
         self.seq_kind: SeqKind = "increasing"
         self.delay_max_s = math.inf
         self.tells_lag = True
+        self.tells_stale = True
         self.frees_on_evict = frees_on_evict
         self.log: list[Any] = [] if log is None else log
         self.choose = choose

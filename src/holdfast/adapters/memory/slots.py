@@ -47,6 +47,9 @@ class MemorySlot:
     def alive(self) -> bool:
         return not self._gone.is_set()
 
+    async def load(self, stream: str, key: str, models: Sequence[str]) -> None:
+        await self._call(lambda: self._worker.load(stream, key, models))
+
     async def open(self, stream: str, key: str, state: bytes | None, version: int) -> None:
         await self._call(lambda: self._worker.open(stream, key, state, version))
 

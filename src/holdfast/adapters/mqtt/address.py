@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import msgspec
 
 from holdfast.errors import ConfigError
+from holdfast.redaction import unsaid_port
 
 FORM = "mqtt://[USER:PASSWORD@]HOST[:PORT] (mqtts: with TLS)"
 
@@ -89,11 +90,11 @@ def parse(url: str) -> MqttAddress:
     if "@" in parts.path + parts.query + parts.fragment or parts.fragment:
         raise ConfigError(f"{scheme}: a password or a path holds one of @ / ? #: percent-encode it")
     if parts.path.strip("/"):
-        raise ConfigError(f"{scheme}: nothing goes between HOST and ?, but there is {parts.path[:60]!r}")
+        raise ConfigError(f"{scheme}: nothing goes between HOST and ?; a / in a password is %2F")
     credentials, _, host = authority.rpartition("@")
     match = _HOST.fullmatch(host)
     if match is None or not 0 < int(match["port"] or 1) < 65536:
-        raise ConfigError(f"{scheme}: {host[:60]!r} is no HOST or HOST:PORT; write {FORM}")
+        raise ConfigError(f"{scheme}: {unsaid_port(host)[:60]!r} is no HOST or HOST:PORT; write {FORM}")
     username, _, password = credentials.partition(":")
     given = _parameters(scheme, parts.query)
     fields = given | {

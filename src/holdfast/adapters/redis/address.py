@@ -9,6 +9,7 @@ from typing import Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from holdfast.errors import ConfigError
+from holdfast.redaction import unsaid_port
 
 Kind = Literal["single", "sentinel", "cluster"]
 
@@ -118,7 +119,7 @@ def _hosts(scheme: str, kind: Kind, text: str) -> tuple[tuple[str, int], ...]:
     for part in text.split(","):
         match = _HOST.fullmatch(part)
         if match is None:
-            raise ConfigError(f"{scheme}: {part!r} is no HOST:PORT; write {FORMS}")
+            raise ConfigError(f"{scheme}: {unsaid_port(part)!r} is no HOST:PORT; write {FORMS}")
         port = int(match["port"] or _PORTS[kind])
         if not 0 < port < 65536:
             raise ConfigError(f"{scheme}: {port} is no port; write one of 1 to 65535")

@@ -27,6 +27,7 @@ end
 if ARGV[10] ~= '' and ARGV[10] ~= stands[4] then
   change('head', ARGV[10])
   change('openings', 1)
+  change('begun', ARGV[5])
 end
 if fate == 'set' then
   change('state', ARGV[18])
@@ -38,7 +39,7 @@ end
 -- The first change is one that a server without memory refuses: then there is none.
 redis.call('HSET', checkpoint, unpack(changes))
 redis.call('ZADD', idle, text(now), ARGV[3])
-if ARGV[10] == '' and stands[4] then redis.call('HDEL', checkpoint, 'head', 'openings') end
+if ARGV[10] == '' and stands[4] then redis.call('HDEL', checkpoint, 'head', 'openings', 'begun') end
 if fate ~= 'keep' then
   if stands[8] then redis.call('UNLINK', stands[8]) end
   if stands[8] and fate ~= 'blob' then redis.call('HDEL', checkpoint, 'blob') end

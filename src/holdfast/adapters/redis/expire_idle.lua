@@ -10,7 +10,7 @@ for _, key in ipairs(keys) do
   redis.call('DEL', ARGV[4] .. key)
   -- All but epoch, number and id. Nothing here needs memory, so that a full server can be relieved.
   redis.call('HDEL', checkpoint, 'member', 'at', 'detail', 'window', 'done', 'skipped', 'head', 'openings',
-    'suspects', 'version', 'state', 'blob')
+    'begun', 'suspects', 'version', 'state', 'blob')
   redis.call('ZREM', KEYS[1], key)
 end
 return #keys

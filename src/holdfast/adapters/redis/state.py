@@ -52,6 +52,7 @@ BARE = (
     "detail",
     "head",
     "openings",
+    "begun",
     "suspects",
     "version",
     "done",
@@ -67,7 +68,7 @@ Detail = tuple[RunLog | None, tuple[RunLog, ...], str]
 
 _encode = msgspec.json.encode
 _detail = msgspec.json.Decoder(Detail)
-_suspects = msgspec.json.Decoder(tuple[Started, ...])
+_suspects = msgspec.json.Decoder(tuple[Started, ...], strict=False)  # epochs are texts, for Lua's sake
 
 
 class RedisState:
@@ -261,6 +262,12 @@ def _fields(pairs: Sequence[bytes]) -> dict[bytes, bytes]:
     return dict(zip(pairs[::2], pairs[1::2], strict=True))
 
 
+def _started(fields: Mapping[bytes, bytes]) -> Started | None:
+    if b"head" not in fields:
+        return None
+    return Started(fields[b"head"].decode(), int(fields[b"openings"]), int(fields.get(b"begun", 0)))
+
+
 def _checkpoint(key: str, fields: Mapping[bytes, bytes], state: bytes | None) -> Checkpoint:
     with reading(f"the checkpoint of {key}"):
         return _read_checkpoint(key, fields, state)
@@ -277,7 +284,7 @@ def _read_checkpoint(key: str, fields: Mapping[bytes, bytes], state: bytes | Non
         past=past,
         state=state,
         state_version=int(fields.get(b"version", 0)),
-        started=Started(fields[b"head"].decode(), int(fields[b"openings"])) if b"head" in fields else None,
+        started=_started(fields),
         suspects=_suspects.decode(fields.get(b"suspects", b"[]")),
         parked=parked,
         done=int(fields.get(b"done", 0)),

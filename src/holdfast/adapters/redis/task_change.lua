@@ -96,7 +96,8 @@ function requests.cancel(task, trace, reason)
 end
 
 function requests.reset(task, trace)
-  if not task or (task.state == 'running' and number(task, 'until') > now) then return task end
+  if not task or task.state == 'succeed' then return task end
+  if task.state == 'running' and number(task, 'until') > now then return task end
   return {type = task.type, state = 'queued', group = task.group, epoch = task.epoch, queued_at = text(now)}
 end
 

@@ -23,6 +23,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
 
 from holdfast.adapters.sqlalchemy import engine as engines
+from holdfast.files import OWNER, Access
 from holdfast.ports.backup import Kept
 from holdfast.ports.queue import DeadLetter
 
@@ -50,11 +51,11 @@ table = Table(
 
 class SqlBackup:
     """The table in the database at ``url``, ``sqlite:///letters.db`` or ``postgresql://user@host/name``.
-    Raises ConfigError for another, or where its driver is missing."""
+    A file is made with ``access``. Raises ConfigError for another, or where its driver is missing."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, access: Access = OWNER) -> None:
         self._url = engines.parse(url)
-        self._engine = engines.create(self._url)
+        self._engine = engines.create(self._url, access)
         self._made = False
 
     async def add(self, letters: Sequence[Kept]) -> int:

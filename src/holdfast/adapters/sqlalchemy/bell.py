@@ -18,6 +18,7 @@ from sqlalchemy.engine import URL
 
 from holdfast.adapters.sqlalchemy.engine import line_settings
 from holdfast.doorbell import Doorbell
+from holdfast.files import for_writers
 from holdfast.ports.clock import Clock
 
 CHANNEL = "holdfast_outbox"
@@ -37,7 +38,9 @@ def doorbell(database: str) -> Doorbell:
         bell = _doorbells.get((os.getpid(), path))
         if bell is None:
             name = f"{os.getpid()}-{os.urandom(4).hex()}"
-            bell = _doorbells[os.getpid(), path] = Doorbell(Path(f"{path}.outbox-bells"), name)
+            bell = _doorbells[os.getpid(), path] = Doorbell(
+                Path(f"{path}.outbox-bells"), name, for_writers(Path(path))
+            )
         return bell
 
 

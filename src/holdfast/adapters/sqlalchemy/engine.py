@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from pathlib import Path
 from typing import Any, Literal
 
 from sqlalchemy import Connection, Engine, create_engine, event
@@ -10,7 +12,8 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from holdfast.adapters.sqlalchemy.transaction import PostgresqlTransaction, SqliteTransaction, Transaction
 from holdfast.errors import ConfigError, HoldfastError, OutcomeUnknown, Unavailable
-from holdfast.log import redact
+from holdfast.files import OWNER, Access, make_file
+from holdfast.redaction import redact_url
 
 Durability = Literal["full", "normal"]
 
@@ -56,8 +59,10 @@ def parse(url: str) -> URL:
     """The URL for a driver that is installed. Raises ConfigError for another database."""
     try:
         parsed = make_url(url)
-    except ArgumentError as error:
-        raise ConfigError(f"the outbox's database must be a URL such as sqlite:///app.db: {error}") from None
+    except (ArgumentError, ValueError):  # whose texts repeat pieces of the URL, perhaps of its password
+        raise ConfigError(
+            f"the outbox's database is {redact_url(url)!r}: it must be a URL such as sqlite:///app.db"
+        ) from None
     backend = parsed.get_backend_name()
     if backend == "postgres":
         backend = "postgresql"
@@ -70,18 +75,33 @@ def parse(url: str) -> URL:
     return parsed.set(drivername="sqlite" if backend == "sqlite" else "postgresql+psycopg")
 
 
-def create(url: URL) -> Engine:
-    """An engine that gives up a server which is gone. Raises ConfigError where the driver is missing."""
+def create(url: URL, access: Access | None = OWNER) -> Engine:
+    """An engine that gives up a server which is gone. A file that is missing is made with ``access`` when it
+    is first connected to; None: it is refused, at once. Raises ConfigError where the driver is missing."""
     try:
-        return create_engine(url, connect_args=line_settings(url))
+        engine = create_engine(url, connect_args=line_settings(url))
     except ImportError:
         raise ConfigError("PostgreSQL needs psycopg: pip install 'holdfast[postgres]'") from None
 
+    if url.get_backend_name() != "sqlite":
+        return engine
+    path = Path(str(url.database))
+    if access is None and not path.exists():
+        raise ConfigError(f"there is no database {path.absolute()}: run this where the nodes run")
 
-def connect(url: URL, busy_timeout_s: float) -> Engine:
+    def make(*_: object) -> None:
+        if access is not None:
+            with contextlib.suppress(OSError):  # SQLite says better what is wrong
+                make_file(path, access)
+
+    event.listen(engine, "do_connect", make)
+    return engine
+
+
+def connect(url: URL, busy_timeout_s: float, access: Access | None = OWNER) -> Engine:
     """An engine on whose connections transactions begin where we say. Raises ConfigError where the driver is
     missing."""
-    engine = create(url)
+    engine = create(url, access)
     sqlite = url.get_backend_name() == "sqlite"
     settings = SQLITE if sqlite else POSTGRESQL
     filled = [each.format(busy_ms=busy_timeout_s * 1000) for each in settings]
@@ -112,7 +132,7 @@ def begin(connection: Connection, durability: Durability, *, relaxed: bool) -> T
 
 def shown(url: URL) -> str:
     """The URL without its secrets."""
-    return redact(url.render_as_string())
+    return redact_url(url.render_as_string())
 
 
 def named(error: Exception, url: URL, *, committing: bool = False) -> HoldfastError:

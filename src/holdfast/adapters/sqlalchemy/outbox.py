@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
+import msgspec
 import structlog
 from sqlalchemy import (
     ColumnElement,
@@ -39,8 +40,9 @@ from holdfast.core import device_turn
 from holdfast.core.device_queue import REASONS, TABLE, Cause, Entry, Phase, State
 from holdfast.core.device_turn import Job, Turn, Turned
 from holdfast.errors import ConfigError, Fenced, OutcomeUnknown, Unavailable
+from holdfast.files import OWNER, Access
 from holdfast.ports.clock import Clock
-from holdfast.ports.outbox import DeviceStatus, Known, NewCommand, OnResult
+from holdfast.ports.outbox import Adding, DeviceStatus, Known, NewCommand, OnResult
 
 T = TypeVar("T")
 
@@ -80,6 +82,7 @@ class SqlOutbox:
         create: bool = True,
         durability: Durability = "full",
         busy_timeout_s: float = 10.0,
+        access: Access | None = OWNER,
     ) -> None:
         self._url = engines.parse(url)
         self._clock = clock
@@ -87,7 +90,7 @@ class SqlOutbox:
         if durability not in ("full", "normal"):
             raise ConfigError(f"durability {durability!r} must be 'full' or 'normal'")
         self._durability = durability
-        self._engine = engines.connect(self._url, busy_timeout_s)
+        self._engine = engines.connect(self._url, busy_timeout_s, access)
         self._postgresql = self._url.get_backend_name() == "postgresql"
         self._statements = POSTGRESQL if self._postgresql else SQLITE
         self._errors = DBAPIError, self._engine.dialect.loaded_dbapi.Error
@@ -101,10 +104,10 @@ class SqlOutbox:
 
     # --- the owner of a shard
 
-    async def prepare(self, outbox: str, shards: int) -> None:
-        await self._change(partial(self._prepare, outbox=outbox, shards=shards))
+    async def prepare(self, outbox: str, shards: int, adding: Adding = Adding()) -> None:  # noqa: B008
+        await self._change(partial(self._prepare, outbox=outbox, shards=shards, adding=adding))
 
-    def _prepare(self, connection: Connection, outbox: str, shards: int) -> None:
+    def _prepare(self, connection: Connection, outbox: str, shards: int, adding: Adding) -> None:
         if self._postgresql:
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MAKING})
         if missing := _missing(connection):
@@ -122,6 +125,8 @@ class SqlOutbox:
             raise ConfigError(
                 f"outbox {outbox!r} has {len(standing)} shards; set shards to that, not {shards}"
             )
+        connection.execute(delete(tables.setting).where(tables.setting.c.outbox == outbox))
+        connection.execute(insert(tables.setting), {"outbox": outbox, **msgspec.structs.asdict(adding)})
 
     async def describe(self) -> str:
         def describe(connection: Connection) -> str:
@@ -325,9 +330,13 @@ class SqlOutbox:
         values = {"spent": 0, "expires_at": None, "closed_at": None, "answer": None, "reason": ""}
         c, j = tables.command.c, tables.job.c
         aborted = select(j.id).where(j.id == c.job, j.aborted).exists()
+        newer = tables.command.alias()
+        n = newer.c
+        same = (n.outbox == c.outbox) & (n.supersede_key == c.supersede_key) & (n.device == c.device)
+        replaced = select(n.id).where(same, n.id > c.id).exists()
         return await self._write(
             lambda transaction: self._operate(
-                transaction, command, Cause.RETRY, values, _all_told(), ~aborted
+                transaction, command, Cause.RETRY, values, _all_told(), ~aborted, ~replaced
             )
         )
 
@@ -337,6 +346,26 @@ class SqlOutbox:
         return await self._write(
             lambda transaction: self._operate(transaction, command, Cause.CANCEL, values)
         )
+
+    async def cancel_all(self, outbox: str, *, device: str = "", supersede_key: str | None = None) -> int:
+        return await self._change(
+            lambda connection: SqlWriter(connection).cancel(
+                outbox, device=device, supersede_key=supersede_key
+            )
+        )
+
+    async def pause(self, outbox: str, device: str = "") -> None:
+        now = self._clock.wall()
+        await self._change(lambda connection: SqlWriter(connection).pause(outbox, device, now))
+
+    async def resume(self, outbox: str, device: str = "") -> bool:
+        return await self._change(lambda connection: SqlWriter(connection).resume(outbox, device))
+
+    async def paused(self, outbox: str) -> Mapping[str, float]:
+        p = tables.pause.c
+        found = select(p.device, p.paused_at).where(p.outbox == outbox).order_by(p.device)
+        rows = await self._read(lambda connection: connection.execute(found).all())
+        return {row.device: row.paused_at for row in rows}
 
     def _operate(
         self,
@@ -409,6 +438,10 @@ class SqlOutbox:
                 select(d.device, d.seen_at, d.away).where(d.outbox == outbox, d.device.in_(names))
             )
         }
+        p = tables.pause.c
+        paused = set(
+            connection.execute(select(p.device).where(p.outbox == outbox, p.device.in_(names))).scalars()
+        )
         shards = len(self._epochs(connection, outbox))
         statuses = []
         for name in names:
@@ -418,8 +451,9 @@ class SqlOutbox:
             waiting = min(WAITING_MAX, connection.execute(count).scalar_one() + out)
             seen_at, away = seen.get(name, (None, False))
             shard = queue.shard_of(name, shards)
+            known = tuple(phases.get(name, ()))
             statuses.append(
-                DeviceStatus(outbox, name, shard, tuple(phases.get(name, ())), waiting, seen_at, bool(away))
+                DeviceStatus(outbox, name, shard, known, waiting, seen_at, bool(away), name in paused)
             )
         return statuses
 

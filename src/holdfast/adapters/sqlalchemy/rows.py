@@ -16,7 +16,7 @@ from zlib import crc32
 
 from holdfast.adapters.sqlalchemy.transaction import Query, Rows, Statement, Transaction
 from holdfast.core.device_queue import Entry, Head, Phase, State
-from holdfast.core.device_turn import Arrival, Found, Job, Turn
+from holdfast.core.device_turn import Arrival, Cancel, Found, Job, Turn
 from holdfast.core.group_rate import Pair
 
 COLUMNS = (
@@ -73,7 +73,10 @@ def prepared(sql: str) -> Statement:
     return Statement(f"EXECUTE {called}{values}", f"PREPARE {called} AS {text}")
 
 
-TABLES = {"C": "command", "H": "head", "A": "arrival", "S": "shard", "D": "device", "J": "job", "B": "brief"}
+TABLES = {
+    "C": "command", "H": "head", "A": "arrival", "S": "shard", "D": "device", "J": "job", "B": "brief",
+    "P": "pause", "X": "cancel",
+}  # fmt: skip
 
 PAIRS = {
     False: "(SELECT json_extract(value, '$[0]') AS device, json_extract(value, '$[1]') AS lane"
@@ -184,9 +187,36 @@ class Statements:
         self.drop_arrivals = made("DELETE FROM {A} WHERE id IN [ids]")
         self.older = made(
             "SELECT <c.command> FROM @marks <join> {C} c ON c.outbox = :outbox"
-            " AND c.device = m.device AND c.supersede_key = m.key AND c.state = 'scheduled' AND c.tries = 0"
+            " AND c.device = m.device AND c.supersede_key = m.key AND c.state = 'scheduled'"
             " AND c.id < m.command <update>"
         )
+        self.replaced = made(
+            "SELECT c.id FROM {C} c WHERE c.outbox = :outbox AND c.id IN [ids] AND EXISTS ("
+            "SELECT 1 FROM {C} n WHERE n.outbox = :outbox AND n.supersede_key = c.supersede_key"
+            " AND n.device = c.device AND n.id > c.id)"
+        )
+        self.paused = made("SELECT device FROM {P} WHERE outbox = :outbox")
+        self.cancels = made(
+            "SELECT id, device, shard, below, supersede_key, command FROM {X}"
+            " WHERE outbox = :outbox AND shard IN [shards] LIMIT :limit"
+        )
+        self.drop_cancels = made("DELETE FROM {X} WHERE id IN [ids]")
+        cancelled = (
+            "SELECT <c.command> FROM {X} x <join> {C} c ON @ AND c.state = 'scheduled'"
+            " WHERE x.id IN [ids] AND @@ LIMIT :limit <update>"
+        )
+        device = "c.outbox = x.outbox AND c.device = x.device"
+        self.meant = [
+            made(cancelled.replace("@@", which).replace("@", how))
+            for how, which in (
+                ("c.id = x.command", "x.command <> 0"),
+                (f"{device} AND c.id < x.below", "x.command = 0 AND x.supersede_key IS NULL"),
+                (
+                    f"{device} AND c.id < x.below AND c.supersede_key = x.supersede_key",
+                    "x.command = 0 AND x.supersede_key IS NOT NULL",
+                ),
+            )
+        ]
         due = (
             "SELECT <head> FROM {H} <by {}> WHERE outbox = :outbox AND shard IN [shards] AND due <= :now"
             " AND phase {} ORDER BY due LIMIT :limit"
@@ -247,6 +277,8 @@ class SqlRows:
         queries = {
             "epochs": self._query(self._sql.epochs, shards=granted),
             "arrivals": self._query(self._sql.arrivals, shards=granted, limit=turn.limit),
+            "cancels": self._query(self._sql.cancels, shards=granted, limit=turn.limit),
+            "paused": self._query(self._sql.paused),
         }
         if named:
             queries["commands"] = self._query(self._sql.commands, ids=self._list(named))
@@ -267,6 +299,8 @@ class SqlRows:
             heads={each.pair: each for each in standing},
             out=[head(row) for row in found.get("out", ())],
             ready=[head(row) for row in found.get("ready", ())],
+            cancels=[Cancel(*row) for row in found["cancels"]],
+            paused={row[0] for row in found["paused"]},
         )
 
     def epochs(self, shards: Collection[int]) -> Mapping[int, int]:
@@ -314,6 +348,19 @@ class SqlRows:
             devices, keys, ids = zip(*marks, strict=True)
             parameters = {"devices": list(devices), "keys": list(keys), "ids": list(ids)}
         return [entry(row) for row in self._rows(self._sql.older, **parameters)]
+
+    def replaced(self, entries: Sequence[Entry]) -> Set[int]:
+        ids = self._list([entry.id for entry in entries])
+        return {row[0] for row in self._rows(self._sql.replaced, ids=ids)}
+
+    def drop_cancels(self, cancels: Sequence[Cancel]) -> None:
+        self._transaction.write(self._sql.drop_cancels, {"ids": self._list([each.id for each in cancels])})
+
+    def meant(self, cancels: Sequence[Cancel], limit: int) -> list[Entry]:
+        ids = self._list([each.id for each in cancels])
+        queries = [self._query(statement, ids=ids, limit=limit) for statement in self._sql.meant]
+        found = {row[0]: row for rows in self._transaction.read(*queries) for row in rows}
+        return [entry(row) for row in [*found.values()][:limit]]
 
     def first(self, pairs: Collection[Pair], now: float) -> Mapping[Pair, Entry | float]:
         found: dict[Pair, Entry | float] = {}

@@ -1,7 +1,7 @@
 """The outbox's tables. All names begin with ``holdfast_outbox_``, for they live among the business's own.
 
 ``metadata`` may be added to the ``target_metadata`` of Alembic; ``migrations/`` has the same as plain SQL.
-Times are seconds since 1970.
+What has come since the first migration names its own in ``info``. Times are seconds since 1970.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    Connection,
     Double,
     Index,
     Integer,
@@ -20,8 +21,11 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    event,
     text,
 )
+
+from holdfast.adapters.sqlalchemy.migrations import steps
 
 PREFIX = "holdfast_outbox_"
 
@@ -30,9 +34,13 @@ metadata = MetaData()
 _Id = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows by itself in INTEGER columns only
 
 
-def _index(name: str, *columns: object, where: str) -> Index:
+SECOND = {"migration": 2}
+
+
+def _index(name: str, *columns: object, where: str, info: dict[str, int] | None = None) -> Index:
     """A partial index: it holds, and costs, only what is waited for."""
-    return Index(f"{PREFIX}{name}", *columns, sqlite_where=text(where), postgresql_where=text(where))  # type: ignore[arg-type]
+    given: Any = columns
+    return Index(f"{PREFIX}{name}", *given, sqlite_where=text(where), postgresql_where=text(where), info=info)
 
 
 def _columns() -> list[Column[Any]]:
@@ -124,6 +132,24 @@ Index(
     sqlite_where=text("dedupe_key IS NOT NULL"),
     postgresql_where=text("dedupe_key IS NOT NULL"),
 )
+Index(f"{PREFIX}command_device", command.c.outbox, command.c.device, command.c.id, info=SECOND)
+_index(
+    "command_key",
+    command.c.outbox,
+    command.c.supersede_key,
+    command.c.device,
+    command.c.id,
+    where="supersede_key IS NOT NULL",
+    info=SECOND,
+)
+_index(
+    "command_failed",
+    command.c.outbox,
+    command.c.state,
+    command.c.id,
+    where="state IN ('failed', 'expired')",
+    info=SECOND,
+)
 
 head = Table(
     f"{PREFIX}head",
@@ -196,3 +222,48 @@ cursor = Table(
     Column("source", String(64), primary_key=True),
     Column("cursor", Text, nullable=False),
 )
+
+setting = Table(
+    f"{PREFIX}setting",
+    metadata,
+    # What programs in other languages need to know of an outbox to add commands.
+    Column("outbox", String(64), primary_key=True),
+    Column("lanes", Integer, nullable=False),
+    Column("expires_in_s", Double),
+    Column("max_body", Integer, nullable=False),
+    info=SECOND,
+)
+
+pause = Table(
+    f"{PREFIX}pause",
+    metadata,
+    Column("outbox", String(64), primary_key=True),
+    # Empty for all devices of the outbox.
+    Column("device", String(255), primary_key=True),
+    Column("paused_at", Double, nullable=False),
+    info=SECOND,
+)
+
+cancel = Table(
+    f"{PREFIX}cancel",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("outbox", String(64), nullable=False),
+    Column("shard", Integer, nullable=False),
+    Column("device", String(255), nullable=False),
+    Column("supersede_key", String(255)),
+    # All of the device that are older than this command, or those with the key.
+    Column("below", BigInteger, nullable=False),
+    # Only this one, if not 0.
+    Column("command", BigInteger, nullable=False, server_default="0"),
+    info=SECOND,
+)
+
+Index(f"{PREFIX}cancel_shard", cancel.c.outbox, cancel.c.shard, info=SECOND)
+
+
+@event.listens_for(metadata, "after_create")
+def _complete(_: object, connection: Connection, **__: object) -> None:
+    """What no table is: indexes of tables that stood already, and how other languages add commands."""
+    for step in steps(2, connection):
+        connection.execute(step)

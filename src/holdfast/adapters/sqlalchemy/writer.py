@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, delete, func, insert, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
@@ -72,6 +72,60 @@ class SqlWriter:
         with explained():
             return int(self._connection.execute(made, row | limits).scalar_one())
 
+    def cancel(
+        self, outbox: str, *, command: int = 0, device: str = "", supersede_key: str | None = None
+    ) -> int:
+        # Only a mark: a dispatcher never has to wait for what is open here.
+        c = tables.command.c
+        found = select(c.device, c.shard, func.max(c.id) + 1, func.count()).where(
+            c.outbox == outbox, text("state = 'scheduled'")
+        )
+        if command:
+            found = found.where(c.id == command)
+        if device:
+            found = found.where(c.device == device)
+        if supersede_key is not None:
+            found = found.where(c.supersede_key == supersede_key)
+        with explained():
+            rows = self._connection.execute(found.group_by(c.device, c.shard)).all()
+            marks = [
+                {
+                    "outbox": outbox,
+                    "shard": shard,
+                    "device": of_device,
+                    "supersede_key": supersede_key,
+                    "below": below,
+                    "command": command,
+                }
+                for of_device, shard, below, _ in rows
+            ]
+            if marks:
+                self._connection.execute(insert(tables.cancel), marks)
+                ring_at_commit(self._connection, outbox)
+        return sum(row[3] for row in rows)
+
+    def pause(self, outbox: str, device: str, at: float) -> None:
+        row = {"outbox": outbox, "device": device, "paused_at": at}
+        with explained():
+            self._connection.execute(self._dialect.insert(tables.pause).on_conflict_do_nothing(), row)
+            ring_at_commit(self._connection, outbox)
+
+    def resume(self, outbox: str, device: str) -> bool:
+        p, h = tables.pause.c, tables.head.c
+        columns = ("outbox", "shard", "device", "lane")
+        heads = select(*(h[name] for name in columns)).where(h.outbox == outbox, h.device == device)
+        with explained():
+            ended = self._connection.execute(
+                delete(tables.pause).where(p.outbox == outbox, p.device == device)
+            )
+            self._connection.execute(insert(tables.arrival).from_select(columns, heads))
+            ring_at_commit(self._connection, outbox)
+        return ended.rowcount > 0
+
+    @property
+    def _dialect(self) -> Any:
+        return postgresql if self._connection.dialect.name == "postgresql" else sqlite
+
     def _insert(self, commands: Sequence[NewCommand]) -> list[int]:
         made = insert(tables.command).returning(tables.command.c.id, sort_by_parameter_order=True)
         ids: list[int] = []
@@ -81,8 +135,7 @@ class SqlWriter:
         return ids
 
     def _insert_unless_there(self, new: NewCommand) -> tuple[int, bool]:
-        dialect: Any = postgresql if self._connection.dialect.name == "postgresql" else sqlite
-        made = dialect.insert(tables.command).on_conflict_do_nothing().returning(tables.command.c.id)
+        made = self._dialect.insert(tables.command).on_conflict_do_nothing().returning(tables.command.c.id)
         c = tables.command.c
         standing = select(c.id).where(
             c.outbox == new.outbox, c.device == new.device, c.dedupe_key == new.dedupe_key

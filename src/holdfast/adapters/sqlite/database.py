@@ -31,12 +31,13 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from holdfast.adapters.sqlite import mounts, schema
-from holdfast.adapters.sqlite.faults import named, unusable
+from holdfast.adapters.sqlite.faults import missing, named, unusable
 from holdfast.adapters.sqlite.lock import WriteLock
 from holdfast.adapters.sqlite.rows import execute_rows
 from holdfast.adapters.sqlite.worker import Call, Worker, answer, called
 from holdfast.doorbell import Doorbell
 from holdfast.errors import ConfigError, HoldfastError, OutcomeUnknown, Unavailable, UnsupportedStore
+from holdfast.files import OWNER, Access, for_writers, make_file, make_folder
 from holdfast.ports.clock import Clock
 
 T = TypeVar("T")
@@ -108,6 +109,7 @@ class Database:
         durability: Durability = "full",
         lock_timeout_s: float = 1.0,
         busy_timeout_s: float = 10.0,
+        access: Access | None = OWNER,
     ) -> Self:
         """The database in the file ``path``, made if it doesn't exist, its schema brought up to date.
 
@@ -120,28 +122,39 @@ class Database:
             lock_timeout_s: a process that is stopped in a transaction is killed when another has waited
                 for it so long.
             busy_timeout_s: writes that have waited so long for a process that runs are Unavailable.
+            access: of the file, if it is made, and of folders that are; None: neither is. What SQLite and
+                this add beside the file is for whoever may write that.
 
         Raises ConfigError if the file can't be made or written, UnsupportedStore for a file that isn't
         a sound database of this version or lies on a network file system, Unavailable if it is locked or
         the disk is full.
         """
         place = Path(path).absolute()
+        if access is None and not place.exists():
+            raise missing(place)
         try:
-            place.parent.mkdir(parents=True, exist_ok=True)
+            if access is not None:
+                make_folder(place.parent, access)
         except OSError as error:
             raise unusable(place, error) from error
         place = place.resolve()
         with cls._sharing:
             database = cls._shared.get(place)
             if database is None:
-                database = cls(place, clock, durability, lock_timeout_s, busy_timeout_s)
+                database = cls(place, clock, durability, lock_timeout_s, busy_timeout_s, access)
                 cls._shared[place] = database
             database._users += 1
             assert isinstance(database, cls)
             return database
 
     def __init__(
-        self, path: Path, clock: Clock, durability: Durability, lock_timeout_s: float, busy_timeout_s: float
+        self,
+        path: Path,
+        clock: Clock,
+        durability: Durability,
+        lock_timeout_s: float,
+        busy_timeout_s: float,
+        access: Access | None,
     ) -> None:
         self.path = path
         self._users = 0
@@ -154,9 +167,12 @@ class Database:
         mounts.refuse_network(path)
         with contextlib.ExitStack() as undo:
             try:
-                self._lock = WriteLock(path.with_name(f"{path.name}.lock"))
+                if access is not None:
+                    make_file(path, access)  # its log gets the same mode from SQLite
+                writers = for_writers(path)
+                self._lock = WriteLock(path.with_name(f"{path.name}.lock"), writers.file)
                 undo.callback(self._lock.close)
-                self.doorbell = Doorbell(path.with_name(f"{path.name}.bells"), clock.new_id())
+                self.doorbell = Doorbell(path.with_name(f"{path.name}.bells"), clock.new_id(), writers)
             except OSError as error:
                 raise unusable(path, error) from error
             self._finisher: Worker[Batch] = Worker("holdfast-db-finisher", self._serve_finished, BATCH_MAX)

@@ -23,6 +23,8 @@ from pathlib import Path
 import psutil
 import structlog
 
+from holdfast.files import OWNER, restrict
+
 log = structlog.get_logger(__name__)
 
 WRITE, TURN = 0, 1
@@ -37,9 +39,10 @@ class WriteLock:
     Make one for each file and process: closing a second one would drop the locks of the first.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, mode: int = OWNER.file) -> None:
         self.path = path
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        restrict(path, mode)  # a lock that others may take stops all who write
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
         self._waiting: tuple[int, float] | None = None
 
     def acquire(self) -> None:

@@ -123,6 +123,7 @@ class SqliteQueue:
     fifo = False
     delay_max_s = math.inf
     tells_lag = True
+    tells_stale = True
     frees_on_evict = True
 
     def __init__(

@@ -30,8 +30,8 @@ TRIM_EVERY = 256
 """Commits between removals of identities that have left the window."""
 
 COLUMNS = """
-    key, epoch, member, number, commit_id, at, log, past, window, head, openings, parked, done, skipped,
-    suspects, state_version"""
+    key, epoch, member, number, commit_id, at, log, past, window, head, openings, begun, parked, done,
+    skipped, suspects, state_version"""
 
 SELECT = f"SELECT id, {COLUMNS}, state FROM checkpoints WHERE key = ?"  # noqa: S608
 
@@ -43,12 +43,13 @@ ON CONFLICT (key) DO UPDATE SET epoch = excluded.epoch, member = excluded.member
 
 BEGUN = """
 WITH k (key) AS (VALUES {rows})
-SELECT json_group_array(json_array(s.key, s.epoch, s.head, s.openings, json(s.suspects)))
+SELECT json_group_array(json_array(s.key, s.epoch, s.head, s.openings, s.begun, json(s.suspects)))
 FROM k CROSS JOIN checkpoints s ON s.key = k.key"""
 
 START = """
-UPDATE checkpoints SET head = c.head, openings = c.openings, suspects = c.suspects
-FROM (SELECT column1 AS key, column2 AS head, column3 AS openings, column4 AS suspects FROM (VALUES {rows})) c
+UPDATE checkpoints SET head = c.head, openings = c.openings, begun = c.begun, suspects = c.suspects
+FROM (SELECT column1 AS key, column2 AS head, column3 AS openings, column4 AS begun, column5 AS suspects
+    FROM (VALUES {rows})) c
 WHERE checkpoints.key = c.key"""
 
 UNUSUAL = """
@@ -63,6 +64,7 @@ AS (VALUES {rows})
 UPDATE checkpoints SET
     number = c.number, commit_id = c.id, at = ?, log = c.log, past = c.past, window = c.window,
     openings = CASE WHEN c.head = '' THEN 0 WHEN c.head = checkpoints.head THEN openings ELSE 1 END,
+    begun = CASE WHEN c.head = checkpoints.head THEN begun ELSE epoch END,
     head = c.head, parked = c.parked,
     done = checkpoints.done + c.done, skipped = min(checkpoints.skipped + c.skipped, 9007199254740991),
     state = iif(c.keep, checkpoints.state, c.state),
@@ -99,7 +101,7 @@ _log = msgspec.json.Decoder(RunLog | None)
 _past = msgspec.json.Decoder(tuple[RunLog, ...])
 _suspects = msgspec.json.Decoder(tuple[Started, ...])
 _names = msgspec.json.Decoder(list[str])
-_begun_rows = msgspec.json.Decoder(list[tuple[str, int, str, int, tuple[Started, ...]]])
+_begun_rows = msgspec.json.Decoder(list[tuple[str, int, str, int, int, tuple[Started, ...]]])
 
 
 class SqliteState:
@@ -205,7 +207,7 @@ class SqliteState:
                 assert checkpoint.started is not None
                 answers.append(checkpoint.started.openings)
         rows = [
-            (c.key, c.started.head, c.started.openings, _text(c.suspects))
+            (c.key, c.started.head, c.started.openings, c.started.epoch, _text(c.suspects))
             for c in standing.values()
             if c.started is not None
         ]
@@ -317,8 +319,8 @@ def _begun(transaction: Transaction, keys: Iterable[str]) -> dict[str, Checkpoin
     """Of these checkpoints, what tells which heads were begun."""
     found = {}
     for text in transaction.texts(BEGUN, [(key,) for key in keys]):
-        for key, epoch, head, openings, suspects in _begun_rows.decode(text):
-            started = Started(head, openings) if openings else None
+        for key, epoch, head, openings, begun, suspects in _begun_rows.decode(text):
+            started = Started(head, openings, begun) if openings else None
             found[key] = Checkpoint(key, epoch, started=started, suspects=suspects)
     return found
 
@@ -347,8 +349,8 @@ def _recent(connection: sqlite3.Connection, checkpoint: int, window: int) -> tup
 
 
 def _checkpoint(row: Sequence[Any]) -> Checkpoint:
-    (_, key, epoch, member, number, commit_id, at, log, past, _, head, openings, parked, done, skipped,
-     suspects, version, state) = row  # fmt: skip
+    (_, key, epoch, member, number, commit_id, at, log, past, _, head, openings, begun, parked, done,
+     skipped, suspects, version, state) = row  # fmt: skip
     return Checkpoint(
         key=key,
         epoch=epoch,
@@ -358,7 +360,7 @@ def _checkpoint(row: Sequence[Any]) -> Checkpoint:
         past=_past.decode(past),
         state=state,
         state_version=version,
-        started=Started(head, openings) if openings else None,
+        started=Started(head, openings, begun) if openings else None,
         suspects=_suspects.decode(suspects),
         parked=parked,
         done=done,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from holdfast.errors import ConfigError
+from holdfast.redaction import unsaid_port
 
 FORM = "zookeeper://[USER:PASSWORD@]HOST:2181,HOST:2181[/CHROOT][?ca=FILE&cert=FILE&key=FILE]"
 SCHEME = "zookeeper"
@@ -81,7 +82,7 @@ def parse(url: str) -> ZooKeeperAddress:
 def _host(text: str) -> tuple[str, int]:
     match = _HOST.fullmatch(text)
     if match is None:
-        raise ConfigError(f"{SCHEME}: {text!r} is no HOST:PORT; write {FORM}")
+        raise ConfigError(f"{SCHEME}: {unsaid_port(text)!r} is no HOST:PORT; write {FORM}")
     port = int(match["port"] or PORT)
     if not 0 < port < 65536:
         raise ConfigError(f"{SCHEME}: {port} is no port; write one of 1 to 65535")

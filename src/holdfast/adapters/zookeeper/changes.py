@@ -4,24 +4,28 @@ Every change is noted in the very transaction that makes it: as a numbered znode
 directory, which is the bell. A reader waits on the bell's watch, learns from its version how many changes
 are new, and reads just these, by name. Nobody lists claims; what a change costs does not depend on how many
 there are. Whose session ends without a word notes nothing: a watch on /services tells of those.
+
+Other programs, and people with a shell, note nothing either. A watch on all claims tells of every change to
+one; those that no note explains are theirs, and only they are looked at.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import deque
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 from kazoo.exceptions import NoNodeError
+from kazoo.protocol.states import EventType
 
 from holdfast.adapters.zookeeper import layout
-from holdfast.adapters.zookeeper.records import Entry, decode_service
+from holdfast.adapters.zookeeper.records import Entry, decode_entry, decode_service
 from holdfast.adapters.zookeeper.session import Session, Step, create, write
-from holdfast.core.record import UNREADABLE
-from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
+from holdfast.errors import Damaged, HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Change, Claim, Member
 
@@ -32,10 +36,13 @@ PRUNE_EVERY = 500
 KEPT = 10_000
 """Changes kept here for those who watch."""
 
+NEVER = -1
+"""The zxid of no change."""
+
 RETRY_S = 1.0
 READ_TOGETHER = 200
 
-_entry = msgspec.json.Decoder(Entry)
+_log = logging.getLogger("holdfast.zookeeper")
 
 
 def note(entry: Entry) -> list[Step]:
@@ -77,12 +84,46 @@ class _Missed(Exception):
     """The log doesn't go on where we stopped reading."""
 
 
-class Feed:
-    """Reads changes from its first use on, and keeps the last of them, numbered from 1 in its own way."""
+class Found(Protocol):
+    """A claim that stands."""
 
-    def __init__(self, session: Session, clock: Clock) -> None:
+    @property
+    def claim(self) -> Claim: ...
+
+
+class _Events(NamedTuple):
+    """Events at one claim: how many a watch has heard, and how many of them notes explain. ``written``: some
+    have made or changed the claim, not only ended it."""
+
+    heard: int = 0
+    explained: int = 0
+    written: bool = False
+
+
+class Feed:
+    """Reads changes from its first use on, and keeps the last of them, numbered from 1 in its own way.
+
+    ``read`` reads claims as they stand; ``concerns`` tells whether it matters to anybody here that a key's
+    claim is gone, and ``see`` is told of claims that changed without a note."""
+
+    def __init__(
+        self,
+        session: Session,
+        clock: Clock,
+        read: Callable[[Session, Iterable[str]], Awaitable[Sequence[Found]]],
+        *,
+        concerns: Callable[[str], bool],
+        see: Callable[[Claim], None],
+    ) -> None:
         self._session = session
         self._clock = clock
+        self._read_claims = read
+        self._concerns = concerns
+        self._see = see
+        self._events: dict[str, _Events] = {}
+        self._watching = 0
+        self._zxid = 0
+        self._unexplained = 0
         self._number = 0
         self._missed_at = 0
         self._changes: deque[Change] = deque(maxlen=KEPT)
@@ -133,6 +174,8 @@ class Feed:
                 self._reading = asyncio.create_task(self._read())
 
     async def _begin(self) -> None:
+        await self._watch_claims()
+        self._zxid, self._unexplained = await self._last_change(), 0  # who begins asks for all claims
         await self._find_end()
         self._members = await self._read_members(await self._list_services())
 
@@ -155,8 +198,11 @@ class Feed:
             await self._clock.wait(self._rung, patience_s)
 
     async def _catch_up(self) -> None:
-        """Read the log to its end; then what is different in /services has happened without a note."""
+        """Read the log to its end; then what is different in /services, and at claims, has happened without a
+        note."""
         while True:
+            await self._watch_claims()
+            touched = dict(self._events)
             paths = await self._list_services()
             known = self._members.keys() - paths
             unknown = paths - self._members.keys()
@@ -172,10 +218,77 @@ class Feed:
                 self._apply(Entry("left", path=path), 0)
             for path, member in sorted(joined.items()):
                 self._apply(Entry("joined", path=path, member=member), 0)
+            await self._look_at(touched)
+            if self._unexplained:
+                self._unexplained = 0
+                self._miss()
             return
+
+    async def _watch_claims(self) -> None:
+        """Watch all claims, once for each connection. What happened to claims while there was none may have
+        gone by without a note: so it is if the last change to /tasks is none that was noted; and where other
+        programs are, who may also have written into a claim, nobody can tell."""
+        connection = self._session.connections
+        if self._watching == connection:
+            return
+        self._events.clear()
+        if not await self._session.watch_below(layout.TASKS, self._note_event):
+            _log.warning(
+                "these ZooKeeper servers are older than 3.6: what other programs do to claims goes unnoticed"
+            )
+        if self._watching:
+            zxid = await self._last_change()
+            mixed = any(member.foreign for member in self._members.values())
+            self._unexplained = NEVER if mixed else zxid if zxid != self._zxid else 0
+        self._watching = connection
+
+    def _note_event(self, path: str, kind: EventType) -> None:
+        try:
+            key = layout.unescape(layout.basename(path))
+        except ValueError:
+            return  # no key leads to that claim
+        seen = self._events.get(key, _Events())
+        written = seen.written or kind != EventType.DELETED
+        self._events[key] = seen._replace(heard=seen.heard + 1, written=written)
+        self.ring()
+
+    def _explain(self, entry: Entry, zxid: int) -> None:
+        """An event comes before the note of the same change can be read."""
+        self._zxid = zxid
+        if zxid == self._unexplained:
+            self._unexplained = 0
+        seen = self._events.get(entry.key)
+        if seen is not None:
+            self._events[entry.key] = seen._replace(explained=seen.explained + entry.events)
+
+    async def _look_at(self, touched: Mapping[str, _Events]) -> None:
+        """Tell of claims that were changed without a note, before the log was read: the events there were are
+        ``touched``. That a claim is gone, as when a node dies with all of its claims, concerns few."""
+        left = [key for key, seen in touched.items() if self._events[key].explained < seen.heard]
+        keys = [key for key in left if touched[key].written or self._concerns(key)]
+        if keys:
+            gone_at = await self._last_change()
+            standing = {
+                found.claim.key: found.claim for found in await self._read_claims(self._session, keys)
+            }
+            for key in keys:
+                claim = standing.get(key) or Claim(key, "", gone_at)
+                self._see(claim)
+                self._add(Change("claim", claim=claim))
+        for key, before in touched.items():  # what was heard meanwhile is for the next reading
+            seen = self._events[key]
+            self._events[key] = seen._replace(explained=max(seen.explained, before.heard))
+            if self._events[key].explained >= seen.heard:
+                del self._events[key]
+
+    async def _last_change(self) -> int:
+        """The zxid of the last change to /tasks: of the last claim that was made or taken away."""
+        stat = await self._session.exists(layout.TASKS)
+        return int(stat.pzxid) if stat is not None else 0
 
     def _apply(self, entry: Entry, zxid: int) -> None:
         if entry.kind == "claim":
+            self._explain(entry, zxid)
             self._add(Change("claim", claim=Claim(entry.key, entry.owner, zxid)))
         elif entry.kind == "joined" and entry.member is not None and entry.path not in self._members:
             self._members[entry.path] = entry.member
@@ -225,6 +338,7 @@ class Feed:
                 break
             before = (stat.version, _origin(stat))
             names = set(await self._session.children(layout.CHANGES))
+        names = {name for name in names if layout.is_change(name)}
         ends = [name for name in names if layout.after(name) not in names]
         self._name = layout.change_name(-1) if not ends else await self._newest(ends)
         self._origin, self._version = _origin(stat), stat.version
@@ -248,8 +362,12 @@ class Feed:
             names.append(layout.after(names[-1]))
         found = await self._session.get_all(f"{layout.CHANGES}/{name}" for name in names[1:])
         try:
-            entries = [(_entry.decode(answer[0]), answer[1].czxid) for answer in found if answer is not None]
-        except UNREADABLE as error:
+            entries = [
+                (decode_entry(name, answer[0]), answer[1].czxid)
+                for name, answer in zip(names[1:], found, strict=True)
+                if answer is not None
+            ]
+        except Damaged as error:
             raise _Missed from error
         if len(entries) < count:
             raise _Missed

@@ -1,7 +1,8 @@
 """Claims: read, made, replaced and freed, each in one transaction.
 
 A claim is a znode whose data is the owner's path, made by the owner's own session, and its version is the
-zxid of its making. It stands while the owner's znode exists.
+zxid of its last change: of its making, unless another program has written into it. It stands while the
+owner's znode exists.
 
 ZooKeeper can delete a znode at a version of its data, but any znode begins with version 0, also one that
 has taken the place of the one we looked at. So who replaces or frees a claim holds the key's lock from
@@ -13,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ from kazoo.exceptions import NodeExistsError, NoNodeError
 from holdfast.adapters.zookeeper import layout
 from holdfast.adapters.zookeeper.changes import note, noted
 from holdfast.adapters.zookeeper.membership import Membership, lost
-from holdfast.adapters.zookeeper.records import Answer, Entry, decode_service
+from holdfast.adapters.zookeeper.records import Answer, Entry, decode_service, owner_path
 from holdfast.adapters.zookeeper.session import Session, Step, check, create, delete, write
 from holdfast.errors import ClaimLost, Unavailable
 from holdfast.ports.clock import Clock
@@ -33,9 +33,6 @@ from holdfast.ports.coordinator import Claim
 TRIES = 50
 LOCK_WAIT_S = 5.0
 READ_TOGETHER = 500
-
-# Other programs may write their path with the chroot before it, or without.
-_SERVICE = re.compile(r"[^\0]*/services/(?P<name>[^/\0]+)")
 
 
 class Standing(NamedTuple):
@@ -63,7 +60,7 @@ async def read(session: Session, key: str) -> Standing | None:
         data, stat = await session.get(layout.task(key))
     except NoNodeError:
         return None
-    path = _owner(data)
+    path = owner_path(data)
     service = await session.get_or_none(path) if path else None
     return _judge(key, path, stat, service)
 
@@ -76,7 +73,7 @@ async def read_all(session: Session, keys: Iterable[str]) -> list[Standing]:
     for i in range(0, len(ordered), READ_TOGETHER):
         part = ordered[i : i + READ_TOGETHER]
         tasks = await session.get_all(layout.task(key) for key in part)
-        paths = [_owner(answer[0]) if answer else "" for answer in tasks]
+        paths = [owner_path(answer[0]) if answer else "" for answer in tasks]
         unknown = sorted(set(paths) - services.keys() - {""})
         services.update(zip(unknown, await session.get_all(unknown), strict=True))
         for key, path, answer in zip(part, paths, tasks, strict=True):
@@ -97,7 +94,7 @@ async def claim(mine: Membership, key: str, clock: Clock, request: str = "") -> 
         ]
         locked = False
         try:
-            return await _put(mine, key, steps, request)
+            return await _put(mine, key, steps, request, events=1)
         except _Locked:
             locked = True
         except _Taken:
@@ -131,7 +128,7 @@ async def take(mine: Membership, claim: Claim, clock: Clock, request: str = "") 
                 delete(layout.task(claim.key), _Gone()),
                 unlock,
             ]
-            return await _put(mine, claim.key, steps, request)
+            return await _put(mine, claim.key, steps, request, events=2)
     except _Gone:
         text = f"{claim.key}: the claim of {claim.member}, version {claim.version}, stands no more"
         raise ClaimLost(text) from None
@@ -152,24 +149,19 @@ async def release(session: Session, claim: Claim, clock: Clock) -> bool:
 # --- how it is done
 
 
-def _owner(data: bytes) -> str:
-    match = _SERVICE.fullmatch(data.decode(errors="replace"))
-    return f"{layout.SERVICES}/{match['name']}" if match and match["name"] not in (".", "..") else ""
-
-
 def _judge(key: str, path: str, stat: Any, service: tuple[bytes, Any] | None) -> Standing | None:
     if service is None:
         return None
     data, born = service
     if stat.ephemeralOwner != born.ephemeralOwner and stat.czxid < born.czxid:
         return None  # of an older session, whose path another has now
-    return Standing(Claim(key, decode_service(path, data).id, stat.czxid), path)
+    return Standing(Claim(key, decode_service(path, data).id, stat.mzxid), path)
 
 
-async def _put(mine: Membership, key: str, steps: list[Step], request: str) -> Claim:
-    """Take ``steps`` and, with them, make our claim."""
+async def _put(mine: Membership, key: str, steps: list[Step], request: str, events: int) -> Claim:
+    """Take ``steps`` and, with them, make our claim: so many ``events`` at its znode."""
     claim = create(layout.task(key), mine.path.encode(), _Taken())
-    entry = Entry("claim", key=key, owner=mine.member.id)
+    entry = Entry("claim", key=key, owner=mine.member.id, events=events)
     answer = []
     if request:
         withdrawn = Unavailable(f"{request} was withdrawn")

@@ -13,7 +13,7 @@ from holdfast.adapters.zookeeper import claims, layout, requests
 from holdfast.adapters.zookeeper.address import ZooKeeperAddress
 from holdfast.adapters.zookeeper.changes import Feed
 from holdfast.adapters.zookeeper.membership import Membership, end_steps, lost
-from holdfast.adapters.zookeeper.records import Request, decode_service
+from holdfast.adapters.zookeeper.records import Request, decode_path, decode_service
 from holdfast.adapters.zookeeper.session import Session, check_files
 from holdfast.errors import MembershipLost, Unavailable
 from holdfast.ports.clock import Clock
@@ -40,6 +40,8 @@ class ZooKeeperCoordinator:
         self._opened: asyncio.Task[Session] | None = None
         self._feed: Feed | None = None
         self._joined: dict[str, Membership] = {}
+        self._foreign: dict[str, None] = {}
+        """Keys that were seen in the hands of another program."""
         self._asking = asyncio.Semaphore(ASKED_TOGETHER)
         self._closed = False
 
@@ -53,10 +55,16 @@ class ZooKeeperCoordinator:
 
     async def renew(self, member: Member, ttl_s: float) -> None:
         mine = self._mine(member.id)
-        if mine is None:
-            raise lost(member.id)
-        with mine.living():
-            await mine.renew(member, ttl_s)
+        try:
+            if mine is None:
+                raise lost(member.id)
+            with mine.living():
+                await mine.renew(member, ttl_s)
+        except MembershipLost:
+            # What lapsed here is over. But while no server can be reached nobody has taken anything from it,
+            # as far as anybody knows: that is silence, and no word on it.
+            await (await self._session()).sync()
+            raise
 
     async def leave(self, member: str) -> None:
         mine = self._joined.pop(member, None)
@@ -66,11 +74,12 @@ class ZooKeeperCoordinator:
     async def evict(self, member: str) -> bool:
         session = await self._session()
         await session.sync()
-        found = await session.get_or_none(layout.member(member))
+        path = layout.member(member)
+        found = await session.get_or_none(path)
         if found is None:
             return False
         try:
-            await session.commit(end_steps(member, found[0].decode(errors="replace")))
+            await session.commit(end_steps(member, decode_path(path, found[0])))
         except MembershipLost:
             return False
         return True
@@ -94,15 +103,19 @@ class ZooKeeperCoordinator:
         mine = self._mine(standing.claim.member)
         if mine is not None:
             mine.keys.add(key)
+        self._see(standing.claim)
         return standing.claim
 
     async def claim(self, key: str, member: str) -> Claim:
         mine = self._mine(member)
         if mine is not None:
             with mine.living():
-                return await claims.claim(mine, key, self._clock)
-        async with self._asking:
-            return await requests.ask(await self._session(), self._clock, member, Request(key))
+                claim = await claims.claim(mine, key, self._clock)
+        else:
+            async with self._asking:
+                claim = await requests.ask(await self._session(), self._clock, member, Request(key))
+        self._see(claim)
+        return claim
 
     async def transfer(self, claim: Claim, to: str) -> Claim:
         mine = self._mine(to)
@@ -125,10 +138,7 @@ class ZooKeeperCoordinator:
         session = await self._session()
         await session.sync()
         mine = self._mine(member) if member is not None else None
-        if mine is not None:
-            keys = sorted(mine.keys)
-        else:
-            keys = sorted(layout.unescape(name) for name in await session.children(layout.TASKS))
+        keys = sorted(mine.keys) if mine is not None else layout.keys(await session.children(layout.TASKS))
         standing = await claims.read_all(session, keys)
         return [found.claim for found in standing if member in (None, found.claim.member)]
 
@@ -137,7 +147,7 @@ class ZooKeeperCoordinator:
     async def watch(self, after: int, wait_s: float) -> tuple[int, list[Change]]:
         session = await self._session()
         if self._feed is None:
-            self._feed = Feed(session, self._clock)
+            self._feed = Feed(session, self._clock, claims.read_all, concerns=self._concerns, see=self._see)
         return await self._feed.watch(after, wait_s)
 
     async def close(self) -> None:
@@ -177,6 +187,17 @@ class ZooKeeperCoordinator:
         """A membership that was joined here and isn't known to be over."""
         mine = self._joined.get(member)
         return mine if mine is not None and not mine.over else None
+
+    def _see(self, claim: Claim) -> None:
+        """Note in whose hands a key is."""
+        if claim.member.startswith(f"{layout.SERVICES}/"):
+            self._foreign[claim.key] = None
+        else:
+            self._foreign.pop(claim.key, None)
+
+    def _concerns(self, key: str) -> bool:
+        """True if the end of the claim on ``key`` is news to somebody here, whoever has ended it."""
+        return key in self._foreign or any(key in mine.keys for mine in self._joined.values())
 
     def _forget(self, claim: Claim, *, but: str = "") -> None:
         mine = self._mine(claim.member)

@@ -12,7 +12,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterable
 from urllib.parse import quote, unquote
 
 SERVICES = "/services"
@@ -30,6 +32,7 @@ CHANGE = f"{CHANGES}/c-"
 # What servers refuse in a name, with all beyond the basic plane, which they see as surrogates; and what
 # the escapes themselves are made of.
 _REFUSED = re.compile("[%/\0-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]")
+_CHANGE = re.compile(r"c-(?=.{10,11}\Z)-?[0-9]+")
 _RESERVED = {".": "%2E", "..": "%2E%2E", "zookeeper": "%7Aookeeper"}
 
 
@@ -41,8 +44,22 @@ def escape(text: str) -> str:
 
 
 def unescape(name: str) -> str:
-    """The text that :func:`escape` made ``name`` of."""
-    return unquote(name, errors="surrogatepass")
+    """The text that :func:`escape` made ``name`` of. Raises ValueError for a name that it makes of none: one
+    that another program chose."""
+    text = unquote(name, errors="surrogatepass")
+    if escape(text) != name:
+        raise ValueError(f"{name!r} stands for no key")
+    return text
+
+
+def keys(names: Iterable[str]) -> list[str]:
+    """The keys that the names in /tasks stand for, in order; those of other programs' own making are left
+    out, for no key leads to them."""
+    found = []
+    for name in names:
+        with contextlib.suppress(ValueError):
+            found.append(unescape(name))
+    return sorted(found)
 
 
 def task(key: str) -> str:
@@ -63,6 +80,11 @@ def member(member_id: str) -> str:
 def basename(path: str) -> str:
     """The last part of a path."""
     return path.rpartition("/")[2]
+
+
+def is_change(name: str) -> bool:
+    """True for the name of a change; others may have left anything beside them."""
+    return _CHANGE.fullmatch(name) is not None
 
 
 def after(name: str) -> str:

@@ -6,15 +6,13 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator
 
-import msgspec
 from kazoo.exceptions import NoNodeError
 
 from holdfast.adapters.zookeeper import changes, layout
 from holdfast.adapters.zookeeper.address import ZooKeeperAddress
 from holdfast.adapters.zookeeper.lapse import Lapse
-from holdfast.adapters.zookeeper.records import Entry, Request, encode_service
+from holdfast.adapters.zookeeper.records import Entry, Request, decode_request, encode_service
 from holdfast.adapters.zookeeper.session import REFUSALS, Session, Step, create, delete
-from holdfast.core.record import UNREADABLE
 from holdfast.errors import ConfigError, HoldfastError, MembershipLost, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Member
@@ -24,8 +22,6 @@ RETRY_S = 1.0
 RECONNECT_S = 2.0
 
 Serve = Callable[["Membership", str, Request], Awaitable[None]]
-
-_request = msgspec.json.Decoder(Request)
 
 
 def lost(member: str) -> MembershipLost:
@@ -186,10 +182,10 @@ class Membership:
     async def _serve_request(self, name: str) -> None:
         path = f"{layout.REQUESTS}/{name}"
         try:
-            with contextlib.suppress(*REFUSALS, HoldfastError, *UNREADABLE):
+            with contextlib.suppress(*REFUSALS, HoldfastError):
                 data, stat = await self.session.get(path)
                 if stat.version == 0:
-                    await self._serve(self, path, _request.decode(data))
+                    await self._serve(self, path, decode_request(path, data))
         finally:
             self._serving.discard(name)
 

@@ -14,9 +14,8 @@ from kazoo.exceptions import BadVersionError, NoNodeError
 
 from holdfast.adapters.zookeeper import claims, layout
 from holdfast.adapters.zookeeper.membership import Membership, lost
-from holdfast.adapters.zookeeper.records import Answer, Request
+from holdfast.adapters.zookeeper.records import Answer, Request, decode_answer, decode_path
 from holdfast.adapters.zookeeper.session import Session, create, write
-from holdfast.core.record import reading
 from holdfast.errors import ClaimLost, MembershipLost, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim
@@ -25,7 +24,6 @@ ANSWER_S = 5.0
 LOOK_S = 0.5
 """How often a member that takes its time is looked after."""
 
-_answer = msgspec.json.Decoder(Answer)
 _errors = {error.__name__: error for error in (ClaimLost, MembershipLost, Unavailable)}
 
 
@@ -36,8 +34,7 @@ async def ask(session: Session, clock: Clock, member: str, request: Request) -> 
     found = await session.get_or_none(inbox)
     if found is None:
         raise lost(member)
-    with reading(f"what {inbox} holds"):
-        service = found[0].decode()
+    service = decode_path(inbox, found[0])
     path = f"{layout.REQUESTS}/{layout.basename(service)}.{clock.new_id()}"
     missing = Unavailable(f"{layout.REQUESTS} is missing; a node that joins makes it anew")
     leave = create(path, msgspec.json.encode(request), missing)
@@ -46,8 +43,7 @@ async def ask(session: Session, clock: Clock, member: str, request: Request) -> 
         data, zxid = await _answered(session, clock, member, service, path)
     finally:
         session.discard(path)
-    with reading(f"the answer at {path}"):
-        answer = _answer.decode(data)
+    answer = decode_answer(path, data)
     if answer.done:
         return Claim(request.key, member, zxid)
     if answer.claim is not None:

@@ -10,7 +10,7 @@ import ssl
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
@@ -23,11 +23,12 @@ from kazoo.exceptions import (
     NoNodeError,
     RolledBackError,
     RuntimeInconsistency,
+    UnimplementedError,
     WriterNotClosedException,
 )
 from kazoo.handlers.threading import SequentialThreadingHandler
-from kazoo.protocol.serialization import Connect
-from kazoo.protocol.states import KazooState
+from kazoo.protocol.serialization import Connect, Watch, int_struct, write_string
+from kazoo.protocol.states import EVENT_TYPE_MAP, EventType, KazooState
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from holdfast.adapters.zookeeper.address import ZooKeeperAddress
@@ -83,6 +84,21 @@ def write(path: str, data: bytes, otherwise: Exception, *, version: int = -1) ->
     return Step("set_data", {"path": path, "value": data, "version": version}, otherwise)
 
 
+class _AddWatch(NamedTuple):
+    """The request for a watch on a znode and all below it, which stands until the connection goes. Servers
+    have it from 3.6 on; kazoo doesn't know it."""
+
+    path: str
+    type: int = 106
+
+    def serialize(self) -> bytearray:
+        """As it goes to the server: the path, and the mode (recursive)."""
+        return bytearray(write_string(self.path) + int_struct.pack(1))
+
+    def deserialize(self, data: bytes, offset: int) -> None:
+        """The answer holds nothing."""
+
+
 def check_files(address: ZooKeeperAddress) -> None:
     """Read the files for TLS, which a session reads only as it connects, when nobody is told. Raises
     ConfigError."""
@@ -99,9 +115,9 @@ def check_files(address: ZooKeeperAddress) -> None:
 class Session:
     """A session, with the connection that carries it from server to server.
 
-    ``id`` is the ``ephemeralOwner`` of its znodes. ``changed`` is called in the loop whenever the connection
-    comes or goes; ``lost``, in kazoo's thread, when the session is over at the servers. What follows then is
-    a new session of the same client.
+    ``id`` is the ``ephemeralOwner`` of its znodes, and ``connections`` counts how often it was connected.
+    ``changed`` is called in the loop whenever the connection comes or goes; ``lost``, in kazoo's thread, when
+    the session is over at the servers. What follows then is a new session of the same client.
 
     Calls raise Unavailable if nothing happened, OutcomeUnknown if a write may have, ConfigError if the
     servers don't let us in, and kazoo's NoNodeError, NodeExistsError and BadVersionError as they are."""
@@ -122,7 +138,8 @@ class Session:
         self._changed = changed
         self._lost = lost
         self._negotiated_ms = 0
-        self._connections = 0
+        self.connections = 0
+        self._watched: dict[str, Callable[[str, EventType], None]] = {}
         self._closed = False
         self._stopping = threading.Lock()
         self._connected = asyncio.Event()
@@ -146,6 +163,7 @@ class Session:
         )
         self._client.add_listener(self._state_changed)
         self._listen_to_handshake()
+        self._listen_to_events()
 
     async def open(self) -> None:
         """Connect, and make the directories that are missing. Raises Unavailable and ConfigError."""
@@ -238,6 +256,22 @@ class Session:
     async def get_all(self, paths: Iterable[str]) -> list[tuple[bytes, Any] | None]:
         """Data and stat of each, or None where there is nothing; sent together."""
         return await asyncio.gather(*(self.get_or_none(path) for path in paths))
+
+    async def watch_below(self, directory: str, heard: Callable[[str, EventType], None]) -> bool:
+        """Have ``heard`` called in the loop, with the znode's path and what happened to it, at each change
+        below ``directory``, for as long as this connection lasts; and always before the change can be read.
+        False if the servers can't do that: they are older than 3.6."""
+        self._watched[directory] = heard
+        client = self._ready()
+        call = client.handler.async_result()
+        client._call(_AddWatch(self._address.chroot + directory), call)
+        try:
+            await self._read("addWatch", call)
+        except Unavailable as error:
+            if isinstance(error.__cause__, UnimplementedError):
+                return False
+            raise
+        return True
 
     async def sync(self) -> None:
         """See, in what is read next, all that was written before."""
@@ -340,16 +374,16 @@ class Session:
     def _note_state(self, state: str) -> None:
         if state == KazooState.CONNECTED:
             self._connected.set()
-            self._connections += 1
+            self.connections += 1
         else:
             self._connected.clear()
-            self._loop.call_later(PAST_S, self._accept_any_past, self._connections)
+            self._loop.call_later(PAST_S, self._accept_any_past, self.connections)
         self._changed()
 
     def _accept_any_past(self, connections: int) -> None:
         """Servers that lost their data let no client in that has seen more than they know: forget it, and be
         told that the session is lost."""
-        if self._connections == connections:
+        if self.connections == connections:
             self._client.last_zxid = 0
 
     def _listen_to_handshake(self) -> None:
@@ -365,6 +399,21 @@ class Session:
             return answer
 
         connection._invoke = listening
+
+    def _listen_to_events(self) -> None:
+        """Tell what happens below watched directories, which kazoo passes over as nobody's."""
+        connection = self._client._connection
+        read = connection._read_watch_event
+
+        def listening(buffer: bytes, offset: int) -> None:
+            event, _ = Watch.deserialize(buffer, offset)
+            path = event.path.removeprefix(self._address.chroot)
+            heard = self._watched.get(path.rpartition("/")[0])
+            if heard is not None and event.type in EVENT_TYPE_MAP:
+                self.post(heard, path, EVENT_TYPE_MAP[event.type])
+            read(buffer, offset)
+
+        connection._read_watch_event = listening
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]

@@ -17,6 +17,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from holdfast.apps.reports.names import template_fault
+from holdfast.core.exact_json import decode_plain
+from holdfast.core.exact_json import encode as write_json
 from holdfast.core.message import check_key
 from holdfast.errors import InvalidMessage
 
@@ -217,8 +219,8 @@ def decode(body: bytes) -> ReportOrder:
 def plain_json(body: bytes) -> object:
     """What ``body`` says, which is JSON. Raises InvalidMessage."""
     try:
-        return msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return decode_plain(body)
+    except ValueError as error:
         raise InvalidMessage(f"the order is no JSON: {error}", "order") from error
 
 
@@ -236,8 +238,11 @@ def from_plain(plain: object) -> ReportOrder:
 
 
 def encode(order: ReportOrder) -> bytes:
-    """The order as JSON; defaults are left out."""
-    return msgspec.json.encode(order)
+    """The order as JSON; defaults are left out. Raises InvalidMessage for what JSON can't hold."""
+    try:
+        return write_json(order)
+    except ValueError as error:
+        raise InvalidMessage(f"the order can't be written as JSON: {error}", "order") from None
 
 
 def check(order: ReportOrder) -> None:

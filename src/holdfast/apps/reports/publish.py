@@ -23,9 +23,9 @@ from holdfast.apps.reports.order import Delivery, ReportOrder, Xlsx
 from holdfast.apps.reports.report import Report, ReportFile
 from holdfast.core.task import State
 from holdfast.errors import Fenced, HoldfastError, InvalidMessage, Retry, Unavailable
-from holdfast.log import redact
 from holdfast.ports.clock import Clock
 from holdfast.ports.sink import Sink
+from holdfast.redaction import redact, redact_url
 
 ERROR_CHARS_MAX = 1000
 CONFLICTS_MAX = 20
@@ -174,7 +174,7 @@ class Publisher:
             customer=customer,
             report=report,
             day=day,
-            destination=redact(destination),
+            destination=redact_url(destination),
             name="",
             ordered_at=ordered_at.timestamp(),
         )
@@ -301,7 +301,7 @@ class _Book:
                 msgspec.structs.replace(
                     self.row,
                     state=State.FAILED if over else State.QUEUED,
-                    error=text[:ERROR_CHARS_MAX].encode("utf-8", "backslashreplace").decode(),
+                    error=redact(text)[:ERROR_CHARS_MAX].encode("utf-8", "backslashreplace").decode(),
                     ended_at=self._clock.wall() if over else 0.0,
                 )
             )

@@ -21,7 +21,7 @@ from holdfast.apps.reports.publish import Headway, Misread, Publisher, delivery_
 from holdfast.apps.reports.wire import OrderMessage, plain_protobuf
 from holdfast.core.retry import Backoff
 from holdfast.errors import AlreadyThere, ConfigError, InvalidMessage, TooLarge
-from holdfast.log import redact
+from holdfast.redaction import redact_url
 from holdfast.tasks.handler import Job
 
 PERMANENT = (
@@ -99,7 +99,7 @@ def _misread(plain: object, error: InvalidMessage) -> Misread:
 def _told(value: object) -> str:
     """A text, as far as it can be a key and be shown."""
     # What is cut within a password could no more be known to hold one.
-    return redact(value)[:TOLD_CHARS_MAX] if isinstance(value, str) and value.isprintable() else ""
+    return redact_url(value)[:TOLD_CHARS_MAX] if isinstance(value, str) and value.isprintable() else ""
 
 
 def declare(app: App, opened: Opened, *, name: str = TASK_TYPE, **settings: Any) -> None:

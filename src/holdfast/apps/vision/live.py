@@ -24,10 +24,10 @@ from holdfast.apps.vision.ingest import object_name
 from holdfast.apps.vision.jpeg import encode
 from holdfast.core.retry import Backoff
 from holdfast.errors import HoldfastError, Retry
-from holdfast.log import redact
 from holdfast.ports.clock import Clock
 from holdfast.ports.objects import Objects
 from holdfast.ports.queue import Outgoing, Queue
+from holdfast.redaction import redact_url
 
 WAITING_MAX = 64
 """Frames that wait to be sent. While so many do, those that come are left out."""
@@ -243,7 +243,7 @@ class _Reader:
 
 def frames(url: str, *, fps: float | None = None, timeout_s: float = 10.0) -> Iterator[Taken]:
     """The frames of a live source, damaged ones left out, until it ends. Blocks. Raises CameraLost."""
-    where = redact(url)
+    where = redact_url(url)
     # Over TCP nothing is lost on the way, and no port is opened here; but not every camera can do that.
     options = {"rtsp_flags": "prefer_tcp"} if url.startswith(("rtsp:", "rtsps:")) else {}
     try:

@@ -257,7 +257,7 @@ class OutboxConformance:
 
     # --- answers
 
-    async def test_only_the_try_that_is_out_can_be_answered(
+    async def test_only_a_try_of_what_is_out_can_be_answered(
         self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
@@ -269,10 +269,10 @@ class OutboxConformance:
         assert second.correlation.tries == 2
         epoch, command, tries = second.correlation.epoch, second.correlation.command, 2
         strays = [
-            answer(first),
             Heard("d2", second.correlation),
             Heard("d1", Correlation(epoch, command, tries + 1)),
             Heard("d1", Correlation(epoch - 1, command, tries)),
+            Heard("d2", first.correlation),
             Heard("d1", Correlation(epoch, command + 1000, tries)),
         ]
         turned = await dispatcher.turn(heard=strays)
@@ -283,6 +283,55 @@ class OutboxConformance:
         turned = await dispatcher.turn(heard=[answer(second)])
         assert (turned.closed, turned.strays) == ([], [answer(second)])
         assert len(dispatcher.told) == 1
+
+    async def test_an_answer_to_an_earlier_try_counts_and_the_last_one_is_given_its_time(
+        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        with begin() as db:
+            [number, _, _] = db.add([new("d1", b"%d" % n) for n in range(3)])
+        [first] = await dispatcher.send()
+        dispatcher.now = first.due
+        [second] = await dispatcher.send()
+        dispatcher.now += 1
+        turned = await dispatcher.turn(heard=[answer(first, b"late")])
+        assert (turned.late, turned.strays, turned.freed, turned.sendings) == (1, [], 0, [])
+        entry = await self._command(store, number)
+        assert (entry.state, entry.answer, dispatcher.told) == (State.ACKNOWLEDGED, b"late", [entry])
+        turned = await dispatcher.turn(heard=[answer(first, b"late")])
+        assert (len(turned.strays), turned.closed, turned.sendings) == (1, [], [])
+        turned = await dispatcher.turn(heard=[answer(second)])
+        assert (turned.strays, turned.closed, turned.freed) == ([], [], 1)
+        [first] = turned.sendings
+        assert first.body == b"1"
+        assert len((await dispatcher.turn(heard=[answer(second)])).strays) == 1, "it is over"
+        dispatcher.now = first.due
+        [second] = await dispatcher.send()
+        turned = await dispatcher.turn(heard=[answer(first)])
+        assert (len(turned.closed), turned.freed, turned.sendings) == (1, 0, [])
+        dispatcher.now += LATEST_S
+        turned = await dispatcher.turn()
+        assert (turned.freed, bodies(turned.sendings)) == (1, [b"2"]), "the last one will never be answered"
+
+    async def test_a_late_answer_of_what_is_held_frees_its_device(
+        self, dispatcher: Dispatcher, begin: Begin
+    ) -> None:
+        with begin() as db:
+            db.add([new("d1", b"1"), new("d1", b"2")])
+        [first] = await dispatcher.send()
+        dispatcher.now = first.due
+        [second] = await dispatcher.send()
+        dispatcher.now = second.due
+        assert (await dispatcher.turn(away={"d1"})).freed == 1
+        turned = await dispatcher.turn(heard=[answer(first)], back=["d1"])
+        assert (len(turned.closed), turned.freed, bodies(turned.sendings)) == (1, 0, [b"2"])
+
+    async def test_what_answers_late_is_not_asked_again(self, dispatcher: Dispatcher, begin: Begin) -> None:
+        with begin() as db:
+            db.add([new("d1")])
+        [sending] = await dispatcher.send(slow={"d1": 40.0})
+        assert sending.due - dispatcher.now == 60.0
+        dispatcher.now += 59
+        assert await dispatcher.send(check_dues=True, slow={"d1": 40.0}) == []
 
     async def test_a_refusal_closes_and_the_next_goes(
         self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
@@ -473,7 +522,7 @@ class OutboxConformance:
         [sending] = await dispatcher.send()
         dispatcher.now -= 3600.0
         assert await dispatcher.send(check_dues=True) == []
-        dispatcher.now += PATIENCE.longest_s
+        dispatcher.now += PATIENCE.longest_s()
         assert bodies(await dispatcher.send()) == [b"1"]
         other = 1 - sending.shard if shard_of("d2", SHARDS) != sending.shard else sending.shard
         assert (await store.next_due(OUTBOX, [other])) is not None
@@ -683,12 +732,11 @@ class OutboxConformance:
         dispatcher.now += 3600
         rates = JobRates(share=1.0)
         sent = await dispatcher.send(jobs=rates)
-        assert len(sent) == 4 + 1, "what a second allows, and what belongs to no job"
-        for _ in range(4):
-            dispatcher.now += 1
-            some = await dispatcher.send(jobs=rates, heard=[answer(each) for each in sent])
-            assert len(some) == 4
-            sent = some
+        assert len(sent) == 1 + 1, "one at a time, and what belongs to no job"
+        for _ in range(19):
+            dispatcher.now += 0.25
+            sent = await dispatcher.send(jobs=rates, heard=[answer(each) for each in sent])
+            assert len(sent) == 1
 
     # --- briefs
 
@@ -783,6 +831,36 @@ class OutboxConformance:
         assert not await store.retry(number)
         assert not await store.retry(number + 1000)
 
+    async def test_what_a_newer_command_has_replaced_is_not_retried(
+        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        with begin() as db:
+            [old] = db.add([new("d1", b"in", supersede_key="951")])
+        [sending] = await dispatcher.send()
+        await dispatcher.turn(heard=[answer(sending, ok=False)])
+        with begin() as db:
+            db.add([new("d1", b"out", supersede_key="951"), new("d2", b"in", supersede_key="951")])
+        for sending in await dispatcher.send():
+            await dispatcher.turn(heard=[answer(sending)])
+        assert not await store.retry(old), "who was taken off must not come in again"
+        assert await dispatcher.send() == []
+
+    async def test_a_newer_command_replaces_what_was_retried(
+        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        with begin() as db:
+            [old, other] = db.add([new("d1", b"in", supersede_key="951"), new("d1", b"other")])
+        [sending] = await dispatcher.send()
+        [sending] = await dispatcher.send(heard=[answer(sending, ok=False)])
+        assert sending.correlation.command == other
+        assert await store.retry(old)
+        with begin() as db:
+            db.add([new("d1", b"out", supersede_key="951", priority=1)])
+        [sending] = await dispatcher.send(heard=[answer(sending)])
+        assert sending.body == b"out"
+        assert await dispatcher.send(heard=[answer(sending)]) == []
+        assert (await self._command(store, old)).state is State.SUPERSEDED
+
     async def test_only_what_isn_t_out_can_be_cancelled(
         self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
     ) -> None:
@@ -797,6 +875,122 @@ class OutboxConformance:
         assert [told.id for told in dispatcher.told] == [waiting]
         [sending] = await dispatcher.send(heard=[answer(sending)])
         assert sending.correlation.command == last
+
+    async def test_a_caller_takes_back_one_command_with_its_own_change(
+        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        with begin() as db:
+            out, waiting, last = db.add([new("d1", b"%d" % n) for n in range(3)])
+        [sending] = await dispatcher.send()
+        transaction = begin()
+        assert transaction.__enter__().cancel(OUTBOX, command=waiting) == 1
+        assert not transaction.__exit__(ZeroDivisionError, ZeroDivisionError(), None)
+        assert (await dispatcher.turn()).closed == [], "it was rolled back"
+        with begin() as db:
+            assert db.cancel(OUTBOX, command=waiting) == 1
+            assert db.cancel(OUTBOX, command=out) == 0, "its device may be at it"
+            assert db.cancel(OUTBOX, command=last + 1000) == 0
+            assert db.cancel("gates", command=last) == 0
+        turned = await dispatcher.turn()
+        assert [(e.id, e.state, e.reason) for e in turned.closed] == [(waiting, State.FAILED, "cancelled")]
+        assert dispatcher.told == turned.closed
+        [sending] = await dispatcher.send(heard=[answer(sending)])
+        assert sending.correlation.command == last
+        assert (await dispatcher.turn(heard=[answer(sending)])).sendings == []
+
+    async def test_a_caller_takes_back_all_of_a_device_or_of_a_key(
+        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        with begin() as db:
+            db.add([new("d1", b"out"), new("d1", b"a", supersede_key="951"), new("d1", b"b")])
+            db.add([new("d2", b"c", supersede_key="951", not_before=NOW + 100), new("d2", b"d")])
+            db.add([new("d3", b"e", supersede_key="952", not_before=NOW + 100)])
+        await dispatcher.turn(room=0)
+        with begin() as db:
+            assert db.cancel(OUTBOX, supersede_key="951") == 2
+            assert db.cancel(OUTBOX, device="d3", supersede_key="951") == 0
+            db.add([new("d2", b"later", supersede_key="951")])
+        turned = await dispatcher.turn(room=0)
+        assert sorted(entry.body for entry in turned.closed) == [b"a", b"c"]
+        with begin() as db:
+            assert db.cancel(OUTBOX, device="d1") == 2
+            db.add([new("d1", b"after")])
+        turned = await dispatcher.turn()
+        assert sorted(entry.body for entry in turned.closed) == [b"b", b"out"]
+        assert bodies(turned.sendings) == [b"after", b"d"], "nothing that is taken back goes out"
+        assert await store.cancel_all(OUTBOX, device="d3", supersede_key="952") == 1
+        assert [entry.body for entry in (await dispatcher.turn()).closed] == [b"e"]
+
+    async def test_what_is_taken_back_does_not_go_out_however_much_it_is(
+        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        with begin() as db:
+            db.add([new("d1", b"%d" % n) for n in range(7)])
+        with begin() as db:
+            assert db.cancel(OUTBOX, device="d1") == 7
+        closed, more = 0, True
+        while more:
+            turned = await dispatcher.turn(limit=3)
+            assert turned.sendings == []
+            closed, more = closed + len(turned.closed), turned.more
+        assert closed == 7
+        with begin() as db:
+            db.add([new("d1", b"again")])
+        assert bodies(await dispatcher.send()) == [b"again"]
+
+    async def test_nothing_goes_to_a_device_that_is_paused(
+        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        with begin() as db:
+            [number, _] = db.add([new("d1", b"1"), new("d1", b"2")])
+            db.add([new("d2", b"3", not_before=NOW + 1)])
+        [sending] = await dispatcher.send()
+        with begin() as db:
+            db.pause(OUTBOX, "d1", NOW)
+            db.pause(OUTBOX, "d1", NOW + 5)
+            db.pause(OUTBOX, "d9", NOW)
+        assert await store.paused(OUTBOX) == {"d1": NOW, "d9": NOW}
+        assert [status.paused for status in await store.devices(OUTBOX, device="d1")] == [True]
+        for _ in range(5):
+            dispatcher.now = max(sending.due, dispatcher.now + PATIENCE.probe_s)
+            assert b"1" not in bodies(await dispatcher.send())
+        assert (await self._command(store, number)).spent == 1
+        turned = await dispatcher.turn(heard=[answer(sending)], back=["d1"])
+        assert (len(turned.closed), turned.sendings) == (1, []), "its answer counts, and nothing follows"
+        assert await store.resume(OUTBOX, "d1")
+        assert not await store.resume(OUTBOX, "d1")
+        assert bodies(await dispatcher.send()) == [b"2"]
+
+    async def test_what_was_out_when_its_device_was_paused_goes_again_once_it_is_resumed(
+        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        with begin() as db:
+            db.add([new("d1")])
+        [sending] = await dispatcher.send()
+        await store.pause(OUTBOX, "d1")
+        dispatcher.now = sending.due
+        assert (await dispatcher.turn()).freed == 1
+        assert await store.resume(OUTBOX, "d1")
+        [again] = await dispatcher.send()
+        assert again.correlation.tries == 2
+
+    async def test_nothing_goes_out_while_the_outbox_is_paused(
+        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        with begin() as db:
+            db.add([new("d1", b"1"), new("d1", b"2")])
+        [sending] = await dispatcher.send()
+        await store.pause(OUTBOX)
+        with begin() as db:
+            db.add([new("d2", b"3"), new("d2", b"short", expires_at=NOW + 1)])
+        dispatcher.now = sending.due
+        turned = await dispatcher.turn(sweep=True)
+        assert (turned.paused, turned.sendings, len(turned.closed)) == (True, [], 1)
+        turned = await dispatcher.turn(heard=[answer(sending)])
+        assert (len(turned.closed), turned.sendings) == (1, [])
+        assert await store.resume(OUTBOX)
+        turned = await dispatcher.turn()
+        assert (turned.paused, bodies(turned.sendings)) == (False, [b"2", b"3"])
 
     async def test_commands_are_listed(
         self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin

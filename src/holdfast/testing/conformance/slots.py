@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from holdfast.core.message import RUN_DIGITS, SEQ_DIGITS
-from holdfast.errors import HandlerFailed, SlotDied, StateRejected
+from holdfast.errors import HandlerFailed, ModelFailed, SlotDied, StateRejected
 from holdfast.ports.slots import Ran, Slot, Slots, Work
 
 PATIENCE_S = 30.0
@@ -181,6 +181,32 @@ class SlotsConformance:
         assert list(other.models) == []
         ran = await slot.run("modelled", "k", [Work(0, 0, b"")], 1, LONG_S)
         assert ran.results == [b"42"]
+
+    async def test_models_are_loaded_on_their_own_and_left_with_the_key(self, slots: Slots) -> None:
+        slot = await slots.spawn()
+        await slot.load("modelled", "k", ["answer", "not declared"])
+        assert list(slot.models) == ["answer"]
+        await slot.open("modelled", "k", None, 0)
+        assert (await slot.run("modelled", "k", [Work(0, 0, b"")], 1, LONG_S)).results == [b"42"]
+        await slot.close("modelled", "k")
+
+    async def test_a_model_that_does_not_load_is_told_from_a_handler_that_fails(self, slots: Slots) -> None:
+        slot = await slots.spawn()
+        for call in (
+            slot.load("unequipped", "k", ["answer", "missing"]),
+            slot.open("unequipped", "k", b"state", 0),
+        ):
+            with pytest.raises(
+                ModelFailed, match="model 'missing' did not load: FileNotFoundError"
+            ) as failure:
+                await call
+            assert failure.value.model == "missing"
+            assert "Traceback" in failure.value.detail
+            assert (list(slot.models), slot.loading) == (["answer"], "")
+        await slot.open("late", "k", None, 0)
+        ran = await slot.run("late", "k", [Work(0, 0, b"")], 1, LONG_S)
+        assert (ran.results, ran.model) == ([], "missing")
+        assert "did not load" in ran.error
 
     # --- ending
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from holdfast.streams.handler import Context, StreamHandler
 
 app = App("conformance")
 app.model("answer", lambda: 42, memory_mb=1)
+app.model("missing", lambda: Path("/no/such/file").read_bytes())
 
 
 @app.stream("count", message=bytes)
@@ -67,6 +69,14 @@ def double(message: Point, context: Context) -> int:
 def modelled(message: bytes, context: Context) -> int:
     """Returns what its model is."""
     answer: int = context.model("answer")
+    return answer
+
+
+@app.stream("unequipped", message=bytes, models=("answer", "missing"))
+@app.stream("late", message=bytes)
+def late(message: bytes, context: Context) -> int:
+    """Asks for a model that doesn't load."""
+    answer: int = context.model("missing")
     return answer
 
 

@@ -105,7 +105,7 @@ class StateConformance:
             recent=("3:a", "3:b"),
             state=bytes(range(256)),
             state_version=4,
-            started=Started("3:18", 1),
+            started=Started("3:18", 1, opened.epoch),
             parked="",
             done=5,
             skipped=4,
@@ -133,9 +133,28 @@ class StateConformance:
         first = await state.open(KEY, 0, "member-a")
         assert await state.start(KEY, first.epoch, "0:1") == 1
         second = await state.open(KEY, first.epoch, "member-b")
-        assert second.started == Started("0:1", 1), "an opening alone doesn't count"
+        assert second.started == Started("0:1", 1, first.epoch), "an opening alone doesn't count"
         assert await state.start(KEY, second.epoch, "0:1") == 2
         assert await state.start(KEY, second.epoch, "0:2") == 1, "another head counts from 1"
+        assert (await _standing(state)).suspects == (Started("0:1", 2, second.epoch),)
+        third = await state.open(KEY, second.epoch, "member-c")
+        assert await state.start(KEY, third.epoch, "0:1") == 3, "a suspect keeps its count"
+
+    async def test_an_opening_counts_a_head_once(self, state: StateStore, other_state: StateStore) -> None:
+        """As when the answer to a start is lost, and it is asked for again."""
+        first = await state.open(KEY, 0, "member-a")
+        for _ in range(3):
+            assert await state.start(KEY, first.epoch, "0:1") == 1
+        second = await state.open(KEY, first.epoch, "member-b")
+        counts = await asyncio.gather(
+            *(client.start(KEY, second.epoch, "0:1") for client in [state, other_state] * 3)
+        )
+        assert set(counts) == {2}
+        assert await state.start(KEY, second.epoch, "0:2") == 1
+        assert await state.start(KEY, second.epoch, "0:1") == 2, "another was begun between"
+        await state.commit(next_commit(await _standing(state), starting="0:3"))
+        assert await state.start(KEY, second.epoch, "0:3") == 1, "a commit had counted it"
+        assert (await _standing(state)).started == Started("0:3", 1, second.epoch)
 
     async def test_a_start_at_another_epoch_is_refused(self, state: StateStore) -> None:
         with pytest.raises(Fenced) as refusal:
@@ -150,13 +169,13 @@ class StateConformance:
             assert refusal.value.epoch == second.epoch
         checkpoint = await state.peek(KEY)
         assert checkpoint is not None
-        assert checkpoint.started == Started("0:1", 1)
+        assert checkpoint.started == Started("0:1", 1, first.epoch)
 
     async def test_a_commit_counts_the_start_it_names(self, state: StateStore) -> None:
         checkpoint = await state.open(KEY, 0, "member")
         await state.start(KEY, checkpoint.epoch, "0:1")
         await state.commit(next_commit(checkpoint, starting="0:2"))
-        assert (await _standing(state)).started == Started("0:2", 1)
+        assert (await _standing(state)).started == Started("0:2", 1, checkpoint.epoch)
         await state.commit(next_commit(await _standing(state)))
         assert (await _standing(state)).started is None
 
@@ -166,7 +185,10 @@ class StateConformance:
         second = await state.open(KEY, first.epoch, "member-b")
         await state.start(KEY, second.epoch, "0:2")
         await state.commit(next_commit(await _standing(state), starting="0:2"))
-        assert (await _standing(state)).started == Started("0:2", 2)
+        assert (await _standing(state)).started == Started("0:2", 2, second.epoch)
+        third = await state.open(KEY, second.epoch, "member-c")
+        await state.commit(next_commit(third, starting="0:2"))
+        assert await state.start(KEY, third.epoch, "0:2") == 3, "to name it again counted nothing"
 
     # --- committing
 

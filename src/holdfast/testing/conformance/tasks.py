@@ -276,6 +276,12 @@ class TasksConformance:
         assert (begun.state, begun.attempts) == (State.RUNNING, 1)
         assert begun.epoch > first.epoch
 
+    async def test_a_task_that_has_succeeded_is_not_queued_anew(self, tasks: TaskStore) -> None:
+        [begun] = await tasks.start([wish("k")])
+        [ended] = await tasks.end([End("k", begun.epoch, State.SUCCEED, b"r")])
+        assert await tasks.reset(["k"]) == [ended]
+        assert await tasks.get("k") == ended
+
     # --- batches
 
     async def test_batches_go_in_order_and_one_refusal_harms_no_other(self, tasks: TaskStore) -> None:

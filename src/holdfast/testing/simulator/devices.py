@@ -1,13 +1,15 @@
 """A simulated world of devices: a business that adds commands, an outbox, a broker, terminals, and trouble.
 
 What must hold: no device has two commands unanswered within a retry interval; each does its commands in
-order; every command ends, and its result is applied exactly once; nothing that was committed is lost. What
-has expired or is replaced isn't sent, an absent device only probed, and no limit of a node exceeded.
+order; every command ends, and each end is applied exactly once; nothing that was committed is lost. What
+has expired, is replaced or was taken back isn't sent, a paused device left alone, an absent one only probed,
+and no limit of a node exceeded. What a device has done and answered never fails for want of an answer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -21,8 +23,10 @@ from holdfast.adapters.memory.device import MemoryBroker, MemoryDevices, MemoryF
 from holdfast.adapters.memory.outbox import MemoryOutbox, Tables
 from holdfast.adapters.memory.queue import Stored
 from holdfast.adapters.memory.terminal import Conduct
-from holdfast.core.device_queue import CLOSED, Correlation, Entry, Patience, Phase, State
+from holdfast.core import device_queue as queue
+from holdfast.core.device_queue import CLOSED, Cause, Correlation, Entry, Patience, Phase, State
 from holdfast.core.device_turn import Turn, Turned
+from holdfast.core.group_rate import BURST_S, MISSED_S
 from holdfast.core.presence import PresenceRules
 from holdfast.devices.outbox import Outbox
 from holdfast.devices.work import DeviceWork
@@ -49,6 +53,9 @@ EARLIER_S = 0.4
 UNWRITTEN_S = 0.6
 """A database that crashes may lose what was marked as published within so long."""
 
+SLOW_S = 12.0
+"""What a slow terminal takes for an answer: longer than it is waited for."""
+
 ROUNDING_S = 1e-6
 DRIFT = 1.01
 """How much faster a node's clock may go, and a little."""
@@ -73,6 +80,16 @@ class Planned(msgspec.Struct, frozen=True):
     rolls_back: bool
 
 
+class Wish(msgspec.Struct, frozen=True):
+    """What an operator does at ``at_s``: ``retry`` something that failed or expired, take back (``cancel``)
+    what waits for a device, or ``pause`` it for ``for_s``; all devices if that is empty."""
+
+    at_s: float
+    kind: str
+    device: str = ""
+    for_s: float = 0.0
+
+
 class Scenario(Setting, frozen=True, kw_only=True):
     """Everything that a seed decides in advance."""
 
@@ -87,6 +104,7 @@ class Scenario(Setting, frozen=True, kw_only=True):
     """Devices that were never there."""
     heartbeats: bool
     callback_fails: float
+    wishes: tuple[Wish, ...]
 
 
 def make(seed: int) -> Scenario:
@@ -98,7 +116,7 @@ def make(seed: int) -> Scenario:
     odd = random.choice((0.0, 0.05, 0.2))
     heartbeats = random.random() < 0.5
     conduct = Conduct(
-        latency_s=random.choice((0.01, 0.2, 1.0)),
+        latency_s=random.choice((0.01, 0.2, 1.0, SLOW_S)),
         spread=random.choice((0.0, 0.5)),
         loss=random.random() * odd,
         answer_loss=random.random() * odd,
@@ -137,7 +155,7 @@ def make(seed: int) -> Scenario:
             expires=random.random() < 0.1,
             rolls_back=random.random() < 0.1,
         )
-        for number in range(random.randint(5, 60))
+        for number in range(random.randint(5, 60 if conduct.latency_s < SLOW_S else 15))
     ]
     return Scenario(
         seed=seed,
@@ -154,12 +172,26 @@ def make(seed: int) -> Scenario:
         conduct=conduct,
         in_flight_max=random.choice((1, 3, 100)),
         rate=random.choice((None, None, 3.0)),
-        group_rate=random.choice((None, None, 2.0)),
+        group_rate=random.choice((None, None, 2.0, 6.0)),
         planned=tuple(sorted(planned, key=lambda each: (each.at_s, each.number))),
         absent=absent,
         heartbeats=heartbeats,
         callback_fails=random.choice((0.0, 0.0, 0.3)),
+        wishes=_wishes(random, [*devices, ""]) if random.random() < 0.5 else (),
     )
+
+
+def _wishes(random: Random, devices: Sequence[str]) -> tuple[Wish, ...]:
+    wishes = [
+        Wish(
+            at_s=random.random() * TROUBLE_S,
+            kind=random.choice(("retry", "retry", "retry", "cancel", "pause")),
+            device=random.choice(devices),
+            for_s=random.choice((1.0, 8.0)),
+        )
+        for _ in range(random.randint(1, 12))
+    ]
+    return tuple(sorted(wishes, key=lambda wish: (wish.at_s, wish.kind, wish.device)))
 
 
 class Arrived(msgspec.Struct, frozen=True):
@@ -229,8 +261,11 @@ class CheckedOutbox(MemoryOutbox):
             _, entry = self.tables.commands[sending.correlation.command]
             if entry.expires_at is not None and entry.expires_at <= turn.now:
                 wrong.append(f"{entry} was sent after it had expired")
-            if entry.tries == 1 and any(_replaces(newer, entry) for newer in known):
+            _, was = before.commands[entry.id]
+            if was.state is State.SCHEDULED and any(_replaces(newer, entry) for newer in known):
                 wrong.append(f"{entry} was sent although a newer one had replaced it")
+            if {(turn.outbox, ""), (turn.outbox, entry.device)} & before.paused.keys():
+                wrong.append(f"{entry} was sent although its device was paused")
             head = before.heads.get((turn.outbox, entry.pair))
             if entry.device in turn.away and (head is None or head.phase is not Phase.HELD):
                 wrong.append(f"{entry} was sent to a device that was away")
@@ -242,6 +277,7 @@ class CheckedOutbox(MemoryOutbox):
 
 
 def _replaces(newer: Entry, entry: Entry) -> bool:
+    """As ``device_queue.replaces``, which may be what is broken."""
     same = newer.device == entry.device and newer.supersede_key == entry.supersede_key is not None
     return same and newer.id > entry.id
 
@@ -258,7 +294,12 @@ class DeviceWorld(Stage):
         self.fleet = MemoryFleet(self.broker, devices, scenario.conduct, f"{scenario.seed}", self._work)
         self.committed: dict[int, Planned] = {}
         self.arrived: list[Arrived] = []
-        self.applied: Counter[int] = Counter()
+        self.answered: dict[str, float] = {}
+        """When an answer to a try was first heard, by its id."""
+        self.ended: Counter[int] = Counter()
+        """How often a command was retried after its end."""
+        self.taken_back: list[tuple[Entry, int]] = []
+        """What was to be taken back, as it stood, and how often it had been retried."""
         self.works: dict[SimNode, DeviceWork] = {}
         self.uplinks: dict[SimNode, Connections] = {}
         self.jump_s = 0.0
@@ -306,6 +347,8 @@ class DeviceWorld(Stage):
         self.fleet.start()
         for device in self.scenario.absent:
             self.broker.listen(device, lambda command, payload: None)
+        for wish in self.scenario.wishes:
+            self.spawn(self._wish(wish))
         for planned in self.scenario.planned:
             await asyncio.sleep(max(0.0, planned.at_s - asyncio.get_running_loop().time()))
             self._add(planned)
@@ -326,6 +369,27 @@ class DeviceWorld(Stage):
         except ZeroDivisionError:
             return
         self.committed[command] = planned
+
+    async def _wish(self, wish: Wish) -> None:
+        """What an operator wants."""
+        await asyncio.sleep(wish.at_s)
+        if wish.kind == "retry":
+            ended = (State.FAILED, State.EXPIRED)
+            for entry in await self.store.commands(OUTBOX, limit=10_000, device=wish.device):
+                if entry.state in ended and await self.store.retry(entry.id):
+                    self.ended[entry.id] += 1
+                    self.counts["retried"] += 1
+        elif wish.kind == "cancel":
+            device = wish.device or "d0"
+            waiting = await self.store.commands(OUTBOX, limit=10_000, device=device, state=State.SCHEDULED)
+            with self.store.transaction() as db:
+                self.counts["taken back"] += self.outbox.cancel(db, device=device)
+            self.taken_back += [(entry, self.ended[entry.id]) for entry in waiting]
+        else:
+            self.counts["paused"] += 1
+            await self.store.pause(OUTBOX, wish.device)
+            await asyncio.sleep(wish.for_s)
+            await self.store.resume(OUTBOX, wish.device)
 
     def _on_result(self, db: Any, entry: Entry) -> None:
         """What the business notes lives and dies with the transaction."""
@@ -476,6 +540,8 @@ class SimDevices(MemoryDevices):
 
     def _hear_in(self, ends: int, event: Event) -> None:
         if ends == self._ends:
+            if isinstance(event, Answer):
+                self._world.answered.setdefault(event.id, self._world.clock.monotonic())
             super().hear(event)
 
     def cut_off(self, reason: str, *, taken: bool) -> None:
@@ -556,14 +622,21 @@ def check(world: DeviceWorld, unfinished: str) -> list[str]:
     wrong += [f"command {number} comes from nowhere" for number in entries if number not in world.committed]
     for number, entry in entries.items():
         times = world.store.tables.values.get(f"result {number}", 0)
-        if times != (entry.state in CLOSED):
+        if times != world.ended[number] + (entry.state in CLOSED):
             wrong.append(f"the result of {entry} was applied {times} times")
         if entry.state is State.ACKNOWLEDGED and not _answered(entry):
             wrong.append(f"{entry} was closed by an answer to something else")
+        unheard = entry.state is State.FAILED and entry.reason == queue.REASONS[Cause.GIVE_UP]
+        if unheard and not world.scenario.faults and (heard := _heard(world, entry)):
+            wrong.append(f"{entry} has failed although its device had answered {heard}")
         if entry.spent > PATIENCE.max_tries:
             wrong.append(f"{entry} has used up {entry.spent} tries")
         if entry.device in world.scenario.absent and world.calm and entry.spent == PATIENCE.max_tries:
             wrong.append(f"{entry} has used up its tries although its device was never there")
+    for was, ended in world.taken_back:
+        entry = entries[was.id]
+        if entry.tries > was.tries and world.ended[entry.id] == ended:
+            wrong.append(f"{entry} was sent although it had been taken back")
     wrong += _check_order(world, entries)
     for node, uplink in world.uplinks.items():
         for rate in (world.scenario.rate, world.scenario.group_rate):
@@ -573,8 +646,8 @@ def check(world: DeviceWorld, unfinished: str) -> list[str]:
 
 
 def _flood(times: Sequence[float], rate: float) -> Sequence[float]:
-    """The first of ``times`` that are more than a bucket of one second's rate allows, and what is late."""
-    full = rate * (1.0 + PATIENCE.late_s) + 1.0
+    """The first of ``times`` that are more than a small bucket allows, and what is late."""
+    full = rate * (BURST_S + MISSED_S + PATIENCE.late_s) + 1.0
     tokens, before = full, 0.0
     for number, at in enumerate(times):
         tokens = min(full, tokens + (at - before) * rate * DRIFT) - 1.0
@@ -586,7 +659,18 @@ def _flood(times: Sequence[float], rate: float) -> Sequence[float]:
 
 def _answered(entry: Entry) -> bool:
     told = msgspec.json.decode(entry.answer or b"{}").get("messageId")
-    return bool(told == str(Correlation(entry.epoch, entry.id, entry.tries)))
+    return told in _tries(entry)
+
+
+def _tries(entry: Entry) -> list[str]:
+    """The ids of the tries of a command that an answer may name."""
+    return [str(Correlation(entry.epoch, entry.id, tries)) for tries in range(1, entry.tries + 1)]
+
+
+def _heard(world: DeviceWorld, entry: Entry) -> list[str]:
+    """Which of its tries were answered before it was closed."""
+    closed_at = (entry.closed_at or 0.0) - world.wall() + world.clock.monotonic()
+    return [name for name in _tries(entry) if world.answered.get(name, math.inf) < closed_at]
 
 
 def _check_order(world: DeviceWorld, entries: dict[int, Entry]) -> list[str]:
@@ -598,21 +682,21 @@ def _check_order(world: DeviceWorld, entries: dict[int, Entry]) -> list[str]:
         newest = 0
         for arrived in arrivals:
             number = arrived.correlation.command
-            if number < newest:
+            if number < newest and not world.ended[number]:
                 wrong.append(f"{device}: command {number} arrived after {newest}")
             newest = max(newest, number)
             if number not in world.committed:
                 wrong.append(f"{device}: command {number} was never committed")
-            if entries[number].state is State.SUPERSEDED:
+            if entries[number].state is State.SUPERSEDED and not world.ended[number]:
                 wrong.append(f"{device}: command {number} was sent although it was superseded")
         for before, after in pairwise(arrivals):
             too_soon = after.at - before.at < PATIENCE.retry_s - DELIVERY_S
-            if too_soon and not _ended(entries[before.correlation.command], before, after):
+            if too_soon and not _ended(world, before, after):
                 wrong.append(f"{device}: {after} came too soon after {before}, which was not answered")
     return wrong
 
 
-def _ended(entry: Entry, before: Arrived, after: Arrived) -> bool:
-    """Whether the try was over: it was the last one of a command that was closed by an answer."""
-    answered = entry.answer is not None and entry.tries == before.correlation.tries
-    return answered and after.correlation.command != entry.id
+def _ended(world: DeviceWorld, before: Arrived, after: Arrived) -> bool:
+    """Whether the try was over: it had been answered, and what came next was another command."""
+    answered_at = world.answered.get(str(before.correlation), math.inf)
+    return answered_at <= after.at and after.correlation.command != before.correlation.command

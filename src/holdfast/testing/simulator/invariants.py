@@ -12,7 +12,7 @@ from holdfast.core.ledger import RunLog
 from holdfast.core.message import Place
 from holdfast.ports.queue import DeadLetter
 from holdfast.testing.simulator.handler import START, link
-from holdfast.testing.simulator.scenario import STREAM
+from holdfast.testing.simulator.scenario import FAR, STREAM
 from holdfast.testing.simulator.world import World, body_of
 
 CALLS_A_MESSAGE_MAX = 400
@@ -81,6 +81,8 @@ def _committed(event: Committed, streams: Streams) -> list[str]:
         )
     if commit.number != streams.number.get(commit.key, 0) + 1:
         wrong.append(f"{commit.key}: commit {commit.number} was accepted out of turn")
+    if commit.log is not None and commit.log.seq >= FAR:
+        wrong.append(f"{commit.key}: all before seq {commit.log.seq} was skipped for a mistaken number")
     streams.number[commit.key] = commit.number
     streams.logs[commit.key] = commit.log
     for result in commit.results:
@@ -107,7 +109,7 @@ def _queued(world: World, event: QueueEvent, streams: Streams) -> list[str]:
         if name not in streams.aside[key] and not _passed_over(streams.logs.get(key), letter):
             return [f"{letter.id} was dead-lettered before a commit named it"]
         planned = world.plan_by_body[letter.body]
-        healthy = planned.fails >= 0 and planned.kills >= 0
+        healthy = planned.fails >= 0 and planned.kills >= 0 and planned.seq < FAR
         again = letter.id in streams.buried  # a late copy of one that was set aside before changes nothing
         streams.buried.add(letter.id)
         if again:
@@ -136,6 +138,8 @@ def _may_be_late(world: World) -> bool:
     """Where a stream begins at whatever comes first, or goes by an order that this queue does not keep, or
     may meet a later run before an earlier one, a message may rightly come too late."""
     if world.scenario.fifo:
+        return False
+    if world.scenario.restarts:
         return False
     runs = any(planned.run for planned in world.scenario.messages)
     return runs or world.scenario.first == "first" or world.scenario.kind == "increasing"

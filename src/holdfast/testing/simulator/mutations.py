@@ -17,12 +17,12 @@ import msgspec
 
 from holdfast.adapters.memory.coordinator import MemoryCoordinator
 from holdfast.adapters.memory.outbox import MemoryOutbox, MemoryRows
-from holdfast.core import commands, device_queue, device_turn, ledger, task
+from holdfast.core import commands, device_queue, device_turn, group_rate, ledger, task
 from holdfast.core.device_queue import Patience, Phase
 from holdfast.core.group_rate import GroupRate
 from holdfast.core.held import Held, Letter
 from holdfast.core.ledger import Checkpoint
-from holdfast.core.message import Life, Place
+from holdfast.core.message import Life
 from holdfast.core.owner import Entry, Owner
 from holdfast.core.presence import Presence
 from holdfast.core.sequencer import Sequencer
@@ -111,7 +111,16 @@ async def _believe_unknown(self: Owners, entry: Owned, generation: int, command:
     self._answer(entry, generation, entry.owner.committed)
 
 
-async def _forget_results(self: Requests, key: str, place: Place, waiting: Waiting) -> Answer:
+def _blame_the_message(self: Owners, entry: Owned, generation: int, obstacle: str, handled: int = 0) -> None:
+    owner = entry.owner
+    self._answer(
+        entry,
+        generation,
+        lambda now: owner.load_failed(obstacle, "", now) if owner._running else owner.models_loaded(now),
+    )
+
+
+async def _forget_results(self: Requests, key: str, waiting: Waiting) -> Answer:
     return Answer(waiting.held.result if waiting.held else None, 0)
 
 
@@ -130,11 +139,19 @@ def _any_attempt(standing: Task | None, trace: str, epoch: int) -> Task:
     return standing or Task(trace, "")
 
 
-_start = task.start
+_start, _reset = task.start, task.reset
 
 
 def _start_again(standing: Task | None, wish: Start, now: float) -> Task:
-    return _start(task.reset(standing, now) if standing and standing.ended else standing, wish, now)
+    if standing is not None and standing.ended:
+        standing = msgspec.structs.replace(standing, state=task.State.QUEUED, attempts=0)
+    return _start(standing, wish, now)
+
+
+def _reset_in_any_case(standing: Task, now: float) -> Task:
+    return _reset(
+        msgspec.structs.replace(standing, state=task.State.FAILED) if standing.ended else standing, now
+    )
 
 
 def _start_without_count(standing: Task | None, wish: Start, now: float) -> Task:
@@ -174,15 +191,33 @@ def _take_at_any_epoch(rows: Any, turn: Any, random: Any) -> Any:
 def _judge_without(**known: Any) -> Any:
     """Judges commands as if their expiry, or the tries that they have spent, were these."""
 
-    def judge(entry: Any, phase: Any, now: float, *, away: bool, patience: Any) -> Any:
+    def judge(entry: Any, phase: Any, now: float, *, away: bool, patience: Any, paused: bool = False) -> Any:
         entry = msgspec.structs.replace(entry, **known)
-        return _judge(entry, phase, now, away=away, patience=patience)
+        return _judge(entry, phase, now, away=away, patience=patience, paused=paused)
 
     return judge
 
 
-def _judge_as_there(entry: Any, phase: Any, now: float, *, away: bool, patience: Any) -> Any:
-    return _judge(entry, phase, now, away=False, patience=patience)
+def _judge_as_there(
+    entry: Any, phase: Any, now: float, *, away: bool, patience: Any, paused: bool = False
+) -> Any:
+    return _judge(entry, phase, now, away=False, patience=patience, paused=paused)
+
+
+def _judge_as_resumed(
+    entry: Any, phase: Any, now: float, *, away: bool, patience: Any, paused: bool = False
+) -> Any:
+    return _judge(entry, phase, now, away=away, patience=patience)
+
+
+def _free_at_once(self: Any, late: Any) -> None:
+    _hear_late(self, late)
+    for head in [head for head in self._heads.values() if head.phase is Phase.OUT]:
+        del self._heads[head.pair]
+        self._free(head, was_out=True)
+
+
+_hear_late = device_turn._Turn._hear_late
 
 
 def _fits_any_try(entry: Any, device: str, correlation: Any) -> bool:
@@ -258,6 +293,16 @@ RULES: dict[str, Mutation] = {
         "_may_transfer",
         lambda self, claim: True,
     ),
+    "model-fault": Mutation(
+        "a model that does not load costs no message a try", Owners, "_obstructed", _blame_the_message
+    ),
+    "jump-limit": Mutation("a seq far ahead is a mistake", Sequencer, "is_far", lambda self, place: False),
+    "restart": Mutation(
+        "a fallen seq after a quiet time begins a run", Sequencer, "has_fallen", lambda self, place: False
+    ),
+    "restart-quiet": Mutation(
+        "a fallen seq begins no run before the stream was quiet", Owner, "_is_quiet", lambda self, now: True
+    ),
     "gap-timer": Mutation("a missing message is waited for", Sequencer, "_patience", lambda *_: None),
     "room-for-lower": Mutation(
         "a full inbox takes the message that it waits for", Sequencer, "_overflow", lambda self, place: place
@@ -275,9 +320,15 @@ RULES: dict[str, Mutation] = {
     "stored-result": Mutation(
         "a request that comes again gets the stored result", Requests, "_answer", _forget_results
     ),
+    "claim-changed": Mutation(
+        "an owner looks into it when its claim is gone", Owners, "claim_changed", lambda self, claim: None
+    ),
     "poison-count": Mutation("a message that kills nodes is passed over", Owner, "started", _count_nothing),
     "task-epoch": Mutation("only the last attempt ends a task", task, "_guard", _any_attempt, world="tasks"),
     "task-ended": Mutation("a task that ended runs no more", task, "start", _start_again, world="tasks"),
+    "task-success": Mutation(
+        "a task that has succeeded is not queued anew", task, "reset", _reset_in_any_case, world="tasks"
+    ),
     "task-tries": Mutation("attempts are counted", task, "start", _start_without_count, world="tasks"),
     "task-outcome-first": Mutation(
         "a task's message is deleted once its outcome is stored", Finisher, "end", _end_at_once, world="tasks"
@@ -324,9 +375,30 @@ RULES: dict[str, Mutation] = {
         lambda self, shards, limit: _arrivals(self, shards, limit)[1:],
     ),
     "device-supersede": _device(
-        "a newer command replaces unsent ones of its key", MemoryRows, "older", lambda self, arrivals: []
+        "what a newer command of its key has replaced isn't sent, nor is it when it is retried",
+        device_queue,
+        "replaces",
+        lambda newer, entry: False,
     ),
-    "device-one-try": _device("an answer fits one try", device_queue, "fits", _fits_any_try),
+    "device-one-try": _device("an answer fits a try of its own command", device_queue, "fits", _fits_any_try),
+    "device-late-answer": _device(
+        "an answer to an earlier try counts",
+        device_queue,
+        "answers",
+        lambda entry, device, correlation: False,
+    ),
+    "device-last-try": _device(
+        "a device that answered an earlier try is given time for the last one",
+        device_turn._Turn,
+        "_hear_late",
+        _free_at_once,
+    ),
+    "device-cancel": _device(
+        "what is taken back isn't sent", MemoryRows, "meant", lambda self, cancels, limit: []
+    ),
+    "device-pause": _device(
+        "nothing goes to a device that is paused", device_queue, "judge", _judge_as_resumed
+    ),
     "device-expiry": _device(
         "what has expired isn't sent", device_queue, "judge", _judge_without(expires_at=None)
     ),
@@ -368,6 +440,7 @@ RULES: dict[str, Mutation] = {
     "device-group": _device(
         "a group keeps to its rate", GroupRate, "wait_until", lambda self, pair, now: 0.0
     ),
+    "device-burst": _device("a group's rate has no burst of a second", group_rate, "BURST_S", 1.0, seeds=400),
     "device-result": _device(
         "a result is told in the transaction that closes", MemoryOutbox, "_tell", _tell_before
     ),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from random import Random
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -18,11 +19,30 @@ TROUBLE_S = 40.0
 TTL_S = 5.0
 VISIBILITY_S = 30.0
 GAP_TIMEOUT_S = 300.0
+RESTART_S = 400.0
+"""Where numbers start anew: the quiet after which they may."""
+
+FAR = 10**12
+"""A seq that can only be a mistake, for streams that allow jumps of ``MAX_JUMP``."""
+
+MAX_JUMP = 1000
 HOLD_MAX_S = 200.0
 """Longer than four visibilities, and short enough that a gap outlasts it."""
 
 FaultKind = Literal[
-    "crash", "pause", "cut", "forget", "slot", "move", "operator", "stop", "duplicate", "isolate", "clock"
+    "crash",
+    "pause",
+    "cut",
+    "forget",
+    "slot",
+    "move",
+    "operator",
+    "stop",
+    "duplicate",
+    "isolate",
+    "clock",
+    "model",
+    "unclaim",
 ]
 
 
@@ -82,6 +102,11 @@ class Scenario(Setting, frozen=True, kw_only=True):
     clients: float
     """The share of messages that clients bring themselves."""
     messages: tuple[Planned, ...]
+    restarts: bool = False
+    """Messages carry no run: those of run 1 follow once all of run 0 is over, and the stream was quiet."""
+    uses_models: bool = False
+    faults_again: tuple[Fault, ...] = ()
+    """What goes wrong while numbers start anew, from then on."""
 
 
 def make(seed: int) -> Scenario:
@@ -93,7 +118,7 @@ def make(seed: int) -> Scenario:
     weather = draw_weather(random)
     faults = () if calm else _faults(random, nodes)
     fifo = kind == "increasing" and random.random() < 0.7
-    return Scenario(
+    scenario = Scenario(
         seed=seed,
         nodes=nodes,
         kind=kind,
@@ -112,6 +137,40 @@ def make(seed: int) -> Scenario:
         messages=_messages(random, kind),
         faults=faults,
     )
+    return _with_more(scenario, Random(f"{seed}:more"), calm)  # noqa: S311
+
+
+def _with_more(scenario: Scenario, random: Random, calm: bool) -> Scenario:
+    """What some seeds have besides: a seq far ahead, numbers that start anew, models that don't load."""
+    kinds, changes = scenario.kind, dict[str, Any]()
+    chance, uses_models = random.random(), random.random() < 0.2
+    one_run = not any(message.run for message in scenario.messages)
+    messages = list(scenario.messages)
+    if chance < 0.1 and kinds == "dense" and scenario.first == 0:
+        far = random.choice(messages)
+        at_s = random.random() * 10.0
+        messages.append(Planned(at_s=at_s, key=far.key, run=0, seq=FAR + random.randint(0, 9)))
+    elif chance < 0.2 and kinds != "absent" and not scenario.fifo and scenario.first == 0 and one_run:
+        last = {message.key: message.seq for message in sorted(messages, key=lambda one: one.seq)}
+        messages += [  # all of them have fallen, as they come in any order
+            Planned(at_s=random.random() * 3.0, key=key, run=1, seq=seq)
+            for key, most in sorted(last.items())
+            for seq in range(random.randint(1, most))
+        ]
+        changes |= {"restarts": True, "faults_again": () if calm else _faults(random, scenario.nodes)}
+    if uses_models:
+        breaks = [
+            Fault(at_s=random.choice((0.0, 5.0)), kind="model", node=node, for_s=random.choice((3.0, 20.0)))
+            for node in range(scenario.nodes)
+            if random.random() < 0.5
+        ]
+        changes |= {"uses_models": True, "faults": (*breaks, *scenario.faults)}
+    changes["messages"] = _in_order(messages)
+    return msgspec.structs.replace(scenario, **changes)
+
+
+def _in_order(messages: Iterable[Planned]) -> tuple[Planned, ...]:
+    return tuple(sorted(messages, key=lambda one: (one.run > 0, one.at_s, one.key, one.run, one.seq)))
 
 
 def _messages(random: Random, kind: SeqKind) -> tuple[Planned, ...]:
@@ -159,6 +218,7 @@ KINDS: tuple[FaultKind, ...] = (
     "operator",
     "stop",
     "duplicate",
+    "unclaim",
 )
 
 

@@ -52,7 +52,8 @@ CALLS_A_NODE_SECOND_MAX = 40
 
 class PlannedTask(msgspec.Struct, frozen=True):
     """A task to be sent at ``at_s``. ``fails``: how many attempts raise (-1: all). ``hangs``, ``kills``:
-    how many hang, or end their node. ``here``: a node is given it directly."""
+    how many hang, or end their node. ``here``: a node is given it directly; ``again_s``: by a client that
+    asks for the same so much later, not knowing what became of it."""
 
     at_s: float
     name: str
@@ -64,6 +65,7 @@ class PlannedTask(msgspec.Struct, frozen=True):
     twice: bool = False
     cancel_s: float | None = None
     here: bool = False
+    again_s: float | None = None
 
 
 class TaskScenario(Setting, frozen=True, kw_only=True):
@@ -96,7 +98,7 @@ def make(seed: int) -> TaskScenario:
         frees_on_evict=frees_on_evict,
         hold_max_s=hold_max_s,
         maximum=maximum,
-        tasks=more + _tasks(random, Random(f"{seed}:here")),  # noqa: S311
+        tasks=more + _asked_again(seed, _tasks(random, Random(f"{seed}:here"))),  # noqa: S311
     )
 
 
@@ -155,6 +157,17 @@ def _tasks(random: Random, given: Random) -> tuple[PlannedTask, ...]:
             )
         )
     return tuple(sorted(planned, key=lambda task: (task.at_s, task.name)))
+
+
+def _asked_again(seed: int, tasks: tuple[PlannedTask, ...]) -> tuple[PlannedTask, ...]:
+    """The same tasks, some of them asked for again that will most likely succeed."""
+    random = Random(f"{seed}:again")  # noqa: S311
+    return tuple(
+        msgspec.structs.replace(task, again_s=random.choice((0.0, 0.3, 5.0, 60.0)))
+        if random.random() < 0.1 and not (task.fails or task.hangs or task.kills or task.cancel_s)
+        else task
+        for task in tasks
+    )
 
 
 def _resumed(body: Any, job: Job) -> Any:
@@ -352,9 +365,22 @@ class TaskWorld(Stage):
                 await self.producer.send([order])
             if planned.cancel_s is not None:
                 self.spawn(self._cancel(planned))
+            if planned.again_s is not None:
+                self.spawn(self._give_again(order, planned.again_s))
+
+    async def _give_again(self, order: Order, again_s: float) -> None:
+        """What a node does for a client that doesn't know whether it was heard: nothing for what runs, or
+        has failed meanwhile."""
+        await asyncio.sleep(again_s)
+        known = await self.producer.status(order.trace_id)
+        if known is None or known.state in (State.QUEUED, State.SUCCEED):
+            self.counts["again"] += 1
+            await self._give(order)
 
     async def _give(self, order: Order) -> None:
         message = await self.producer.send_stand_in(order)
+        if message is None:
+            return
         node = self._random.choice(self.nodes)
         if not node.clock.gate.dead:
             self.counts["here"] += 1
@@ -425,7 +451,12 @@ def _ends(world: TaskWorld) -> list[str]:
         spent = planned.fails + planned.hangs + planned.kills >= TRIES
         calm = not (world.scenario.faults or world.counts["poison"] or spent)
         again = any(outcome.state is State.DUPLICATED for outcome in world.outcomes[name])
-        if planned.here and again and calm and not planned.twice and planned.cancel_s is None:
+        if (
+            planned.here
+            and again
+            and calm
+            and not (planned.twice or planned.cancel_s or planned.again_s is not None)
+        ):
             wrong.append(f"{name} was given to a node once, and called a duplicate")
         if failed and healthy and calm:
             wrong.append(f"{name} was healthy and {task.state.value}: {task.detail}")

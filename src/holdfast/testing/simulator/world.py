@@ -11,13 +11,17 @@ from holdfast.adapters.memory.queue import MemoryQueue, Stored
 from holdfast.adapters.memory.slots import MemorySlot, MemorySlots
 from holdfast.adapters.memory.state import MemoryState
 from holdfast.core.ledger import Commit
-from holdfast.core.message import Place
+from holdfast.core.message import NO_RUN, Place
+from holdfast.core.owner import Phase
 from holdfast.core.retry import Backoff
 from holdfast.errors import Fenced, HoldfastError, SetAside
+from holdfast.ports.coordinator import Load, Member
 from holdfast.ports.queue import Outgoing
 from holdfast.ports.slots import Ran, Slot, Work
 from holdfast.protocol.peer import Poke
 from holdfast.runtime.node import Work as RunningWork
+from holdfast.streams.models import ModelSpec
+from holdfast.streams.owners import Owned
 from holdfast.streams.spec import StreamSpec
 from holdfast.streams.work import StreamWork
 from holdfast.streams.worker import Worker
@@ -25,6 +29,8 @@ from holdfast.testing.simulator.faults import Faulty, Line
 from holdfast.testing.simulator.handler import Chain, Number
 from holdfast.testing.simulator.scenario import (
     GAP_TIMEOUT_S,
+    MAX_JUMP,
+    RESTART_S,
     STREAM,
     Fault,
     Planned,
@@ -36,11 +42,14 @@ HEAL_LIMIT_S = 600.0
 GAP_HEAL_LIMIT_S = 5000.0
 """Where a stream waits for its lowest seq, every node that a poisonous first message kills waits again."""
 TIMEOUT_S = 3.0
-MAX_STARTS = 10
+MODEL = "weights"
+MAX_STARTS = 5
 TROUBLE_MARGIN_S = 1.0
 ASK_S = 4.0
 """How long a client waits for one answer."""
 FOREVER_S = 1e9
+AGREE_S = 2.0
+"""How long an owner may go on that has no claim any more, where nothing is done to its node."""
 
 
 class SimSlot:
@@ -66,6 +75,12 @@ class SimSlot:
     @property
     def loading(self) -> str:
         return self.slot.loading
+
+    async def load(self, stream: str, key: str, models: Sequence[str]) -> None:
+        try:
+            await self.slot.load(stream, key, models)
+        finally:
+            await self._line.gate.enter()
 
     async def open(self, stream: str, key: str, state: bytes | None, version: int) -> None:
         try:
@@ -128,14 +143,26 @@ class World(Stage):
         self.slots: dict[SimNode, MemorySlots] = {}
         self.asking: dict[Planned, None] = {}
         self.answers: dict[Planned, bytes | None] = {}
+        self.broken: dict[int, float] = {}
+        """Until when models don't load, by node."""
+        self.produced = False
         self._clients = scenario.random("clients")
 
     def make_works(self, node: SimNode) -> tuple[Sequence[RunningWork], Sequence[Dying]]:
         async def before(slot: MemorySlot, stream: str, key: str, work: Work) -> None:
             await self._before(node, work)
 
+        def load_model() -> str:
+            if asyncio.get_running_loop().time() < self.broken.get(node.index, 0.0):
+                self.counts["model not loaded"] += 1
+                raise FileNotFoundError("the model's file is not there")
+            return "weights"
+
+        if self.scenario.restarts:  # the age of a commit is told by the clocks of hosts, which agree
+            node.clock.set_by_s = asyncio.get_running_loop().time() - node.clock.monotonic()
+        models = {MODEL: ModelSpec(name=MODEL, load=load_model)}
         slots = self.slots[node] = MemorySlots(
-            lambda host: Worker(self.specs, None, host),
+            lambda host: Worker(self.specs, None, host, models=models),
             node.slot_clock,
             before=before,
             spawn_s=0.02,
@@ -173,9 +200,25 @@ class World(Stage):
 
     async def produce(self) -> None:
         """Send the planned messages."""
+        first = [
+            message for message in self.scenario.messages if not (self.scenario.restarts and message.run)
+        ]
+        await self._produce(first, 0.0)
+        if self.scenario.restarts:
+            while self.queue.messages or self.asking or self._waiting_letters():  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.5)
+            await asyncio.sleep(RESTART_S * 1.05)
+            self.counts["restart"] += 1
+            for fault in self.scenario.faults_again:
+                self.spawn(self.strike(fault))
+            again = [message for message in self.scenario.messages if message.run]
+            await self._produce(again, asyncio.get_running_loop().time())
+        self.produced = True
+
+    async def _produce(self, messages: Sequence[Planned], from_s: float) -> None:
         loop = asyncio.get_running_loop()
-        for message in self.scenario.messages:
-            await asyncio.sleep(max(0.0, message.at_s - loop.time()))
+        for message in messages:
+            await asyncio.sleep(max(0.0, from_s + message.at_s - loop.time()))
             if self._clients.random() < self.scenario.clients:
                 self.asking[message] = None
                 self.spawn(self._ask(message))
@@ -186,7 +229,7 @@ class World(Stage):
         """A client brings its message to any node, follows where it is sent, and asks again until it has an
         answer."""
         key = f"{STREAM}/{message.key}"
-        place = Place(message.run, message.seq)
+        place = Place(NO_RUN if self.scenario.restarts else message.run, message.seq)
         if self.scenario.kind == "absent":
             place = Place(message.run, 0, f"client {message.seq}")
         while message in self.asking:
@@ -217,14 +260,50 @@ class World(Stage):
         elif fault.kind == "slot":
             for slot in self.slots[node].slots[:1]:
                 slot.die("was killed by the scenario")
+        elif fault.kind == "model":
+            self.broken[fault.node] = asyncio.get_running_loop().time() + fault.for_s
         elif fault.kind == "move":
             await self._move(node)
+        elif fault.kind == "unclaim":
+            await self._unclaim(fault, node)
 
     async def _move(self, node: SimNode) -> None:
         others = [other for other in self.nodes.values() if other is not node and not other.clock.gate.dead]
         for entry in self.works[node].owners:
             if others:
                 await self.works[node].move(entry.key, others[0].host.membership.id)
+
+    async def _unclaim(self, fault: Fault, node: SimNode) -> None:
+        """Somebody else ends the claims of a node: deletes them, or takes them and releases them later. Soon
+        owner and claim agree again."""
+        begun, stranger = asyncio.get_running_loop().time(), f"stranger {fault.at_s}"
+        takes = fault.detail in ("queue", "peers")
+        if takes:
+            member = Member(stranger, stranger, "", Load(room=0), foreign=True)
+            await self.coordinator.join(member, fault.for_s + AGREE_S)
+        for claim in await self.coordinator.claims(node.host.membership.id):
+            if takes:
+                await self.coordinator.transfer(claim, stranger)
+            else:
+                await self.coordinator.release(claim)
+        await asyncio.sleep(AGREE_S)
+        wrong = await self._without_claim(node)
+        await asyncio.sleep(AGREE_S)
+        still = wrong & await self._without_claim(node)
+        if still and not self.was_troubled(node.name, begun, asyncio.get_running_loop().time()):
+            self.failures += [
+                (node.name, AssertionError(f"owns {entry.key} without a claim"))
+                for entry in sorted(still, key=lambda entry: entry.key)
+            ]
+
+    async def _without_claim(self, node: SimNode) -> set[Owned]:
+        """What a node owns for all that it knows, and has no claim on."""
+        mine = {claim.key for claim in await self.coordinator.claims(node.host.membership.id)}
+        return {
+            entry
+            for entry in self.works[node].owners
+            if entry.key not in mine and entry.owner.phase is Phase.OWNER and not entry.owner.suspended
+        }
 
     async def _pause_a_key(self, fault: Fault) -> None:
         """An operator pauses a stream and resumes it later, at the store, whoever owns it."""
@@ -269,7 +348,8 @@ class World(Stage):
         deadline = loop.time() + limit_s
         while loop.time() < deadline:
             await self._resume_parked()
-            if not self.queue.messages and not self._waiting_letters() and not self.asking:
+            waiting = self.queue.messages or self._waiting_letters() or self.asking
+            if self.produced and not waiting:
                 return ""
             await asyncio.sleep(0.5)
         if self.asking:
@@ -297,7 +377,7 @@ def spec_of(scenario: Scenario) -> StreamSpec:
         message=Number,
         key="key",
         seq=None if scenario.kind == "absent" else "queue" if scenario.fifo else "seq",
-        run="run",
+        run=None if scenario.restarts else "run",
         seq_kind=scenario.kind,
         first_seq=scenario.first,
         gap_timeout_s=GAP_TIMEOUT_S,
@@ -309,6 +389,9 @@ def spec_of(scenario: Scenario) -> StreamSpec:
         identity_window=1000,
         checkpoint_every=scenario.checkpoint_every,
         idle_timeout_s=scenario.idle_timeout_s,
+        max_jump=MAX_JUMP if scenario.kind == "dense" else None,
+        restart_after_s=RESTART_S if scenario.restarts else None,
+        models=(MODEL,) if scenario.uses_models else (),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import op
 
-from holdfast.adapters.sqlalchemy.migrations import statements
+from holdfast.adapters.sqlalchemy.migrations import steps
 
 revision = "holdfast_outbox_0001"
 down_revision = None
@@ -16,8 +16,8 @@ TABLES = ("archive", "arrival", "brief", "command", "cursor", "device", "head", 
 
 def upgrade() -> None:
     """Make the tables."""
-    for statement in statements(1, "sqlite" if op.get_bind().dialect.name == "sqlite" else "postgresql"):
-        op.execute(statement)
+    for step in steps(1, op.get_bind()):
+        op.execute(step)
 
 
 def downgrade() -> None:

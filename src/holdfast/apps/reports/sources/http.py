@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import io
+from collections.abc import Callable
 from urllib.parse import urljoin, urlsplit
 
 from holdfast.apps.reports.faults import UnreadableSource
@@ -18,19 +19,38 @@ class HttpFile(io.RawIOBase):
     """One file. ``size`` in bytes; ``version`` is its entity tag or date, and empty if the server tells none.
 
     A file that changes while it is read is an error. Raises OSError, UnreadableSource for a server that
-    doesn't answer ranges, FileNotFoundError and PermissionError.
+    doesn't answer ranges or sends elsewhere, FileNotFoundError and PermissionError.
+
+    Args:
+        authorization: the header's value. It goes to the first server only.
+        trusts: whether a URL of that server may get it too.
+        may_ask: whether a redirect may lead to a URL.
     """
 
-    def __init__(self, url: str, authorization: str | None = None, version: str = "") -> None:
-        self._url = url
+    def __init__(
+        self,
+        url: str,
+        authorization: str | None = None,
+        version: str = "",
+        *,
+        trusts: Callable[[str], bool] = lambda _: True,
+        may_ask: Callable[[str], bool] = lambda _: True,
+    ) -> None:
+        self._first = self._url = url
         self._authorization = authorization
+        self._trusts = trusts
+        self._may_ask = may_ask
         self._connection: http.client.HTTPConnection | None = None
         self._position = 0
         self._held = b""
         self._held_at = 0
         self.version = version
         self.size = 0
-        self._held = self._fetch(0, READ_AHEAD_BYTES)
+        try:
+            self._held = self._fetch(0, READ_AHEAD_BYTES)
+        except BaseException:
+            self.close()
+            raise
 
     def readable(self) -> bool:
         """True."""
@@ -87,9 +107,9 @@ class HttpFile(io.RawIOBase):
 
     def _ask(self, start: int, size: int) -> bytes:
         headers = {"Range": f"bytes={start}-{start + size - 1}", "Accept-Encoding": "identity"}
-        if self._authorization:
-            headers["Authorization"] = self._authorization
         for _ in range(REDIRECTS_MAX):
+            # Asked for each request: later ones begin where an earlier one was redirected to.
+            headers |= self._secret()
             parts = urlsplit(self._url)
             if self._connection is None:
                 kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
@@ -99,16 +119,27 @@ class HttpFile(io.RawIOBase):
             answer = self._connection.getresponse()
             if answer.status not in (301, 302, 303, 307, 308):
                 return self._body(answer, start, size)
-            self._redirect(answer, headers)
+            self._redirect(answer)
+            headers.pop("Authorization", None)
         raise OSError(f"more than {REDIRECTS_MAX} redirects")
 
-    def _redirect(self, answer: http.client.HTTPResponse, headers: dict[str, str]) -> None:
-        before, self._url = self._url, urljoin(self._url, answer.headers.get("Location", ""))
+    def _secret(self) -> dict[str, str]:
+        """The header for where the file is by now, if that may get it."""
+        if not self._authorization or urlsplit(self._first)[:2] != urlsplit(self._url)[:2]:
+            return {}
+        return {"Authorization": self._authorization} if self._trusts(self._url) else {}
+
+    def _redirect(self, answer: http.client.HTTPResponse) -> None:
+        self._url = urljoin(self._url, answer.headers.get("Location", ""))
         self._drop()
-        if urlsplit(self._url).scheme not in ("http", "https"):
+        parts = urlsplit(self._url)
+        if parts.scheme not in ("http", "https"):
             raise OSError("a redirect to something that isn't HTTP")
-        if urlsplit(before)[:2] != urlsplit(self._url)[:2]:
-            headers.pop("Authorization", None)  # it was meant for the first server
+        if not self._may_ask(self._url):
+            raise UnreadableSource(
+                f"the server sends to {parts.scheme}://{parts.netloc.rpartition('@')[2]}, which isn't below"
+                " what may be read; name it in roots if it is to be trusted"
+            )
 
     def _body(self, answer: http.client.HTTPResponse, start: int, size: int) -> bytes:
         status = answer.status

@@ -8,18 +8,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from holdfast.apps.reports import deliver_root
 from holdfast.apps.reports.faults import UnreadableSource
 from holdfast.apps.reports.sources.http import HttpFile
 from holdfast.errors import InvalidMessage, Unavailable
+from holdfast.redaction import redact_url
 
 Secrets = Callable[[str], Mapping[str, str]]
 """The secret of a name. For S3: ``access_key_id``, ``secret_access_key``, ``session_token``, ``region``,
-``endpoint_url``; for HTTP: ``authorization``, the header's value. All are optional."""
+``endpoint_url``; for HTTP: ``authorization``, the header's value; for all: ``root``, a URL that sources which
+it opens must lie below. All are optional."""
 
 _PASSING = re.compile(
     r"AWS Error (NETWORK_CONNECTION|SLOW_DOWN|REQUEST_TIMEOUT|SERVICE_UNAVAILABLE|INTERNAL_FAILURE)"
@@ -42,38 +45,85 @@ class Place:
     partition: Mapping[str, str | None] = field(default_factory=dict)
 
 
-def list_places(url: str, secret: Mapping[str, str]) -> list[Place]:
-    """The files that a source URL names, ordered by name. Raises UnreadableSource if there is none."""
-    if urlsplit(url).password is not None:
-        raise InvalidMessage(f"sources: {_shown(url)} holds a password; name it in credentials", "sources")
-    with readable(_shown(url)):
-        if urlsplit(url).scheme in ("http", "https"):
-            return [_http_place(url, secret)]
-        system, path, prefix = _file_system(url, secret)
-        if url.endswith("*"):
-            return _below(url, system, prefix, path.removesuffix("*"))
-        if url.endswith("/"):
-            return _below(url, system, prefix, path)
-        info = system.get_file_info(path)
-        if info.type == pafs.FileType.Directory:
-            return _below(f"{url}/", system, prefix, f"{path}/")
-        if info.type != pafs.FileType.File:
-            raise UnreadableSource(f"there is no file {url}; check its name")
-        return [_place(system, prefix, info, {})]
+def list_places(url: str, secret: Mapping[str, str], roots: Sequence[str] = ()) -> list[Place]:
+    """The files that a source URL names, ordered by name. Raises UnreadableSource if there is none.
+
+    No link and no redirect leads out of ``roots``, if there are some; nor does the secret go with a redirect
+    out of its own root, or to another server."""
+    parts = _parts(url)
+    if parts.password is not None:
+        raise InvalidMessage(f"sources: {shown(url)} holds a password; name it in credentials", "sources")
+    with readable(shown(url)):
+        if parts.scheme in ("http", "https"):
+            return [_http_place(url, secret, roots)]
+        places = _listed(url, secret)
+    limits = [limit for limit in (roots, _own_root(secret)) if limit]
+    for place in places:
+        path = place.url.removeprefix("file://")
+        if not place.remote and not all(is_below(path, limit) for limit in limits):
+            raise UnreadableSource(f"{place.url} is a link that leads out of the folders that may be read")
+    return places
+
+
+def _listed(url: str, secret: Mapping[str, str]) -> list[Place]:
+    system, path, prefix = _file_system(url, secret)
+    if url.endswith("*"):
+        return _below(url, system, prefix, path.removesuffix("*"))
+    if url.endswith("/"):
+        return _below(url, system, prefix, path)
+    info = system.get_file_info(path)
+    if info.type == pafs.FileType.Directory:
+        return _below(f"{url}/", system, prefix, f"{path}/")
+    if info.type != pafs.FileType.File:
+        raise UnreadableSource(f"there is no file {url}; check its name")
+    return [_place(system, prefix, info, {})]
+
+
+def check_root(url: str, secret: Mapping[str, str], field: str) -> None:
+    """Raises InvalidMessage for a source that doesn't lie below the root of its credential."""
+    if (root := _own_root(secret)) and not is_below(url, root):
+        raise InvalidMessage(f"{field}: {shown(url)} doesn't lie below the root of its credential", field)
+
+
+def _own_root(secret: Mapping[str, str]) -> Sequence[str]:
+    return [secret["root"]] if secret.get("root") else ()
 
 
 def is_below(url: str, roots: Sequence[str]) -> bool:
-    """Whether a source URL lies in a folder of ``roots``. One that climbs (``..``) lies nowhere."""
+    """Whether a source URL is one of ``roots`` or lies below it, wherever links in folders of this machine
+    lead. One that climbs (``..``) lies nowhere. A root without a query says nothing of queries."""
     if ".." in re.split(r"[/\\]", unquote(url)):
         return False
-    whole = _whole(url)
-    return any(whole.startswith(f"{_whole(root).rstrip('/')}/") for root in roots)
+    return any(_is_below(url, root) for root in roots)
 
 
-def _whole(url: str) -> str:
-    if urlsplit(url).scheme:
-        return url.replace("file:///", "/", 1)
-    return url if url.startswith("/") else f"{Path.cwd()}/{url}"
+def _is_below(url: str, root: str) -> bool:
+    parts, limit = _parts(url), _parts(root)
+    if parts.scheme in ("", "file"):
+        here, there = _local(url, parts), _local(root, limit)
+        return here is not None and there is not None and here.is_relative_to(there)
+    if parts.scheme == "s3":
+        key, prefix = unquote(parts.path), unquote(limit.path).rstrip("/")
+        same = limit.scheme == "s3" and parts.netloc == limit.netloc
+        return same and (key == prefix or key.startswith(f"{prefix}/"))
+    if limit.query and limit.query != parts.query:
+        return False
+    plain = (each._replace(query="").geturl() for each in (parts, limit))
+    return deliver_root.is_below(*plain)
+
+
+def _local(url: str, parts: SplitResult) -> Path | None:
+    """The file of this machine that a URL names, links followed; None for another URL."""
+    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
+        return Path(unquote(parts.path)).resolve()
+    return None if parts.scheme else Path(url).resolve()
+
+
+def _parts(url: str) -> SplitResult:
+    try:
+        return urlsplit(url)
+    except ValueError as error:
+        raise InvalidMessage(f"sources: {shown(url)} is no URL: {error}", "sources") from None
 
 
 @contextmanager
@@ -100,7 +150,7 @@ def _first_line(error: BaseException) -> str:
 
 def _file_system(url: str, secret: Mapping[str, str]) -> tuple[pafs.FileSystem, str, str]:
     """The file system, the path in it, and what stands before a path in its URL."""
-    parts = urlsplit(url)
+    parts = _parts(url)
     match parts.scheme:
         case "s3":
             return _s3(secret), f"{parts.netloc}{unquote(parts.path)}", "s3://"
@@ -113,7 +163,7 @@ def _file_system(url: str, secret: Mapping[str, str]) -> tuple[pafs.FileSystem, 
                 path + (url[-1] if url[-1] in "*/" and path[-1] != url[-1] else ""),
                 "",
             )
-    raise InvalidMessage(f"sources: {url!r} is no URL of file, s3, http or https", "sources")
+    raise InvalidMessage(f"sources: {shown(url)!r} is no URL of file, s3, http or https", "sources")
 
 
 def _s3(secret: Mapping[str, str]) -> pafs.FileSystem:
@@ -166,31 +216,48 @@ def _partition(folders: list[str]) -> dict[str, str | None]:
 def _place(
     system: pafs.FileSystem, prefix: str, info: pafs.FileInfo, partition: Mapping[str, str | None]
 ) -> Place:
+    remote = prefix == "s3://"
+    # A link is followed once: to change it later leads nowhere else.
+    path = info.path if remote else os.path.realpath(info.path)
     return Place(
         url=f"{prefix}{info.path}",
         size=info.size,
         version=f"{info.size}-{info.mtime_ns}",
-        remote=prefix == "s3://",
-        open=lambda: system.open_input_file(info.path),
+        remote=remote,
+        open=lambda: system.open_input_file(path),
         partition=partition,
     )
 
 
-def _shown(url: str) -> str:
+def shown(url: str) -> str:
     """The URL without what may be secret: a name and password, or the query, which holds a signature."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return redact_url(url)
     if parts.scheme not in ("http", "https"):
-        return url
+        return redact_url(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
 
-def _http_place(url: str, secret: Mapping[str, str]) -> Place:
-    first = HttpFile(url, secret.get("authorization"))
+def _http_place(url: str, secret: Mapping[str, str], roots: Sequence[str]) -> Place:
+    limits, own = list(roots), _own_root(secret)
+
+    def opened(version: str = "") -> HttpFile:
+        return HttpFile(
+            url,
+            secret.get("authorization"),
+            version,
+            trusts=lambda to: not own or is_below(to, own),
+            may_ask=lambda to: not limits or is_below(to, limits),
+        )
+
+    first = opened()
     first.close()
     return Place(
-        url=_shown(url),
+        url=shown(url),
         size=first.size,
         version=f"{first.size}-{first.version}",
         remote=True,
-        open=lambda: pa.PythonFile(HttpFile(url, secret.get("authorization"), first.version), mode="r"),
+        open=lambda: pa.PythonFile(opened(first.version), mode="r"),
     )

@@ -16,7 +16,15 @@ from holdfast.apps.reports.order import Column, Table
 from holdfast.apps.reports.sources.files import Files, Piece, Shape, rows_a_batch
 from holdfast.apps.reports.sources.filters import both, expression, partition_holds
 from holdfast.apps.reports.sources.formats import files_for
-from holdfast.apps.reports.sources.places import Place, Secrets, is_below, list_places, readable
+from holdfast.apps.reports.sources.places import (
+    Place,
+    Secrets,
+    check_root,
+    is_below,
+    list_places,
+    readable,
+    shown,
+)
 from holdfast.apps.reports.sources.types import cast, plain, type_named
 from holdfast.errors import InvalidMessage
 
@@ -40,12 +48,14 @@ def open_table(table: Table, secrets: Secrets, field: str, roots: Sequence[str] 
     ``field`` names the table in errors. ``roots``: what the URLs must lie in; any may be read if there are
     none. Raises UnreadableSource, Unavailable and InvalidMessage.
     """
-    for at, url in enumerate(table.sources):
+    named = {f"{field}.sources[{at}]": url for at, url in enumerate(table.sources)}
+    for where, url in named.items():
         if roots and not is_below(url, roots):
-            where = f"{field}.sources[{at}]"
-            raise InvalidMessage(f"{where}: {url} isn't below {' or '.join(roots)}", where)
+            raise InvalidMessage(f"{where}: {shown(url)} isn't below {' or '.join(roots)}", where)
     secret = secrets(table.credentials) if table.credentials is not None else {}
-    places = [place for url in table.sources for place in list_places(url, secret)]
+    for where, url in named.items():
+        check_root(url, secret, where)
+    places = [place for url in table.sources for place in list_places(url, secret, roots)]
     readers = [files_for(place.url, table, field) for place in places]
     with ThreadPoolExecutor(_HEADS_AT_ONCE) as pool:
         shapes = list(pool.map(_shape, readers, places))

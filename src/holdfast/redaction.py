@@ -1,0 +1,160 @@
+"""Secrets in texts, found by how they look, and hidden.
+
+Texts of errors hold what a library, a service or a user's handler put into them, so nobody can vouch for
+them: whatever is logged, kept or answered goes through here, and what is in doubt is hidden.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote_plus
+
+HIDDEN = "***"
+
+_TELLING = (
+    r"passw(?:or)?d|passphrase|secret|token|credential|authorization|cookie|signature|api[_-]?key"
+    r"|access[_-]?key|private[_-]?key|(?<![a-z])(?:pwd|pass|auth|sig)(?![a-z])"
+)
+_NAME = re.compile(_TELLING, re.IGNORECASE)
+_PROSE = frozenset({"credential", "pass", "auth", "sig"})
+"""Before a colon these are words of a sentence too."""
+
+_SCHEME = r"[a-z][a-z0-9+.-]{0,40}://"
+_USER = re.compile(rf"({_SCHEME})([^/:\[\]\n]{{0,200}}):", re.IGNORECASE)
+_URL = re.compile(_SCHEME, re.IGNORECASE)
+_PORT = re.compile(r"\d{1,5}(?=[\s/?#,;:.!'\"<>()\[\]{}|\\]|$)")
+_ENDED_BY_SLASH = (
+    "http://",
+    "https://",
+    "ws://",
+    "wss://",
+    "s3://",
+    "ftp://",
+    "ftps://",
+    "ftpes://",
+    "sftp://",
+)
+"""Schemes whose parsers end a password at a slash, so that ``:80/a@b`` holds none."""
+
+_PARAMETER = re.compile(r"([?&;])([^=&;\s]{1,200})=([^&\s]*)")
+_QUOTED = r"(?P<quote>\\?[\"'])(?:(?!(?P=quote))(?:\\.|[^\n]))*(?:(?P=quote)|$)"
+_FIELD = re.compile(
+    rf"(?P<name>{_TELLING})(?P<told>[\w.-]{{0,64}}(?P<end>\\?[\"'])?[^\S\n]*(?P<is>[:=])[^\S\n]*(?:b(?=[\"']))?)"
+    rf"(?P<value>{_QUOTED}|[^\s&]+)",
+    re.IGNORECASE | re.MULTILINE,
+)
+_HEADER = re.compile(
+    rf"((?:authorization|cookie)\\?[\"']?[^\S\n]*[:=][^\S\n]*)(?P<value>{_QUOTED}|[^\n]+)",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""A header says its secrets to the end of its line: ``Authorization: Digest username="a", response="b"``."""
+
+_ELEMENT = re.compile(rf"(<[\w:.-]{{0,64}}(?:{_TELLING})[\w:.-]{{0,64}}>)[^<]*", re.IGNORECASE)
+_LOGIN = re.compile(r"\b(Bearer|Basic)\s+(?=\S*[\d=+/.~-]|\S+[A-Z])[\w.~+/=-]{4,}")
+_WEB_TOKEN = re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*")
+_PRIVATE_KEY = re.compile(
+    r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL
+)
+_CLOSING = "'\")]},.:;>"
+
+
+def is_secret(name: str) -> bool:
+    """Whether a field of that name holds a secret."""
+    return _NAME.search(name) is not None
+
+
+def redact(text: str) -> str:
+    """``text`` without passwords in URLs, without the values of parameters, fields, headers and elements that
+    are named as secrets are, and without tokens and private keys.
+
+    It must be whole: what is cut within a password could no more be known to hold one. Of a password that
+    begins like a port, or with a space, and goes on after a space, only ``redact_url`` knows the end."""
+    text = _PRIVATE_KEY.sub(rf"\1{HIDDEN}\2", text)
+    # Parameters first: the last @ may stand in one.
+    text = _without_passwords(_PARAMETER.sub(_without_value, text))
+    text = _HEADER.sub(lambda found: f"{found[1]}{_hidden(found)}", text)
+    text = _FIELD.sub(_without_field, text)
+    text = _ELEMENT.sub(rf"\1{HIDDEN}", text)
+    return _WEB_TOKEN.sub(HIDDEN, _LOGIN.sub(rf"\1 {HIDDEN}", text))
+
+
+def redact_url(url: str) -> str:
+    """The same of a text that is a URL and nothing else. So its parts end where they must, whatever they
+    hold, even what should have been percent-encoded."""
+    scheme, mark, rest = url.partition("://")
+    if not mark:
+        return redact(url)
+    scheme += mark
+    place, question, query = rest.partition("?")
+    pairs = (pair.partition("=") for pair in re.split("([&;])", query))
+    shown = (
+        f"{name}={HIDDEN}" if equals and is_secret(unquote_plus(name)) else f"{name}{equals}{value}"
+        for name, equals, value in pairs
+    )
+    user, colon, after = f"{place}{question}{''.join(shown)}".partition(":")
+    if colon and not {"/", "["} & set(user) and not _is_port(scheme, after):
+        _, at, host = after.rpartition("@")
+        after = f"{HIDDEN}{at}{host if at else ''}"
+    return redact(f"{scheme}{user}{colon}{after}")
+
+
+def unsaid_port(host: str) -> str:
+    """``host:port`` that is none, as it may be told: without its ``@host``, the port may be a password."""
+    name, colon, port = host.partition(":")
+    return host if not colon or _PORT.fullmatch(port) else f"{name}:{HIDDEN}"
+
+
+def _without_passwords(text: str) -> str:
+    parts, at = [], 0
+    for found in _USER.finditer(text):
+        if found.start() < at:
+            continue
+        line_end = text.find("\n", found.end())
+        rest = text[found.end() : line_end if line_end >= 0 else len(text)]
+        other = _URL.search(rest)
+        if other is not None and "@" in rest[: other.start()]:
+            rest = rest[: other.start()]
+        size = _password_size(found[1].lower(), found[2], rest)
+        if size:
+            parts += [text[at : found.end()], HIDDEN]
+            at = found.end() + size
+    return "".join([*parts, text[at:]])
+
+
+def _password_size(scheme: str, user: str, rest: str) -> int:
+    """How much may be a password of ``rest``, which follows ``scheme://user:``: all before its last ``@``."""
+    if rest.startswith(f"{HIDDEN}@") or not rest or rest[0].isspace() or _is_port(scheme, rest):
+        return 0
+    if "@" in rest:
+        return rest.rindex("@")
+    if any(character.isspace() for character in user):
+        return 0
+    return len(rest.split(maxsplit=1)[0].rstrip(_CLOSING))
+
+
+def _is_port(scheme: str, rest: str) -> bool:
+    word = rest.split(maxsplit=1)[0] if rest.strip() else ""
+    return _PORT.match(rest) is not None and (scheme.lower() in _ENDED_BY_SLASH or "@" not in word)
+
+
+def _without_value(found: re.Match[str]) -> str:
+    mark, name, value = found.groups()
+    return f"{mark}{name}={HIDDEN}{_closing(value)}" if is_secret(unquote_plus(name)) else found[0]
+
+
+def _without_field(found: re.Match[str]) -> str:
+    if found["is"] == ":" and not found["end"] and found["name"].lower() in _PROSE:
+        return f"{found['name']}{found['told']}{_FIELD.sub(_without_field, found['value'])}"
+    return f"{found['name']}{found['told']}{_hidden(found)}"
+
+
+def _hidden(found: re.Match[str]) -> str:
+    value, quote = found["value"], found["quote"] or ""
+    if not quote:
+        return f"{HIDDEN}{_closing(value)}"
+    return f"{quote}{HIDDEN}{quote if value.endswith(quote) and value != quote else ''}"
+
+
+def _closing(value: str) -> str:
+    """What ends the sentence that a value stands in, rather than the value."""
+    return value[len(value.rstrip(_CLOSING)) :]

@@ -1,0 +1,108 @@
+"""Streams that this node can't run at present, for a model of theirs doesn't load here.
+
+While there is such an obstacle the node tells the others, which then place no such stream here, and tries the
+load again now and then: the file may have been mended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from holdfast.core.retry import Backoff
+from holdfast.errors import HandlerFailed
+from holdfast.ports.clock import Clock
+from holdfast.redaction import redact
+from holdfast.runtime.service import Tasks
+from holdfast.runtime.slots import Died, Seat, SlotPool
+from holdfast.streams.spec import StreamSpec
+
+AGAIN = Backoff(1.0, 15.0)
+"""The pauses between tries of a load that failed."""
+
+
+class Obstacle(msgspec.Struct, frozen=True):
+    """Why a stream can't run here: the model, what its load said, and the seat whose slot was to have it."""
+
+    model: str
+    reason: str
+    seat: Seat
+
+
+class Obstacles:
+    """The obstacles of one node, by stream.
+
+    ``on_change`` is told a stream when it gets an obstacle, when it still has it after another try, and when
+    it has lost it."""
+
+    def __init__(
+        self,
+        specs: Mapping[str, StreamSpec],
+        pool: SlotPool,
+        clock: Clock,
+        tasks: Tasks,
+        log: Any,
+        *,
+        on_change: Callable[[str], None],
+    ) -> None:
+        self._specs = specs
+        self._pool = pool
+        self._clock = clock
+        self._tasks = tasks
+        self._log = log
+        self._on_change = on_change
+        self._known: dict[str, Obstacle] = {}
+
+    @property
+    def streams(self) -> Mapping[str, Obstacle]:
+        """The streams that have one."""
+        return self._known
+
+    def of(self, stream: str) -> str:
+        """What keeps a stream from running here, "" if nothing does."""
+        known = self._known.get(stream)
+        return known.reason if known is not None else ""
+
+    def found(self, stream: str, model: str, reason: str, seat: Seat) -> None:
+        """A model of the stream didn't load in a seat's slot."""
+        is_new = stream not in self._known
+        self._known[stream] = Obstacle(model, reason, seat)
+        if is_new:
+            self._log.error(
+                "a model does not load here; its streams go to other nodes or wait",
+                stream=stream,
+                model=model,
+                error=reason,
+            )
+            self._tasks.spawn(self._try_again(stream))
+            self._on_change(stream)
+
+    async def _try_again(self, stream: str) -> None:
+        """Load until that works: then the streams go on."""
+        failures = 0
+        while True:
+            failures += 1
+            await self._clock.sleep(AGAIN.delay_s(failures, self._clock.random()))
+            known = self._known[stream]
+            try:
+                await self._load(stream, known)
+            except (HandlerFailed, Died) as error:
+                self._log.debug("a model still does not load", stream=stream, error=str(error))
+                self._known[stream] = Obstacle(known.model, redact(str(error)), known.seat)
+                self._on_change(stream)
+            else:
+                del self._known[stream]
+                self._log.info("a model loads again; its streams go on", stream=stream, model=known.model)
+                self._on_change(stream)
+                return
+
+    async def _load(self, stream: str, known: Obstacle) -> None:
+        """Only for its own sake: each stream that opens in the slot takes the model for itself."""
+        spec = self._specs[stream]
+        models = tuple(dict.fromkeys((*spec.models, known.model)))
+        _, slot = await self._pool.call(
+            known.seat, spec.timeout_s, lambda slot: slot.load(stream, "", models)
+        )
+        await slot.close(stream, "")

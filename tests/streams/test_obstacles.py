@@ -1,0 +1,227 @@
+"""A model that doesn't load is the node's fault: no message pays for it, and its streams go on elsewhere, or
+here once it loads."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from tests.streams.town import LIMITS, Town, TownNode
+
+from holdfast import App, Context, StreamHandler
+from holdfast.adapters.memory.slots import MemorySlot
+from holdfast.core.message import Place
+from holdfast.errors import Unavailable
+from holdfast.streams.obstacles import AGAIN
+
+VIRTUAL = True
+KEY = "s/k"
+
+
+class Item(msgspec.Struct):
+    """A message."""
+
+    key: str
+    n: int
+
+
+class Disk:
+    """Where a node's models lie: their files are there or not."""
+
+    def __init__(self, *files: str) -> None:
+        self.files = {*files}
+        self.loads = 0
+
+    def load(self, name: str) -> str:
+        self.loads += 1
+        if name not in self.files:
+            raise FileNotFoundError(f"no file {name}.onnx")
+        return name
+
+
+class Weighing(StreamHandler[Item]):
+    """Uses the model that its stream names."""
+
+    def open(self, context: Context, state: bytes | None) -> None:
+        self.weights = context.model("weights")
+
+    def process(self, message: Item, context: Context) -> Any:
+        return {"n": message.n, "with": self.weights}
+
+
+class Late(StreamHandler[Item]):
+    """Asks for a model with a message in hand, and hides what came of it."""
+
+    def process(self, message: Item, context: Context) -> Any:
+        try:
+            return {"n": message.n, "with": context.model("weights" if message.n else (lambda: "built"))}
+        except Exception as error:
+            raise ValueError("something went wrong") from error
+
+
+def app_on(disk: Disk, handler: type[StreamHandler[Item]] = Weighing, **settings: Any) -> App:
+    app = App("town")
+    app.model("weights", functools.partial(disk.load, "weights"))
+    usual = {"models": "weights"} if handler is Weighing else {}
+    app.stream("s", message=Item, seq="n", first_seq=0, **usual | settings)(handler)
+    app.stream("other", message=Item, seq="n", first_seq=0)(lambda message, context: {"n": message.n})
+    return app
+
+
+def numbers(*ns: int, key: str = "k") -> list[dict[str, Any]]:
+    return [{"key": key, "n": n} for n in ns]
+
+
+def results(town: Town, stream: str = "s") -> list[int]:
+    return [result["n"] for result in town.results("k", stream)]
+
+
+async def obstructed(town: Town, node: TownNode) -> None:
+    """Until the node knows that it can't run the stream."""
+    await town.until(lambda: node.work.load().lacks == ("s",))
+
+
+@pytest.mark.parametrize("handler", [Weighing, Late])
+async def test_no_message_is_charged_and_all_goes_on_once_the_file_is_mended(
+    town: Town, handler: type[StreamHandler[Item]]
+) -> None:
+    disk = Disk()
+    node = await town.start(app_on(disk, handler, max_tries=1, max_starts=1))
+    await town.send(*numbers(0, 1, 2))
+    await obstructed(town, node)
+    await town.clock.sleep(20 * AGAIN.max_s)
+    assert results(town) == ([] if handler is Weighing else [0])
+    assert disk.loads < 40, "it isn't tried in a hot loop"
+    entry = node.work.owners.get(KEY)
+    assert entry is not None
+    assert "no file weights.onnx" in entry.owner.obstacle
+    disk.files.add("weights")
+    await town.until_over()
+    assert results(town) == [0, 1, 2]
+    assert town.letters() == []
+    assert node.work.load().lacks == ()
+    assert [event for event in node.log.events("error") + node.log.events("info") if "load" in event] == [
+        "a model does not load here; its streams go to other nodes or wait",
+        "a model loads again; its streams go on",
+    ]
+
+
+async def test_no_message_is_begun_before_its_models_are_loaded(town: Town) -> None:
+    node = await town.start(app_on(Disk()))
+    await town.send(*numbers(0))
+    await obstructed(town, node)
+    assert node.state.called("start") == [], "a node that a load takes with it is no message's doing"
+
+
+async def test_the_stream_goes_to_a_node_that_can_and_new_ones_are_placed_there(town: Town) -> None:
+    a = await town.start(app_on(Disk()), "a")
+    await town.send(*numbers(0))
+    await obstructed(town, a)
+    assert a.owns(KEY)
+    b = await town.start(app_on(Disk("weights")), "b")
+    await town.until_over()
+    assert results(town) == [0]
+    assert b.owns(KEY)
+    assert not a.owns(KEY)
+    await town.until(lambda: b.host.membership.view[a.id].load.lacks == ("s",))
+    await town.send(*(message for number in range(12) for message in numbers(0, key=f"k{number}")))
+    await town.until_over()
+    assert {entry.key for entry in a.work.owners if entry.spec.name == "s"} == set()
+    assert len(b.work.owners) == 13
+    assert town.letters() == []
+
+
+async def test_a_node_that_can_t_warm_a_stream_says_so_too(town: Town) -> None:
+    a = await town.start(app_on(Disk("weights"), idle_timeout_s=1000.0), "a")
+    await town.send(*numbers(0))
+    await town.until_over()
+    b = await town.start(app_on(Disk()), "b")
+    await town.until(lambda: b.id in a.host.membership.view)
+    assert "no file weights.onnx" in await a.work.move(KEY, b.id)
+    assert b.work.load().lacks == ("s",)
+    assert a.owns(KEY)
+    await town.send(*numbers(1))
+    await town.until_over()
+    assert results(town) == [0, 1]
+
+
+async def test_a_load_that_takes_its_slot_along_is_no_message_s_fault(town: Town) -> None:
+    disk = Disk("weights")
+    deaths = 0
+
+    def die_first(slot: MemorySlot) -> Callable[[], str]:
+        def load() -> str:
+            nonlocal deaths
+            deaths += 1
+            if deaths < 6:
+                slot.die("was killed by signal 9 (SIGKILL)")
+            return disk.load("weights")
+
+        return load
+
+    app = app_on(disk, max_tries=1, max_starts=1)
+    node = TownNode(town, "a", app, LIMITS)
+    town.nodes.append(node)
+    make = node.slots._make
+
+    def hurt(slot: Any) -> Any:
+        worker = make(slot)
+        worker._models._specs = {  # type: ignore[attr-defined]
+            "weights": msgspec.structs.replace(app.models["weights"], load=die_first(slot))
+        }
+        return worker
+
+    node.slots._make = hurt
+    await node.node.start()
+    await town.send(*numbers(0, 1))
+    await town.until_over()
+    assert deaths >= 6
+    assert town.letters() == []
+    assert results(town) == [0, 1]
+
+
+async def test_nothing_is_received_that_no_node_can_run_and_other_streams_go_on(town: Town) -> None:
+    disk = Disk()
+    node = await town.start(app_on(disk))
+    await town.send(*numbers(0))
+    await obstructed(town, node)
+    await town.clock.sleep(10.0)  # a receive that was under way ends
+    received = len(town.events("received"))
+    await town.send(*(message for number in range(50) for message in numbers(0, key=f"k{number}")))
+    await town.send(*numbers(0, 1), stream="other")
+    await town.until_over("other")
+    await town.clock.sleep(10.0)
+    assert len(town.events("received")) == received
+    assert results(town, "other") == [0, 1]
+    disk.files.add("weights")
+    await town.until_over()
+    assert town.letters() == []
+
+
+async def test_a_client_is_told_at_once_what_is_missing(town: Town) -> None:
+    disk = Disk()
+    node = await town.start(app_on(disk))
+    await town.send(*numbers(0))
+    await obstructed(town, node)
+    for key in (KEY, "s/new"):
+        before = town.clock.monotonic()
+        with pytest.raises(Unavailable, match=r"no file weights\.onnx"):
+            await node.work.requests.process("s", key, Place(0, 1), b'{"key":"k","n":1}', {}, 60.0)
+        assert town.clock.monotonic() - before < 1.0
+    assert not node.owns("s/new")
+
+
+async def test_what_a_function_with_arguments_builds_is_the_message_s_own_affair(town: Town) -> None:
+    def named(message: Item, context: Context) -> Any:
+        return {"n": message.n, "with": context.model(functools.partial(disk.load, f"for-{message.n}"))}
+
+    disk = Disk("for-1")
+    app = App("town")
+    app.stream("s", message=Item, seq="n", first_seq=0, max_tries=1)(named)
+    await town.start(app)
+    await town.send(*numbers(0, 1))
+    await town.until_over()
+    assert results(town) == [1]
+    (letter,) = town.letters()
+    assert "no file for-0.onnx" in letter.reason

@@ -1,0 +1,138 @@
+"""A stream that waits says for what: in the log once, in a metric, and to whoever asks."""
+
+import inspect
+import json
+
+import msgspec
+from examples.cameras import app as cameras
+from tests.streams.test_owners import Item, app_of, numbers
+from tests.streams.town import Town, TownNode
+
+from holdfast import App, Context, StreamHandler
+from holdfast.protocol.peer import Done, Explain, Waiting
+from holdfast.streams.standstills import LINES_MAX, TOLD_AFTER_S
+
+VIRTUAL = True
+GAP_S = 60.0
+
+
+async def started(town: Town) -> TownNode:
+    return await town.start(app_of(gap_timeout_s=GAP_S))
+
+
+def lines(node: TownNode, event: str) -> list[dict[str, object]]:
+    return [fields for _, known, fields in node.log.entries if known == event]
+
+
+async def test_a_gap_is_told_once_while_it_lasts_and_when_it_is_skipped(town: Town) -> None:
+    node = await started(town)
+    await town.send(*numbers(0, 3))
+    await town.until(lambda: lines(node, "a stream waits"))
+    (line,) = lines(node, "a stream waits")
+    left_s = GAP_S - TOLD_AFTER_S
+    assert line["key"] == "s/k"
+    assert line["messages"] == 1
+    assert str(line["reason"]).startswith("waits for seq 1 to 2 of run 0, ")
+    assert left_s - 4 < float(str(line["reason"]).split()[-3]) <= left_s
+    assert node.work.standstills.counts()["gap"] == 1
+    await town.until_over()
+    assert len(lines(node, "a stream waits")) == 1
+    assert lines(node, "gap skipped") == [{"key": "s/k", "run": 0, "first": 1, "last": 2}]
+    assert (node.host.stats.gaps_skipped, node.host.stats.seqs_missed) == (1, 2)
+    assert sum(node.work.standstills.counts().values()) == 0
+
+
+async def test_a_node_tells_what_waits_the_longest_first(town: Town) -> None:
+    node = await started(town)
+    await town.send(*numbers(0, 2, key="a"))
+    await town.clock.sleep(10.0)
+    await town.send(*numbers(0, 5, key="b"))
+    await town.clock.sleep(10.0)
+    reply = await node.peer.call(node.peer.address, Waiting(node.id, 10), 1.0)
+    assert isinstance(reply, Done)
+    told = msgspec.json.decode(reply.text)
+    assert told["lacks"] == {}
+    assert [(waits["key"], waits["text"]) for waits in told["waits"]] == [
+        ("s/a", "seq 1 of run 0"),
+        ("s/b", "seq 1 to 4 of run 0"),
+    ]
+    assert told["waits"][0]["since_s"] > 15
+    reply = await node.peer.call(node.peer.address, Waiting(node.id, 1), 1.0)
+    assert isinstance(reply, Done)
+    assert len(msgspec.json.decode(reply.text)["waits"]) == 1
+    said = await node.peer.call(node.peer.address, Explain(node.id, "s", "s/a"), 1.0)
+    assert isinstance(said, Done)
+    assert msgspec.json.decode(said.text)["waits"]["kind"] == "gap"
+
+
+async def test_many_that_wait_fill_no_log(town: Town) -> None:
+    node = await started(town)
+    for number in range(LINES_MAX + 5):
+        await town.send(*numbers(0, 2, key=f"k{number}"))
+    await town.until(lambda: lines(node, "more streams wait"))
+    told = sum(int(str(line["gap"])) for line in lines(node, "more streams wait"))
+    assert len(lines(node, "a stream waits")) + told == LINES_MAX + 5
+
+
+async def test_what_is_set_aside_is_told(town: Town) -> None:
+    node = await town.start(app_of(gap_timeout_s=GAP_S, max_jump=100))
+    await town.send(*numbers(0, 1, 10**6, 2))
+    await town.until_over()
+    assert [result["n"] for result in town.results("k")] == [0, 1, 2]
+    (line,) = lines(node, "message set aside")
+    assert str(line["reason"]).startswith("malformed: seq 1000000 is more than 100 (max_jump) beyond ")
+    assert [letter.reason.partition(":")[0] for letter in town.letters()] == ["malformed"]
+
+
+async def test_a_camera_whose_numbers_start_anew_goes_on_after_a_quiet_time(town: Town) -> None:
+    node = await town.start(app_of(gap_timeout_s=GAP_S, restart_after_s=120.0, idle_timeout_s=10.0))
+    await town.send(*numbers(0, 1, 2, 3))
+    await town.until_over()
+    await town.send(*numbers(1))
+    await town.until_over()
+    assert len(town.results("k")) == 4, "soon after it is a duplicate"
+    await town.clock.sleep(121.0)
+    assert not node.owns("s/k"), "the stream was let go meanwhile"
+    await town.send(*numbers(0, 1))
+    await town.until_over()
+    assert [result["n"] for result in town.results("k")] == [0, 1, 2, 3, 0, 1]
+    assert town.letters() == []
+    assert [logged.result.name[:2] for logged in town.state.logged] == ["0:"] * 4 + ["1:"] * 2
+
+
+async def test_cameras_of_the_example_may_start_their_numbers_anew(town: Town) -> None:
+    example = cameras.streams["frames"]
+    names = ("key", "seq", "seq_prefix", "run", "seq_kind", "first_seq", "start_timeout_s", "restart_after_s")
+    app = App("town")
+    app.stream("s", **{name: getattr(example, name) for name in names})(
+        lambda message, context: [context.run, context.seq]
+    )
+    await town.start(app)
+    assert example.restart_after_s is not None
+    for pause_s in (0.0, example.restart_after_s + 1.0):
+        await town.clock.sleep(pause_s)
+        await town.send(*({"video_id": "k", "frame_id": f"frame-{n:06}"} for n in range(3)))
+        await town.until_over()
+    assert town.results("k") == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]
+
+
+async def test_a_handler_s_failure_is_logged_with_its_place(town: Town) -> None:
+    class Failing(StreamHandler[Item]):
+        def open(self, context: Context, state: bytes | None) -> None:
+            if context.key == "unopenable":
+                raise OSError("no licence")
+
+        def process(self, message: Item, context: Context) -> None:
+            json.loads(b"{")
+
+    app = App("town")
+    app.stream("s", message=Item, seq="n", first_seq=0, max_tries=1)(Failing)
+    node = await town.start(app)
+    await town.send(*numbers(0, key="unopenable"), *numbers(0))
+    await town.until_over()
+    places = [inspect.getsourcelines(function) for function in (Failing.open, Failing.process)]
+    first, second = (f"{__file__}:{start + len(code) - 1}" for code, start in places)
+    assert {line["key"]: line["at"] for line in lines(node, "handler failed")} == {
+        "s/unopenable": first,
+        "s/k": second,
+    }

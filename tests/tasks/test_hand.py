@@ -1,0 +1,42 @@
+"""What a task in a node's hands is, by its deliveries and by its store."""
+
+from typing import Any, cast
+
+import pytest
+from tests.runtime.fakes import held
+
+from holdfast.core.task import State, Task
+from holdfast.tasks.finisher import letter_of
+from holdfast.tasks.hand import InHand
+from holdfast.tasks.names import STAND_IN
+
+NOW = 100.0
+ENDED = Task("t", "kind", State.FAILED, epoch=5, detail="ValueError: no\nline 3")
+
+
+def in_hand(expires_at: float = NOW + 1, attributes: dict[str, str] | None = None) -> InHand:
+    message = held(1, expires_at=expires_at)
+    message.attributes |= attributes or {}
+    return InHand("queue", cast("Any", None), cast("Any", None), message)
+
+
+@pytest.mark.parametrize("sent_at, stands_in", [("4", True), ("5", False), ("6", False), ("x", False)])
+def test_a_stand_in_is_one_only_for_outcomes_of_later_attempts(sent_at: str, stands_in: bool) -> None:
+    assert in_hand(attributes={STAND_IN: sent_at}).is_stand_in(ENDED) == stands_in
+
+
+def test_a_delivery_is_the_right_to_run_until_it_lapses_or_is_stale() -> None:
+    assert not in_hand().lapsed(NOW)
+    assert in_hand(expires_at=NOW).lapsed(NOW)
+    item = in_hand()
+    item.held.receipts[0].stale = True
+    assert item.lapsed(NOW)
+    item.here = True
+    assert not item.lapsed(NOW)
+
+
+def test_a_task_that_failed_leaves_a_letter_unless_it_was_cancelled() -> None:
+    letter = letter_of(in_hand(), ENDED)
+    assert letter is not None
+    assert (letter.reason, letter.detail) == ("failed: ValueError: no", "line 3")
+    assert letter_of(in_hand(), Task("t", "kind", State.FAILED, detail="cancelled: not needed")) is None
