@@ -144,7 +144,7 @@ async def test_a_coordinator_that_does_not_answer_is_waited_for_as_long_as_the_c
         task.cancel()
     await town.until(lambda: not node.work.requests._claiming)
     node.coordinator.instead["claim"] = away
-    with pytest.raises(Unavailable, match="the coordinator does not answer: it is away"):
+    with pytest.raises(Unavailable, match=r"the coordinator does not answer$"):
         await ask(node, 0)
     del node.coordinator.instead["claim"]
     assert await ask(node, 0) == Answer(b"1", 1)

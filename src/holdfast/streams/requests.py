@@ -183,7 +183,10 @@ class Requests:
         epoch = entry.owner.epoch if entry is not None else 0
         if not waiting.duplicate:
             return Answer(waiting.held.result, epoch)
-        logged = await self._state.result(key, waiting.held.place.name)
+        try:
+            logged = await self._state.result(key, waiting.held.place.name)
+        except (Unavailable, OutcomeUnknown) as error:  # whose text is for operators
+            raise Unavailable(f"{key}: it is done, but the result can't be read at present") from error
         if logged is None and entry is not None:
             await self._check(key, entry.owner)
         return Answer(logged.result.body if logged else None, epoch, duplicate=True)
@@ -244,7 +247,7 @@ class Requests:
                 return await self._coordinator.claim(key, self._membership().id)
             claim = await self._coordinator.lookup(key)
         except (Unavailable, OutcomeUnknown) as error:
-            raise Unavailable(f"{key}: the coordinator does not answer: {error}") from error
+            raise Unavailable(f"{key}: the coordinator does not answer") from error
         if claim is None:
             raise Unavailable(f"{key}: {obstacle}")
         return claim
