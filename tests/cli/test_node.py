@@ -202,6 +202,19 @@ async def test_a_state_store_that_lets_nobody_in_ends_the_node(start: Callable[.
     assert "hunter2" not in said
 
 
+async def test_a_state_store_that_may_forget_is_told_of_at_the_start(start: Callable[..., Process]) -> None:
+    """It keeps nothing on disk, and has no replica; the same as `holdfast doctor` says."""
+    async with RedisServer(settings={"appendonly": "no", "save": ""}) as server:
+        node = start("counting:app", "--slots", "1", "-s", f"state_url={server.url}")
+        await asyncio.to_thread(node.wait_for, "node runs")
+        assert await asyncio.to_thread(node.end) == 0
+    told = [entry for entry in node.events if entry["event"] == "the state store may lose commits"]
+    assert [entry["level"] for entry in told] == ["warning"] * len(told)
+    assert any("nothing is kept on disk" in entry["risk"] for entry in told)
+    assert any("no replica" in entry["risk"] for entry in told)
+    assert all(entry["fix"] for entry in told)
+
+
 def test_a_state_store_that_is_not_there_yet_is_waited_for_and_said(start: Callable[..., Process]) -> None:
     node = start("counting:app", "--slots", "1", "-s", "state_url=redis://127.0.0.1:1")
     node.wait_for("the state store does not answer yet")

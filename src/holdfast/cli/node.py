@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import signal
 from collections.abc import Coroutine
@@ -91,6 +92,7 @@ async def serve(place: str, config: Config) -> int:
             bound.warning(missing)
         if trouble := await _look_at_state(services):
             bound.warning("the state store does not answer yet", error=trouble)
+        await _tell_risks(services, bound)
         crashed = node.host.crashed
         crashed.add_done_callback(lambda _: over.set())
         drained = asyncio.create_task(node.host.told_to_drain.wait())
@@ -120,6 +122,13 @@ async def _look_at_state(services: Services) -> str:
     except HoldfastError as error:
         return str(error)
     return ""
+
+
+async def _tell_risks(services: Services, log: Any) -> None:
+    """Say where the state store may forget what is committed, whose messages are deleted by then."""
+    with contextlib.suppress(HoldfastError):  # that it doesn't answer was said already
+        for risk in await services.state_risks():
+            log.warning("the state store may lose commits", server=risk.server, risk=risk.text, fix=risk.fix)
 
 
 async def supervise(place: str, config: Config, count: int, options: Options) -> int:
