@@ -185,20 +185,20 @@ class Requests:
             return Answer(waiting.held.result, epoch)
         try:
             logged = await self._state.result(key, waiting.held.place.name)
+            has_lost = logged is None and entry is not None and await self._has_lost(key, entry.owner)
         except (Unavailable, OutcomeUnknown) as error:  # whose text is for operators
             raise Unavailable(f"{key}: it is done, but the result can't be read at present") from error
-        if logged is None and entry is not None:
-            await self._check(key, entry.owner)
-        return Answer(logged.result.body if logged else None, epoch, duplicate=True)
-
-    async def _check(self, key: str, owner: Owner) -> None:
-        """Nothing is kept for a message that is done: because it had no result, or because the store has lost
-        its last commits, which its owner is told. Raises Unavailable then."""
-        known = owner.epoch, owner.number
-        stands = await self._state.peek(key)
-        if stands is None or (stands.epoch, stands.number) < known:
+        if has_lost:
             self._owners().poke(key)
             raise Unavailable(f"{key}: the state store has lost what was committed; try again")
+        return Answer(logged.result.body if logged else None, epoch, duplicate=True)
+
+    async def _has_lost(self, key: str, owner: Owner) -> bool:
+        """Nothing is kept for a message that is done: because it had no result, or because the store has lost
+        its owner's last commits. True for the latter."""
+        known = owner.epoch, owner.number
+        stands = await self._state.peek(key)
+        return stands is None or (stands.epoch, stands.number) < known
 
     async def _offer(self, stream: str, key: str, held: Held, timeout_s: float) -> None:
         verdict = self._owners().offer(key, held)
