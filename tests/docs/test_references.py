@@ -74,7 +74,8 @@ def test_settings_of_a_stream() -> None:
 def test_metrics() -> None:
     listed = {code(row[0]) for row in rows(DOCS / "operations.md", "## Metrics and health")}
     counters = {f"holdfast_{counter}_total" for counter in Stats.__struct_fields__}
-    gauges = {f"holdfast_{gauge}" for gauge in ("streams", "slots", "room", "draining", "member")}
+    names = ("streams", "slots", "room", "draining", "member", "waiting_streams", "streams_without_models")
+    gauges = {f"holdfast_{gauge}" for gauge in names}
     assert listed == counters | gauges | {"holdfast_api_calls_total"}
 
 
@@ -96,7 +97,7 @@ def test_settings_of_an_outbox() -> None:
 
 def test_faults() -> None:
     listed = [code(row[0]) for row in rows(DOCS / "simulation.md", "## What goes wrong")]
-    assert sorted(listed) == sorted(set(KINDS))
+    assert sorted(listed) == sorted({*KINDS, "model"}), "models fail in seeds of their own"
 
 
 def test_settings_that_must_agree() -> None:

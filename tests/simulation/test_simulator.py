@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from holdfast.testing.simulator import tasks, world
@@ -9,6 +11,9 @@ from holdfast.testing.simulator.mutations import RULES
 from holdfast.testing.simulator.runner import simulate
 
 SEEDS_A_TEST = 20
+QUICK = 2
+"""Tests of so many seeds that `make test` runs; the rest are for the soak, which has fresh ones too."""
+
 LIKELY = {
     "commit-number": 23, "conditional-release": 106, "epoch-at-commit": 154, "identity-window": 19,
     "judge-again": 65, "open-expects": 7, "poison-count": 7, "queue-order": 37, "receipt-merging": 1,
@@ -22,15 +27,26 @@ HEAL_LIMIT_S = 100.0
 """Few seeds need as long, and to wait in vain for the usual limit takes long."""
 
 
-@pytest.mark.parametrize("first", range(0, 100, SEEDS_A_TEST))
+def beginnings(count: int, step: int, quick: int = QUICK) -> list[Any]:
+    """The first seeds of tests that take ``step`` seeds each."""
+    return [
+        pytest.param(first, marks=() if first < quick * step else pytest.mark.soak)
+        for first in range(0, count, step)
+    ]
+
+
+@pytest.mark.parametrize("first", beginnings(100, SEEDS_A_TEST))
 def test_seeds_hold(first: int) -> None:
     for seed in range(first, first + SEEDS_A_TEST):
         assert simulate(seed).wrong == []
 
 
-@pytest.mark.parametrize("first", [0, pytest.param(SEEDS_A_TEST, marks=pytest.mark.soak)])
+TASK_SEEDS_A_TEST = 5
+
+
+@pytest.mark.parametrize("first", beginnings(40, TASK_SEEDS_A_TEST))
 def test_seeds_of_tasks_hold(first: int) -> None:
-    for seed in range(first, first + SEEDS_A_TEST):
+    for seed in range(first, first + TASK_SEEDS_A_TEST):
         assert simulate(seed, kind="tasks").wrong == []
 
 

@@ -204,6 +204,95 @@ async def test_a_commit_over_the_store_s_limit_ends_nobody(town: Town) -> None:
     assert node.log.events("error").count("a commit is too large") == 2
 
 
+# --- a store that forgets
+
+
+def losses(node: TownNode) -> list[dict[str, Any]]:
+    """What the node says of streams whose commits the store has lost."""
+    return [
+        fields
+        for level, event, fields in node.log.entries
+        if level == "error" and event == "the state store has lost commits of a stream"
+    ]
+
+
+def lose(town: Town, checkpoint: Checkpoint | None = None) -> None:
+    """Let the store hold of the stream what it held then, or nothing. Epochs are never issued again."""
+    epoch = town.state.standing[KEY].epoch
+    del town.state.standing[KEY]
+    if checkpoint is not None:
+        town.state.standing[KEY] = msgspec.structs.replace(checkpoint, epoch=epoch + 10)
+
+
+async def test_an_owner_whose_store_was_emptied_goes_on_from_what_it_committed(town: Town) -> None:
+    """No frame that was committed before is waited for, and no state is begun anew."""
+    node = await town.start(app_of(gap_timeout_s=1000.0, start_timeout_s=1000.0))
+    await town.send(*numbers(0, 1, 2))
+    await finished(town, 3)
+    lose(town)
+    begun = town.clock.monotonic()
+    await town.send(*numbers(3, 4, 1))  # and one that was delivered again
+    await town.until_over()
+    assert town.clock.monotonic() - begun < 30
+    assert [r["sum"] for r in town.results("k")] == [0, 1, 3, 6, 10]
+    assert town.letters() == []
+    assert town.state.standing[KEY].state == b"10"
+    assert node.host.stats.states_lost == 1
+    [told] = losses(node)
+    assert (told["key"], told["commits_found"]) == (KEY, 0)
+    assert told["commits_known"] >= 1
+    assert told["follows"].startswith("it goes on from what its owner knows")
+
+
+async def test_what_an_owner_knew_is_stored_with_its_first_commit_whatever_that_says(town: Town) -> None:
+    """Also where no handler ran in it: another opening must not find the place without the state."""
+    node = await town.start(app_of(max_tries=1))
+    await town.send(*numbers(0, 1, 2))
+    await finished(town, 3)
+    lose(town)
+
+    async def die(slot: MemorySlot) -> None:
+        slot.die("of this message")
+
+    [message] = numbers(3)
+    town.deeds[json.dumps(message).encode()] = die
+    await town.send(message)
+    await town.until_over()
+    assert [letter.seq[-1] for letter in town.letters()] == ["3"]
+    standing = town.state.standing[KEY]
+    assert standing.log is not None
+    assert (standing.log.seq, standing.state) == (3, b"3")
+    assert node.host.stats.states_lost == 1
+
+
+async def test_an_older_snapshot_stands_and_is_named(town: Town) -> None:
+    """Somebody else may have gone on from it."""
+    node = await town.start(app_of(gap_timeout_s=2.0))
+    await town.send(*numbers(0))
+    await finished(town, 1)
+    older = town.state.standing[KEY]
+    await town.send(*numbers(1, 2))
+    await finished(town, 3)
+    lose(town, older)
+    await town.send(*numbers(3))
+    await town.until_over()
+    assert town.results("k")[-1] == {"n": 3, "sum": 3}
+    [told] = losses(node)
+    assert told["follows"] == "it goes on from the older checkpoint"
+
+
+async def test_a_stream_that_was_released_before_the_loss_is_named_when_it_comes_again(town: Town) -> None:
+    node = await town.start(app_of(idle_timeout_s=1.0))
+    await town.send(*numbers(0))
+    await finished(town, 1)
+    await town.until(lambda: not node.owns(KEY))
+    lose(town)
+    await town.send(*numbers(0))
+    await town.until_over()
+    [told] = losses(node)
+    assert told["follows"].startswith("it begins anew")
+
+
 # --- claims and memberships
 
 

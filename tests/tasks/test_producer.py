@@ -12,7 +12,7 @@ from tests.tasks.plain import plain
 from holdfast.adapters.memory.queue import MemoryQueue
 from holdfast.adapters.memory.tasks import MemoryTasks
 from holdfast.core.task import End, Start, State, Task
-from holdfast.errors import InvalidMessage, OperationRefused, TooLarge
+from holdfast.errors import InvalidMessage, OperationRefused, TooLarge, Unavailable
 from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.outcome import outcome_of
@@ -212,6 +212,28 @@ async def test_letters_that_were_kept_elsewhere_are_sent_again(rig: Rig) -> None
         again,
         again,
     ]
+
+
+async def test_who_follows_briefs_rides_out_a_queue_that_is_away(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = rig.queue(brief_queue(APP))
+    (trace,) = await rig.producer.send([ORDER])
+    await rig.end(trace)
+    receive, left = queue.receive, [10]
+
+    async def fail(*args: Any) -> Any:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise Unavailable("away")
+        return await receive(*args)
+
+    monkeypatch.setattr(queue, "receive", fail)
+    with pytest.raises(Unavailable):
+        await anext(rig.producer.briefs(follow=False))
+    briefs = rig.producer.briefs()
+    assert (await anext(briefs)).outcome.trace_id == trace
+    await briefs.aclose()
 
 
 async def test_who_reads_briefs_of_a_closed_producer_hears_no_more(rig: Rig) -> None:

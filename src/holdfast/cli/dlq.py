@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
+from holdfast.cli.patience import Patience
 from holdfast.cli.status import stream_names
 from holdfast.cli.tasks import ago
 from holdfast.errors import ConfigError, HoldfastError, OperationRefused, TooLarge
@@ -170,8 +172,9 @@ async def backup(
         backup_at(target, services.access) as place,
     ):
         letters = make_letters(services, owner)
+        patience = Patience(services.clock, ever=every_s is not None)
         while True:
-            count = await letters.back_up(place, task_type, choice)
+            count = await patience.read(partial(letters.back_up, place, task_type, choice))
             if json:
                 output.json_line({"copied": count, "target": redact_url(target)})
             else:
@@ -243,7 +246,8 @@ async def _each_queue(
         raise ConfigError("name letters by their ids, or say --stream NAME --all")
     async with Services(options.load(), reads_only=True) as services:
         if everything:
-            chosen = [letter async for letter in operations.letters(services.queue(stream), key)]
+            read = Patience(services.clock).read
+            chosen = [letter async for letter in operations.letters(services.queue(stream), key, read=read)]
             ids = [letter.id for letter in sorted(chosen, key=operations.in_order)]
         by_stream: dict[str, list[str]] = {}
         for letter_id in ids:
@@ -280,9 +284,10 @@ def _stream_of(letter_id: str) -> str:
 
 async def _letters(services: Services, stream: str, key: str | None) -> AsyncIterator[DeadLetter]:
     """Letters of one stream, or of all: a queue that fails is named, and hides none of the others."""
-    for name in [stream] if stream else await stream_names(services):
+    read = Patience(services.clock).read
+    for name in [stream] if stream else await read(partial(stream_names, services)):
         try:
-            async for letter in operations.letters(services.queue(name), key):
+            async for letter in operations.letters(services.queue(name), key, read=read):
                 yield letter
         except HoldfastError as error:
             if stream:

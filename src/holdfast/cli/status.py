@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -13,6 +14,7 @@ from rich.live import Live
 
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
+from holdfast.cli.patience import Patience
 from holdfast.core.ledger import Checkpoint
 from holdfast.core.record import reading
 from holdfast.devices.spec import LABEL
@@ -58,18 +60,19 @@ async def status(
     """
     declared = (*queues_of(load_app(app)),) if app else ()
     async with Services(options.load(), reads_only=True) as services:
+        patience = Patience(services.clock, ever=watch)
+        look = partial(survey, services, stream, declared)
         if not watch:
-            found = await survey(services, stream, declared)
+            found = await patience.read(look)
             output.json_line(found) if json else output.console().print(render(found, limit))
         elif json:
             while True:
-                output.json_line(await survey(services, stream, declared))
+                output.json_line(await patience.read(look))
                 await services.clock.sleep(REFRESH_S)
         else:
             with Live(console=output.console(), auto_refresh=False, screen=True) as live:
                 while True:
-                    found = await survey(services, stream, declared)
-                    live.update(render(found, limit), refresh=True)
+                    live.update(render(await patience.read(look), limit), refresh=True)
                     await services.clock.sleep(REFRESH_S)
 
 

@@ -23,6 +23,7 @@ from holdfast.gateway.routes import Routes
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim, Member
 from holdfast.runtime.view import View
+from holdfast.serving import PeerTls
 
 CONNECT_TIMEOUT_S = 1.0
 LATE_S = 1.0
@@ -56,7 +57,7 @@ class Unreached(Unavailable):
 
 
 class Forwarder:
-    """Forwards requests. ``secret`` is what nodes ask for."""
+    """Forwards requests. ``secret`` is what nodes ask for; with ``tls`` they speak TLS."""
 
     def __init__(
         self,
@@ -66,12 +67,14 @@ class Forwarder:
         clock: Clock,
         *,
         secret: str | None = None,
+        tls: PeerTls | None = None,
     ) -> None:
         self._assigner = assigner
         self._routes = routes
         self._view = view
         self._clock = clock
         self._authorization = f"Bearer {secret}" if secret else ""
+        self._tls = tls
         self._backoff = Backoff(0.005, 0.25)
         self._session: aiohttp.ClientSession | None = None
         self._under_way: dict[str, set[asyncio.Task[Reply]]] = {}
@@ -207,8 +210,9 @@ class Forwarder:
 
     def _client(self) -> aiohttp.ClientSession:
         if self._session is None:
+            context = self._tls.client() if self._tls is not None else True
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0),
+                connector=aiohttp.TCPConnector(limit=0, ssl=context),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
             )

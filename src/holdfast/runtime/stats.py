@@ -24,6 +24,7 @@ class Stats(msgspec.Struct):
     seqs_missed: int = 0
     fenced: int = 0
     opened: int = 0
+    states_lost: int = 0
     moved_out: int = 0
     slot_deaths: int = 0
     evictions: int = 0

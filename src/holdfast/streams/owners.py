@@ -7,8 +7,11 @@ import heapq
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
-from holdfast.core import commands
+import msgspec
+
+from holdfast.core import commands, ledger
 from holdfast.core.held import Held, Receipt
+from holdfast.core.ledger import Checkpoint
 from holdfast.core.owner import Owner, OwnerRules, Phase
 from holdfast.core.sequencer import Gap, Rules
 from holdfast.core.trace import raised_at
@@ -48,12 +51,27 @@ T = TypeVar("T")
 FAILURES_TOLD = 4
 TELL_EVERY_S = 5.0
 
+NUMBERS_MAX = 100_000
+"""Streams whose number of commits is remembered, to notice that the store has lost some."""
+
 
 class Owned:
     """One owned key: its machine, its claim and since when, its seat, and the slot its handler was last
     opened in."""
 
-    __slots__ = ("alone", "claim", "key", "owner", "reopened", "seat", "since", "slot", "spec", "timer_at")
+    __slots__ = (
+        "alone",
+        "claim",
+        "key",
+        "last",
+        "owner",
+        "reopened",
+        "seat",
+        "since",
+        "slot",
+        "spec",
+        "timer_at",
+    )
 
     def __init__(self, spec: StreamSpec, key: str, owner: Owner, claim: Claim, since: float) -> None:
         self.spec = spec
@@ -63,6 +81,8 @@ class Owned:
         self.since = since
         self.seat: Seat | None = None
         self.slot: Slot | None = None
+        self.last: Checkpoint | None = None
+        """What the last answered commit has left at the store."""
         self.reopened = 0
         self.alone = False
         self.timer_at: float | None = None
@@ -165,6 +185,8 @@ class Owners:
         self._timers: list[tuple[float, str]] = []
         self._timer_set = asyncio.Event()
         self._quarantine = asyncio.Lock()
+        self._numbers: dict[str, int] = {}
+        """How many commits streams had, as far as was seen here."""
         self._told_at = -TELL_EVERY_S
         self._forgot = asyncio.Event()
         self.loads = Loads(clock)
@@ -543,8 +565,53 @@ class Owners:
             self._answer(entry, generation, entry.owner.open_failed)
             return
         self._stats.opened += 1
-        quiet_s = max(0.0, self._clock.wall() - checkpoint.at)
-        self._answer(entry, generation, lambda now: entry.owner.opened(checkpoint, now, quiet_s))
+        standing, recalled = self._recall(entry, checkpoint)
+        quiet_s = max(0.0, self._clock.wall() - standing.at)
+        self._answer(
+            entry, generation, lambda now: entry.owner.opened(standing, now, quiet_s, recalled=recalled)
+        )
+
+    def _recall(self, entry: Owned, checkpoint: Checkpoint) -> tuple[Checkpoint, bool]:
+        """What an opening found, or what is known of a stream whose checkpoint the store has lost. Nobody has
+        committed since where it has nothing at all: then the stream goes on from what this owner committed
+        last. An older checkpoint may have been gone on from: it stands."""
+        last, known = entry.last, self._numbers.get(entry.key, 0)
+        entry.last = checkpoint
+        if checkpoint.number >= known:
+            self._note_number(entry.key, checkpoint.number)
+            return checkpoint, False
+        self._stats.states_lost += 1
+        nothing = checkpoint.number == 0 and checkpoint.log is None
+        recalled = nothing and last is not None and last.number == known
+        follows = (
+            "it goes on from what its owner knows; results of before are lost"
+            if recalled
+            else "it begins anew: frames that were committed before are not waited for or known"
+            if nothing
+            else "it goes on from the older checkpoint"
+        )
+        self._log.error(
+            "the state store has lost commits of a stream",
+            key=entry.key,
+            commits_known=known,
+            commits_found=checkpoint.number,
+            follows=follows,
+        )
+        self._note_number(entry.key, checkpoint.number)
+        if recalled:
+            assert last is not None
+            checkpoint = msgspec.structs.replace(
+                last, epoch=checkpoint.epoch, member=checkpoint.member, number=0, started=None, suspects=()
+            )
+            entry.last = checkpoint
+        return checkpoint, recalled
+
+    def _note_number(self, key: str, number: int) -> None:
+        """Remember how many commits a stream had, also when it is owned here no more."""
+        self._numbers.pop(key, None)
+        self._numbers[key] = number
+        if len(self._numbers) > NUMBERS_MAX:
+            del self._numbers[next(iter(self._numbers))]
 
     async def _check_claim(self, entry: Owned, generation: int) -> None:
         entry.reopened += 1
@@ -633,6 +700,9 @@ class Owners:
             return
         self._stats.commits += 1
         self._stats.committed += commit.done
+        if entry.last is not None and entry.last.epoch == commit.epoch:
+            entry.last = ledger.commit(entry.last, commit, self._clock.wall()) or entry.last
+            self._note_number(entry.key, commit.number)
         self._tell_gaps(entry, command.gaps)
         entry.reopened = 0
         self._answer(entry, generation, entry.owner.committed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 from collections.abc import Awaitable, Callable, Iterable
 from importlib.resources import files
 from typing import Any
@@ -20,12 +19,16 @@ from holdfast.gateway import problem
 from holdfast.gateway.door import decoded, read_body, slow_body
 from holdfast.gateway.problem import Refused
 from holdfast.ports.queue import Outgoing
+from holdfast.serving import Secrets
 from holdfast.tasks.outcome import value_of
 from holdfast.tasks.producer import Order, Producer
 
 PATH = "/v1/tasks"
 BODY_S = 30.0
 """How long a request's body may take to come."""
+
+FORM_TYPES = ("text/plain", "multipart/form-data", "application/x-www-form-urlencoded")
+"""What the page of any site may send unasked; no task is sent so."""
 
 
 class Asked(msgspec.Struct, forbid_unknown_fields=True):
@@ -73,13 +76,14 @@ class TaskApi:
         stop_here: Callable[[str, str], bool],
         max_body_bytes: int,
         secret: str | None = None,
+        also: str | None = None,
     ) -> None:
         self._types = sorted(types)
         self._producer = producer
         self._run_here = run_here
         self._stop_here = stop_here
         self._max_body_bytes = max_body_bytes
-        self._authorization = f"Bearer {secret}".encode() if secret else b""
+        self._secrets = Secrets(secret, also if secret else None)
 
     def routes(self) -> list[web.AbstractRouteDef]:
         """What the node's server serves."""
@@ -100,8 +104,7 @@ class TaskApi:
     ) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def guarded(request: web.Request) -> web.Response:
             try:
-                given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
-                if self._authorization and not hmac.compare_digest(given, self._authorization):
+                if not self._secrets.admit(request):
                     raise Refused(401, "unauthorized", "Who are you?", "the secret is missing or wrong")
                 return await handle(request)
             except HoldfastError as error:
@@ -138,6 +141,9 @@ class TaskApi:
         return _sent(message)
 
     async def _read(self, request: web.Request) -> Order:
+        if request.content_type in FORM_TYPES and "Content-Type" in request.headers:
+            text = f"Content-Type is {request.content_type}; send application/json"
+            raise Refused(415, "type", "Unknown content type", text)
         try:
             async with asyncio.timeout(BODY_S):
                 sent = await read_body(request, self._max_body_bytes)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import collections
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from holdfast.core.message import check_key
+from holdfast.core.retry import Backoff
 from holdfast.core.task import State, Task
 from holdfast.errors import HoldfastError, InvalidMessage, OperationRefused, Retry, TooLarge
 from holdfast.ports.clock import Clock
@@ -21,6 +23,9 @@ from holdfast.tasks.body import body_of
 from holdfast.tasks.names import STAND_IN, brief_queue, deduplicated, task_queue
 from holdfast.tasks.outcome import Outcome, outcome_of
 from holdfast.tasks.wire import Envelope, Message, decode_brief, encode_task
+
+READ_AGAIN = Backoff(0.1, 2.0)
+"""Pauses before briefs are asked for again, while their queue is away."""
 
 BRIEF_VISIBILITY_S = 60.0
 """A brief that is not acknowledged comes again after so long."""
@@ -131,7 +136,7 @@ class Producer:
     async def briefs(self, *, follow: bool = True) -> AsyncGenerator[Brief]:
         """The outcomes of all tasks of the app, as they come; or, unless to ``follow``, those that wait. What
         several read is shared among them. An outcome may come twice; those of one trace are the same, but for
-        DUPLICATED ones."""
+        DUPLICATED ones. Who follows rides out a queue that is away; else raises Unavailable."""
         queue = self._queue(brief_queue(self._app))
         holder = f"briefs-{self._clock.new_id()}"
         acking = asyncio.ensure_future(self._acknowledge(queue))
@@ -139,8 +144,9 @@ class Producer:
         self._unread.append(unread)
         try:
             wait_s = self._receive_wait_s if follow else 0.0
+            receive = partial(queue.receive, queue.max_batch, wait_s, BRIEF_VISIBILITY_S, holder)
             while self._closes == closes and (
-                (some := await queue.receive(queue.max_batch, wait_s, BRIEF_VISIBILITY_S, holder)) or follow
+                (some := await (self._ride_out(receive, closes) if follow else receive())) or follow
             ):
                 unread.extend(some)
                 while unread:
@@ -154,6 +160,22 @@ class Producer:
             await self._delete_acked(queue)
             await self._give_back(queue, unread)
             self._unread.remove(unread)
+
+    async def _ride_out(
+        self, receive: Callable[[], Awaitable[list[Delivery]]], closes: int
+    ) -> list[Delivery]:
+        """What a receive brings, asked again while the queue is away; nothing once this is closed."""
+        failures = 0
+        while self._closes == closes:
+            try:
+                return await receive()
+            except HoldfastError as error:
+                if error.retry not in (Retry.SAFE, Retry.SAME):
+                    raise
+                failures += 1
+                self._log.warning("could not read briefs; asking again", app=self._app, error=str(error))
+            await self._clock.sleep(READ_AGAIN.delay_s(failures, self._clock.random()))
+        return []
 
     async def close(self) -> None:
         """Do what is left of reading briefs, where somebody left off in the midst of it. Who still reads

@@ -293,7 +293,7 @@ RULES: dict[str, Mutation] = {
         "_may_transfer",
         lambda self, claim: True,
     ),
-    "model-free": Mutation(
+    "model-fault": Mutation(
         "a model that does not load costs no message a try", Owners, "_obstructed", _blame_the_message
     ),
     "jump-limit": Mutation("a seq far ahead is a mistake", Sequencer, "is_far", lambda self, place: False),

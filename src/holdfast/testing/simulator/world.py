@@ -11,7 +11,7 @@ from holdfast.adapters.memory.queue import MemoryQueue, Stored
 from holdfast.adapters.memory.slots import MemorySlot, MemorySlots
 from holdfast.adapters.memory.state import MemoryState
 from holdfast.core.ledger import Commit
-from holdfast.core.message import Place
+from holdfast.core.message import NO_RUN, Place
 from holdfast.core.owner import Phase
 from holdfast.core.retry import Backoff
 from holdfast.errors import Fenced, HoldfastError, SetAside
@@ -229,7 +229,7 @@ class World(Stage):
         """A client brings its message to any node, follows where it is sent, and asks again until it has an
         answer."""
         key = f"{STREAM}/{message.key}"
-        place = Place(0 if self.scenario.restarts else message.run, message.seq)
+        place = Place(NO_RUN if self.scenario.restarts else message.run, message.seq)
         if self.scenario.kind == "absent":
             place = Place(message.run, 0, f"client {message.seq}")
         while message in self.asking:
