@@ -147,6 +147,25 @@ async def test_a_seq_of_the_queue_needs_a_queue_that_numbers_messages() -> None:
             check_app(services, app)
 
 
+@pytest.mark.parametrize(
+    "stream, problem",
+    [
+        ("frame", "which the app doesn't declare; it declares frames, outbox gates"),
+        ("frames", "but the app declares outbox gates as well"),
+    ],
+)
+async def test_bare_ids_in_zookeeper_are_of_the_one_stream_that_the_app_declares(
+    stream: str, problem: str
+) -> None:
+    app = App("town")
+    app.stream("frames", message=bytes, key="key")(lambda message, context: None)
+    app.outbox("gates")
+    url = f"zookeeper://127.0.0.1:1/town?stream={stream}"
+    async with Services(load({"coordinator_url": url})) as services:
+        with pytest.raises(ConfigError, match=problem):
+            check_app(services, app)
+
+
 async def test_a_model_must_fit_into_a_slot() -> None:
     app = App("jobs")
     app.model("people", list, memory_mb=900)

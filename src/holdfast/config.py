@@ -123,7 +123,10 @@ class Config(BaseSettings):
     )
 
     node_name: str = _setting(
-        socket.gethostname, "Name of this node, for people.", shown="the host's name", min_length=1
+        socket.gethostname,
+        "Name of this node, for people.",
+        shown="the host's name, and four characters that tell its nodes apart",
+        min_length=1,
     )
     host: str = _setting("127.0.0.1", "Address to listen on. One that isn't loopback needs `peer_secret`.")
     port: int = _setting(0, "Port to listen on; 0 takes a free one.", ge=0, le=65535)
@@ -132,6 +135,18 @@ class Config(BaseSettings):
     )
     peer_secret: SecretStr | None = _setting(
         None, f"Secret that all nodes share: {SECRET_CHARS_MIN} printable ASCII characters or more."
+    )
+    peer_secret_also: SecretStr | None = _setting(
+        None,
+        "A second secret that callers may show: the next one, or the last, while all nodes change from one to"
+        " the other.",
+    )
+    peer_tls_cert: Path | None = _setting(
+        None, "This node's certificate with its chain (PEM), for its address: nodes then speak TLS."
+    )
+    peer_tls_key: Path | None = _setting(None, "Its private key (PEM).")
+    peer_tls_ca: Path | None = _setting(
+        None, "The authority (PEM) that has signed the certificates of all nodes."
     )
     max_peer_bytes: int = _setting(64 * 1024**2, "Largest request or reply between nodes.", ge=1)
     max_connections: int = _setting(
@@ -216,7 +231,7 @@ class Config(BaseSettings):
 
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)
 
-    @field_validator("peer_secret")
+    @field_validator("peer_secret", "peer_secret_also")
     @classmethod
     def _strong(cls, secret: SecretStr | None) -> SecretStr | None:
         text = secret.get_secret_value() if secret else None
@@ -405,6 +420,16 @@ def _contradictions(config: Config) -> Iterable[str]:
             "one wait for a lock would end the membership",
             "lower lock_timeout_s or raise ttl_s until renew_s + lock_timeout_s is below ttl_s",
         )
+    if config.peer_secret_also and not config.peer_secret:
+        yield wrong(
+            "peer_secret_also is set and peer_secret is not",
+            "a second secret needs a first one",
+            "set peer_secret to the one that this node shows to others",
+        )
+    tls = {name: getattr(config, name) for name in ("peer_tls_cert", "peer_tls_key", "peer_tls_ca")}
+    if any(tls.values()) and not all(tls.values()):
+        missing = " and ".join(name for name, file in tls.items() if not file)
+        yield wrong(f"{missing} is not set", "TLS between nodes needs all three", f"set {missing} too")
     if config.slot_memory_mb and config.model_memory_mb > config.slot_memory_mb:
         yield wrong(
             f"model_memory_mb is {config.model_memory_mb} and slot_memory_mb is {config.slot_memory_mb}",

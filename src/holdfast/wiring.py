@@ -20,6 +20,7 @@ import psutil
 import structlog
 from aiohttp import web
 from prometheus_client import REGISTRY, CollectorRegistry, ProcessCollector
+from pydantic import SecretStr
 
 from holdfast.adapters.file.backup import FileBackup
 from holdfast.adapters.file.sink import FileSink
@@ -43,6 +44,7 @@ from holdfast.devices.work import DeviceWork
 from holdfast.errors import ConfigError
 from holdfast.files import OWNER, Access, access_for
 from holdfast.gateway import models
+from holdfast.gateway.clients import Clients
 from holdfast.gateway.door import Door
 from holdfast.gateway.haproxy.front import HaproxyOptions
 from holdfast.gateway.listen import Tls
@@ -65,7 +67,7 @@ from holdfast.redaction import redact_url
 from holdfast.runtime.limits import FORWARD_BYTES_MAX, Limits
 from holdfast.runtime.metrics import NodeMetrics
 from holdfast.runtime.node import Host, Node
-from holdfast.serving import ConnectionMetrics, Connections
+from holdfast.serving import ConnectionMetrics, Connections, PeerTls
 from holdfast.slot_wiring import open_objects, open_slot_objects
 from holdfast.streams.models import ModelSpec
 from holdfast.streams.spec import QUEUE_NUMBER
@@ -328,13 +330,15 @@ class Services:
         registry: CollectorRegistry = REGISTRY,
     ) -> Peer:
         """A new peer; the rest is as :class:`~holdfast.adapters.http.peer.HttpPeer` has it."""
-        secret = self.config.peer_secret
+        config = self.config
         return self._kept(
             HttpPeer(
                 self.clock,
                 self.config.host,
                 self.config.port,
-                secret=secret.get_secret_value() if secret else None,
+                secret=_revealed(config.peer_secret),
+                also=_revealed(config.peer_secret_also),
+                tls=peer_tls(config),
                 advertise=self.config.advertise,
                 max_body_bytes=self.config.max_peer_bytes,
                 routes=routes,
@@ -632,7 +636,7 @@ def make_node(services: Services, place: str) -> Node:
         obstacles = streams.owners.obstacles.streams if streams is not None else {}
         return "; ".join(f"stream {name!r}: {known.reason}" for name, known in sorted(obstacles.items()))
 
-    secret = config.peer_secret.get_secret_value() if config.peer_secret else None
+    secret, also = _revealed(config.peer_secret), _revealed(config.peer_secret_also)
     routes: list[web.AbstractRouteDef] = []
     if app.streams:
         door = Door(
@@ -642,6 +646,7 @@ def make_node(services: Services, place: str) -> Node:
             member=lambda: host.membership.id,
             max_body_bytes=config.max_message_bytes,
             secret=secret,
+            also=also,
         )
         routes += [*door.routes(), models.of_node(app.models, lambda: _only(streams))]
     if app.tasks:
@@ -652,6 +657,7 @@ def make_node(services: Services, place: str) -> Node:
             stop_here=lambda trace, why: _only(tasks).cancel(trace, why),
             max_body_bytes=config.max_message_bytes,
             secret=secret,
+            also=also,
         )
         routes += api.routes()
     host = Host(
@@ -758,6 +764,7 @@ def check_app(services: Services, app: App) -> None:
     """Raise ConfigError if the streams of ``app`` can't run on these services, or contradict the config."""
     config = services.config
     check(config, app.streams.values())
+    _check_one_stream(config, app)
     others = {*app.streams, *(task_queue(app.name, name) for name in app.tasks)}
     for name, outbox in app.outboxes.items():
         if outbox.spec.briefs in others:
@@ -779,6 +786,27 @@ def check_app(services: Services, app: App) -> None:
                 " queue doesn't number messages; declare seq= as the field that holds it, leave it out,"
                 " or use a FIFO queue, whose name ends in '.fifo'"
             )
+
+
+def _check_one_stream(config: Config, app: App) -> None:
+    """Where claims have bare ids, they can be of one stream only, and of no outbox."""
+    if not config.coordinator_url.startswith("zookeeper:"):
+        return
+    with extra("zookeeper", "coordinator_url"):
+        from holdfast.adapters.zookeeper.address import parse  # noqa: PLC0415
+    with named("coordinator_url", config.coordinator_url):
+        one = parse(config.coordinator_url).stream
+    others = sorted({*app.streams, *(f"outbox {name}" for name in app.outboxes)} - {one})
+    if one and one not in app.streams:
+        raise ConfigError(
+            f"coordinator_url names ?stream={one}, which the app doesn't declare; it declares"
+            f" {', '.join(others) or 'no stream'}: name one of its streams, or leave ?stream= out"
+        )
+    if one and others:
+        raise ConfigError(
+            f"coordinator_url names ?stream={one}, but the app declares {', '.join(others)} as well, whose"
+            " claims could not be told apart: leave ?stream= out, or give the others an app of their own"
+        )
 
 
 async def discovered(
@@ -906,6 +934,17 @@ def make_producer(services: Services, app: str) -> Producer:
     )
 
 
+def peer_tls(config: Config) -> PeerTls | None:
+    """The certificates by which nodes speak TLS, if they do."""
+    if config.peer_tls_cert is None or config.peer_tls_key is None or config.peer_tls_ca is None:
+        return None
+    return PeerTls(config.peer_tls_cert, config.peer_tls_key, config.peer_tls_ca)
+
+
+def _revealed(secret: SecretStr | None) -> str | None:
+    return secret.get_secret_value() if secret else None
+
+
 def _machine() -> tuple[float, float]:
     """The shares of this machine's processors and of its memory in use; none where the system doesn't tell,
     as when there are no file descriptors left to ask it by."""
@@ -923,11 +962,12 @@ def make_gateway(
     haproxy: HaproxyOptions | None = None,
     tls: Tls | None = None,
     access_log: bool = False,
+    clients: Clients | None = None,
+    no_auth: bool = False,
 ) -> Gateway:
     """A gateway for clients, not started yet; the rest is as
     :class:`~holdfast.gateway.service.Gateway` has it. Raises ConfigError."""
     config = services.config
-    secret = config.peer_secret
     return Gateway(
         services.coordinator(),
         services.peer(),
@@ -936,13 +976,16 @@ def make_gateway(
         structlog.get_logger(),
         host=host,
         port=port,
-        secret=secret.get_secret_value() if secret else None,
+        secret=_revealed(config.peer_secret),
+        peer_tls=peer_tls(config),
         max_body_bytes=config.max_message_bytes,
         max_connections=config.max_connections,
         haproxy=haproxy,
         tls=tls,
         access_log=access_log,
         foreign=config.foreign_streams == "forward",
+        clients=clients,
+        no_auth=no_auth,
     )
 
 
