@@ -18,11 +18,13 @@ from tests.docs.pages import DOCS, PAGES, ROOT, blocks, name, prose, rows
 
 from docs import generate
 from holdfast import cli, config
+from holdfast.adapters.system.clock import SystemClock
 from holdfast.config import Config
 from holdfast.core.owner import Phase
 from holdfast.devices import metrics
 from holdfast.devices.spec import OutboxSpec
 from holdfast.runtime.stats import Stats
+from holdfast.serving import ConnectionMetrics, Connections
 from holdfast.streams.spec import StreamSpec
 from holdfast.tasks.periodic import Periodic
 from holdfast.tasks.spec import TaskSpec
@@ -76,7 +78,11 @@ def test_metrics() -> None:
     counters = {f"holdfast_{counter}_total" for counter in Stats.__struct_fields__}
     names = ("streams", "slots", "room", "draining", "member", "waiting_streams", "streams_without_models")
     gauges = {f"holdfast_{gauge}" for gauge in names}
-    assert listed == counters | gauges | {"holdfast_api_calls_total"}
+    connections = {
+        metric.name + ("_total" if metric.type == "counter" else "")
+        for metric in ConnectionMetrics(Connections(SystemClock(), 1)).collect()
+    }
+    assert listed == counters | gauges | connections | {"holdfast_api_calls_total"}
 
 
 def test_metrics_of_outboxes() -> None:
