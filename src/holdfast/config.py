@@ -123,7 +123,10 @@ class Config(BaseSettings):
     )
 
     node_name: str = _setting(
-        socket.gethostname, "Name of this node, for people.", shown="the host's name", min_length=1
+        socket.gethostname,
+        "Name of this node, for people.",
+        shown="the host's name, and four characters that tell its nodes apart",
+        min_length=1,
     )
     host: str = _setting("127.0.0.1", "Address to listen on. One that isn't loopback needs `peer_secret`.")
     port: int = _setting(0, "Port to listen on; 0 takes a free one.", ge=0, le=65535)

@@ -764,6 +764,7 @@ def check_app(services: Services, app: App) -> None:
     """Raise ConfigError if the streams of ``app`` can't run on these services, or contradict the config."""
     config = services.config
     check(config, app.streams.values())
+    _check_one_stream(config, app)
     others = {*app.streams, *(task_queue(app.name, name) for name in app.tasks)}
     for name, outbox in app.outboxes.items():
         if outbox.spec.briefs in others:
@@ -785,6 +786,27 @@ def check_app(services: Services, app: App) -> None:
                 " queue doesn't number messages; declare seq= as the field that holds it, leave it out,"
                 " or use a FIFO queue, whose name ends in '.fifo'"
             )
+
+
+def _check_one_stream(config: Config, app: App) -> None:
+    """Where claims have bare ids, they can be of one stream only, and of no outbox."""
+    if not config.coordinator_url.startswith("zookeeper:"):
+        return
+    with extra("zookeeper", "coordinator_url"):
+        from holdfast.adapters.zookeeper.address import parse  # noqa: PLC0415
+    with named("coordinator_url", config.coordinator_url):
+        one = parse(config.coordinator_url).stream
+    others = sorted({*app.streams, *(f"outbox {name}" for name in app.outboxes)} - {one})
+    if one and one not in app.streams:
+        raise ConfigError(
+            f"coordinator_url names ?stream={one}, which the app doesn't declare; it declares"
+            f" {', '.join(others) or 'no stream'}: name one of its streams, or leave ?stream= out"
+        )
+    if one and others:
+        raise ConfigError(
+            f"coordinator_url names ?stream={one}, but the app declares {', '.join(others)} as well, whose"
+            " claims could not be told apart: leave ?stream= out, or give the others an app of their own"
+        )
 
 
 async def discovered(
@@ -896,6 +918,11 @@ def make_letters(services: Services, app: str) -> Letters:
 
 def make_producer(services: Services, app: str) -> Producer:
     """What sends the tasks of the app of that name, and hears of their outcomes. Raises ConfigError."""
+    directory = Directory(services.registry(), app, services.clock)
+
+    async def declared() -> Collection[str]:
+        return (await directory.read()).types.keys()
+
     return Producer(
         app,
         services.queue,
@@ -903,6 +930,7 @@ def make_producer(services: Services, app: str) -> Producer:
         services.clock,
         structlog.get_logger(),
         receive_wait_s=services.config.receive_wait_s,
+        declared=declared,
     )
 
 

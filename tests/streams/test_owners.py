@@ -780,3 +780,29 @@ async def test_an_answer_of_an_opening_that_is_over_changes_nothing(town: Town) 
     await town.clock.sleep(1)
     answer.set()
     await finished(town, 2)
+
+
+# --- what is hidden in the queue
+
+
+async def test_what_was_just_received_is_hidden_for_no_longer_than_a_look_takes(town: Town) -> None:
+    """A node that stands still may have receives open: what they take is missed for so long."""
+    node = await town.start(app_of())
+    await town.send(*numbers(0))
+    await finished(town, 1)
+    hidden_s = {args[2] for args in node.queues["s"].called("receive")}
+    assert hidden_s == {max(2 * LIMITS.ttl_s, LIMITS.visibility_s / 3)} == {10.0}
+
+
+async def test_what_a_node_works_at_is_hidden_for_as_long_as_it_takes(town: Town) -> None:
+    node = await town.start(app_of(timeout_s=300.0))
+
+    async def take_long(slot: MemorySlot) -> None:
+        await town.clock.sleep(3 * LIMITS.visibility_s)
+
+    [message] = numbers(0)
+    town.deeds[json.dumps(message).encode()] = take_long
+    await town.send(message)
+    await finished(town, 1)
+    assert len(town.events("received")) == 1
+    assert node.owns(KEY)

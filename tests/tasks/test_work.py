@@ -92,7 +92,7 @@ def test_a_task_of_a_type_that_the_app_lacks_is_known_by_the_queue_where_its_let
 
 
 def test_a_queue_that_does_not_answer_keeps_no_letters_of_others_from_being_dropped() -> None:
-    async def away(before: float) -> int:
+    async def away(dead_before: float) -> int:
         raise Unavailable("timed out")
 
     async def live() -> None:

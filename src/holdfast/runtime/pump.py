@@ -27,7 +27,8 @@ Take = Callable[[Delivery, Receipt, dict[str, int]], None]
 
 class Pump:
     """Receives while it ``may``, and no more at once than there is room for. ``take`` raises InvalidMessage
-    for what has no usable key: that is dead-lettered, and never stops the pump."""
+    for what has no usable key: that is dead-lettered, and never stops the pump. ``hide_s``: how long the
+    queue hides what is received, until it is extended."""
 
     def __init__(
         self,
@@ -43,6 +44,7 @@ class Pump:
         room: Callable[[], int],
         is_crowded: Callable[[], bool],
         may: Callable[[], bool],
+        hide_s: float | None = None,
     ) -> None:
         self._stream = stream
         self._queue = queue
@@ -55,6 +57,7 @@ class Pump:
         self._room = room
         self._is_crowded = is_crowded
         self._may = may
+        self._hide_s = limits.visibility_s if hide_s is None else hide_s
         self._backoff = Backoff(0.1, 5.0)
         self._polling = Polling(queue.max_batch, queue.max_receives, queue.linger_s)
         self._polls = 0
@@ -103,10 +106,10 @@ class Pump:
     async def _receive(self, limit: int) -> int:
         self._stats.receive_calls += 1
         deliveries = await self._queue.receive(
-            limit, self._limits.receive_wait_s, self._limits.visibility_s, self._membership.id
+            limit, self._limits.receive_wait_s, self._hide_s, self._membership.id
         )
         now = self._clock.monotonic()
-        expires_at = now + self._limits.visibility_s
+        expires_at = now + self._hide_s
         self._stats.received += len(deliveries)
         seen: dict[str, int] = {}
         malformed: list[tuple[Delivery, InvalidMessage]] = []

@@ -36,6 +36,7 @@ from holdfast.protocol.peer import (
     Warm,
 )
 from holdfast.runtime.keeper import Keeper, expire, free
+from holdfast.runtime.limits import Limits
 from holdfast.runtime.node import Host
 from holdfast.runtime.pump import Pump
 from holdfast.runtime.reports import Reports
@@ -62,6 +63,16 @@ MOVE_AGAIN = Backoff(0.01, 1.0)
 
 MOVES_AT_ONCE = 8
 """Streams that a draining node moves side by side."""
+
+
+HIDE_SHARE = 3
+"""A first hiding lasts for a third of the visibility at least: the keeper looks some times meanwhile."""
+
+
+def first_hide_s(limits: Limits) -> float:
+    """How long the queue hides what a node has just received: until the node has surely looked at it, and no
+    longer. What comes to a node that stands still, by a receive that was open already, is hidden in vain."""
+    return min(limits.visibility_s, max(2 * limits.ttl_s, limits.visibility_s / HIDE_SHARE))
 
 
 class StreamWork:
@@ -136,7 +147,7 @@ class StreamWork:
         )
         self._going: set[str] = set()
         self._going_room = asyncio.Semaphore(MOVES_AT_ONCE)
-        self.standstills = Standstills(lambda: self.owners, clock, log)
+        self.standstills = Standstills(self.owners.with_messages, clock, log)
         self._pumps: dict[str, Pump] = {}
         self._pumping: list[asyncio.Task[Any]] = []
 
@@ -162,6 +173,7 @@ class StreamWork:
                 room=partial(self._room, name),
                 is_crowded=self._is_crowded,
                 may=lambda: host.membership.stands,
+                hide_s=first_hide_s(host.limits),
             )
             task = host.tasks.repeat(pump.run, host.clock, host.log)
             if task is not None:
@@ -332,7 +344,11 @@ class StreamWork:
         """The other members that would own streams of that name."""
         me = self._host.membership.id
         view = self._host.membership.view
-        return [member for member in view.values() if member.id != me and member.load.takes(f"{stream}/")]
+        return [
+            member
+            for member in view.values()
+            if member.id != me and not member.foreign and member.load.takes(f"{stream}/")
+        ]
 
     def _obstacle_changed(self, stream: str) -> None:
         """Tell the others at once, and bring what can't run here to one that can."""
