@@ -31,13 +31,19 @@ class Cores(NamedTuple):
     proxy: set[int]
     backends: set[int]
 
+    @property
+    def rates_tell(self) -> bool:
+        """Whether rates say what a proxy can do: where load and backends share a core, they are the limit."""
+        return not self.load & self.backends
+
 
 def cores() -> Cores:
-    """A core for the load, one for the proxy, the others for the backends."""
+    """A core for the load, one for the proxy, the others for the backends. Of two, load and backends share
+    one. Raises ConfigError for less."""
     usable = sorted(os.sched_getaffinity(0))
-    if len(usable) < 3:
-        raise ConfigError("the gateway is measured on 3 cores or more")
-    return Cores({usable[0]}, {usable[1]}, set(usable[2:]))
+    if len(usable) < 2:
+        raise ConfigError("the gateway is measured on 2 cores or more, by rates on 3 or more")
+    return Cores({usable[0]}, {usable[1]}, set(usable[2:]) or {usable[0]})
 
 
 class Rate(NamedTuple):

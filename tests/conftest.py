@@ -12,11 +12,7 @@ from typing import TypeVar
 
 import pytest
 from hypothesis import settings
-from tests.left_open import (  # noqa: F401 (for pytest to find)
-    pytest_fixture_setup,
-    pytest_runtest_protocol,
-    pytest_runtest_teardown,
-)
+from tests import left_open
 
 from holdfast.testing.servers import (
     FauxqsServer,
@@ -33,13 +29,18 @@ from holdfast.testing.servers import (
 
 # The same examples on every machine in CI; new ones each run at a developer's.
 settings.register_profile("ci", derandomize=True, deadline=None)
-settings.register_profile("dev", deadline=None)
+settings.register_profile("dev", deadline=None, max_examples=50)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 GARBAGE = (10_000, 20, 20)
 """When Python looks for cycles: seldom, as in a node."""
 
 S = TypeVar("S", bound=Server | Group)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # As a plugin, for the hooks of a conftest are not asked about fixtures of the whole session.
+    config.pluginmanager.register(left_open, "left-open")
 
 
 def pytest_collection() -> None:

@@ -4,6 +4,7 @@ Else the garbage collector finds it some day, in the midst of a test that has no
 """
 
 import asyncio
+import functools
 import gc
 import os
 import socket
@@ -61,15 +62,41 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Generator[None, 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    item.stash[BEFORE] = set(sockets())
+    part = looked_at(item)
+    if BEFORE not in part.stash:
+        part.stash[BEFORE] = set(sockets())
     return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, None, None]:
     yield
-    if told := left_open(item.stash[BEFORE] | _kept):
-        pytest.fail("\n".join(["left open:", *told]), pytrace=False)
+    part = looked_at(item)
+    if nextitem is None or looked_at(nextitem) is not part:
+        before = part.stash[BEFORE]
+        del part.stash[BEFORE]
+        if told := left_open(before | _kept):
+            pytest.fail("\n".join(["left open:", *told]), pytrace=False)
+
+
+def looked_at(item: pytest.Item) -> pytest.Item | pytest.Module:
+    """What is looked at as a whole: a test, or a module whose tests share something. There a server of the
+    module may be at work on what one test has done while the next one runs."""
+    module = item.getparent(pytest.Module)
+    return module if module is not None and module.nodeid in _sharing(item.session) else item
+
+
+@functools.cache
+def _sharing(session: pytest.Session) -> set[str]:
+    """Modules whose tests share something."""
+    return {item.nodeid.partition("::")[0] for item in session.items if _shares(item)}
+
+
+def _shares(item: pytest.Item) -> bool:
+    found: Any = getattr(item, "_fixtureinfo", None)  # pytest has no public way to ask
+    return found is not None and any(
+        fixtures[-1].scope in ("module", "class", "package") for fixtures in found.name2fixturedefs.values()
+    )
 
 
 def left_open(before: set[int]) -> list[str]:

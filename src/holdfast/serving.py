@@ -5,11 +5,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
+import ipaddress
 import math
 import os
 import resource
+import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
 from typing import cast
+from urllib.parse import urlsplit
 
 import msgspec
 import structlog
@@ -17,7 +22,9 @@ from aiohttp import web
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from holdfast.errors import ConfigError
 from holdfast.ports.clock import Clock
+from holdfast.redaction import redact
 
 HEAD_S = 10.0
 """How long a request may take from its first byte, or from the opening of its connection, until its head is
@@ -204,6 +211,94 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
 
 
+class OwnSite:
+    """Middleware of a server on loopback that asks nobody who they are: a page of another site, open in a
+    browser of this machine, may not speak to it.
+
+    Browsers say by ``Origin`` which site's page sends; that must be the server itself. And ``Host`` must be
+    a name of this machine (one of ``names``, if it isn't loopback's), or the page's site may have given its
+    own name the address of this machine; with ``any_host`` it may be any."""
+
+    def __init__(self, names: Iterable[str] = (), *, any_host: bool = False) -> None:
+        self._names = frozenset(name.lower() for name in names)
+        self._any_host = any_host
+
+    @web.middleware
+    async def check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Refuse what another site's page sends."""
+        host, origin = request.headers.get("Host", ""), request.headers.get("Origin")
+        if host and not self._any_host and not self._is_own(host):
+            return problem_response(foreign(f"Host is {host[:200]!r}, which is no name of this machine"))
+        if origin is not None and origin.lower().partition("://")[2] != host.lower():
+            return problem_response(foreign(f"Origin is {origin[:200]!r}, another site"))
+        return await handler(request)
+
+    def _is_own(self, host: str) -> bool:
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            return False
+        return name in self._names or is_loopback(name)
+
+
+def foreign(detail: str) -> Problem:
+    """What another site's page is told."""
+    return Problem("urn:holdfast:foreign", "Pages of other sites may not", 403, detail)
+
+
+def is_loopback(host: str) -> bool:
+    """True for names and addresses that only this machine has."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+class PeerTls(msgspec.Struct, frozen=True):
+    """TLS between nodes: this node's certificate with its chain and its key, and the authority that signed
+    those of all, in PEM form."""
+
+    cert: Path
+    key: Path
+    ca: Path
+
+    def server(self) -> ssl.SSLContext:
+        """For whoever is called. Raises ConfigError."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            context.load_cert_chain(self.cert, self.key)
+        except OSError as error:  # which an SSLError is
+            raise ConfigError(
+                f"peer_tls_cert {self.cert} and peer_tls_key {self.key} must be a certificate and its key:"
+                f" {error}"
+            ) from None
+        return context
+
+    def client(self) -> ssl.SSLContext:
+        """For whoever calls: only a certificate of the authority, for the address called, will do. Raises
+        ConfigError."""
+        try:
+            return ssl.create_default_context(cafile=self.ca)
+        except OSError as error:
+            raise ConfigError(f"peer_tls_ca {self.ca} must be certificates: {error}") from None
+
+
+class Secrets:
+    """What callers must show one of, if there is any: ``Authorization: Bearer SECRET``."""
+
+    def __init__(self, *secrets: str | None) -> None:
+        self._lines = [f"Bearer {secret}".encode() for secret in secrets if secret]
+
+    def __bool__(self) -> bool:
+        return bool(self._lines)
+
+    def admit(self, request: web.Request) -> bool:
+        """True if the caller shows one, or need not. Takes as long whichever it is."""
+        given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
+        same = [hmac.compare_digest(given, line) for line in self._lines]
+        return any(same) or not same
+
+
 class ConnectionMetrics(Collector):
     """The connections of one server, for Prometheus."""
 
@@ -241,6 +336,45 @@ def problem_response(problem: Problem, headers: Mapping[str, str] | None = None)
         body=msgspec.json.encode(problem), status=problem.status, content_type=MEDIA_TYPE, headers=headers
     )
 
+
+@web.middleware
+async def problems(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Middleware: whatever goes wrong is told as a problem, and a bug tells strangers nothing more."""
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        if error.status < 400:
+            raise
+        kind, title = _KINDS.get(error.status, ("failed", "It failed"))
+        detail = redact((error.text or title).strip())
+        if error.status in (404, 405):
+            detail = f"there is no {request.method} {request.path[:200]} here"
+        headers = {name: value for name, value in error.headers.items() if name.lower() not in _OF_BODY}
+        return problem_response(Problem(f"urn:holdfast:{kind}", title, error.status, detail), headers)
+    except Exception:
+        log.exception("a request failed", method=request.method, path=request.path)
+        return problem_response(FAILED)
+
+
+FAILED = Problem("urn:holdfast:failed", "It failed", 500, "see the log of the node or gateway")
+_KINDS = {
+    400: ("invalid", "The request can't be understood"),
+    401: ("unauthorized", "Who are you?"),
+    404: ("no-path", "No such path"),
+    405: ("method", "The path has no such method"),
+    408: ("slow", "The body came too slowly"),
+    413: ("too-large", "The body is too large"),
+    426: ("upgrade", "Another protocol is spoken here"),
+    503: ("unavailable", "Not now"),
+}
+
+
+def not_ready(reason: str) -> Problem:
+    """What ``/readyz`` says while it isn't."""
+    return Problem("urn:holdfast:not-ready", "Not ready", 503, redact(reason))
+
+
+_OF_BODY = frozenset({"content-type", "content-length"})
 
 _NO_ROOM_BODY = msgspec.json.encode(
     Problem("urn:holdfast:unavailable", "Not now", 503, "too many connections are open; come again")

@@ -20,6 +20,7 @@ import psutil
 import structlog
 from aiohttp import web
 from prometheus_client import REGISTRY, CollectorRegistry, ProcessCollector
+from pydantic import SecretStr
 
 from holdfast.adapters.file.backup import FileBackup
 from holdfast.adapters.file.sink import FileSink
@@ -43,6 +44,7 @@ from holdfast.devices.work import DeviceWork
 from holdfast.errors import ConfigError
 from holdfast.files import OWNER, Access, access_for
 from holdfast.gateway import models
+from holdfast.gateway.clients import Clients
 from holdfast.gateway.door import Door
 from holdfast.gateway.haproxy.front import HaproxyOptions
 from holdfast.gateway.listen import Tls
@@ -65,7 +67,7 @@ from holdfast.redaction import redact_url
 from holdfast.runtime.limits import FORWARD_BYTES_MAX, Limits
 from holdfast.runtime.metrics import NodeMetrics
 from holdfast.runtime.node import Host, Node
-from holdfast.serving import ConnectionMetrics, Connections
+from holdfast.serving import ConnectionMetrics, Connections, PeerTls
 from holdfast.slot_wiring import open_objects, open_slot_objects
 from holdfast.streams.models import ModelSpec
 from holdfast.streams.spec import QUEUE_NUMBER
@@ -122,12 +124,14 @@ REDIS_SCHEMES = tuple(
 
 class Services:
     """The services that a config names. Each is opened when first asked for, then shared, and closed at the
-    end. Raises ConfigError for a URL that nothing here serves, and whatever opening raises."""
+    end. With ``reads_only`` no database is made that is missing. Raises ConfigError for a URL that nothing
+    here serves, and whatever opening raises."""
 
-    def __init__(self, config: Config, clock: Clock | None = None) -> None:
+    def __init__(self, config: Config, clock: Clock | None = None, *, reads_only: bool = False) -> None:
         self.config = config
         self.clock = clock or SystemClock()
         self.access = access_for(config.file_access)
+        self._databases_access = None if reads_only else self.access
         self.meter = Meter()
         self._closers: list[Callable[[], Any]] = []
         self._databases: dict[Path, Database] = {}
@@ -223,7 +227,7 @@ class Services:
             )
         with extra("outbox", "outbox_url"):
             from holdfast.adapters.sqlalchemy.outbox import SqlOutbox  # noqa: PLC0415
-        return SqlOutbox(url, self.clock, durability=self.config.durability, access=self.access)
+        return SqlOutbox(url, self.clock, durability=self.config.durability, access=self._databases_access)
 
     async def describe_outbox(self) -> str:
         """What the database of outboxes is, in words. Raises ConfigError, Unavailable."""
@@ -326,13 +330,15 @@ class Services:
         registry: CollectorRegistry = REGISTRY,
     ) -> Peer:
         """A new peer; the rest is as :class:`~holdfast.adapters.http.peer.HttpPeer` has it."""
-        secret = self.config.peer_secret
+        config = self.config
         return self._kept(
             HttpPeer(
                 self.clock,
                 self.config.host,
                 self.config.port,
-                secret=secret.get_secret_value() if secret else None,
+                secret=_revealed(config.peer_secret),
+                also=_revealed(config.peer_secret_also),
+                tls=peer_tls(config),
                 advertise=self.config.advertise,
                 max_body_bytes=self.config.max_peer_bytes,
                 routes=routes,
@@ -392,7 +398,7 @@ class Services:
                     self.clock,
                     durability=self.config.durability,
                     lock_timeout_s=self.config.lock_timeout_s,
-                    access=self.access,
+                    access=self._databases_access,
                 )
             )
         return self._databases[path]
@@ -630,7 +636,7 @@ def make_node(services: Services, place: str) -> Node:
         obstacles = streams.owners.obstacles.streams if streams is not None else {}
         return "; ".join(f"stream {name!r}: {known.reason}" for name, known in sorted(obstacles.items()))
 
-    secret = config.peer_secret.get_secret_value() if config.peer_secret else None
+    secret, also = _revealed(config.peer_secret), _revealed(config.peer_secret_also)
     routes: list[web.AbstractRouteDef] = []
     if app.streams:
         door = Door(
@@ -640,6 +646,7 @@ def make_node(services: Services, place: str) -> Node:
             member=lambda: host.membership.id,
             max_body_bytes=config.max_message_bytes,
             secret=secret,
+            also=also,
         )
         routes += [*door.routes(), models.of_node(app.models, lambda: _only(streams))]
     if app.tasks:
@@ -650,6 +657,7 @@ def make_node(services: Services, place: str) -> Node:
             stop_here=lambda trace, why: _only(tasks).cancel(trace, why),
             max_body_bytes=config.max_message_bytes,
             secret=secret,
+            also=also,
         )
         routes += api.routes()
     host = Host(
@@ -801,14 +809,16 @@ def _check_one_stream(config: Config, app: App) -> None:
         )
 
 
-async def discovered(config: Config, app: Callable[[], str], *, needs: Collection[str] = ()) -> Config:
+async def discovered(
+    config: Config, app: Callable[[], str], *, needs: Collection[str] = (), reads_only: bool = False
+) -> Config:
     """The config with what is not set, and told by the registry of the app that ``app`` names. Nobody is
-    asked unless the registry is set by itself. Raises as the registry does, or InvalidMessage; ConfigError if
-    nobody has told it what the caller ``needs``."""
+    asked unless the registry is set by itself. ``reads_only`` is as that of ``Services``. Raises as the
+    registry does, or InvalidMessage; ConfigError if nobody has told it what the caller ``needs``."""
     missing = [name for name in SHARED if not {name, "url"} & config.model_fields_set]
     if not missing or "registry_url" not in config.model_fields_set:
         return config
-    async with Services(config) as services:
+    async with Services(config, reads_only=reads_only) as services:
         listing = await Directory(services.registry(), app(), services.clock).read()
     told = {name: listing.settings[name] for name in missing if name in listing.settings}
     unknown = [name for name in missing if name in needs and name not in told]
@@ -822,10 +832,11 @@ async def discovered(config: Config, app: Callable[[], str], *, needs: Collectio
 
 
 @contextlib.asynccontextmanager
-async def producing(config: Config, app: str) -> AsyncIterator[Services]:
+async def producing(config: Config, app: str, *, reads_only: bool = False) -> AsyncIterator[Services]:
     """The services of whoever sends the tasks of the app of that name, or looks after them, found as by
-    ``discovered``."""
-    async with Services(await discovered(config, lambda: app, needs=PRODUCER_NEEDS)) as services:
+    ``discovered``. ``reads_only`` is as that of ``Services``."""
+    found = await discovered(config, lambda: app, needs=PRODUCER_NEEDS, reads_only=reads_only)
+    async with Services(found, reads_only=reads_only) as services:
         yield services
 
 
@@ -907,6 +918,11 @@ def make_letters(services: Services, app: str) -> Letters:
 
 def make_producer(services: Services, app: str) -> Producer:
     """What sends the tasks of the app of that name, and hears of their outcomes. Raises ConfigError."""
+    directory = Directory(services.registry(), app, services.clock)
+
+    async def declared() -> Collection[str]:
+        return (await directory.read()).types.keys()
+
     return Producer(
         app,
         services.queue,
@@ -914,7 +930,19 @@ def make_producer(services: Services, app: str) -> Producer:
         services.clock,
         structlog.get_logger(),
         receive_wait_s=services.config.receive_wait_s,
+        declared=declared,
     )
+
+
+def peer_tls(config: Config) -> PeerTls | None:
+    """The certificates by which nodes speak TLS, if they do."""
+    if config.peer_tls_cert is None or config.peer_tls_key is None or config.peer_tls_ca is None:
+        return None
+    return PeerTls(config.peer_tls_cert, config.peer_tls_key, config.peer_tls_ca)
+
+
+def _revealed(secret: SecretStr | None) -> str | None:
+    return secret.get_secret_value() if secret else None
 
 
 def _machine() -> tuple[float, float]:
@@ -934,11 +962,12 @@ def make_gateway(
     haproxy: HaproxyOptions | None = None,
     tls: Tls | None = None,
     access_log: bool = False,
+    clients: Clients | None = None,
+    no_auth: bool = False,
 ) -> Gateway:
     """A gateway for clients, not started yet; the rest is as
     :class:`~holdfast.gateway.service.Gateway` has it. Raises ConfigError."""
     config = services.config
-    secret = config.peer_secret
     return Gateway(
         services.coordinator(),
         services.peer(),
@@ -947,13 +976,16 @@ def make_gateway(
         structlog.get_logger(),
         host=host,
         port=port,
-        secret=secret.get_secret_value() if secret else None,
+        secret=_revealed(config.peer_secret),
+        peer_tls=peer_tls(config),
         max_body_bytes=config.max_message_bytes,
         max_connections=config.max_connections,
         haproxy=haproxy,
         tls=tls,
         access_log=access_log,
         foreign=config.foreign_streams == "forward",
+        clients=clients,
+        no_auth=no_auth,
     )
 
 

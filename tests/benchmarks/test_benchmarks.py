@@ -133,8 +133,13 @@ LONG = {
     "outbox",
     "outbox_depth",
     "outbox_silent",
+    "outbox_recovery",
+    "overhead",
+    "hung",
+    "fairness",
+    "publish_night",
 }
-"""Long even in small."""
+"""Long even in small; the others stand for them in `make test`, and types are checked of all."""
 
 RUN = [name for name in SMALL if name not in PEERS or find_spec(PEERS[name])]
 

@@ -1,5 +1,6 @@
 """Commands on real SQLite files: what they print, what they change, how they end."""
 
+import json
 import os
 import subprocess
 import sys
@@ -87,6 +88,7 @@ async def bury(services: Services) -> None:
         (["dlq", "show", "detect/x"], 1, "no dead letter 'detect/x'"),
     ],
 )
+@pytest.mark.usefixtures("database")
 def test_exit_codes(holdfast: Any, arguments: list[str], code: int, said: str) -> None:
     outcome = holdfast(*arguments)
     assert outcome.code == code
@@ -117,6 +119,7 @@ def test_help_tells_what_each_command_does() -> None:
     assert [name for name in COMMANDS if not said.get(name)] == []
 
 
+@pytest.mark.usefixtures("database")
 def test_a_service_that_does_not_answer(holdfast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from holdfast.adapters.sqlite.coordinator import SqliteCoordinator
     from holdfast.errors import Unavailable
@@ -235,13 +238,14 @@ def test_status_tells_who_serves_which_devices(holdfast: Any, arrange: Any) -> N
 
     arrange(two_nodes)
     (found,) = holdfast("status", "--json").lines
-    assert found["outboxes"] == [{"outbox": "faces", "shards": {"node-a": 3, "node-b": 0}}]
+    assert found["outboxes"] == [{"outbox": "faces", "shards": {"node-a": 3, "node-b": 0}, "paused": ""}]
     assert (found["streams"], found["queues"]) == ([], [])
     rows = [line.split() for line in holdfast("status").out.splitlines()]
     assert ["faces", "node-a", "3"] in rows
     assert ["faces", "node-b", "0"] in rows
 
 
+@pytest.mark.usefixtures("database")
 def test_status_of_a_stream_that_has_not_begun(holdfast: Any) -> None:
     (found,) = holdfast("status", "--json", "--stream", "detect").lines
     assert [queue["stream"] for queue in found["queues"]] == ["detect"]
@@ -371,10 +375,75 @@ def test_dead_letters_sent_again_and_removed(holdfast: Any, arrange: Any) -> Non
 def test_config_show(holdfast: Any, place: Path) -> None:
     (place / "holdfast.toml").write_text('peer_secret = "correct-horse-battery"\nttl_s = 9\n')
     (shown,) = holdfast("config", "show", "--set", "port=80", "--json").lines
-    assert shown["port"] == {"value": "80", "source": "the command line"}
-    assert shown["ttl_s"] == {"value": "9.0", "source": "holdfast.toml"}
+    assert shown["port"] == {"value": 80, "source": "the command line"}
+    assert shown["ttl_s"] == {"value": 9.0, "source": "holdfast.toml"}
+    assert shown["create_queues"] == {"value": False, "source": "default"}
+    assert shown["advertise"] == {"value": None, "source": "default"}
     assert shown["peer_secret"] == {"value": "***", "source": "holdfast.toml"}
-    assert "correct-horse" not in holdfast("config", "show").out
+    for_people = holdfast("config", "show").out
+    assert "correct-horse" not in for_people
+    assert ["create_queues", "false", "default"] in [line.split() for line in for_people.splitlines()]
+
+
+def test_a_variable_that_is_no_setting_is_named_with_the_nearest_one(
+    holdfast: Any, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_TTLS", "3")
+    monkeypatch.setenv("HOLDFAST_CREDENTIAL_ACME", "{}")
+    (place / ".env").write_text("HOLDFAST_SLOT=1\nOTHER_SLOT=1\n")
+    told = [json.loads(line) for line in holdfast("config", "show").err.splitlines()]
+    assert {line["variable"]: line["fix"] for line in told} == {
+        "HOLDFAST_TTLS": "did you mean HOLDFAST_TTL_S?",
+        "HOLDFAST_SLOT": "did you mean HOLDFAST_SLOTS?",
+    }
+
+
+@pytest.mark.parametrize("setting", ["TTL_S=abc", "Ttl_S=abc"])
+def test_a_setting_may_be_written_as_in_the_environment(holdfast: Any, place: Path, setting: str) -> None:
+    outcome = holdfast("config", "show", "--set", setting)
+    assert outcome.code == 2
+    assert "ttl_s is 'abc' (from the command line): it should be a valid number" in " ".join(
+        outcome.err.split()
+    )
+    (place / "holdfast.toml").write_text("TTL_S = 9\n")
+    (shown,) = holdfast("config", "show", "--json").lines
+    assert shown["ttl_s"] == {"value": 9.0, "source": "holdfast.toml"}
+
+
+READING = [
+    ("status",),
+    ("results",),
+    ("why", "s/k"),
+    ("move", "s/k", "--to", "a"),
+    ("streams", "pause", "s/k"),
+    ("dlq", "ls", "s"),
+    ("dlq", "redrive", "--app", "reports"),
+    ("tasks", "ls", "reports"),
+    ("tasks", "nodes", "reports"),
+    ("reports", "status"),
+    ("limits", "ls", "reports"),
+    ("outbox", "ls", "faces", "--set", "outbox_url=sqlite:///office.db"),
+]
+
+
+@pytest.mark.parametrize("command", READING)
+def test_what_only_reads_makes_no_database(holdfast: Any, place: Path, command: tuple[str, ...]) -> None:
+    outcome = holdfast(*command)
+    assert [*place.iterdir()] == []
+    assert outcome.code == 2
+    assert "there is no database" in outcome.err
+
+
+def test_doctor_names_files_that_others_may_use(holdfast: Any, place: Path) -> None:
+    holdfast("doctor")
+    path = place / "holdfast.db"
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o644)
+    (found,) = [line for line in holdfast("doctor", "--json").lines if line["check"] == "files"]
+    assert (found["verdict"], found["fix"].startswith("chmod go= ")) == ("warning", True)
+    assert "644" in found["text"]
+    told = holdfast("doctor", "--json", "--set", "file_access=umask").lines
+    assert not [line for line in told if line["check"] == "files"]
 
 
 def test_doctor_in_a_sound_place(holdfast: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -136,6 +137,15 @@ def test_a_node_runs_drains_and_ends(holdfast: Any, arrange: Any, start: Callabl
     assert status["nodes"] == []
     idle = {"stream": "count", "ready": 0, "in_flight": 0, "delayed": 0, "dead": 0, "lag_s": 0, "error": ""}
     assert status["queues"] == [idle]
+
+
+def test_two_nodes_of_a_host_have_names_of_their_own(holdfast: Any, start: Callable[..., Process]) -> None:
+    nodes = [start("counting:app", "--slots", "1") for _ in range(2)]
+    told = [node.wait_for("joined")["node"] for node in nodes]
+    (status,) = holdfast("status", "--json").lines
+    assert sorted(member["name"] for member in status["nodes"]) == sorted(told)
+    assert len(set(told)) == 2
+    assert all(name.startswith(f"{socket.gethostname()}-") for name in told)
 
 
 def test_what_a_killed_node_committed_is_where_the_next_goes_on(

@@ -328,11 +328,11 @@ class Absent(Order):
     kind = "absent"
 
 
-QUICK = settings(max_examples=60, stateful_step_count=40)
+QUICK = settings(max_examples=30, stateful_step_count=40)
 
 
 def test_dense() -> None:
-    run_state_machine_as_test(Order, settings=settings(QUICK, max_examples=120))
+    run_state_machine_as_test(Order, settings=settings(QUICK, max_examples=60))
 
 
 def test_increasing() -> None:

@@ -594,10 +594,10 @@ class Protocol(RuleBasedStateMachine):
 
 
 def test_protocol() -> None:
-    run_state_machine_as_test(Protocol, settings=settings(max_examples=200, stateful_step_count=50))
+    run_state_machine_as_test(Protocol, settings=settings(max_examples=80, stateful_step_count=50))
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(
     count=st.integers(1, 12),
     killer=st.integers(0, 11),

@@ -16,7 +16,7 @@ from holdfast.gateway.door import decoded
 from holdfast.gateway.problem import MEDIA_TYPE
 
 NUMBERS = itertools.count()
-VICTIM = b"POST /process/victim HTTP/1.1\r\nHost: x\r\nX-Stream: free\r\nContent-Length: 5\r\n\r\nowned"
+VICTIM = b"POST /process/victim HTTP/1.1\r\nHost: [::1]\r\nX-Stream: free\r\nContent-Length: 5\r\n\r\nowned"
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def key(request: pytest.FixtureRequest, servers: Surface, name: str) -> Iterator
 
 def post(key: str, body: bytes = b"", *headers: str, close: bool = False, length: bool = True) -> bytes:
     """A request for a stream without seq, with more headers."""
-    lines = [f"POST /process/{key} HTTP/1.1", "Host: x", "X-Stream: free", *headers]
+    lines = [f"POST /process/{key} HTTP/1.1", "Host: [::1]", "X-Stream: free", *headers]
     if length:
         lines.append(f"Content-Length: {len(body)}")
     if close:
@@ -160,7 +160,7 @@ def test_what_follows_a_bad_request_is_not_served(servers: Surface, name: str, k
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         b"GET\r\n\r\n",
         b"POST /process/victim\r\n\r\n",
-        b"POST /process/victim HTTP/9.9\r\nHost: x\r\n\r\n",
+        b"POST /process/victim HTTP/9.9\r\nHost: [::1]\r\n\r\n",
         b"\r\n" * 3 + b"\x00" * 100 + b"\r\n\r\n",
     ],
 )
@@ -307,3 +307,14 @@ def test_of_a_bomb_no_more_is_held_than_the_limit() -> None:
         assert tracemalloc.get_traced_memory()[1] < 2_000_000
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "line, status",
+    [("GET /nowhere", 404), ("DELETE /process/a", 405), ("GET /process/a?stream=free", 426)],
+)
+def test_what_is_served_nowhere_is_told_as_a_problem(
+    servers: Surface, name: str, line: str, status: int
+) -> None:
+    (said,) = servers.exchange(name, f"{line} HTTP/1.1\r\nHost: [::1]\r\nConnection: close\r\n\r\n".encode())
+    assert (said.status, said.headers["content-type"]) == (status, MEDIA_TYPE)

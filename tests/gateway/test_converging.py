@@ -136,7 +136,7 @@ async def play(steps: list[tuple[str, str, str]]) -> None:
 
 
 @given(STEPS)
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_routes_converge_to_claims(steps: list[tuple[str, str, str]]) -> None:
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(play(steps))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.nodes.cluster import PATIENCE_S
+from tests.nodes.cluster import LOOK_S, PATIENCE_S
 
 from holdfast import wiring
 
@@ -72,14 +72,14 @@ def test_a_node_without_a_file_descriptor_left_lives_on(tmp_path: Path) -> None:
 def until_ready(node: subprocess.Popen[bytes], port: int) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
-        assert node.poll() is None, "the node ended"
         with (
             contextlib.suppress(OSError, urllib.error.URLError),
             urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=ANSWER_S) as said,
         ):
             if said.status == 200:
                 return
-        time.sleep(0.05)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            raise AssertionError(f"the node ended with {node.wait(LOOK_S)}")
     raise AssertionError("the node is not ready")
 
 

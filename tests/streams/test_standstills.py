@@ -4,10 +4,14 @@ import inspect
 import json
 
 import msgspec
+import pytest
+from examples.cameras import app as cameras
 from tests.streams.test_owners import Item, app_of, numbers
 from tests.streams.town import Town, TownNode
 
 from holdfast import App, Context, StreamHandler
+from holdfast.core.message import Place
+from holdfast.errors import OutcomeUnknown
 from holdfast.protocol.peer import Done, Explain, Waiting
 from holdfast.streams.standstills import LINES_MAX, TOLD_AFTER_S
 
@@ -99,6 +103,22 @@ async def test_a_camera_whose_numbers_start_anew_goes_on_after_a_quiet_time(town
     assert [logged.result.name[:2] for logged in town.state.logged] == ["0:"] * 4 + ["1:"] * 2
 
 
+async def test_cameras_of_the_example_may_start_their_numbers_anew(town: Town) -> None:
+    example = cameras.streams["frames"]
+    names = ("key", "seq", "seq_prefix", "run", "seq_kind", "first_seq", "start_timeout_s", "restart_after_s")
+    app = App("town")
+    app.stream("s", **{name: getattr(example, name) for name in names})(
+        lambda message, context: [context.run, context.seq]
+    )
+    await town.start(app)
+    assert example.restart_after_s is not None
+    for pause_s in (0.0, example.restart_after_s + 1.0):
+        await town.clock.sleep(pause_s)
+        await town.send(*({"video_id": "k", "frame_id": f"frame-{n:06}"} for n in range(3)))
+        await town.until_over()
+    assert town.results("k") == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]
+
+
 async def test_a_handler_s_failure_is_logged_with_its_place(town: Town) -> None:
     class Failing(StreamHandler[Item]):
         def open(self, context: Context, state: bytes | None) -> None:
@@ -119,3 +139,11 @@ async def test_a_handler_s_failure_is_logged_with_its_place(town: Town) -> None:
         "s/unopenable": first,
         "s/k": second,
     }
+
+
+async def test_a_client_that_waited_in_vain_is_told_what_for(town: Town) -> None:
+    node = await started(town)
+    await town.send(*numbers(0))
+    await town.until_over()
+    with pytest.raises(OutcomeUnknown, match=r"\(it waits for seq 1 of run 0\)"):
+        await node.work.requests.process("s", "s/k", Place(0, 2), b'{"key":"k","n":2}', {}, 2.0)

@@ -14,15 +14,15 @@ NOW = 100.0
 ENDED = Task("t", "kind", State.FAILED, epoch=5, detail="ValueError: no\nline 3")
 
 
-def in_hand(expires_at: float = NOW + 1, **attributes: str) -> InHand:
+def in_hand(expires_at: float = NOW + 1, attributes: dict[str, str] | None = None) -> InHand:
     message = held(1, expires_at=expires_at)
-    message.attributes |= attributes
+    message.attributes |= attributes or {}
     return InHand("queue", cast("Any", None), cast("Any", None), message)
 
 
 @pytest.mark.parametrize("sent_at, stands_in", [("4", True), ("5", False), ("6", False), ("x", False)])
 def test_a_stand_in_is_one_only_for_outcomes_of_later_attempts(sent_at: str, stands_in: bool) -> None:
-    assert in_hand(**{STAND_IN: sent_at}).is_stand_in(ENDED) == stands_in
+    assert in_hand(attributes={STAND_IN: sent_at}).is_stand_in(ENDED) == stands_in
 
 
 def test_a_delivery_is_the_right_to_run_until_it_lapses_or_is_stale() -> None:

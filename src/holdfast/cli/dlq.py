@@ -61,7 +61,7 @@ async def ls(
         limit: List so many at most.
         json: Print JSON lines, bodies and details included.
     """
-    async with Services(options.load()) as services:
+    async with Services(options.load(), reads_only=True) as services:
         found = [letter async for letter in _first(limit, _letters(services, stream, key))]
     if json:
         for letter in found:
@@ -87,7 +87,7 @@ async def show(letter_id: str, /, *, json: Json = False, options: Options = DEFA
         letter_id: Its id, as `holdfast dlq ls` shows it.
         json: Print a JSON object.
     """
-    async with Services(options.load()) as services:
+    async with Services(options.load(), reads_only=True) as services:
         async for letter in _letters(services, _stream_of(letter_id), None):
             if letter.id == letter_id:
                 break
@@ -168,7 +168,7 @@ async def backup(
     """
     choice = Choice(trace=trace, since=ago(since), error=error)
     async with (
-        producing(options.load(), owner) as services,
+        producing(options.load(), owner, reads_only=every_s is None) as services,
         backup_at(target, services.access) as place,
     ):
         letters = make_letters(services, owner)
@@ -188,7 +188,7 @@ async def _redrive_tasks(
     owner: str, types: Sequence[str], choice: Choice, source: str, json: bool, options: Options
 ) -> None:
     count = passed = 0
-    async with producing(options.load(), owner) as services:
+    async with producing(options.load(), owner, reads_only=True) as services:
         letters = make_letters(services, owner)
         if source:
             async with backup_at(source) as place:
@@ -244,7 +244,7 @@ async def _each_queue(
     code."""
     if bool(ids) == everything or (everything and not stream):
         raise ConfigError("name letters by their ids, or say --stream NAME --all")
-    async with Services(options.load()) as services:
+    async with Services(options.load(), reads_only=True) as services:
         if everything:
             read = Patience(services.clock).read
             chosen = [letter async for letter in operations.letters(services.queue(stream), key, read=read)]

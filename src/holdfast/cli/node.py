@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import secrets
 import signal
 from collections.abc import Coroutine
 from typing import Annotated, Any
@@ -84,6 +85,7 @@ def run(
 async def serve(place: str, config: Config) -> int:
     """Run one node of the app at ``place`` until a signal or a crash; returns the exit code."""
     told, over = signals()
+    config = with_own_name(config)
     bound = log.bind(node=config.node_name)
     config = await discovered(config, lambda: load_app(place).name)
     async with Services(config) as services:
@@ -161,6 +163,13 @@ async def supervise(place: str, config: Config, count: int, options: Options) ->
         nodes.kill()
         await nodes.ended.wait()
     return exits.INTERRUPTED if over.is_set() else max(map(abs, nodes.codes.values()), default=exits.FAILED)
+
+
+def with_own_name(config: Config) -> Config:
+    """The config of one node; unless told, its name is not that of another node of the host."""
+    if "node_name" in config.model_fields_set:
+        return config
+    return config.model_copy(update={"node_name": f"{config.node_name}-{secrets.token_hex(2)}"})
 
 
 def share_cores(config: Config, count: int) -> Config:

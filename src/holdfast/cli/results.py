@@ -42,7 +42,7 @@ async def results(
         follow: Wait for more instead of ending.
         limit: End after so many.
     """
-    async with Services(options.load()) as services:
+    async with Services(options.load(), reads_only=not follow) as services:
         state, patience = services.state(), Patience(services.clock, ever=follow)
         left = limit
         while left is None or left > 0:

@@ -8,7 +8,6 @@ each message in is a frame, numbered from ``seq`` on, each message out its resul
 from __future__ import annotations
 
 import asyncio
-import hmac
 import re
 import zlib
 from collections.abc import Callable, Collection, Mapping
@@ -22,9 +21,9 @@ from holdfast.core.record import UNREADABLE
 from holdfast.errors import HoldfastError, InvalidMessage, TooLarge
 from holdfast.gateway import openapi, problem
 from holdfast.gateway.problem import DATA_PLANE, EPOCH, NO_421, OWNER, Refused
-from holdfast.gateway.sockets import Frame, serve
+from holdfast.gateway.sockets import OF_TEXT, Frame, Said, serve
 from holdfast.ports.clock import Clock
-from holdfast.serving import BODY_PAUSE_S
+from holdfast.serving import BODY_PAUSE_S, Secrets
 from holdfast.streams.codec import address, labels, wrap
 from holdfast.streams.requests import Answer, Requests
 from holdfast.streams.spec import StreamSpec
@@ -54,7 +53,7 @@ class Door:
         requests: takes messages in; asked for with each request, for the node is made after its routes.
         member: the node's membership.
         max_body_bytes: largest body.
-        secret: what callers must show, if any.
+        secret, also: what callers must show one of, if any.
     """
 
     def __init__(
@@ -66,13 +65,14 @@ class Door:
         member: Callable[[], str],
         max_body_bytes: int,
         secret: str | None = None,
+        also: str | None = None,
     ) -> None:
         self._specs = specs
         self._clock = clock
         self._requests = requests
         self._member = member
         self._max_body_bytes = max_body_bytes
-        self._authorization = f"Bearer {secret}".encode() if secret else b""
+        self._secrets = Secrets(secret, also if secret else None)
 
     def routes(self) -> list[web.AbstractRouteDef]:
         """What the node's server serves."""
@@ -122,8 +122,7 @@ class Door:
         return web.Response(body=body, content_type=kind, headers=headers)
 
     def _admit(self, request: web.Request) -> None:
-        given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
-        if self._authorization and not hmac.compare_digest(given, self._authorization):
+        if not self._secrets.admit(request):
             raise Refused(401, "unauthorized", "Who are you?", "the secret is missing or wrong")
 
     def _spec(self, request: web.Request) -> StreamSpec:
@@ -132,12 +131,12 @@ class Door:
     # --- one camera
 
     async def _on_socket(self, request: web.Request) -> web.StreamResponse:
-        async def answer(frame: Frame) -> bytes:
+        async def answer(frame: Frame) -> Said:
             place, message = compose(spec, key, frame.headers, frame.body, self._clock)
             answer = await self._process(spec, key, place, message, TIMEOUT_S)
             result, kind = shown(answer.result)
             said = {"seq": frame.seq, "result": msgspec.Raw(result) if kind == JSON else result}
-            return msgspec.json.encode(said)
+            return Said(msgspec.json.encode(said))
 
         try:
             self._admit(request)
@@ -252,7 +251,7 @@ def _compose_json(
     said_key, place = address(spec, body, {}, _request_id(headers, clock), None)
     if said_key != key:
         raise InvalidMessage(f"the body's key is {said_key!r}, but the path says {key!r}", "stream_id")
-    if SEQ in headers and spec.seq_kind != "absent":
+    if SEQ in headers and OF_TEXT not in headers and spec.seq_kind != "absent":
         seq = check_number(headers[SEQ], SEQ, SEQ_DIGITS)
         if seq != place.seq:
             raise InvalidMessage(f"the body's seq is {place.seq}, but {SEQ} says {seq}", SEQ)
@@ -262,7 +261,7 @@ def _compose_json(
 def place_of(spec: StreamSpec, headers: Mapping[str, str], clock: Clock) -> Place:
     """The place that the headers say. Where the stream has no seq, ``X-Seq`` or ``X-Request-Id`` tell
     messages apart, so that one that is sent again is known. Raises InvalidMessage."""
-    run = check_number(headers.get(RUN, "0"), RUN, RUN_DIGITS)
+    run = check_number(headers[RUN], RUN, RUN_DIGITS) if RUN in headers else spec.no_run
     if spec.seq_kind == "absent":
         if SEQ in headers:
             return Place(run, 0, f"seq {check_number(headers[SEQ], SEQ, SEQ_DIGITS)}")

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from holdfast.core.retry import Backoff
 from holdfast.errors import HoldfastError, Retry
 from holdfast.gateway.assigner import Assigner
+from holdfast.gateway.clients import Clients
 from holdfast.gateway.forwarder import Forwarder
 from holdfast.gateway.haproxy.front import Front, HaproxyOptions
 from holdfast.gateway.listen import BACKLOG, Tls, listen
@@ -28,7 +29,15 @@ from holdfast.runtime.limits import Limits
 from holdfast.runtime.service import Service, Tasks
 from holdfast.runtime.stats import Stats
 from holdfast.runtime.view import View
-from holdfast.serving import CONNECTIONS_MAX, TLS_HANDSHAKE_S, ConnectionMetrics, Connections
+from holdfast.serving import (
+    CONNECTIONS_MAX,
+    TLS_HANDSHAKE_S,
+    ConnectionMetrics,
+    Connections,
+    OwnSite,
+    PeerTls,
+    problems,
+)
 
 CLOSE_TIMEOUT_S = 5.0
 
@@ -39,12 +48,16 @@ class Gateway(Service):
     Args:
         host, port: where clients reach it; port 0 takes a free one.
         secret: what nodes ask for.
+        peer_tls: certificates, if nodes speak TLS.
         max_body_bytes: largest body that it takes from a client.
         max_connections: connections of clients at once.
         haproxy: how to run HAProxy, if it is to be.
         tls: certificate and key, if clients speak TLS.
         access_log: whether each request is logged.
         foreign: whether requests are forwarded to members of other programs.
+        clients: who may use it, and how fast; everybody if left out. Whoever is asked for a key may send from
+            any page; else only pages of this server's own site may.
+        no_auth: everybody may use it, under whatever name they reach it.
     """
 
     def __init__(
@@ -58,14 +71,21 @@ class Gateway(Service):
         host: str,
         port: int,
         secret: str | None,
+        peer_tls: PeerTls | None = None,
         max_body_bytes: int,
         max_connections: int = CONNECTIONS_MAX,
         haproxy: HaproxyOptions | None = None,
         tls: Tls | None = None,
         access_log: bool = False,
         foreign: bool = False,
+        clients: Clients | None = None,
+        no_auth: bool = False,
     ) -> None:
         super().__init__()
+        self._clients = clients
+        own_site: Literal["", "any host", "local"] = "any host" if no_auth else "local"
+        if clients is not None and clients.asked:
+            own_site = ""
         self._clock = clock
         self._limits = limits
         self._log = log
@@ -88,7 +108,7 @@ class Gateway(Service):
             on_missed=self.routes.clear,
         )
         assigner = Assigner(coordinator, self.view, self.routes, foreign=foreign)
-        self._forwarder = Forwarder(assigner, self.routes, self.view, clock, secret=secret)
+        self._forwarder = Forwarder(assigner, self.routes, self.view, clock, secret=secret, tls=peer_tls)
         self._connections = Connections(clock, max_connections)
         registry = CollectorRegistry()
         registry.register(ConnectionMetrics(self._connections))
@@ -103,11 +123,20 @@ class Gateway(Service):
                 log,
                 crash=self._crash,
                 secret=secret,
+                peer_ca=peer_tls.ca if peer_tls is not None else None,
                 max_body_bytes=max_body_bytes,
                 max_connections=max_connections,
                 tls=tls,
                 access_log=access_log,
+                clients=clients,
+                own_site=own_site,
             )
+        middlewares = [self._connections.note, problems]
+        if self.front is None:  # else HAProxy has asked already
+            if own_site:
+                middlewares.append(OwnSite(any_host=own_site == "any host").check)
+            if clients is not None:
+                middlewares.append(clients.admit)
         plane = Plane(
             self._forwarder,
             self.view,
@@ -116,7 +145,7 @@ class Gateway(Service):
             ready=self._not_ready,
             more_metrics=self.front.metrics if self.front is not None else None,
             max_body_bytes=max_body_bytes,
-            middlewares=[self._connections.note],
+            middlewares=middlewares,
         )
         logs = access_log and self.front is None
         self._runner = web.AppRunner(
@@ -153,6 +182,8 @@ class Gateway(Service):
             await self._close()
             raise
         self.view.start()
+        if self._clients is not None:
+            self._tasks.repeat(self._clients.watch, self._clock, self._log)
         self._tasks.repeat(self._keep_looking, self._clock, self._log)
 
     async def _serve(self) -> None:

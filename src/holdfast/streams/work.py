@@ -13,6 +13,7 @@ from holdfast.core.balance import StreamLoad, pick
 from holdfast.core.held import Held, Receipt
 from holdfast.core.message import Place
 from holdfast.core.placement import spread
+from holdfast.core.retry import Backoff
 from holdfast.errors import HoldfastError, InvalidMessage, OutcomeUnknown, Unavailable
 from holdfast.ports.coordinator import Claim, Load, Member
 from holdfast.ports.queue import Delivery, Queue
@@ -56,6 +57,9 @@ LOAD_COST = 8.0
 
 STATE_BYTES_A_COST = 1 << 20
 """State that costs as much to move as the move itself."""
+
+MOVE_AGAIN = Backoff(0.01, 1.0)
+"""Pauses between rounds of moves, which grow while nobody takes a stream."""
 
 MOVES_AT_ONCE = 8
 """Streams that a draining node moves side by side."""
@@ -143,7 +147,7 @@ class StreamWork:
         )
         self._going: set[str] = set()
         self._going_room = asyncio.Semaphore(MOVES_AT_ONCE)
-        self.standstills = Standstills(lambda: self.owners, clock, log)
+        self.standstills = Standstills(self.owners.with_messages, clock, log)
         self._pumps: dict[str, Pump] = {}
         self._pumping: list[asyncio.Task[Any]] = []
 
@@ -340,7 +344,11 @@ class StreamWork:
         """The other members that would own streams of that name."""
         me = self._host.membership.id
         view = self._host.membership.view
-        return [member for member in view.values() if member.id != me and member.load.takes(f"{stream}/")]
+        return [
+            member
+            for member in view.values()
+            if member.id != me and not member.foreign and member.load.takes(f"{stream}/")
+        ]
 
     def _obstacle_changed(self, stream: str) -> None:
         """Tell the others at once, and bring what can't run here to one that can."""
@@ -432,7 +440,8 @@ class StreamWork:
 
     async def _move_all(self) -> None:
         """Streams go to the others by load, a few at a time, until none is left here."""
-        while len(self.owners):
+        failures = 0
+        while before := len(self.owners):
             others = [m for m in self._host.membership.view.values() if m.id != self._host.membership.id]
             targets = spread((entry.key for entry in self.owners), others)
             if targets:
@@ -440,7 +449,9 @@ class StreamWork:
                 await asyncio.gather(*(self._move_one(room, key, to) for key, to in targets.items()))
             else:
                 self.owners.give_up_all()
-            await self._host.clock.sleep(0.01)  # one that is just being opened can't go yet: ask again
+            failures = 0 if len(self.owners) < before else failures + 1
+            # One that is just being opened can't go yet: ask again.
+            await self._host.clock.sleep(MOVE_AGAIN.delay_s(max(1, failures), self._host.clock.random()))
 
     async def _move_one(self, room: asyncio.Semaphore, key: str, target: Member) -> None:
         async with room:

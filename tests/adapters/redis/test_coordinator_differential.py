@@ -122,7 +122,7 @@ async def _outcome(call: Awaitable[Any]) -> Any:
         return error
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(history=st.lists(calls, min_size=5, max_size=40))
 def test_the_same_calls_have_the_same_answers(kept_redis: RedisServer, history: list[Any]) -> None:
     async def compare() -> None:

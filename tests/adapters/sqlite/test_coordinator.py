@@ -39,28 +39,6 @@ async def test_a_lapse_wakes_who_watches(database: Database, clock: Clock) -> No
     assert 0.1 < clock.monotonic() - begun_at < 1.0
 
 
-async def test_a_member_that_can_t_be_read_hides_no_other_and_can_be_evicted(
-    database: Database, clock: Clock
-) -> None:
-    coordinator = SqliteCoordinator(database, clock)
-    for name in ("a", "b"):
-        await coordinator.join(Member(name, name, ""), 60)
-    await coordinator.claim("s/1", "a")
-    await database.write(lambda t: t.execute("UPDATE members SET record = x'ff' WHERE id = 'a'"))
-    assert [member.id for member in await coordinator.members()] == ["b"]
-    assert await coordinator.evict("a")
-    assert (await coordinator.claim("s/1", "b")).member == "b"
-
-
-async def test_a_change_that_can_t_be_read_is_an_error_of_ours(database: Database, clock: Clock) -> None:
-    coordinator = SqliteCoordinator(database, clock)
-    number, _ = await coordinator.watch(-1, 0)
-    await coordinator.join(Member("a", "a", ""), 60)
-    await database.write(lambda t: t.execute("UPDATE changes SET record = x'ff'"))
-    with pytest.raises(Damaged, match="can't be read"):
-        await coordinator.watch(number, 0)
-
-
 async def test_a_membership_that_lapsed_is_not_renewed_though_nobody_has_looked(
     database: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,3 +70,25 @@ async def test_who_has_seen_all_but_the_last_that_was_pruned_starts_again(
     await database.write(lambda t: t.execute("DELETE FROM changes WHERE number <= ?", (seen + 1,)).rowcount)
     assert await coordinator.watch(seen, 0) == (-1, [])
     assert len((await coordinator.watch(seen + 1, 0))[1]) == 2
+
+
+async def test_a_member_that_can_t_be_read_hides_no_other_and_can_be_evicted(
+    database: Database, clock: Clock
+) -> None:
+    coordinator = SqliteCoordinator(database, clock)
+    for name in ("a", "b"):
+        await coordinator.join(Member(name, name, ""), 60)
+    await coordinator.claim("s/1", "a")
+    await database.write(lambda t: t.execute("UPDATE members SET record = x'ff' WHERE id = 'a'"))
+    assert [member.id for member in await coordinator.members()] == ["b"]
+    assert await coordinator.evict("a")
+    assert (await coordinator.claim("s/1", "b")).member == "b"
+
+
+async def test_a_change_that_can_t_be_read_is_an_error_of_ours(database: Database, clock: Clock) -> None:
+    coordinator = SqliteCoordinator(database, clock)
+    number, _ = await coordinator.watch(-1, 0)
+    await coordinator.join(Member("a", "a", ""), 60)
+    await database.write(lambda t: t.execute("UPDATE changes SET record = x'ff'"))
+    with pytest.raises(Damaged, match="can't be read"):
+        await coordinator.watch(number, 0)

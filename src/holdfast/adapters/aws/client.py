@@ -286,6 +286,7 @@ class AwsClient:
     async def close(self) -> None:
         """Drop the connections. Calls under way fail."""
         self._closed = True
+        self._credentials.close()
         if self._http is not None:
             await self._http.close()
 

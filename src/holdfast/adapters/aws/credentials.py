@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
+from typing import Any
 
 import botocore.credentials
 from botocore.credentials import ReadOnlyCredentials, RefreshableCredentials
@@ -62,6 +63,10 @@ class Credentials:
             await asyncio.shield(self._begin(self._find))
         return bool(self._found != refused)
 
+    def close(self) -> None:
+        """Forget where they came from, and with it botocore's open connection to what issues them."""
+        self._source = self._work = None
+
     async def _look(self) -> None:
         if self._found is None:
             await asyncio.shield(self._begin(self._find))
@@ -95,7 +100,10 @@ class Credentials:
         self._freeze()
 
     def _freeze(self) -> None:
-        self._found = self._source.get_frozen_credentials()  # type: ignore[attr-defined]
+        source: Any = self._source
+        if source is None:
+            raise Unavailable("the client is closed")
+        self._found = source.get_frozen_credentials()
 
 
 def _is_passing(error: Exception) -> bool:

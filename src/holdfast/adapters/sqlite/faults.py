@@ -11,6 +11,14 @@ import msgspec
 from holdfast.errors import ConfigError, Damaged, HoldfastError, Unavailable, UnsupportedStore
 
 
+def missing(path: Path) -> HoldfastError:
+    """What only reads makes no file."""
+    return ConfigError(
+        f"there is no database {path}: run this where the nodes run, or name the database with --url; the"
+        " first node makes it"
+    )
+
+
 def unusable(path: Path, error: OSError) -> HoldfastError:
     """Why the file can't be made or written."""
     if error.errno == errno.ENOSPC:

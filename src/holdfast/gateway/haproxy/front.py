@@ -9,13 +9,14 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
 
 from holdfast.core.retry import Backoff
 from holdfast.errors import ConfigError, HoldfastError
+from holdfast.gateway.clients import Clients
 from holdfast.gateway.haproxy import admin
 from holdfast.gateway.haproxy.binary import Build
 from holdfast.gateway.haproxy.config import (
@@ -65,7 +66,10 @@ class Front(Service):
         routes, view: what it is told of.
         crash: called if it can't be kept up to date any more.
         secret: what nodes ask for.
+        peer_ca: file with the authority of nodes' certificates, if they speak TLS.
         tls: certificate and key, if clients speak TLS.
+        clients: who may use it, and how fast.
+        own_site: whose pages may, see :class:`~holdfast.gateway.haproxy.config.Settings`.
     """
 
     def __init__(
@@ -78,10 +82,13 @@ class Front(Service):
         *,
         crash: Callable[[BaseException], None],
         secret: str | None,
+        peer_ca: Path | None = None,
         max_body_bytes: int,
         max_connections: int = CONNECTIONS_MAX,
         tls: Tls | None = None,
         access_log: bool = False,
+        clients: Clients | None = None,
+        own_site: Literal["", "any host", "local"] = "",
     ) -> None:
         super().__init__()
         self._options = options
@@ -90,10 +97,13 @@ class Front(Service):
         self._clock = clock
         self._log = log
         self._secret = secret
+        self._peer_ca = peer_ca
         self._max_body_bytes = max_body_bytes
         self._max_connections = max_connections
         self._tls = tls
         self._access_log = access_log
+        self._clients = clients
+        self._own_site: Literal["", "any host", "local"] = own_site
         self._tasks = Tasks(crash)
         self._backoff = Backoff(0.05, 5.0)
         self._folder = Folder()
@@ -145,6 +155,8 @@ class Front(Service):
         self._child = await self._start_child()
         self._routes.news = self._news.set
         self._tasks.repeat(self._keep_up, self._clock, self._log)
+        if self._clients is not None:
+            self._clients.news = self._clients_changed
         self._tasks.repeat(self._watch_members, self._clock, self._log)
 
     async def _stop(self) -> None:
@@ -182,8 +194,17 @@ class Front(Service):
             only=self._only,
             certificate=self._certificate,
             authorized=self._secret is not None,
+            peer_ca=str(self._peer_ca.resolve()) if self._peer_ca is not None else "",
             access_log=self._access_log,
+            asks=self._clients is not None and self._clients.asked,
+            limits=self._clients is not None and self._clients.limits,
+            per_s=self._clients.per_s if self._clients is not None else 0,
+            own_site=self._own_site,
         )
+        known = [] if self._clients is None else list(self._clients)
+        _write(files.clients, "".join(f"{client.digest} {client.name}\n" for client in known))
+        rates = {client.name: client.per_s for client in known if client.per_s}
+        _write(files.rates, "".join(f"{name} {per_s}\n" for name, per_s in rates.items()))
         self._table.fold()
         _write(files.routes, "".join(f"{key} {server}\n" for key, server in self._table.routes()))
         _write(files.recent, "")
@@ -259,6 +280,9 @@ class Front(Service):
         except ConfigError as error:
             self._log.error("HAProxy does not start", error=str(error))
         self._news.set()
+
+    def _clients_changed(self) -> None:
+        self._tasks.spawn(self._replace())
 
     async def _tell(self) -> None:
         """Tell HAProxy what changed. It may know late: nodes judge every request, and what they refuse is

@@ -46,7 +46,11 @@ class HttpFile(io.RawIOBase):
         self._held_at = 0
         self.version = version
         self.size = 0
-        self._held = self._fetch(0, READ_AHEAD_BYTES)
+        try:
+            self._held = self._fetch(0, READ_AHEAD_BYTES)
+        except BaseException:
+            self.close()
+            raise
 
     def readable(self) -> bool:
         """True."""
