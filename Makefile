@@ -12,6 +12,7 @@ CORES := $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 # More than cores: many tests wait for a service longer than they compute.
 JOBS ?= $(shell echo $$(($(CORES) + 1)))
 SEEDS ?= 500
+FRESH ?= 10000
 SERVICES ?=
 NAME ?= streams
 ARGS ?=
@@ -124,7 +125,11 @@ fmt: $(VENV)/.dev ## format the code and fix what lint can fix
 	@$(BIN)/ruff format --quiet .
 
 .PHONY: soak
-soak: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) ## minutes of random chaos on real processes (CHAOS_MINUTES=10)
+soak: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) ## fresh seeds (FRESH=10000), then minutes of random chaos on real processes (CHAOS_MINUTES=10)
+	@for world in streams tasks devices; do \
+		$(BIN)/python -m holdfast.testing.simulator --fresh --world $$world --seeds $(FRESH) \
+			--failures .cache/seeds-that-failed || exit 1; \
+	done
 	@$(BIN)/python -m pytest -m soak --timeout 0 $(ARGS)
 
 .PHONY: docs

@@ -6,10 +6,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
-from holdfast import adapters
+from holdfast import adapters, wiring
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.app import App
 from holdfast.apps.reports.deliver_credentials import Credential
@@ -21,7 +22,7 @@ from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.ports.task_slots import Attempt
 from holdfast.protocol.peer import Done, Probe, Reply, Request
 from holdfast.slot_wiring import open_objects, open_slot_objects
-from holdfast.tasks.discovery import Directory, Listing
+from holdfast.tasks.discovery import Announcer, Directory, Listing
 from holdfast.tasks.names import task_queue
 from holdfast.tasks.producer import Order
 from holdfast.testing.conformance.task_slots import Ear
@@ -284,6 +285,26 @@ async def test_dead_letters_are_backed_up_by_the_clock(place: Path) -> None:
         assert [kept.letter.key async for kept in backup.letters("reports")] == ["t-1"]
     async with Services(load({})) as services:
         assert list(backing_up(services, "reports")) == []
+
+
+@pytest.mark.parametrize(
+    "settings, deeds", [({}, ["nightly"]), ({"dlq_backup_url": "file:l"}, ["nightly", "dlq-backup"])]
+)
+async def test_a_node_tells_which_deeds_of_the_clock_it_can_do(
+    place: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], deeds: list[str]
+) -> None:
+    """Or the clock would be held by one that can't, and nobody would do them."""
+    told = list[dict[str, Any]]()
+
+    class Telling(Announcer):
+        def __init__(self, *given: Any, **named: Any) -> None:
+            told.append(named)
+            super().__init__(*given, **named)
+
+    monkeypatch.setattr(wiring, "Announcer", Telling)
+    async with Services(load(settings)) as services:
+        make_node(services, "examples.tasks:app")
+    assert [named["deeds"] for named in told] == [deeds]
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from prometheus_client.registry import Collector
 
 from holdfast.errors import ConfigError
 from holdfast.ports.clock import Clock
+from holdfast.redaction import redact
 
 HEAD_S = 10.0
 """How long a request may take from its first byte, or from the opening of its connection, until its head is
@@ -335,6 +336,45 @@ def problem_response(problem: Problem, headers: Mapping[str, str] | None = None)
         body=msgspec.json.encode(problem), status=problem.status, content_type=MEDIA_TYPE, headers=headers
     )
 
+
+@web.middleware
+async def problems(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Middleware: whatever goes wrong is told as a problem, and a bug tells strangers nothing more."""
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        if error.status < 400:
+            raise
+        kind, title = _KINDS.get(error.status, ("failed", "It failed"))
+        detail = redact((error.text or title).strip())
+        if error.status in (404, 405):
+            detail = f"there is no {request.method} {request.path[:200]} here"
+        headers = {name: value for name, value in error.headers.items() if name.lower() not in _OF_BODY}
+        return problem_response(Problem(f"urn:holdfast:{kind}", title, error.status, detail), headers)
+    except Exception:
+        log.exception("a request failed", method=request.method, path=request.path)
+        return problem_response(FAILED)
+
+
+FAILED = Problem("urn:holdfast:failed", "It failed", 500, "see the log of the node or gateway")
+_KINDS = {
+    400: ("invalid", "The request can't be understood"),
+    401: ("unauthorized", "Who are you?"),
+    404: ("no-path", "No such path"),
+    405: ("method", "The path has no such method"),
+    408: ("slow", "The body came too slowly"),
+    413: ("too-large", "The body is too large"),
+    426: ("upgrade", "Another protocol is spoken here"),
+    503: ("unavailable", "Not now"),
+}
+
+
+def not_ready(reason: str) -> Problem:
+    """What ``/readyz`` says while it isn't."""
+    return Problem("urn:holdfast:not-ready", "Not ready", 503, redact(reason))
+
+
+_OF_BODY = frozenset({"content-type", "content-length"})
 
 _NO_ROOM_BODY = msgspec.json.encode(
     Problem("urn:holdfast:unavailable", "Not now", 503, "too many connections are open; come again")

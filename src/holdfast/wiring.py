@@ -896,6 +896,11 @@ def make_letters(services: Services, app: str) -> Letters:
 
 def make_producer(services: Services, app: str) -> Producer:
     """What sends the tasks of the app of that name, and hears of their outcomes. Raises ConfigError."""
+    directory = Directory(services.registry(), app, services.clock)
+
+    async def declared() -> Collection[str]:
+        return (await directory.read()).types.keys()
+
     return Producer(
         app,
         services.queue,
@@ -903,6 +908,7 @@ def make_producer(services: Services, app: str) -> Producer:
         services.clock,
         structlog.get_logger(),
         receive_wait_s=services.config.receive_wait_s,
+        declared=declared,
     )
 
 

@@ -150,7 +150,11 @@ def test_a_missing_model_is_named_everywhere_and_costs_no_message(
         node.wait_for("a model does not load here; its streams go to other nodes or wait")["stream"] == "seen"
     )
     assert "holdfast_streams_without_models 1.0" in get(address, "metrics")
+    before = holdfast("doctor", "seeing:app")
+    assert before.code == 1
+    assert "✗ model weights: model 'weights' did not load: FileNotFoundError" in before.out
     (place / "weights.onnx").write_bytes(b"12345")
+    assert "✓ model weights: loads" in holdfast("doctor", "seeing:app").out
     results = holdfast("results", "--follow", "--limit", "2").lines
     assert [line["result"] for line in results] == [{"n": 0, "bytes": 5}, {"n": 1, "bytes": 5}]
     assert get(address, "readyz") == "ready\n"

@@ -684,6 +684,24 @@ class TestSlotDeath:
         assert run.messages[0].tries == 1
 
 
+class TestLosses:
+    @pytest.mark.parametrize("stands", [None, Checkpoint(KEY, 1, 3), Checkpoint(KEY, 2, 4)])
+    def test_a_store_that_has_lost_a_commit_is_opened_again(self, stands: Checkpoint | None) -> None:
+        bench = Bench().opened(number=4)
+        bench.owner.poked()
+        bench.only(Peek)
+        bench.owner.peeked(stands, 0)
+        bench.only(CheckClaim)
+
+    def test_a_commit_that_came_after_the_look_is_not_lost(self) -> None:
+        bench = Bench().opened(number=4)
+        bench.owner.poked()
+        bench.only(Peek)
+        handled(bench, held(0))
+        bench.owner.peeked(Checkpoint(KEY, 1, 4), 0)
+        bench.silent()
+
+
 class TestJumps:
     def test_one_too_far_ahead_is_recorded_as_malformed_and_nothing_is_skipped(self) -> None:
         bench = Bench(order={"max_jump": 100}, on_late="discard").opened(log=RunLog(0, 0, 4))

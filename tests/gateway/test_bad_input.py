@@ -307,3 +307,14 @@ def test_of_a_bomb_no_more_is_held_than_the_limit() -> None:
         assert tracemalloc.get_traced_memory()[1] < 2_000_000
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "line, status",
+    [("GET /nowhere", 404), ("DELETE /process/a", 405), ("GET /process/a?stream=free", 426)],
+)
+def test_what_is_served_nowhere_is_told_as_a_problem(
+    servers: Surface, name: str, line: str, status: int
+) -> None:
+    (said,) = servers.exchange(name, f"{line} HTTP/1.1\r\nHost: [::1]\r\nConnection: close\r\n\r\n".encode())
+    assert (said.status, said.headers["content-type"]) == (status, MEDIA_TYPE)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from holdfast.core.message import NO_RUN, SEQ_DIGITS, Place
 from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage, TooLarge
-from holdfast.streams.codec import address, decoder, encode_result, labels
+from holdfast.streams.codec import address, decoder, encode_result, labels, unwrap
 from holdfast.streams.handler import StreamHandler
 from holdfast.streams.spec import StreamSpec
 
@@ -351,3 +351,8 @@ def test_a_result_has_a_limit() -> None:
     assert encode_result(b"x" * 10, 10)
     with pytest.raises(TooLarge, match="11 bytes"):
         encode_result("x" * 9, 10)
+
+
+@pytest.mark.parametrize("text", ["/+8=", "_-8=", "_-8", "/+\n8="])
+def test_a_data_url_is_read_however_its_base64_is_written(text: str) -> None:
+    assert unwrap(f"data:image/png;base64,{text}") == b"\xff\xef"

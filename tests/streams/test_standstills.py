@@ -4,11 +4,14 @@ import inspect
 import json
 
 import msgspec
+import pytest
 from examples.cameras import app as cameras
 from tests.streams.test_owners import Item, app_of, numbers
 from tests.streams.town import Town, TownNode
 
 from holdfast import App, Context, StreamHandler
+from holdfast.core.message import Place
+from holdfast.errors import OutcomeUnknown
 from holdfast.protocol.peer import Done, Explain, Waiting
 from holdfast.streams.standstills import LINES_MAX, TOLD_AFTER_S
 
@@ -136,3 +139,11 @@ async def test_a_handler_s_failure_is_logged_with_its_place(town: Town) -> None:
         "s/unopenable": first,
         "s/k": second,
     }
+
+
+async def test_a_client_that_waited_in_vain_is_told_what_for(town: Town) -> None:
+    node = await started(town)
+    await town.send(*numbers(0))
+    await town.until_over()
+    with pytest.raises(OutcomeUnknown, match=r"\(it waits for seq 1 of run 0\)"):
+        await node.work.requests.process("s", "s/k", Place(0, 2), b'{"key":"k","n":2}', {}, 2.0)

@@ -335,6 +335,12 @@ def test_what_can_t_be_meant_is_refused(settings: dict[str, Any], said: str) -> 
         App("reports").periodic("nightly", **settings)(lambda when: [])
 
 
+@pytest.mark.parametrize("name", ["", "a\nb", "x" * 600, 5, None])
+def test_names_can_be_part_of_a_trace(name: Any) -> None:
+    with pytest.raises(ConfigError, match=r"periodic .*name"):
+        App("reports").periodic(name, "30 2 * * *")(lambda when: [])
+
+
 def test_a_name_is_declared_once() -> None:
     app = App("reports")
     app.periodic("nightly", "30 2 * * *")(lambda when: [])

@@ -317,3 +317,30 @@ async def test_briefs_that_nobody_looked_at_are_there_for_others_at_once(rig: Ri
     others = [brief.outcome.trace_id async for brief in rig.producer.briefs(follow=False)]
     assert sorted([first.outcome.trace_id, *others]) == ["a", "b", "c"]
     await briefs.aclose()
+
+
+async def test_a_type_that_no_node_runs_is_warned_of_once(rig: Rig) -> None:
+    run, looks = list[str](), list[int]()
+
+    async def declared() -> list[str]:
+        looks.append(1)
+        if len(looks) == 2:
+            raise Unavailable("away")
+        return run
+
+    producer = Producer(APP, rig.queue, rig.store, rig.clock, rig.log, declared=declared)
+    await producer.send([Order(task_type=TYPE), Order(task_type="pubish")])
+    await producer.send([Order(task_type="pubish")])
+    assert (len(looks), rig.log.lines) == (1, []), "nobody knows while no node runs"
+    await rig.clock.sleep(61.0)
+    await producer.send([Order(task_type="pubish")])
+    assert len(looks) == 2
+    rig.log.lines.clear()
+    await rig.clock.sleep(61.0)
+    run.append(TYPE)
+    for _ in range(3):
+        await producer.send([Order(task_type=TYPE), Order(task_type="pubish")])
+    assert (len(looks), rig.log.lines) == (3, ["no node runs tasks of this type; they wait until one does"])
+    await producer.send([Order(task_type="other")])
+    assert len(rig.log.lines) == 2
+    assert len(rig.queue(task_queue(APP, "pubish")).messages) == 6, "they were sent all the same"

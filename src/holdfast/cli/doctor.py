@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
@@ -22,6 +23,7 @@ from holdfast.errors import ConfigError, HoldfastError, OutcomeUnknown, Unavaila
 from holdfast.older_names import ANY_BUCKET
 from holdfast.ports.coordinator import Member
 from holdfast.ports.peer import Peer
+from holdfast.ports.slots import Slots
 from holdfast.protocol.peer import Done, Probe, Reply, Request
 from holdfast.redaction import redact, redact_url
 from holdfast.wiring import Services, check_app, load_app, queues_of
@@ -62,7 +64,8 @@ async def doctor(
 ) -> int:
     """Check the settings and everything they name, and say what to do about what is wrong.
 
-    Nothing is changed, except that a missing SQLite file is made and one small object is stored.
+    Nothing is changed, except that a missing SQLite file is made and one small object is stored. The models
+    of the app are loaded, one after another.
 
     ```
     holdfast doctor
@@ -121,6 +124,7 @@ async def examine(place: str | None, options: Options) -> list[Finding]:
         if place:
             app, finding = _app(place, services)
             findings.append(finding)
+            findings += await _models(app, place, services) if app else ()
         findings += await _services(services, app)
     return findings
 
@@ -166,6 +170,28 @@ def _app(place: str, services: Services) -> tuple[App | None, Finding]:
     return app, Finding(
         "app", "ok", f"{app.name} declares {', '.join(sorted({*app.streams, *app.tasks, *app.outboxes}))}"
     )
+
+
+async def _models(app: App, place: str, services: Services) -> list[Finding]:
+    """Whether the models of the app's streams load here, tried in a slot as nodes do."""
+    users: dict[str, str] = {}
+    for stream in app.streams.values():
+        users |= dict.fromkeys(stream.models, stream.name)
+    return [await _model(name, stream, services.slots(place), services) for name, stream in users.items()]
+
+
+async def _model(name: str, stream: str, slots: Slots, services: Services) -> Finding:
+    check = f"model {name}"
+    try:
+        async with asyncio.timeout(services.config.model_timeout_s):
+            slot = await slots.spawn()
+            await slot.load(stream, "", [name])
+    except (HoldfastError, TimeoutError) as error:
+        text = str(error) or f"it did not load within {services.config.model_timeout_s:g} s (model_timeout_s)"
+        fix = "put right what its load says, or no node here can run the streams that use it"
+        return Finding(check, "failed", text, fix, exits.FAILED)
+    await slot.kill("looked at")
+    return Finding(check, "ok", "loads")
 
 
 async def _services(services: Services, app: App | None) -> list[Finding]:

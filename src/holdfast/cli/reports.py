@@ -114,6 +114,7 @@ async def publish(
                     wanted,
                     Attempt(trace=trace, ordered_at=services.clock.wall()),
                     lambda headway: progress.update(bar, completed=headway.fraction, note=str(headway)),
+                    leave=False,  # its trace is its own: who publishes again begins anew
                 )
     if json:
         output.json_line(published)

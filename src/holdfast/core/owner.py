@@ -152,6 +152,7 @@ class Owner:
         "_loaded",
         "_loading",
         "_look_at",
+        "_looked",
         "_marked",
         "_next_head",
         "_out",
@@ -223,6 +224,7 @@ class Owner:
         self._stored: tuple[bytes | None, int] = (None, 0)
         self._run_cap = 0
         self._look_at = 0.0
+        self._looked = 0
         self._batch: list[Entry] = []
         self._batch_at = 0.0
         self._flying: list[Entry] = []
@@ -427,7 +429,7 @@ class Owner:
         if self.phase is Phase.CLAIMED:
             self.phase = Phase.OPENING
             self._out.append(Open(epoch))
-        elif epoch != self.epoch:
+        elif checkpoint is None or epoch != self.epoch or checkpoint.number < self._looked:
             self.fenced(now)
 
     def opened(
@@ -503,7 +505,12 @@ class Owner:
     def poked(self) -> None:
         """An operator changed the stream at the store: look."""
         if self.phase is Phase.OWNER:
-            self._out.append(Peek())
+            self._look()
+
+    def _look(self) -> None:
+        """See whether the store has what it had: another may have opened, or it may have lost a commit."""
+        self._looked = self.number
+        self._out.append(Peek())
 
     def drop(self) -> None:
         """End it: what is held goes back."""
@@ -906,7 +913,7 @@ class Owner:
         elif self._held and self.wake_at is None:
             if now >= self._look_at:
                 self._look_at = now + LOOK_S
-                self._out.append(Peek())
+                self._look()
             self._wake(self._look_at)
 
     def move(self, target: str, now: float) -> bool:

@@ -251,7 +251,7 @@ class Dispatcher:
             try:
                 await self._turn()
                 failures = 0
-            except (Unavailable, OutcomeUnknown) as error:
+            except HoldfastError as error:
                 failures += 1
                 self._recount = True
                 if failures == 1:
@@ -292,7 +292,7 @@ class Dispatcher:
         if self.in_flight < self._in_flight_max and not self._paused:
             try:
                 due = await self._store.next_due(self._spec.name, self._sendable(monotonic))
-            except (Unavailable, OutcomeUnknown):
+            except HoldfastError:
                 due = None  # the next turn finds out
             if due is not None:
                 waits_s.append(max(due - now, self._sends_from - monotonic, 0.0))
@@ -346,7 +346,7 @@ class Dispatcher:
             # Answers may be told again: those that were taken will fit nothing any more. What wasn't sent may
             # not, where the turn may have happened: it would give back two tries.
             self._heard = heard + self._heard
-            if isinstance(error, Unavailable):
+            if not isinstance(error, OutcomeUnknown):
                 self._unsent = unsent + self._unsent
             self._back = back | self._back
             self._still_out = still_out + self._still_out

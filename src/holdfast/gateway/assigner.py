@@ -87,7 +87,7 @@ class Assigner:
         except MembershipLost as error:
             raise Unavailable(f"{key}: the node chosen has just left") from error
         except HoldfastError as error:
-            raise Unasked(f"{key}: the coordinator does not answer: {error}") from error
+            raise Unasked(f"{key}: the coordinator does not answer") from error
         if claim is None:
             raise Unavailable(f"{key}: {shortage(key, self._view.members.values())}")
         self._routes.claimed(claim)

@@ -146,9 +146,7 @@ class Forwarder:
         try:
             url = URL(f"{member.address}{path}", encoded=True)
         except ValueError as error:
-            raise Unreached(
-                f"{member.name} has no address that can be reached: {error}", member.id
-            ) from error
+            raise Unreached(f"{member.name} has no address that can be reached", member.id) from error
         timeout = aiohttp.ClientTimeout(total=left_s + LATE_S, sock_connect=CONNECT_TIMEOUT_S)
         post = asyncio.create_task(self._post(member.id, url, sent, body, timeout))
         self._under_way.setdefault(member.id, set()).add(post)
@@ -156,10 +154,10 @@ class Forwarder:
             return await post
         except aiohttp.ClientConnectorError as error:
             await self._doubt(member)
-            raise Unreached(f"can't reach {member.name}: {error}", member.id) from error
+            raise Unreached(f"can't reach {member.name}", member.id) from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
             await self._doubt(member)
-            raise OutcomeUnknown(f"lost {member.name} before its answer: {error}") from error
+            raise OutcomeUnknown(f"lost {member.name} before its answer") from error
         except asyncio.CancelledError:
             asking = asyncio.current_task()
             if asking is not None and asking.cancelling():

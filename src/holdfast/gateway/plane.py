@@ -35,8 +35,8 @@ from holdfast.gateway.forwarder import Forwarder
 from holdfast.gateway.problem import DATA_PLANE
 from holdfast.gateway.sockets import UNREAD, Frame, Said, serve
 from holdfast.ports.clock import Clock
-from holdfast.redaction import redact
 from holdfast.runtime.view import View
+from holdfast.serving import not_ready, problem_response
 
 NOT_FORWARDED = frozenset(
     {
@@ -152,7 +152,7 @@ class Plane:
 
     async def _on_ready(self, request: web.Request) -> web.Response:
         reason = self._ready()
-        return web.Response(text=f"{redact(reason) or 'ready'}\n", status=503 if reason else 200)
+        return problem_response(not_ready(reason)) if reason else web.Response(text="ready\n")
 
     async def _on_metrics(self, request: web.Request) -> web.Response:
         page = generate_latest(self._registry)

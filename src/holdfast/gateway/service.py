@@ -36,6 +36,7 @@ from holdfast.serving import (
     Connections,
     OwnSite,
     PeerTls,
+    problems,
 )
 
 CLOSE_TIMEOUT_S = 5.0
@@ -130,7 +131,7 @@ class Gateway(Service):
                 clients=clients,
                 own_site=own_site,
             )
-        middlewares = [self._connections.note]
+        middlewares = [self._connections.note, problems]
         if self.front is None:  # else HAProxy has asked already
             if own_site:
                 middlewares.append(OwnSite(any_host=own_site == "any host").check)

@@ -19,7 +19,7 @@ from msgspec import UNSET, UnsetType
 
 from holdfast.core.exact_json import encoder
 from holdfast.core.message import NO_RUN, RUN_DIGITS, SEQ_DIGITS, Place, check_key, check_number
-from holdfast.core.record import UNREADABLE
+from holdfast.core.record import UNREADABLE, from_base64
 from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage, TooLarge
 from holdfast.streams.spec import QUEUE_NUMBER, StreamSpec, names_of
 
@@ -92,7 +92,7 @@ def unwrap(url: str) -> bytes:
     if not (comma and head.endswith(";base64")):
         raise InvalidMessage(f"a data URL must be data:TYPE;base64,…; it begins {url[:40]!r}")
     try:
-        return base64.b64decode(data, validate=True)
+        return from_base64(data.encode())
     except ValueError as error:
         raise InvalidMessage(f"a data URL holds no base64: {error}") from None
 

@@ -205,6 +205,10 @@ class Owners:
     def __iter__(self) -> Iterator[Owned]:
         return iter(list(self._entries.values()))
 
+    def with_messages(self) -> list[Owned]:
+        """Those that hold messages."""
+        return list(self._holding.values())
+
     def get(self, key: str) -> Owned | None:
         """The entry of an owned key."""
         return self._entries.get(key)

@@ -136,7 +136,7 @@ class StreamWork:
         )
         self._going: set[str] = set()
         self._going_room = asyncio.Semaphore(MOVES_AT_ONCE)
-        self.standstills = Standstills(lambda: self.owners, clock, log)
+        self.standstills = Standstills(self.owners.with_messages, clock, log)
         self._pumps: dict[str, Pump] = {}
         self._pumping: list[asyncio.Task[Any]] = []
 
@@ -332,7 +332,11 @@ class StreamWork:
         """The other members that would own streams of that name."""
         me = self._host.membership.id
         view = self._host.membership.view
-        return [member for member in view.values() if member.id != me and member.load.takes(f"{stream}/")]
+        return [
+            member
+            for member in view.values()
+            if member.id != me and not member.foreign and member.load.takes(f"{stream}/")
+        ]
 
     def _obstacle_changed(self, stream: str) -> None:
         """Tell the others at once, and bring what can't run here to one that can."""

@@ -9,12 +9,13 @@ from typing import Any
 from urllib.parse import quote, unquote_to_bytes
 
 import msgspec
+import structlog
 from aiohttp import web
 
 from holdfast.core.message import check_key
 from holdfast.core.record import UNREADABLE
 from holdfast.core.task import State, Task
-from holdfast.errors import HoldfastError, InvalidMessage
+from holdfast.errors import HoldfastError, InvalidMessage, OutcomeUnknown, Unavailable
 from holdfast.gateway import problem
 from holdfast.gateway.door import decoded, read_body, slow_body
 from holdfast.gateway.problem import Refused
@@ -62,6 +63,8 @@ class Standing(msgspec.Struct):
 
 _asked = msgspec.json.Decoder(Asked)
 
+log = structlog.get_logger()
+
 
 class TaskApi:
     """Requests about the tasks of one app. ``run_here`` has this node begin a task of that type whose message
@@ -107,6 +110,10 @@ class TaskApi:
                 if not self._secrets.admit(request):
                     raise Refused(401, "unauthorized", "Who are you?", "the secret is missing or wrong")
                 return await handle(request)
+            except (Unavailable, OutcomeUnknown) as error:
+                log.warning("a request about tasks failed", error=str(error))  # which is for operators
+                known = OutcomeUnknown if isinstance(error, OutcomeUnknown) else Unavailable
+                return problem.response(known("the queue or the task store does not answer"))
             except HoldfastError as error:
                 return problem.response(error)
 

@@ -16,10 +16,11 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 from cronsim import CronSim, CronSimError
 
+from holdfast.core.message import check_key
 from holdfast.core.record import UNREADABLE
 from holdfast.core.settings import Seconds, check_settings
 from holdfast.core.trace import raised_at
-from holdfast.errors import ConfigError, HandlerFailed, HoldfastError
+from holdfast.errors import ConfigError, HandlerFailed, HoldfastError, InvalidMessage
 from holdfast.ports.clock import Clock
 from holdfast.ports.registry import Registry
 from holdfast.tasks.producer import Order, Producer
@@ -50,6 +51,10 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_settings(f"periodic {self.name!r}", self)
+        try:
+            check_key(self.name, "name")
+        except InvalidMessage as error:
+            raise ConfigError(f"periodic {self.name!r:.100}: {error}") from None
         try:
             ZoneInfo(self.zone)
         except (ZoneInfoNotFoundError, ValueError, OSError):

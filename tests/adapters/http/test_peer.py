@@ -607,7 +607,8 @@ async def test_pages(make_peer: MakePeer) -> None:
                 return response.status, await response.text()
 
         assert await get("/healthz") == (200, "ok\n")
-        assert await get("/readyz") == (503, "not a member yet\n")
+        status, said = await get("/readyz")
+        assert (status, msgspec.json.decode(said)["detail"]) == (503, "not a member yet")
         reasons[0] = ""
         assert await get("/readyz") == (200, "ready\n")
         assert "holdfast_streams 3.0" in (await get("/metrics"))[1]
@@ -692,3 +693,22 @@ async def test_with_a_secret_any_name_will_do(make_peer: MakePeer) -> None:
     url, headers = f"{address}/healthz", {"Host": "node-a.example"}
     async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as said:
         assert said.status == 200
+
+
+async def test_all_errors_are_problems(make_peer: MakePeer) -> None:
+    async def bug(request: web.Request) -> web.Response:
+        raise RuntimeError("at 10.1.2.3")
+
+    address = await make_peer(routes=[web.get("/bug", bug)]).serve(agree)
+    async with aiohttp.ClientSession() as session:
+        for method, path, status in (
+            ("GET", "/nowhere", 404),
+            ("DELETE", "/v1/peer", 405),
+            ("GET", "/bug", 500),
+            ("POST", "/v1/peer", 426),
+        ):
+            async with session.request(method, f"{address}{path}") as said:
+                problem = msgspec.json.decode(await said.read())
+                assert (said.status, said.content_type) == (status, "application/problem+json")
+                assert (problem["status"], problem["type"].startswith("urn:holdfast:")) == (status, True)
+                assert "10.1.2.3" not in str(problem)

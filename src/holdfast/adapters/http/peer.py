@@ -48,8 +48,12 @@ from holdfast.serving import (
     Connections,
     OwnSite,
     PeerTls,
+    Problem,
     Secrets,
     is_loopback,
+    not_ready,
+    problem_response,
+    problems,
 )
 
 PATH = "/v1/peer"
@@ -63,6 +67,7 @@ BODY_S = 60.0
 CONNECT_TIMEOUT_S = 5.0
 GONE_AGAIN = Backoff(1.0, 15.0)
 CLOSE_TIMEOUT_S = 1.0
+REASON_BYTES_MAX = 8192
 REASON_CHARS_MAX = 500
 
 log = structlog.get_logger()
@@ -136,7 +141,7 @@ class HttpPeer:
             self._tls.client()  # now, not at the first call
         self._handler = handler
         connections = self._connections
-        middlewares = [connections.note]
+        middlewares = [connections.note, problems]
         if not self._authorization:
             middlewares.append(OwnSite([*self._own_names()]).check)
         app = web.Application(client_max_size=self._max_body_bytes, middlewares=middlewares)
@@ -320,7 +325,7 @@ class HttpPeer:
 
     async def _on_ready(self, request: web.Request) -> web.Response:
         reason = self._ready() or self._connections.trouble
-        return web.Response(text=f"{redact(reason) or 'ready'}\n", status=503 if reason else 200)
+        return problem_response(not_ready(reason)) if reason else web.Response(text="ready\n")
 
     async def _on_metrics(self, request: web.Request) -> web.Response:
         return web.Response(
@@ -449,8 +454,12 @@ def _refuse(kind: type[web.HTTPError], text: str) -> web.HTTPError:
 
 
 async def _refusal(address: str, response: aiohttp.ClientResponse) -> str:
-    reason = (await response.content.read(REASON_CHARS_MAX)).decode(errors="replace").strip()
-    return f"{address} refused (HTTP {response.status}): {reason}"
+    said = await response.content.read(REASON_BYTES_MAX)
+    try:
+        reason = msgspec.json.decode(said, type=Problem).detail
+    except UNREADABLE:
+        reason = said.decode(errors="replace").strip()
+    return f"{address} refused (HTTP {response.status}): {reason[:REASON_CHARS_MAX]}"
 
 
 def _is_own_failure(error: Exception) -> bool:

@@ -130,6 +130,16 @@ def begin(connection: Connection, durability: Durability, *, relaxed: bool) -> T
     return PostgresqlTransaction(connection, certain=not relaxed)
 
 
+UNREADABLE = "Could not decode to UTF-8"
+"""What Python says of a text in SQLite that is none."""
+
+
+def read_anything(connection: Connection) -> None:
+    """Read texts of SQLite that aren't UTF-8, with marks in place of what can't be read: it costs more."""
+    driver: Any = connection.connection.driver_connection
+    driver.text_factory = lambda data: data.decode(errors="replace")
+
+
 def shown(url: URL) -> str:
     """The URL without its secrets."""
     return redact_url(url.render_as_string())

@@ -20,6 +20,7 @@ from holdfast.apps.reports.names import template_fault
 from holdfast.core.exact_json import decode_plain
 from holdfast.core.exact_json import encode as write_json
 from holdfast.core.message import check_key
+from holdfast.core.settings import faults
 from holdfast.errors import InvalidMessage
 
 Text = Annotated[str, Meta(min_length=1, max_length=1024)]
@@ -52,8 +53,19 @@ SHEET_NAME_MAX = 31
 SHEET_NAME_REFUSED = frozenset("[]:*?/\\")
 
 
+LISTS = frozenset({"sources", "columns", "filter", "sort", "companions", "tables"})
+
+
 class _Part(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """Base of all parts of an order."""
+    """Base of all parts of an order. What is of another type or out of range raises InvalidMessage, which
+    names the field, whether it comes as JSON or is made in Python; there a list will do for a tuple."""
+
+    def __post_init__(self) -> None:
+        for field in LISTS & {*self.__struct_fields__}:
+            if isinstance(given := getattr(self, field), list):
+                msgspec.structs.force_setattr(self, field, tuple(given))
+        for field, text in faults(self):
+            raise InvalidMessage(f"{field} {text}", field)
 
 
 class Column(_Part, frozen=True):

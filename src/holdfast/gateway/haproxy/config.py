@@ -11,7 +11,15 @@ import msgspec
 from holdfast.gateway.clients import OPEN_PATHS
 from holdfast.gateway.door import REQUEST_ID, SEQ, STREAM, TIMEOUT_MAX_S, TIMEOUT_S
 from holdfast.gateway.haproxy.binary import Build
-from holdfast.gateway.problem import DATA_PLANE, MEDIA_TYPE, NO_421, OWNER, RETRY_AFTER_S, Problem
+from holdfast.gateway.problem import (
+    DATA_PLANE,
+    MEDIA_TYPE,
+    NO_421,
+    OWNER,
+    OWNER_ADDRESS,
+    RETRY_AFTER_S,
+    Problem,
+)
 
 AUTHORIZATION = "HOLDFAST_AUTHORIZATION"
 """The environment variable that gives HAProxy the secret, which so stands in no file and no command line."""
@@ -358,7 +366,7 @@ def _large(settings: Settings, name: str, address: str | None) -> list[str]:
 
 def _told(settings: Settings) -> list[str]:
     """What the node is told beside the request, whatever the client says of it."""
-    told = []
+    told = [f"http-response del-header {OWNER_ADDRESS}"]  # which is for gateways, and not for strangers
     if settings.authorized:
         told.append(f"http-request set-header Authorization %[env({AUTHORIZATION})]")
     if not settings.build.retries_421:

@@ -31,6 +31,7 @@ from holdfast.core.presence import PresenceRules
 from holdfast.devices.outbox import Outbox
 from holdfast.devices.work import DeviceWork
 from holdfast.errors import OutcomeUnknown, Unavailable
+from holdfast.ports.clock import Clock
 from holdfast.ports.device import Accepted, Answer, Command, Devices, Event, Seen
 from holdfast.ports.outbox import OnResult
 from holdfast.runtime.node import Work
@@ -55,6 +56,10 @@ UNWRITTEN_S = 0.6
 
 SLOW_S = 12.0
 """What a slow terminal takes for an answer: longer than it is waited for."""
+
+EXPIRES_S = 5.0
+START_S = 1_700_000_000.0
+"""What all clocks say when a simulation begins."""
 
 ROUNDING_S = 1e-6
 DRIFT = 1.01
@@ -207,7 +212,7 @@ class CheckedOutbox(MemoryOutbox):
     """Notes every turn that did something to a shard without naming its standing epoch. A crash of it takes
     back turns that only sent, as one of PostgreSQL does: nobody waited for these to be written."""
 
-    def __init__(self, clock: SimClock, in_flight_max: int) -> None:
+    def __init__(self, clock: Clock, in_flight_max: int) -> None:
         super().__init__(clock)
         self.violations: list[str] = []
         self._in_flight_max = in_flight_max
@@ -288,7 +293,7 @@ class DeviceWorld(Stage):
     def __init__(self, scenario: Scenario, verbose: bool = False) -> None:
         super().__init__(scenario, verbose)
         self.scenario = scenario
-        self.store = CheckedOutbox(self.clock, scenario.in_flight_max)
+        self.store = CheckedOutbox(HostClock(self, self.clock), scenario.in_flight_max)
         self.broker = SimBroker(self.clock, delay_s=0.005)
         devices = sorted({planned.device for planned in scenario.planned} - set(scenario.absent))
         self.fleet = MemoryFleet(self.broker, devices, scenario.conduct, f"{scenario.seed}", self._work)
@@ -316,7 +321,8 @@ class DeviceWorld(Stage):
             presence=PresenceRules(heartbeats=scenario.heartbeats, offline_after_s=4.0, silent_tries=3),
             expires_in_s=None,
         )
-        self.outbox.wall = self.wall
+        skew_s = scenario.random("skew").choice((0.0, -900.0, 900.0))  # of the business's own host
+        self.outbox.wall = lambda: self.wall() + skew_s
         self.outbox.on_result(self._on_result)
 
     def make_works(self, node: SimNode) -> tuple[Sequence[Work], Sequence[Dying]]:
@@ -362,7 +368,7 @@ class DeviceWorld(Stage):
                     device=planned.device,
                     command={"number": planned.number},
                     supersede_key="person" if planned.supersede else None,
-                    expires_in_s=5.0 if planned.expires else None,
+                    expires_in_s=EXPIRES_S if planned.expires else None,
                 )
                 if planned.rolls_back:
                     raise ZeroDivisionError
@@ -629,6 +635,11 @@ def check(world: DeviceWorld, unfinished: str) -> list[str]:
         unheard = entry.state is State.FAILED and entry.reason == queue.REASONS[Cause.GIVE_UP]
         if unheard and not world.scenario.faults and (heard := _heard(world, entry)):
             wrong.append(f"{entry} has failed although its device had answered {heard}")
+        planned = world.committed.get(number)
+        if planned and planned.expires and not world.jump_s:
+            lasts_s = (entry.expires_at or math.inf) - START_S - planned.at_s
+            if not world.ended[number] and not -0.01 < lasts_s - EXPIRES_S < 1.0:
+                wrong.append(f"{entry} was to expire {lasts_s} s after it was added")
         if entry.spent > PATIENCE.max_tries:
             wrong.append(f"{entry} has used up {entry.spent} tries")
         if entry.device in world.scenario.absent and world.calm and entry.spent == PATIENCE.max_tries:

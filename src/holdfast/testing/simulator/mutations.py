@@ -15,6 +15,7 @@ from unittest import mock
 
 import msgspec
 
+from holdfast.adapters.memory import outbox as memory_outbox
 from holdfast.adapters.memory.coordinator import MemoryCoordinator
 from holdfast.adapters.memory.outbox import MemoryOutbox, MemoryRows
 from holdfast.core import commands, device_queue, device_turn, group_rate, ledger, task
@@ -133,6 +134,19 @@ def _count_nothing(self: Owner, openings: int, now: float) -> None:
 
 
 _started = Owner.started
+
+
+def _suspect_by_receives(self: Owner, held: Held) -> bool:
+    return held.suspect or (self._wary and held.receives > 1)
+
+
+def _count_again(standing: Checkpoint | None, key: str, epoch: int, head: str) -> Checkpoint:
+    after = _counted(standing, key, epoch, head)
+    assert after.started is not None
+    return msgspec.structs.replace(after, started=msgspec.structs.replace(after.started, epoch=0))
+
+
+_counted = ledger.start
 
 
 def _any_attempt(standing: Task | None, trace: str, epoch: int) -> Task:
@@ -324,6 +338,13 @@ RULES: dict[str, Mutation] = {
         "an owner looks into it when its claim is gone", Owners, "claim_changed", lambda self, claim: None
     ),
     "poison-count": Mutation("a message that kills nodes is passed over", Owner, "started", _count_nothing),
+    "suspects-alone": Mutation(
+        "after a node's death each message runs by itself", Owner, "_is_suspect", _suspect_by_receives
+    ),
+    "start-once": Mutation("an opening counts a head once", ledger, "start", _count_again),
+    "too-large": Mutation(
+        "what makes a commit too large is found", Owner, "refused", lambda self, error, now: self.fenced(now)
+    ),
     "task-epoch": Mutation("only the last attempt ends a task", task, "_guard", _any_attempt, world="tasks"),
     "task-ended": Mutation("a task that ended runs no more", task, "start", _start_again, world="tasks"),
     "task-success": Mutation(
@@ -432,6 +453,12 @@ RULES: dict[str, Mutation] = {
     ),
     "device-clock": _device(
         "what is due follows the clock", MemoryRows, "shift", lambda self, shards, by_s: None
+    ),
+    "device-business-clock": _device(
+        "times follow the database's clock, whatever the business's says",
+        memory_outbox,
+        "timed",
+        lambda command, now: command,
     ),
     "device-in-flight": _device(
         "a node waits for no more devices than its limit", Dispatcher, "_took", _count_none_out
