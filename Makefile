@@ -12,6 +12,7 @@ CORES := $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 # More than cores: many tests wait for a service longer than they compute.
 JOBS ?= $(shell echo $$(($(CORES) + 1)))
 SEEDS ?= 500
+LOOPS ?= 20
 SERVICES ?=
 NAME ?= streams
 ARGS ?=
@@ -124,8 +125,16 @@ fmt: $(VENV)/.dev ## format the code and fix what lint can fix
 	@$(BIN)/ruff format --quiet .
 
 .PHONY: soak
-soak: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) ## minutes of random chaos on real processes (CHAOS_MINUTES=10)
+soak: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) ## random chaos on real processes, then all tests again and again (CHAOS_MINUTES=10 LOOPS=20)
 	@$(BIN)/python -m pytest -m soak --timeout 0 $(ARGS)
+	@for loop in $$(seq $(LOOPS)); do \
+	    echo "soak: all tests, $$loop of $(LOOPS)"; \
+	    $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q $(ARGS) || exit 1; \
+	done
+
+.PHONY: mutate
+mutate: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) ## break the code in some 80 places, one at a time: a test finds each (ARGS="--only NAME")
+	@$(BIN)/python -m tests.mutations --jobs $(CORES) $(ARGS)
 
 .PHONY: docs
 docs: $(VENV)/.demo ## refresh what the docs take from the code
