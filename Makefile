@@ -12,6 +12,7 @@ CORES := $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 # More than cores: many tests wait for a service longer than they compute.
 JOBS ?= $(shell echo $$(($(CORES) + 1)))
 SEEDS ?= 500
+FRESH ?= 10000
 LOOPS ?= 20
 SERVICES ?=
 NAME ?= streams
@@ -125,7 +126,11 @@ fmt: $(VENV)/.dev ## format the code and fix what lint can fix
 	@$(BIN)/ruff format --quiet .
 
 .PHONY: soak
-soak: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) ## random chaos on real processes, then all tests again and again (CHAOS_MINUTES=10 LOOPS=20)
+soak: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) ## fresh seeds (FRESH=10000), random chaos on real processes (CHAOS_MINUTES=10), then all tests again and again (LOOPS=20)
+	@for world in streams tasks devices; do \
+		$(BIN)/python -m holdfast.testing.simulator --fresh --world $$world --seeds $(FRESH) \
+			--failures .cache/seeds-that-failed || exit 1; \
+	done
 	@$(BIN)/python -m pytest -m soak --timeout 0 $(ARGS)
 	@for loop in $$(seq $(LOOPS)); do \
 	    echo "soak: all tests, $$loop of $(LOOPS)"; \

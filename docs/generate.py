@@ -5,13 +5,26 @@ Such a part stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``.
 
 from __future__ import annotations
 
+import asyncio
 import re
+import tempfile
+from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from prometheus_client import REGISTRY, CollectorRegistry
+from prometheus_client.core import Metric
 
 from holdfast import config
 from holdfast.core import owner
 from holdfast.core.device_queue import TABLE, Cause
+from holdfast.devices.metrics import OutboxMetrics
+from holdfast.gateway.routes import Routes
+from holdfast.gateway.service import GatewayMetrics
+from holdfast.ports.peer import Peer
 from holdfast.testing.simulator.mutations import RULES
+from holdfast.wiring import Services, make_node
 
 DOCS = Path(__file__).parent
 
@@ -54,7 +67,63 @@ def commands() -> str:
     return "\n".join(lines) + "\n"
 
 
-PARTS = {"settings": settings, "phases": phases, "mutations": mutations, "commands": commands}
+def metrics() -> str:
+    """Every metric of a node, but those of outboxes."""
+    return _table(asyncio.run(_metrics_of_nodes()))
+
+
+def outbox_metrics() -> str:
+    """Every metric of a node that serves outboxes."""
+    return _table(OutboxMetrics([]).collect())
+
+
+def gateway_metrics() -> str:
+    """Every metric of a gateway that isn't its data plane's own."""
+    nothing: Any = SimpleNamespace(members=(), answers={}, retries=0)
+    return _table(GatewayMetrics(Routes(), nothing, nothing).collect())
+
+
+async def _metrics_of_nodes() -> list[Metric]:
+    """What nodes would show that run each kind of work; none is started."""
+    found: dict[str, Metric] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for place in ("examples.cameras:app", "examples.tasks:app"):
+            async with _Kept(config.Config(url=f"sqlite:///{folder}/{place}.db")) as services:
+                make_node(services, place)
+                found |= {metric.name: metric for metric in services.registry_of_peer.collect()}
+    return [metric for name, metric in found.items() if name.startswith("holdfast_")]
+
+
+class _Kept(Services):
+    """Remembers where the numbers of its node are."""
+
+    registry_of_peer: CollectorRegistry
+
+    def peer(self, *, registry: CollectorRegistry = REGISTRY, **others: Any) -> Peer:
+        """As that of Services."""
+        self.registry_of_peer = registry
+        return super().peer(registry=registry, **others)
+
+
+def _table(found: Iterable[Metric]) -> str:
+    lines = ["| metric | type | meaning |", "|---|---|---|"]
+    for metric in found:
+        name = f"{metric.name}_total" if metric.type == "counter" else metric.name
+        by = " and ".join(f"`{label}`" for label in getattr(metric, "_labelnames", ()))
+        meaning = f"{metric.documentation.removesuffix('.')} (by {by})." if by else metric.documentation
+        lines.append(f"| `{name}` | {metric.type} | {meaning} |")
+    return "\n".join(lines) + "\n"
+
+
+PARTS = {
+    "settings": settings,
+    "phases": phases,
+    "mutations": mutations,
+    "commands": commands,
+    "metrics": metrics,
+    "outbox_metrics": outbox_metrics,
+    "gateway_metrics": gateway_metrics,
+}
 
 
 def refreshed(text: str) -> str:

@@ -133,6 +133,8 @@ def test_a_file_that_cannot_be_read(place: Path) -> None:
         ({"lock_timeout_s": 4.0}, ["lock_timeout_s is 4.0", "ttl_s 5.0"]),
         ({"model_memory_mb": 3000}, ["model_memory_mb is 3000", "slot_memory_mb is 2048"]),
         ({"max_held": 10}, ["custody_limit is 2000", "max_held is 10"]),
+        ({"peer_secret_also": "n" * 16}, ["peer_secret_also is set and peer_secret is not"]),
+        ({"peer_tls_cert": "a.pem", "peer_tls_ca": "b.pem"}, ["peer_tls_key is not set", "all three"]),
         ({"max_peer_bytes": 10}, ["max_message_bytes is 1048576", "max_peer_bytes is 10", "1114112 or more"]),
         ({"custody_check_s": 30.0}, ["custody_check_s is 30.0", "visibility_s is 30.0"]),
         ({"move_timeout_s": 31.0}, ["move_timeout_s is 31.0", "drain_timeout_s is 30.0"]),
@@ -156,6 +158,7 @@ def stream(**settings: Any) -> Any:
         "seq_kind": "dense",
         "inbox_limit": 256,
         "idle_timeout_s": 60.0,
+        "restart_after_s": None,
     }
     return SimpleNamespace(**{**plain, **settings})
 
@@ -167,9 +170,12 @@ def test_streams_that_agree_with_the_config() -> None:
 
 def test_streams_that_contradict_the_config() -> None:
     with pytest.raises(ConfigError) as caught:
-        check(load(), [stream(gap_timeout_s=30.0), stream(name="track", inbox_limit=6000)])
+        check(
+            load(), [stream(gap_timeout_s=30.0), stream(name="track", inbox_limit=6000, restart_after_s=30.0)]
+        )
     text = str(caught.value)
     assert "stream 'detect': gap_timeout_s is 30.0 and visibility_s is 30.0" in text
+    assert "stream 'track': restart_after_s is 30.0 and visibility_s is 30.0" in text
     assert "stream 'track': inbox_limit is 6000 and max_held is 5000" in text
 
 

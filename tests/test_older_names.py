@@ -40,7 +40,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-def shown(name: str) -> tuple[str, str]:
+def shown(name: str) -> tuple[str | float | bool | None, str]:
     """A setting's value and source, as they are shown."""
     (found,) = [setting for setting in explain(load()) if setting.name == name]
     return found.value, found.source
@@ -70,9 +70,9 @@ def test_the_whole_environment_is_understood() -> None:
 def test_a_setting_s_source_is_its_older_name() -> None:
     assert shown("queue_url") == (QUEUE, "SQS_QUEUE_URL in the environment")
     assert shown("state_url") == (REDIS, "REDIS_HOST in the environment")
-    assert shown("ttl_s") == ("30.0", "LOCK_TTL_SECONDS in the environment")
-    assert shown("renew_s") == ("10.0", "LOCK_RENEWAL_INTERVAL_SECONDS in the environment")
-    assert shown("idle_timeout_s") == ("120.0", "PROCESSING_IDLE_TIMEOUT_SECONDS in the environment")
+    assert shown("ttl_s") == (30.0, "LOCK_TTL_SECONDS in the environment")
+    assert shown("renew_s") == (10.0, "LOCK_RENEWAL_INTERVAL_SECONDS in the environment")
+    assert shown("idle_timeout_s") == (120.0, "PROCESSING_IDLE_TIMEOUT_SECONDS in the environment")
     assert shown("objects_url")[1] == "the buckets that messages name, by SQS_QUEUE_URL in the environment"
 
 

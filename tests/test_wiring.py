@@ -6,10 +6,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
-from holdfast import adapters
+from holdfast import adapters, wiring
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.app import App
 from holdfast.apps.reports.deliver_credentials import Credential
@@ -21,7 +22,7 @@ from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.ports.task_slots import Attempt
 from holdfast.protocol.peer import Done, Probe, Reply, Request
 from holdfast.slot_wiring import open_objects, open_slot_objects
-from holdfast.tasks.discovery import Directory, Listing
+from holdfast.tasks.discovery import Announcer, Directory, Listing
 from holdfast.tasks.names import task_queue
 from holdfast.tasks.producer import Order
 from holdfast.testing.conformance.task_slots import Ear
@@ -143,6 +144,25 @@ async def test_a_seq_of_the_queue_needs_a_queue_that_numbers_messages() -> None:
             check_app(services, app)
     async with Services(load({"queue_url": "sqs:///"})) as services:
         with pytest.raises(ConfigError, match=r"stream 'jobs' has seq='queue', and queue_url is 'sqs:///'"):
+            check_app(services, app)
+
+
+@pytest.mark.parametrize(
+    "stream, problem",
+    [
+        ("frame", "which the app doesn't declare; it declares frames, outbox gates"),
+        ("frames", "but the app declares outbox gates as well"),
+    ],
+)
+async def test_bare_ids_in_zookeeper_are_of_the_one_stream_that_the_app_declares(
+    stream: str, problem: str
+) -> None:
+    app = App("town")
+    app.stream("frames", message=bytes, key="key")(lambda message, context: None)
+    app.outbox("gates")
+    url = f"zookeeper://127.0.0.1:1/town?stream={stream}"
+    async with Services(load({"coordinator_url": url})) as services:
+        with pytest.raises(ConfigError, match=problem):
             check_app(services, app)
 
 
@@ -284,6 +304,26 @@ async def test_dead_letters_are_backed_up_by_the_clock(place: Path) -> None:
         assert [kept.letter.key async for kept in backup.letters("reports")] == ["t-1"]
     async with Services(load({})) as services:
         assert list(backing_up(services, "reports")) == []
+
+
+@pytest.mark.parametrize(
+    "settings, deeds", [({}, ["nightly"]), ({"dlq_backup_url": "file:l"}, ["nightly", "dlq-backup"])]
+)
+async def test_a_node_tells_which_deeds_of_the_clock_it_can_do(
+    place: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], deeds: list[str]
+) -> None:
+    """Or the clock would be held by one that can't, and nobody would do them."""
+    told = list[dict[str, Any]]()
+
+    class Telling(Announcer):
+        def __init__(self, *given: Any, **named: Any) -> None:
+            told.append(named)
+            super().__init__(*given, **named)
+
+    monkeypatch.setattr(wiring, "Announcer", Telling)
+    async with Services(load(settings)) as services:
+        make_node(services, "examples.tasks:app")
+    assert [named["deeds"] for named in told] == [deeds]
 
 
 @pytest.mark.parametrize(

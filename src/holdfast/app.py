@@ -134,10 +134,11 @@ class App:
 
         Raises ConfigError for a setting that is unknown or impossible.
         """
+        made = Outbox(name, **settings)
         if name in self.outboxes:
             raise ConfigError(f"outbox {name!r} is declared twice in app {self.name!r}")
-        self.outboxes[name] = Outbox(name, **settings)
-        return self.outboxes[name]
+        self.outboxes[name] = made
+        return made
 
     def task(self, name: str, *, body: Any = dict, **settings: Any) -> Callable[[H], H]:
         """Declare a type of task: decorates a function of (body, job), sync or async, or a class with such a

@@ -36,6 +36,9 @@ from holdfast.redaction import HIDDEN, redact, redact_url
 FILE = Path("holdfast.toml")
 DOTENV = Path(".env")
 PREFIX = "HOLDFAST_"
+NOT_SETTINGS = ("HOLDFAST_CREDENTIAL",)
+"""Begin variables that are read elsewhere: credentials of reports, and where a file of them is."""
+
 SECRET_CHARS_MIN = 16
 FORWARD_OVERHEAD_BYTES = 64 * 1024
 """What a forward adds to the messages in it, at most."""
@@ -120,7 +123,10 @@ class Config(BaseSettings):
     )
 
     node_name: str = _setting(
-        socket.gethostname, "Name of this node, for people.", shown="the host's name", min_length=1
+        socket.gethostname,
+        "Name of this node, for people.",
+        shown="the host's name, and four characters that tell its nodes apart",
+        min_length=1,
     )
     host: str = _setting("127.0.0.1", "Address to listen on. One that isn't loopback needs `peer_secret`.")
     port: int = _setting(0, "Port to listen on; 0 takes a free one.", ge=0, le=65535)
@@ -130,7 +136,25 @@ class Config(BaseSettings):
     peer_secret: SecretStr | None = _setting(
         None, f"Secret that all nodes share: {SECRET_CHARS_MIN} printable ASCII characters or more."
     )
+    peer_secret_also: SecretStr | None = _setting(
+        None,
+        "A second secret that callers may show: the next one, or the last, while all nodes change from one to"
+        " the other.",
+    )
+    peer_tls_cert: Path | None = _setting(
+        None, "This node's certificate with its chain (PEM), for its address: nodes then speak TLS."
+    )
+    peer_tls_key: Path | None = _setting(None, "Its private key (PEM).")
+    peer_tls_ca: Path | None = _setting(
+        None, "The authority (PEM) that has signed the certificates of all nodes."
+    )
     max_peer_bytes: int = _setting(64 * 1024**2, "Largest request or reply between nodes.", ge=1)
+    max_connections: int = _setting(
+        10_000,
+        "Connections to a node or a gateway at once, of clients and nodes; fewer where the limit of open"
+        " files is lower.",
+        ge=16,
+    )
 
     ttl_s: float = _setting(5.0, "How long a membership lives without being renewed.", gt=0)
     renew_s: float = _setting(
@@ -207,7 +231,7 @@ class Config(BaseSettings):
 
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)
 
-    @field_validator("peer_secret")
+    @field_validator("peer_secret", "peer_secret_also")
     @classmethod
     def _strong(cls, secret: SecretStr | None) -> SecretStr | None:
         text = secret.get_secret_value() if secret else None
@@ -237,7 +261,7 @@ class Setting(NamedTuple):
     """One effective setting, its value safe to show, and where it came from."""
 
     name: str
-    value: str
+    value: str | float | bool | None
     source: str
 
 
@@ -276,8 +300,9 @@ def load(overrides: Mapping[str, Any] | None = None, file: Path | None = None) -
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for source, layer in reversed(layers):
-        values.update(layer)
-        sources.update(dict.fromkeys(layer, source))
+        named = {name.lower(): value for name, value in layer.items()}  # as in the environment
+        values.update(named)
+        sources.update(dict.fromkeys(named, source))
     for name, told in older_names.settings(os.environ, dotenv, values).items():
         values[name], sources[name] = told
     for name, value in dotenv.items():
@@ -307,6 +332,19 @@ def explain(config: Config) -> list[Setting]:
         Setting(name, _shown(getattr(config, name)), config._sources.get(name, "default"))
         for name in Config.model_fields
     ]
+
+
+def unknown_variables() -> Iterable[tuple[str, str]]:
+    """Variables, of the environment and of ``.env``, that are named as settings are and are none, each with
+    what to do. They may be of another version, or another program's; but a slip is likelier."""
+    for variable in sorted({*os.environ, *_dotenv()[0]}):
+        name = variable.lower()
+        if not variable.startswith(PREFIX) or name.removeprefix(PREFIX.lower()) in Config.model_fields:
+            continue
+        if variable.startswith(NOT_SETTINGS):
+            continue
+        near = difflib.get_close_matches(name.removeprefix(PREFIX.lower()), Config.model_fields, 1)
+        yield variable, f"did you mean {PREFIX}{near[0].upper()}?" if near else "unset it"
 
 
 def reference() -> str:
@@ -382,6 +420,16 @@ def _contradictions(config: Config) -> Iterable[str]:
             "one wait for a lock would end the membership",
             "lower lock_timeout_s or raise ttl_s until renew_s + lock_timeout_s is below ttl_s",
         )
+    if config.peer_secret_also and not config.peer_secret:
+        yield wrong(
+            "peer_secret_also is set and peer_secret is not",
+            "a second secret needs a first one",
+            "set peer_secret to the one that this node shows to others",
+        )
+    tls = {name: getattr(config, name) for name in ("peer_tls_cert", "peer_tls_key", "peer_tls_ca")}
+    if any(tls.values()) and not all(tls.values()):
+        missing = " and ".join(name for name, file in tls.items() if not file)
+        yield wrong(f"{missing} is not set", "TLS between nodes needs all three", f"set {missing} too")
     if config.slot_memory_mb and config.model_memory_mb > config.slot_memory_mb:
         yield wrong(
             f"model_memory_mb is {config.model_memory_mb} and slot_memory_mb is {config.slot_memory_mb}",
@@ -458,10 +506,10 @@ def _plain(value: Any) -> Any:
     return value.get_secret_value() if isinstance(value, SecretStr) else value
 
 
-def _shown(value: Any) -> str:
+def _shown(value: Any) -> str | float | bool | None:
     if isinstance(value, SecretStr):
         return HIDDEN
-    return "" if value is None else redact_url(str(value))
+    return redact_url(value) if isinstance(value, str) else value
 
 
 def _told(value: Any) -> str:

@@ -12,6 +12,7 @@ UnsupportedStore       NEVER       a database file can't be used (newer schema, 
 OperationRefused       NEVER       an operator's wish makes no sense for the stream as it stands
 Unavailable            SAFE        nothing happened; the same call may be made again
 NobodyThere            SAFE        the same, for no process listens at a node's address
+NoRoom                 SAFE        a service's disk or quota is full
 Damaged                SAFE        what a service holds is not what it was sent; nothing was put in place
 NotOwner               SAFE        a client's request came to the wrong node; it names the owner
 Busy                   SAFE        a stream takes no more for the moment
@@ -90,6 +91,10 @@ class Unavailable(HoldfastError):
 class Damaged(Unavailable):
     """A service holds fewer, more or other bytes than it was sent, or lost them; nothing was put in place, so
     that they may be sent again."""
+
+
+class NoRoom(Unavailable):
+    """A service has no room for more: a disk or a quota is full."""
 
 
 class NobodyThere(Unavailable):

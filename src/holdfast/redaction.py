@@ -37,7 +37,8 @@ _ENDED_BY_SLASH = (
 """Schemes whose parsers end a password at a slash, so that ``:80/a@b`` holds none."""
 
 _PARAMETER = re.compile(r"([?&;])([^=&;\s]{1,200})=([^&\s]*)")
-_QUOTED = r"(?P<quote>\\?[\"'])(?:(?!(?P=quote))(?:\\.|[^\n]))*(?:(?P=quote)|$)"
+_QUOTED = r"(?P<quote>\\?[\"'])(?:(?!(?P=quote))(?:\\\\\\.|\\.|[^\n]))*(?:(?P=quote)|$)"
+"""Texts in quotes, escaped once or, as JSON in JSON has them, twice; to the end of the line if cut off."""
 _FIELD = re.compile(
     rf"(?P<name>{_TELLING})(?P<told>[\w.-]{{0,64}}(?P<end>\\?[\"'])?[^\S\n]*(?P<is>[:=])[^\S\n]*(?:b(?=[\"']))?)"
     rf"(?P<value>{_QUOTED}|[^\s&]+)",
@@ -92,7 +93,13 @@ def redact_url(url: str) -> str:
         for name, equals, value in pairs
     )
     user, colon, after = f"{place}{question}{''.join(shown)}".partition(":")
-    if colon and not {"/", "["} & set(user) and not _is_port(scheme, after):
+    before_slash = after.partition("/")[0]
+    is_port = (
+        before_slash.isdecimal()
+        if scheme.lower() in _ENDED_BY_SLASH
+        else "@" not in after and _PORT.match(after)
+    )
+    if colon and not {"/", "["} & set(user) and not is_port:
         _, at, host = after.rpartition("@")
         after = f"{HIDDEN}{at}{host if at else ''}"
     return redact(f"{scheme}{user}{colon}{after}")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from holdfast.adapters.file.objects import FileObjects
 from holdfast.adapters.system.clock import SystemClock
-from holdfast.files import Access
+from holdfast.files import OWNER, Access
 from holdfast.ports.meter import Meter
 from holdfast.ports.objects import Objects
 from holdfast.urls import by_scheme, extra, path_in
@@ -16,7 +16,7 @@ from holdfast.urls import by_scheme, extra, path_in
 FILE = "file:./holdfast-objects"
 
 
-def open_objects(url: str, meter: Meter, access: Access) -> Objects:
+def open_objects(url: str, meter: Meter, access: Access = OWNER) -> Objects:
     """The object store at ``url``; what it makes has ``access``. Raises ConfigError for one that nothing here
     serves."""
     return _open_objects(url, meter, lambda path: FileObjects(path, access=access))

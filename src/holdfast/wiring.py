@@ -20,6 +20,7 @@ import psutil
 import structlog
 from aiohttp import web
 from prometheus_client import REGISTRY, CollectorRegistry, ProcessCollector
+from pydantic import SecretStr
 
 from holdfast.adapters.file.backup import FileBackup
 from holdfast.adapters.file.sink import FileSink
@@ -43,6 +44,7 @@ from holdfast.devices.work import DeviceWork
 from holdfast.errors import ConfigError
 from holdfast.files import OWNER, Access, access_for
 from holdfast.gateway import models
+from holdfast.gateway.clients import Clients
 from holdfast.gateway.door import Door
 from holdfast.gateway.haproxy.front import HaproxyOptions
 from holdfast.gateway.listen import Tls
@@ -65,6 +67,7 @@ from holdfast.redaction import redact_url
 from holdfast.runtime.limits import FORWARD_BYTES_MAX, Limits
 from holdfast.runtime.metrics import NodeMetrics
 from holdfast.runtime.node import Host, Node
+from holdfast.serving import ConnectionMetrics, Connections, PeerTls
 from holdfast.slot_wiring import open_objects, open_slot_objects
 from holdfast.streams.models import ModelSpec
 from holdfast.streams.spec import QUEUE_NUMBER
@@ -121,12 +124,14 @@ REDIS_SCHEMES = tuple(
 
 class Services:
     """The services that a config names. Each is opened when first asked for, then shared, and closed at the
-    end. Raises ConfigError for a URL that nothing here serves, and whatever opening raises."""
+    end. With ``reads_only`` no database is made that is missing. Raises ConfigError for a URL that nothing
+    here serves, and whatever opening raises."""
 
-    def __init__(self, config: Config, clock: Clock | None = None) -> None:
+    def __init__(self, config: Config, clock: Clock | None = None, *, reads_only: bool = False) -> None:
         self.config = config
         self.clock = clock or SystemClock()
         self.access = access_for(config.file_access)
+        self._databases_access = None if reads_only else self.access
         self.meter = Meter()
         self._closers: list[Callable[[], Any]] = []
         self._databases: dict[Path, Database] = {}
@@ -222,7 +227,7 @@ class Services:
             )
         with extra("outbox", "outbox_url"):
             from holdfast.adapters.sqlalchemy.outbox import SqlOutbox  # noqa: PLC0415
-        return SqlOutbox(url, self.clock, durability=self.config.durability, access=self.access)
+        return SqlOutbox(url, self.clock, durability=self.config.durability, access=self._databases_access)
 
     async def describe_outbox(self) -> str:
         """What the database of outboxes is, in words. Raises ConfigError, Unavailable."""
@@ -321,20 +326,24 @@ class Services:
         *,
         routes: Sequence[web.AbstractRouteDef] = (),
         ready: Callable[[], str] = lambda: "",
+        connections: Connections | None = None,
         registry: CollectorRegistry = REGISTRY,
     ) -> Peer:
         """A new peer; the rest is as :class:`~holdfast.adapters.http.peer.HttpPeer` has it."""
-        secret = self.config.peer_secret
+        config = self.config
         return self._kept(
             HttpPeer(
                 self.clock,
                 self.config.host,
                 self.config.port,
-                secret=secret.get_secret_value() if secret else None,
+                secret=_revealed(config.peer_secret),
+                also=_revealed(config.peer_secret_also),
+                tls=peer_tls(config),
                 advertise=self.config.advertise,
                 max_body_bytes=self.config.max_peer_bytes,
                 routes=routes,
                 ready=ready,
+                connections=connections,
                 registry=registry,
             )
         )
@@ -389,7 +398,7 @@ class Services:
                     self.clock,
                     durability=self.config.durability,
                     lock_timeout_s=self.config.lock_timeout_s,
-                    access=self.access,
+                    access=self._databases_access,
                 )
             )
         return self._databases[path]
@@ -616,16 +625,18 @@ def make_node(services: Services, place: str) -> Node:
     check_app(services, app)
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
+    connections = Connections(services.clock, config.max_connections)
+    registry.register(ConnectionMetrics(connections))
 
     def why_not_ready() -> str:
-        if not host.membership.alive:
+        if not host.membership.stands:
             return "no membership at present"
         if host.draining:
             return "draining"
         obstacles = streams.owners.obstacles.streams if streams is not None else {}
         return "; ".join(f"stream {name!r}: {known.reason}" for name, known in sorted(obstacles.items()))
 
-    secret = config.peer_secret.get_secret_value() if config.peer_secret else None
+    secret, also = _revealed(config.peer_secret), _revealed(config.peer_secret_also)
     routes: list[web.AbstractRouteDef] = []
     if app.streams:
         door = Door(
@@ -635,6 +646,7 @@ def make_node(services: Services, place: str) -> Node:
             member=lambda: host.membership.id,
             max_body_bytes=config.max_message_bytes,
             secret=secret,
+            also=also,
         )
         routes += [*door.routes(), models.of_node(app.models, lambda: _only(streams))]
     if app.tasks:
@@ -645,11 +657,12 @@ def make_node(services: Services, place: str) -> Node:
             stop_here=lambda trace, why: _only(tasks).cancel(trace, why),
             max_body_bytes=config.max_message_bytes,
             secret=secret,
+            also=also,
         )
         routes += api.routes()
     host = Host(
         services.coordinator(),
-        services.peer(routes=routes, ready=why_not_ready, registry=registry),
+        services.peer(routes=routes, ready=why_not_ready, connections=connections, registry=registry),
         services.clock,
         limits(config),
         structlog.get_logger().bind(node=config.node_name),
@@ -751,6 +764,7 @@ def check_app(services: Services, app: App) -> None:
     """Raise ConfigError if the streams of ``app`` can't run on these services, or contradict the config."""
     config = services.config
     check(config, app.streams.values())
+    _check_one_stream(config, app)
     others = {*app.streams, *(task_queue(app.name, name) for name in app.tasks)}
     for name, outbox in app.outboxes.items():
         if outbox.spec.briefs in others:
@@ -774,14 +788,37 @@ def check_app(services: Services, app: App) -> None:
             )
 
 
-async def discovered(config: Config, app: Callable[[], str], *, needs: Collection[str] = ()) -> Config:
+def _check_one_stream(config: Config, app: App) -> None:
+    """Where claims have bare ids, they can be of one stream only, and of no outbox."""
+    if not config.coordinator_url.startswith("zookeeper:"):
+        return
+    with extra("zookeeper", "coordinator_url"):
+        from holdfast.adapters.zookeeper.address import parse  # noqa: PLC0415
+    with named("coordinator_url", config.coordinator_url):
+        one = parse(config.coordinator_url).stream
+    others = sorted({*app.streams, *(f"outbox {name}" for name in app.outboxes)} - {one})
+    if one and one not in app.streams:
+        raise ConfigError(
+            f"coordinator_url names ?stream={one}, which the app doesn't declare; it declares"
+            f" {', '.join(others) or 'no stream'}: name one of its streams, or leave ?stream= out"
+        )
+    if one and others:
+        raise ConfigError(
+            f"coordinator_url names ?stream={one}, but the app declares {', '.join(others)} as well, whose"
+            " claims could not be told apart: leave ?stream= out, or give the others an app of their own"
+        )
+
+
+async def discovered(
+    config: Config, app: Callable[[], str], *, needs: Collection[str] = (), reads_only: bool = False
+) -> Config:
     """The config with what is not set, and told by the registry of the app that ``app`` names. Nobody is
-    asked unless the registry is set by itself. Raises as the registry does, or InvalidMessage; ConfigError if
-    nobody has told it what the caller ``needs``."""
+    asked unless the registry is set by itself. ``reads_only`` is as that of ``Services``. Raises as the
+    registry does, or InvalidMessage; ConfigError if nobody has told it what the caller ``needs``."""
     missing = [name for name in SHARED if not {name, "url"} & config.model_fields_set]
     if not missing or "registry_url" not in config.model_fields_set:
         return config
-    async with Services(config) as services:
+    async with Services(config, reads_only=reads_only) as services:
         listing = await Directory(services.registry(), app(), services.clock).read()
     told = {name: listing.settings[name] for name in missing if name in listing.settings}
     unknown = [name for name in missing if name in needs and name not in told]
@@ -795,10 +832,11 @@ async def discovered(config: Config, app: Callable[[], str], *, needs: Collectio
 
 
 @contextlib.asynccontextmanager
-async def producing(config: Config, app: str) -> AsyncIterator[Services]:
+async def producing(config: Config, app: str, *, reads_only: bool = False) -> AsyncIterator[Services]:
     """The services of whoever sends the tasks of the app of that name, or looks after them, found as by
-    ``discovered``."""
-    async with Services(await discovered(config, lambda: app, needs=PRODUCER_NEEDS)) as services:
+    ``discovered``. ``reads_only`` is as that of ``Services``."""
+    found = await discovered(config, lambda: app, needs=PRODUCER_NEEDS, reads_only=reads_only)
+    async with Services(found, reads_only=reads_only) as services:
         yield services
 
 
@@ -880,6 +918,11 @@ def make_letters(services: Services, app: str) -> Letters:
 
 def make_producer(services: Services, app: str) -> Producer:
     """What sends the tasks of the app of that name, and hears of their outcomes. Raises ConfigError."""
+    directory = Directory(services.registry(), app, services.clock)
+
+    async def declared() -> Collection[str]:
+        return (await directory.read()).types.keys()
+
     return Producer(
         app,
         services.queue,
@@ -887,12 +930,28 @@ def make_producer(services: Services, app: str) -> Producer:
         services.clock,
         structlog.get_logger(),
         receive_wait_s=services.config.receive_wait_s,
+        declared=declared,
     )
 
 
+def peer_tls(config: Config) -> PeerTls | None:
+    """The certificates by which nodes speak TLS, if they do."""
+    if config.peer_tls_cert is None or config.peer_tls_key is None or config.peer_tls_ca is None:
+        return None
+    return PeerTls(config.peer_tls_cert, config.peer_tls_key, config.peer_tls_ca)
+
+
+def _revealed(secret: SecretStr | None) -> str | None:
+    return secret.get_secret_value() if secret else None
+
+
 def _machine() -> tuple[float, float]:
-    """The shares of this machine's processors and of its memory in use."""
-    return psutil.cpu_percent() / 100, psutil.virtual_memory().percent / 100
+    """The shares of this machine's processors and of its memory in use; none where the system doesn't tell,
+    as when there are no file descriptors left to ask it by."""
+    try:
+        return psutil.cpu_percent() / 100, psutil.virtual_memory().percent / 100
+    except (OSError, psutil.Error):
+        return 0.0, 0.0
 
 
 def make_gateway(
@@ -903,11 +962,12 @@ def make_gateway(
     haproxy: HaproxyOptions | None = None,
     tls: Tls | None = None,
     access_log: bool = False,
+    clients: Clients | None = None,
+    no_auth: bool = False,
 ) -> Gateway:
     """A gateway for clients, not started yet; the rest is as
     :class:`~holdfast.gateway.service.Gateway` has it. Raises ConfigError."""
     config = services.config
-    secret = config.peer_secret
     return Gateway(
         services.coordinator(),
         services.peer(),
@@ -916,12 +976,16 @@ def make_gateway(
         structlog.get_logger(),
         host=host,
         port=port,
-        secret=secret.get_secret_value() if secret else None,
+        secret=_revealed(config.peer_secret),
+        peer_tls=peer_tls(config),
         max_body_bytes=config.max_message_bytes,
+        max_connections=config.max_connections,
         haproxy=haproxy,
         tls=tls,
         access_log=access_log,
         foreign=config.foreign_streams == "forward",
+        clients=clients,
+        no_auth=no_auth,
     )
 
 

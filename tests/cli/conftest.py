@@ -65,3 +65,9 @@ def arrange() -> Arrange[Any]:
         return asyncio.run(with_services())
 
     return run
+
+
+@pytest.fixture
+def database(arrange: Arrange[Any]) -> None:
+    """The database of the working directory, as the first node makes it."""
+    arrange(lambda services: services.coordinator().members())

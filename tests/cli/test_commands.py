@@ -1,5 +1,6 @@
 """Commands on real SQLite files: what they print, what they change, how they end."""
 
+import json
 import os
 import subprocess
 import sys
@@ -8,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from holdfast.adapters.sqlite.queue import SqliteQueue
 from holdfast.cli import COMMANDS
 from holdfast.core.ledger import Checkpoint, Commit, Result, RunLog
 from holdfast.core.message import Place
+from holdfast.errors import ConfigError, TooLarge
 from holdfast.ports.coordinator import Load, Member
 from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.wiring import Services
@@ -85,6 +88,7 @@ async def bury(services: Services) -> None:
         (["dlq", "show", "detect/x"], 1, "no dead letter 'detect/x'"),
     ],
 )
+@pytest.mark.usefixtures("database")
 def test_exit_codes(holdfast: Any, arguments: list[str], code: int, said: str) -> None:
     outcome = holdfast(*arguments)
     assert outcome.code == code
@@ -115,6 +119,7 @@ def test_help_tells_what_each_command_does() -> None:
     assert [name for name in COMMANDS if not said.get(name)] == []
 
 
+@pytest.mark.usefixtures("database")
 def test_a_service_that_does_not_answer(holdfast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from holdfast.adapters.sqlite.coordinator import SqliteCoordinator
     from holdfast.errors import Unavailable
@@ -180,7 +185,7 @@ def test_status_for_programs(holdfast: Any, arrange: Any) -> None:
     assert [(node["name"], node["load"]["draining"]) for node in found["nodes"]] == [("node-a", True)]
     [queue] = found["queues"]
     assert queue.pop("lag_s") > 0
-    assert queue == {"stream": "detect", "ready": 2, "in_flight": 0, "delayed": 1, "dead": 3}
+    assert queue == {"stream": "detect", "ready": 2, "in_flight": 0, "delayed": 1, "dead": 3, "error": ""}
     (stream,) = found["streams"]
     assert stream.pop("quiet_s") >= 0
     assert stream == {
@@ -193,7 +198,10 @@ def test_status_for_programs(holdfast: Any, arrange: Any) -> None:
         "done": 3,
         "skipped": 0,
         "parked": "",
+        "waits": "",
     }
+    (trouble,) = found["troubles"]
+    assert trouble.startswith("node-a does not answer: ")
 
 
 def test_status_for_people(holdfast: Any, arrange: Any) -> None:
@@ -216,7 +224,7 @@ def test_status_tells_what_messages_cost(holdfast: Any, arrange: Any) -> None:
     assert holdfast("status", "--json").lines[0]["calls_per_message"] == 0.25
     text = holdfast("status").out
     assert "Nodes: 2, 0.250 calls a message" in text
-    (row,) = [line for line in text.splitlines() if "node-a" in line]
+    (row,) = [line for line in text.splitlines() if line.startswith("node-a")]
     assert row.split()[4:6] == ["1000", "0.250"]
 
 
@@ -230,13 +238,14 @@ def test_status_tells_who_serves_which_devices(holdfast: Any, arrange: Any) -> N
 
     arrange(two_nodes)
     (found,) = holdfast("status", "--json").lines
-    assert found["outboxes"] == [{"outbox": "faces", "shards": {"node-a": 3, "node-b": 0}}]
+    assert found["outboxes"] == [{"outbox": "faces", "shards": {"node-a": 3, "node-b": 0}, "paused": ""}]
     assert (found["streams"], found["queues"]) == ([], [])
     rows = [line.split() for line in holdfast("status").out.splitlines()]
     assert ["faces", "node-a", "3"] in rows
     assert ["faces", "node-b", "0"] in rows
 
 
+@pytest.mark.usefixtures("database")
 def test_status_of_a_stream_that_has_not_begun(holdfast: Any) -> None:
     (found,) = holdfast("status", "--json", "--stream", "detect").lines
     assert [queue["stream"] for queue in found["queues"]] == ["detect"]
@@ -282,6 +291,66 @@ def test_dead_letters_listed_and_shown(holdfast: Any, arrange: Any) -> None:
     assert "detail: Traceback" in holdfast("dlq", "show", "detect/cam-1:0:7").out
 
 
+@pytest.mark.parametrize("depth", [450, 900, 990, 50_000])
+def test_a_deeply_nested_body_hides_no_dead_letters(holdfast: Any, arrange: Any, depth: int) -> None:
+    deep = b"[" * depth + b"]" * depth
+
+    async def bury_deep(services: Services) -> None:
+        letter = DeadLetter("detect/cam-0:0:1", deep, "late", {}, "", "detect", "cam-0", 0, "1")
+        await services.queue("detect").bury([letter])
+
+    arrange(commit)
+    arrange(bury)
+    arrange(bury_deep)
+    listed = holdfast("dlq", "ls", "--json")
+    assert (listed.code, listed.out.count("\n"), deep.decode() in listed.out) == (0, 4, True)
+    assert deep.decode() in holdfast("dlq", "show", "detect/cam-0:0:1").out
+    assert holdfast("dlq", "show", "detect/cam-0:0:1", "--json").code == 0
+
+
+def test_a_queue_that_fails_hides_no_dead_letters_of_others(
+    holdfast: Any, arrange: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrange(commit)
+    arrange(lambda services: commit(services, key="broken/cam-1"))
+    arrange(bury)
+    queue = Services.queue
+
+    def opened(self: Services, name: str) -> Any:
+        if name == "broken":
+            raise ConfigError("no queue 'broken'; make it")
+        return queue(self, name)
+
+    monkeypatch.setattr(Services, "queue", opened)
+    listed = holdfast("dlq", "ls", "--json")
+    assert (listed.code, len(listed.lines)) == (0, 3)
+    assert "broken: no queue 'broken'" in listed.err
+    assert holdfast("dlq", "ls", "broken").code == 2
+    sent = holdfast("dlq", "redrive", "broken/x", "detect/cam-2:0:8")
+    assert (sent.code, "1 redriven; 1 not" in sent.out) == (1, True)
+    assert "broken: no queue 'broken'" in sent.err
+    assert "Dead letters: 2" in holdfast("dlq", "ls", "detect").out
+
+
+def test_a_letter_that_can_t_be_sent_again_stops_no_other(
+    holdfast: Any, arrange: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrange(commit)
+    arrange(bury)
+    redrive = SqliteQueue.redrive
+
+    async def refusing(self: SqliteQueue, ids: list[str]) -> int:
+        if "detect/cam-1:0:6" in ids:
+            raise TooLarge("its attributes leave no room")
+        return await redrive(self, ids)
+
+    monkeypatch.setattr(SqliteQueue, "redrive", refusing)
+    sent = holdfast("dlq", "redrive", "--stream", "detect", "--all")
+    assert (sent.code, "2 redriven; 1 not" in sent.out) == (1, True)
+    assert "detect/cam-1:0:6: its attributes leave no room" in sent.err
+    assert [letter["id"] for letter in holdfast("dlq", "ls", "--json").lines] == ["detect/cam-1:0:6"]
+
+
 def test_dead_letters_sent_again_and_removed(holdfast: Any, arrange: Any) -> None:
     arrange(commit)
     arrange(bury)
@@ -306,10 +375,75 @@ def test_dead_letters_sent_again_and_removed(holdfast: Any, arrange: Any) -> Non
 def test_config_show(holdfast: Any, place: Path) -> None:
     (place / "holdfast.toml").write_text('peer_secret = "correct-horse-battery"\nttl_s = 9\n')
     (shown,) = holdfast("config", "show", "--set", "port=80", "--json").lines
-    assert shown["port"] == {"value": "80", "source": "the command line"}
-    assert shown["ttl_s"] == {"value": "9.0", "source": "holdfast.toml"}
+    assert shown["port"] == {"value": 80, "source": "the command line"}
+    assert shown["ttl_s"] == {"value": 9.0, "source": "holdfast.toml"}
+    assert shown["create_queues"] == {"value": False, "source": "default"}
+    assert shown["advertise"] == {"value": None, "source": "default"}
     assert shown["peer_secret"] == {"value": "***", "source": "holdfast.toml"}
-    assert "correct-horse" not in holdfast("config", "show").out
+    for_people = holdfast("config", "show").out
+    assert "correct-horse" not in for_people
+    assert ["create_queues", "false", "default"] in [line.split() for line in for_people.splitlines()]
+
+
+def test_a_variable_that_is_no_setting_is_named_with_the_nearest_one(
+    holdfast: Any, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_TTLS", "3")
+    monkeypatch.setenv("HOLDFAST_CREDENTIAL_ACME", "{}")
+    (place / ".env").write_text("HOLDFAST_SLOT=1\nOTHER_SLOT=1\n")
+    told = [json.loads(line) for line in holdfast("config", "show").err.splitlines()]
+    assert {line["variable"]: line["fix"] for line in told} == {
+        "HOLDFAST_TTLS": "did you mean HOLDFAST_TTL_S?",
+        "HOLDFAST_SLOT": "did you mean HOLDFAST_SLOTS?",
+    }
+
+
+@pytest.mark.parametrize("setting", ["TTL_S=abc", "Ttl_S=abc"])
+def test_a_setting_may_be_written_as_in_the_environment(holdfast: Any, place: Path, setting: str) -> None:
+    outcome = holdfast("config", "show", "--set", setting)
+    assert outcome.code == 2
+    assert "ttl_s is 'abc' (from the command line): it should be a valid number" in " ".join(
+        outcome.err.split()
+    )
+    (place / "holdfast.toml").write_text("TTL_S = 9\n")
+    (shown,) = holdfast("config", "show", "--json").lines
+    assert shown["ttl_s"] == {"value": 9.0, "source": "holdfast.toml"}
+
+
+READING = [
+    ("status",),
+    ("results",),
+    ("why", "s/k"),
+    ("move", "s/k", "--to", "a"),
+    ("streams", "pause", "s/k"),
+    ("dlq", "ls", "s"),
+    ("dlq", "redrive", "--app", "reports"),
+    ("tasks", "ls", "reports"),
+    ("tasks", "nodes", "reports"),
+    ("reports", "status"),
+    ("limits", "ls", "reports"),
+    ("outbox", "ls", "faces", "--set", "outbox_url=sqlite:///office.db"),
+]
+
+
+@pytest.mark.parametrize("command", READING)
+def test_what_only_reads_makes_no_database(holdfast: Any, place: Path, command: tuple[str, ...]) -> None:
+    outcome = holdfast(*command)
+    assert [*place.iterdir()] == []
+    assert outcome.code == 2
+    assert "there is no database" in outcome.err
+
+
+def test_doctor_names_files_that_others_may_use(holdfast: Any, place: Path) -> None:
+    holdfast("doctor")
+    path = place / "holdfast.db"
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o644)
+    (found,) = [line for line in holdfast("doctor", "--json").lines if line["check"] == "files"]
+    assert (found["verdict"], found["fix"].startswith("chmod go= ")) == ("warning", True)
+    assert "644" in found["text"]
+    told = holdfast("doctor", "--json", "--set", "file_access=umask").lines
+    assert not [line for line in told if line["check"] == "files"]
 
 
 def test_doctor_in_a_sound_place(holdfast: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from tests.nodes.cluster import Cluster, lives, until
 
 from holdfast.cli import gateway
 from holdfast.errors import ConfigError
+from holdfast.gateway.clients import digest_of, read
 from holdfast.gateway.haproxy.binary import find
 
 SECRET = "never-to-be-seen-anywhere"
@@ -134,3 +135,28 @@ def test_without_haproxy_python_does_it_and_says_what_to_install(
 def test_a_certificate_needs_its_key() -> None:
     with pytest.raises(ConfigError, match="--tls-key"):
         gateway.gateway(tls_cert=Path("x.pem"))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.0.2.1", "gateway.example"])
+def test_beyond_loopback_clients_must_be_asked_for_keys_or_it_is_said_that_none_are(host: str) -> None:
+    with pytest.raises(ConfigError, match="--keys FILE"):
+        gateway.gateway(host=host)
+    gateway.check_exposure(host, Path("clients.keys"), no_auth=False)
+    gateway.check_exposure(host, None, no_auth=True)
+
+
+def test_keys_and_no_auth_contradict_each_other() -> None:
+    with pytest.raises(ConfigError, match="contradict"):
+        gateway.gateway(keys=Path("clients.keys"), no_auth=True)
+
+
+def test_a_rate_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--per-s"):
+        gateway.gateway(per_s=-1)
+
+
+def test_a_key_is_made_and_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "clients.keys"
+    gateway.gateway_key("camera-7", keys=file, per_s=50)
+    key = capsys.readouterr().out.strip()
+    assert [(client.digest, client.per_s) for client in read(file)] == [(digest_of(key), 50)]

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from tests.apps.vision.rtsp import Server
 
+from holdfast.ports.coordinator import Load, Member
 from holdfast.wiring import Services
 
 FRAMES = 5
@@ -60,6 +61,20 @@ def test_the_file_names_the_key_and_the_time_the_run(holdfast: Any, arrange: Any
     assert "2 frames of" in outcome.out
     assert "sent to frames/lobby, run 1" in outcome.out
     assert len(arrange(sent)) == 2
+
+
+def test_a_stream_that_no_node_runs_is_warned_of(holdfast: Any, arrange: Any, video: Path) -> None:
+    async def join(services: Services) -> None:
+        node = Member("m", "node-a", "http://127.0.0.1:1", Load(0, 1, 0, queues=("frames", "alerts")))
+        await services.coordinator().join(node, 60.0)
+
+    assert "no node runs" not in holdfast("ingest", str(video), "--stream", "frms").err, "nobody knows yet"
+    arrange(join)
+    assert "no node runs" not in holdfast("ingest", str(video), "--stream", "frames").err
+    warned = holdfast("ingest", str(video), "--stream", "frms")
+    assert (warned.code, f"{FRAMES} frames of" in warned.out) == (0, True)
+    assert "no node runs a stream 'frms'" in warned.err
+    assert "alerts, frames" in warned.err
 
 
 def test_one_bad_video_keeps_no_other_back(holdfast: Any, arrange: Any, video: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -134,8 +135,17 @@ def test_a_node_runs_drains_and_ends(holdfast: Any, arrange: Any, start: Callabl
     node.wait_for("node ended")
     (status,) = holdfast("status", "--json").lines
     assert status["nodes"] == []
-    idle = {"stream": "count", "ready": 0, "in_flight": 0, "delayed": 0, "dead": 0, "lag_s": 0}
+    idle = {"stream": "count", "ready": 0, "in_flight": 0, "delayed": 0, "dead": 0, "lag_s": 0, "error": ""}
     assert status["queues"] == [idle]
+
+
+def test_two_nodes_of_a_host_have_names_of_their_own(holdfast: Any, start: Callable[..., Process]) -> None:
+    nodes = [start("counting:app", "--slots", "1") for _ in range(2)]
+    told = [node.wait_for("joined")["node"] for node in nodes]
+    (status,) = holdfast("status", "--json").lines
+    assert sorted(member["name"] for member in status["nodes"]) == sorted(told)
+    assert len(set(told)) == 2
+    assert all(name.startswith(f"{socket.gethostname()}-") for name in told)
 
 
 def test_what_a_killed_node_committed_is_where_the_next_goes_on(
@@ -200,6 +210,19 @@ async def test_a_state_store_that_lets_nobody_in_ends_the_node(start: Callable[.
     assert "state_url is 'redis://:***@" in said
     assert "user or password is wrong" in said
     assert "hunter2" not in said
+
+
+async def test_a_state_store_that_may_forget_is_told_of_at_the_start(start: Callable[..., Process]) -> None:
+    """It keeps nothing on disk, and has no replica; the same as `holdfast doctor` says."""
+    async with RedisServer(settings={"appendonly": "no", "save": ""}) as server:
+        node = start("counting:app", "--slots", "1", "-s", f"state_url={server.url}")
+        await asyncio.to_thread(node.wait_for, "node runs")
+        assert await asyncio.to_thread(node.end) == 0
+    told = [entry for entry in node.events if entry["event"] == "the state store may lose commits"]
+    assert [entry["level"] for entry in told] == ["warning"] * len(told)
+    assert any("nothing is kept on disk" in entry["risk"] for entry in told)
+    assert any("no replica" in entry["risk"] for entry in told)
+    assert all(entry["fix"] for entry in told)
 
 
 def test_a_state_store_that_is_not_there_yet_is_waited_for_and_said(start: Callable[..., Process]) -> None:

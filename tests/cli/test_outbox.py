@@ -89,3 +89,68 @@ def test_retry_and_cancel(capsys: pytest.CaptureFixture[str], url: str, commands
     assert f"nothing was done to {commands[1]}:" in capsys.readouterr().err
     [stats] = told(capsys, url, "outbox", "stats", "faces")
     assert stats["commands"] == {"scheduled": 1, "published": 1, "failed": 2}
+
+
+def test_what_is_paused_is_seen_everywhere_until_it_is_resumed(
+    capsys: pytest.CaptureFixture[str], url: str, commands: list[int]
+) -> None:
+    database = ["--set", f"outbox_url={url}"]
+    assert run(["outbox", "pause", "faces", "--device", "d2", *database]) == 0
+    assert run(["outbox", "pause", "faces", *database]) == 0
+    [stats] = told(capsys, url, "outbox", "stats", "faces")
+    assert stats["paused_since"] is not None
+    assert list(stats["paused_devices"]) == ["d2"]
+    assert run(["outbox", "stats", "faces", *database]) == 0
+    said = capsys.readouterr().out
+    assert "is paused since" in said
+    assert "devices that are paused: d2" in said
+    standing = {line["device"]: line["standing"] for line in told(capsys, url, "devices", "ls", "faces")}
+    assert standing["d2"] == "paused"
+    assert run(["outbox", "resume", "faces", *database]) == 0
+    assert run(["outbox", "resume", "faces", "--device", "d2", *database]) == 0
+    assert run(["outbox", "resume", "faces", *database]) != 0
+    assert "is not paused" in capsys.readouterr().err
+    [stats] = told(capsys, url, "outbox", "stats", "faces")
+    assert (stats["paused_since"], stats["paused_devices"]) == (None, {})
+    assert run(["outbox", "pause", "faces", "--device", "a/b", *database]) != 0
+
+
+def test_what_waits_for_a_device_is_taken_back(
+    capsys: pytest.CaptureFixture[str], url: str, commands: list[int]
+) -> None:
+    database = ["--set", f"outbox_url={url}"]
+    assert run(["outbox", "cancel", "--outbox", "faces", "--device", "d2", *database]) == 0
+    assert "2 to be taken back" in capsys.readouterr().out
+    for wrong in (
+        [],
+        ["--outbox", "faces"],
+        ["1", "--outbox", "faces", "--device", "d2"],
+        ["--device", "d2"],
+    ):
+        assert run(["outbox", "cancel", *wrong, *database]) != 0
+        assert "--outbox with --device" in capsys.readouterr().err
+
+
+def test_a_replaced_command_is_not_retried(capsys: pytest.CaptureFixture[str], url: str) -> None:
+    async def fill() -> int:
+        clock, outbox = SystemClock(), Outbox("faces")
+        store = SqlOutbox(url, clock)
+        await store.prepare("faces", 1)
+        old, _ = await store.add(
+            outbox.new([{"device": "d1", "command": {"n": n}, "supersede_key": "951"} for n in range(2)])
+        )
+        await store.cancel(old)
+        await store.turn(
+            Turn(
+                outbox="faces",
+                grants={0: await store.open("faces", 0, 0, "me")},
+                sendable=[],
+                now=1.0,
+                sweep=True,
+            )
+        )
+        await store.close()
+        return old
+
+    assert run(["outbox", "retry", str(asyncio.run(fill())), "--set", f"outbox_url={url}"]) != 0
+    assert "a newer command has replaced it" in capsys.readouterr().err

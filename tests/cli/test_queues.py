@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 
+from holdfast.adapters.aws.admin import Made
+from holdfast.adapters.aws.setup import SqsSetup
+from holdfast.core.task import Task
+from holdfast.errors import ConfigError
+from holdfast.ports.queue import DeadLetter
 from holdfast.testing.servers import FauxqsServer
+from holdfast.wiring import Services
 
 APP = """
 from holdfast import App, StreamHandler
@@ -119,6 +125,40 @@ def test_what_can_t_be_says_why(holdfast: Any, arguments: list[str], said: str) 
     outcome = holdfast(*arguments)
     assert outcome.code == 2
     assert said in outcome.err
+
+
+@pytest.mark.usefixtures("account")
+def test_a_type_without_a_queue_hides_no_dead_letters_of_others(
+    holdfast: Any, arrange: Any, place: Path
+) -> None:
+    async def bury(services: Services) -> None:
+        setup = services.queue_setup()
+        assert setup is not None
+        await setup.create("office-publish", visibility_s=30.0, tags={}, encrypt=False, kms_key="")
+        letter = DeadLetter("publish/t-1", b"{}", "failed: no such table", key="t-1")
+        await services.queue("office-publish").bury([letter])
+        await services.task_store("office").queue([Task("t-1", "publish"), Task("typo", "pubish")])
+
+    arrange(bury)
+    outcome = holdfast("dlq", "backup", "letters.jsonl", "--app", "office")
+    assert (outcome.code, "1 copied" in outcome.out) == (0, True), outcome.err
+    assert "no such table" in (place / "letters.jsonl").read_text()
+    assert "1 redriven" in holdfast("dlq", "redrive", "--app", "office").out
+
+
+@pytest.mark.usefixtures("account")
+def test_a_queue_that_can_t_be_made_stops_no_other(holdfast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    create = SqsSetup.create
+
+    async def refuse(self: SqsSetup, stream: str, **settings: Any) -> list[Made]:
+        if stream == "alerts":
+            raise ConfigError("this user may not sqs:CreateQueue")
+        return await create(self, stream, **settings)
+
+    monkeypatch.setattr(SqsSetup, "create", refuse)
+    outcome = holdfast("queues", "create", PLACE)
+    assert (outcome.code, "alerts: this user may not" in outcome.err) == (2, True)
+    assert outcome.out.count("created") == 2, "that of the other, and the one for its dead letters"
 
 
 def test_a_service_that_makes_its_queues_needs_nothing(holdfast: Any, place: Path) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import datetime as dt
 import json
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,14 @@ from tests.apps.reports.making import stored
 from tests.cli.conftest import Holdfast
 from tests.cli.test_node import PATIENCE_S, Process
 
+from holdfast.adapters.file.sink import FileUpload
+from holdfast.apps.reports import publish as publishing
 from holdfast.apps.reports.audit import Audit, Row
+from holdfast.apps.reports.deliver import deliver
 from holdfast.apps.reports.deliver_plan import MARK_BYTES
 from holdfast.config import load
 from holdfast.core.task import State, Task
+from holdfast.errors import HoldfastError, NoRoom, Unavailable
 from holdfast.tasks.producer import Order
 from holdfast.testing.faults import TcpFaults
 from holdfast.testing.servers import FtpServer
@@ -69,6 +74,24 @@ def test_what_is_published_may_be_recorded(place: Path, holdfast: Holdfast, sour
     assert holdfast("reports", "status", "--customer", "other", "--json").lines == []
     assert "1 files" in holdfast("reports", "forget", "9999-01-01").out
     assert holdfast("reports", "status", "--json").lines == []
+
+
+@pytest.mark.parametrize("error", [NoRoom("No space left on device"), Unavailable("a disk that is away")])
+def test_what_can_t_be_published_leaves_no_part(
+    place: Path, holdfast: Holdfast, source: str, monkeypatch: pytest.MonkeyPatch, error: HoldfastError
+) -> None:
+    seen = list[list[str]]()
+
+    async def fail(self: FileUpload, sha256: str, *, read_back: bool = False) -> None:
+        seen.append([each.name for each in (place / "out").iterdir()])
+        raise error
+
+    monkeypatch.setattr(FileUpload, "commit", fail)
+    monkeypatch.setattr(publishing, "deliver", partial(deliver, tries=1))
+    assert holdfast("reports", "publish", source, "./out").code != 0
+    assert len(seen) == 1
+    assert seen[0][0].endswith(".part"), "it was half-sent"
+    assert list((place / "out").iterdir()) == []
 
 
 def test_a_dry_run_sends_nothing(place: Path, holdfast: Holdfast, source: str) -> None:

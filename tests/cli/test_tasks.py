@@ -89,6 +89,7 @@ def test_waiting_tells_how_it_ended(holdfast: Holdfast, arrange: Arrange[Any]) -
     assert (done.code, done.lines[0]["state"], done.lines[0]["node"]) == (1, "failed", "node-1")
 
 
+@pytest.mark.usefixtures("database")
 def test_tasks_are_listed(holdfast: Holdfast, arrange: Arrange[Any]) -> None:
     assert "no tasks are known" in holdfast("tasks", "ls", APP).out
     send(holdfast, "--trace-id", "waits")
@@ -130,6 +131,7 @@ def test_what_failed_is_run_anew(holdfast: Holdfast, arrange: Arrange[Any]) -> N
 
 
 @pytest.mark.parametrize("command", ["show", "cancel", "retry"])
+@pytest.mark.usefixtures("database")
 def test_what_is_not_known_is_refused(holdfast: Holdfast, command: str) -> None:
     done = holdfast("tasks", command, APP, "unheard")
     assert (done.code, "no task 'unheard' is known" in done.err) == (exits.FAILED, True)

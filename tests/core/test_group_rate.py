@@ -20,6 +20,13 @@ def test_moments_that_passed_while_nothing_could_be_sent_don_t_come_all_at_once(
     assert [groups.wait_until(pair, 200.0) for pair in pairs].count(0.0) == 1
 
 
+def test_rounded_wall_times_make_no_moment() -> None:
+    groups = GroupRate(lambda _: "", {"": 6.0})
+    for n in range(100):
+        now = 1_700_000_041.005 + n * 2.001
+        assert groups.wait_until(("d1", 0), now) == 0.0
+
+
 def test_no_second_has_more_than_its_rate() -> None:
     groups = GroupRate(lambda _: "", {"": 40.0})
     waiting, went, now = {(f"d{n}", 0): 0.0 for n in range(200)}, [], 100.0

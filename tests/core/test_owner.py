@@ -24,7 +24,7 @@ from holdfast.core.commands import (
 )
 from holdfast.core.held import Held, Letter, Receipt
 from holdfast.core.ledger import Aside, Checkpoint, Commit, Result, RunLog, Span, Started
-from holdfast.core.message import Life, Place
+from holdfast.core.message import NO_RUN, Life, Place
 from holdfast.core.owner import ALONE_OPENINGS, LOOK_S, REACH, RUN_LIMIT, Owner, OwnerRules, Phase, Standstill
 from holdfast.core.retry import Backoff
 from holdfast.core.sequencer import Rules
@@ -684,6 +684,24 @@ class TestSlotDeath:
         assert run.messages[0].tries == 1
 
 
+class TestLosses:
+    @pytest.mark.parametrize("stands", [None, Checkpoint(KEY, 1, 3), Checkpoint(KEY, 2, 4)])
+    def test_a_store_that_has_lost_a_commit_is_opened_again(self, stands: Checkpoint | None) -> None:
+        bench = Bench().opened(number=4)
+        bench.owner.poked()
+        bench.only(Peek)
+        bench.owner.peeked(stands, 0)
+        bench.only(CheckClaim)
+
+    def test_a_commit_that_came_after_the_look_is_not_lost(self) -> None:
+        bench = Bench().opened(number=4)
+        bench.owner.poked()
+        bench.only(Peek)
+        handled(bench, held(0))
+        bench.owner.peeked(Checkpoint(KEY, 1, 4), 0)
+        bench.silent()
+
+
 class TestJumps:
     def test_one_too_far_ahead_is_recorded_as_malformed_and_nothing_is_skipped(self) -> None:
         bench = Bench(order={"max_jump": 100}, on_late="discard").opened(log=RunLog(0, 0, 4))
@@ -713,7 +731,7 @@ class TestRestarts:
 
     def test_a_fallen_seq_after_a_quiet_time_begins_a_new_run(self) -> None:
         bench = self.bench()
-        first, second = held(0), held(1)
+        first, second = held(0, run=NO_RUN), held(1, run=NO_RUN)
         run = bench.begin(first)
         assert run.messages[0].place == Place(3, 0)
         bench.offer(second)
@@ -725,29 +743,29 @@ class TestRestarts:
 
     def test_without_the_quiet_time_it_is_a_duplicate(self) -> None:
         bench = self.bench(29.0)
-        message = held(0)
+        message = held(0, run=NO_RUN)
         bench.offer(message)
         assert bench.only(Settle).duplicate
         assert message.place == Place(2, 0)
         bench.now = 1.0
-        bench.offer(held(3))
+        bench.offer(held(3, run=NO_RUN))
         assert bench.owner.waiting == 1, "a second later it is not"
 
     def test_a_commit_and_what_waits_end_the_quiet(self) -> None:
         bench = self.bench()
-        handled(bench, held(10))
+        handled(bench, held(10, run=NO_RUN))
         bench.now = 29.0
-        bench.offer(held(0))
+        bench.offer(held(0, run=NO_RUN))
         assert bench.only(Settle).duplicate
         bench.owner.settled(bench.now)
-        bench.offer(held(12))
+        bench.offer(held(12, run=NO_RUN))
         bench.now = 90.0
-        bench.offer(held(1))
+        bench.offer(held(1, run=NO_RUN))
         assert bench.only(Settle).duplicate, "12 waits, so the old run goes on"
 
     def test_what_repeats_the_last_begins_none(self) -> None:
         bench = self.bench()
-        bench.offer(held(9))
+        bench.offer(held(9, run=NO_RUN))
         assert bench.only(Settle).duplicate
 
     def test_what_came_before_the_opening_is_judged_from_the_lowest_on(self) -> None:
@@ -755,19 +773,34 @@ class TestRestarts:
         bench.only(Peek)
         bench.owner.peeked(None, 0)
         bench.only(Open)
-        later, first = held(1), held(0)
+        later, first = held(1, run=NO_RUN), held(0, run=NO_RUN)
         bench.offer(later, first)
         bench.owner.opened(Checkpoint(KEY, epoch=1, log=RunLog(2, 0, 9)), 0, 30.0)
         assert (first.place, later.place) == (Place(3, 0), Place(3, 1))
 
+    def test_a_run_that_messages_carry_stands_and_is_counted_on_from(self) -> None:
+        bench = self.bench()
+        bench.offer(held(0, run=7))
+        bench.tick()
+        bench.only(Start)
+        bench.owner.started(1, bench.now)
+        bench.only(Run)
+        bench.ran()
+        bench.write()
+        bench.committed()
+        bench.offer(held(5, run=7))
+        assert bench.owner.waiting == 1
+        bench.offer(held(6, run=NO_RUN))
+        assert {held.place for held in bench.owner.holding()} == {Place(7, 5), Place(7, 6)}
+
     def test_whoever_is_next_to_own_it_judges_for_itself(self) -> None:
         bench = self.bench()
-        waiting = held(0)
+        waiting = held(0, run=NO_RUN)
         bench.begin(waiting)
         bench.ran()
         bench.only(Write)
         bench.owner.fenced(0)
-        assert waiting.place == Place(0, 0)
+        assert waiting.place == Place(NO_RUN, 0)
         bench.owner.drop()
         messages = [command.messages for command in bench.out() if isinstance(command, Return)]
         assert messages == [(waiting,)]

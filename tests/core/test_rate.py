@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.rate import Limiter, Rate
+from holdfast.errors import ConfigError
 
 TEN = Rate(per_s=10, burst=20)
 
@@ -70,7 +71,7 @@ def test_full_buckets_are_forgotten() -> None:
 
 @pytest.mark.parametrize("per_s, burst", [(0, 1), (1, 0), (-1, 1), (float("inf"), 1), (1, float("nan"))])
 def test_a_rate_makes_sense(per_s: float, burst: float) -> None:
-    with pytest.raises(ValueError, match="above 0"):
+    with pytest.raises(ConfigError, match=r"rate: .*; it must be a number above 0"):
         Rate(per_s, burst)
 
 

@@ -1,11 +1,12 @@
 """Whatever bytes a service holds, reading them ends in a record or in an error of ours."""
 
+import base64
 from typing import Any
 
 import msgspec
 import pytest
 
-from holdfast.core.record import UNREADABLE, reading
+from holdfast.core.record import UNREADABLE, from_base64, reading
 from holdfast.errors import Damaged, Retry
 
 DECODE = msgspec.json.Decoder(dict[str, int]).decode
@@ -33,3 +34,24 @@ def test_json_that_is_not_utf_8_or_too_deep_is_unreadable() -> None:
     for body in (b'"\xff"', b"[" * 100_000):
         with pytest.raises(UNREADABLE):
             msgspec.json.decode(body)
+
+
+@pytest.mark.parametrize("size", range(80))
+def test_base64_is_read_however_it_is_written(size: int) -> None:
+    data = bytes(255 - n for n in range(size))
+    standard = base64.b64encode(data)
+    for text in (
+        standard,
+        base64.urlsafe_b64encode(data),
+        base64.encodebytes(data),
+        standard.replace(b"=", b""),
+        base64.urlsafe_b64encode(data).rstrip(b"=") + b"\r\n",
+        b"\n " + b"\r\n".join(standard[at : at + 64] for at in range(0, len(standard), 64)),
+    ):
+        assert from_base64(text) == data
+
+
+@pytest.mark.parametrize("text", [b"a", b"ab!c", b"\xff", b"abcde", b"ab=cd", b"{}"])
+def test_what_is_no_base64_is_an_error(text: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011
+        from_base64(text)

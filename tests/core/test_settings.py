@@ -38,6 +38,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     anything: Any = None
 
 
+class Odd(msgspec.Struct):
+    """Of types that msgspec can't check."""
+
+    when: "complex | str | Callable[[], None]" = 1j
+
+
+def test_what_may_be_anything_is_not_looked_into() -> None:
+    check_settings("it", Settings(anything=Odd()))
+    check_settings("it", Settings(anything=Backoff(first_s=-1)))
+
+
 def test_what_fits_is_taken() -> None:
     check_settings("it", Settings())
     check_settings("it", Settings(timeout_s=1, idle_s=1e9, group=str, kind="absent", anything=math.nan))

@@ -1,5 +1,6 @@
 """What a back office adds: checked where it is added, with the reason."""
 
+import math
 from typing import Any
 
 import msgspec
@@ -7,7 +8,9 @@ import pytest
 import structlog
 
 from holdfast.core.device_queue import Patience
-from holdfast.core.dialect import JsonDialect, PlainDialect
+from holdfast.core.dialect import JsonDialect, PlainDialect, Reading, understood
+from holdfast.core.presence import PresenceRules
+from holdfast.core.topics import Topics
 from holdfast.devices.outbox import Outbox
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge
 from holdfast.ports.outbox import NewCommand, Writer
@@ -30,6 +33,15 @@ class Notes(Writer):
         self.jobs.append(job)
         return 77
 
+    def cancel(self, *_: Any, **__: Any) -> int:
+        return 0
+
+    def pause(self, *_: Any) -> None:
+        pass
+
+    def resume(self, *_: Any) -> bool:
+        return False
+
 
 @pytest.fixture
 def db() -> Notes:
@@ -50,6 +62,13 @@ def test_commands_are_bytes_text_or_json(db: Notes) -> None:
     assert [new.body for new in db.added] == [b"\x00\xff", "Öffne".encode(), b'{"person":951}', b"[1]"]
     with pytest.raises(InvalidMessage, match="JSON"):
         outbox.add(db, device="d1", command=object())
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_a_number_that_json_lacks_does_not_become_null(db: Notes, number: float) -> None:
+    with pytest.raises(InvalidMessage, match="it holds NaN or an infinity"):
+        made().add(db, device="d1", command={"open_s": number})
+    assert db.added == []
 
 
 @pytest.mark.parametrize("command", [b"", b"open", "[]", 7, b'{"open":'])
@@ -140,6 +159,29 @@ def test_a_job_rolls_out_at_its_rate(db: Notes) -> None:
         ({"group_rates": {"a": 1.0}}, "group"),
         ({"group": len, "group_rates": {"a": 0.0}}, "group_rates"),
         ({"colour": "red"}, "colour"),
+        ({"shards": 1.5}, "shards"),
+        ({"shards": True}, "shards"),
+        ({"shards": 10**6}, "shards"),
+        ({"lanes": "2"}, "lanes"),
+        ({"expires_in_s": float("inf")}, "expires_in_s"),
+        ({"expires_in_s": float("nan")}, "expires_in_s"),
+        ({"keep_s": None}, "keep_s"),
+        ({"max_body": 2**40}, "max_body"),
+        ({"in_flight_max": 0.5}, "in_flight_max"),
+        ({"rate": float("inf")}, "rate"),
+        ({"group": "all"}, "group"),
+        ({"group": len, "group_rates": {"a": "fast"}}, "group_rates"),
+        ({"group": len, "group_rates": [1]}, "group_rates"),
+        ({"archive": "no"}, "archive"),
+        ({"briefs": None}, "briefs"),
+        ({"patience": 5}, "patience"),
+        ({"patience": Patience(retry_s="10")}, "patience.retry_s"),  # type: ignore[arg-type]
+        ({"patience": Patience(retry_max_s=float("inf"))}, "patience.retry_max_s"),
+        ({"patience": Patience(max_tries=1.5)}, "patience.max_tries"),  # type: ignore[arg-type]
+        ({"patience": Patience(probe_s=float("nan"))}, "patience.probe_s"),
+        ({"presence": "always"}, "presence"),
+        ({"topics": "dev/{device}"}, "topics"),
+        ({"dialect": "json"}, "dialect"),
     ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, Any], named: str) -> None:
@@ -147,8 +189,101 @@ def test_impossible_settings_are_refused(settings: dict[str, Any], named: str) -
         made(**settings)
 
 
-@pytest.mark.parametrize("name", ["", "a b", "1a", "a/b", "x" * 40])
-def test_a_name_is_one_word(name: str) -> None:
+@pytest.mark.parametrize(
+    "make,named",
+    [
+        (lambda: Topics(command=5), "topics: command"),  # type: ignore[arg-type]
+        (lambda: PresenceRules(offline_after_s="90"), "presence: offline_after_s"),  # type: ignore[arg-type]
+        (lambda: PresenceRules(offline_after_s=float("inf")), "presence: offline_after_s"),
+        (lambda: PresenceRules(heartbeats="yes"), "presence: heartbeats"),  # type: ignore[arg-type]
+        (lambda: JsonDialect(field=""), "JsonDialect: field"),
+        (lambda: JsonDialect(success=200), "JsonDialect: success"),  # type: ignore[arg-type]
+        (lambda: made().source("x" * 65), "name"),
+        (lambda: made().source("erp", pause_s=float("inf")), "pause_s"),
+        (lambda: made().source("erp", low=1.5), "low"),  # type: ignore[arg-type]
+        (lambda: made().source("erp", refused=5), "refused"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_belongs_to_an_outbox_is_checked_where_it_is_written(make: Any, named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        make()
+
+
+@pytest.mark.parametrize(
+    "options,named",
+    [
+        ({"device": 2042253}, "device"),
+        ({"priority": "high"}, "priority"),
+        ({"priority": 2**31}, "priority"),
+        ({"delay_s": float("inf")}, "delay_s"),
+        ({"delay_s": None}, "delay_s"),
+        ({"expires_in_s": float("nan")}, "expires_in_s"),
+        ({"trace_id": 7}, "trace_id"),
+        ({"trace_id": "a\0b"}, "trace_id"),
+        ({"dedupe_key": 951}, "dedupe_key"),
+        ({"dedupe_key": "a\0b"}, "dedupe_key"),
+        ({"supersede_key": "\ud800"}, "supersede_key"),
+        ({"job": "firmware"}, "job"),
+        ({"command": "\ud800"}, "command"),
+    ],
+)
+def test_what_no_database_could_keep_is_refused_where_it_is_added(
+    db: Notes, options: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(InvalidMessage, match=named):
+        made().add(db, **{"device": "d1", "command": b"", **options})
+    assert db.added == []
+
+
+@pytest.mark.parametrize(
+    "options,named",
+    [
+        ({"rate": float("nan")}, "rate"),
+        ({"rate": "50"}, "rate"),
+        ({"abort_share": 1.5}, "abort_share"),
+        ({"abort_share": None}, "abort_share"),
+        ({"name": "x" * 256}, "name"),
+        ({"name": None}, "name"),
+    ],
+)
+def test_jobs_that_make_no_sense_are_refused(db: Notes, options: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        made().add_job(db, **{"name": "firmware", "devices": ["d1"], "command": b"", **options})
+    assert db.added == []
+
+
+class Failing:
+    """A dialect of somebody's own, with a mistake in it."""
+
+    def write(self, payload: bytes, id: str) -> bytes:  # noqa: A002
+        raise KeyError(id)
+
+    def read(self, payload: bytes) -> Reading:
+        raise ZeroDivisionError
+
+
+def test_a_dialect_that_fails_fails_where_a_command_is_added(db: Notes) -> None:
+    with pytest.raises(InvalidMessage, match=r"Failing\.write failed with KeyError"):
+        made(dialect=Failing()).add(db, device="d1", command=b"")
+    with pytest.raises(InvalidMessage, match=r"Failing\.read failed with ZeroDivisionError"):
+        understood(Failing(), b"\xff")
+
+
+def test_taking_back_says_what(db: Notes) -> None:
+    outbox = made()
+    for which in ({}, {"command": 1, "device": "d1"}, {"command": "7"}, {"command": 2**63}):
+        with pytest.raises(ConfigError, match="command"):
+            outbox.cancel(db, **which)
+    with pytest.raises(InvalidMessage, match="wildcard"):
+        outbox.cancel(db, device="+")
+    with pytest.raises(InvalidMessage, match="supersede_key"):
+        outbox.cancel(db, supersede_key="")
+    with pytest.raises(InvalidMessage, match="wildcard"):
+        outbox.pause(db, "#")
+
+
+@pytest.mark.parametrize("name", ["", "a b", "1a", "a/b", "x" * 40, 7, None])
+def test_a_name_is_one_word(name: Any) -> None:
     with pytest.raises(ConfigError, match="name"):
         Outbox(name)
 

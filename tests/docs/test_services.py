@@ -13,7 +13,7 @@ from tests.docs.pages import DOCS, ROOT, blocks, rows
 from holdfast import cli, older_names
 from holdfast.config import load
 from holdfast.core.ledger import Commit, Result, RunLog
-from holdfast.core.message import Place
+from holdfast.core.message import NO_RUN, Place
 from holdfast.ports.coordinator import Member
 from holdfast.streams.codec import address
 from holdfast.testing.servers import RedisServer
@@ -74,7 +74,7 @@ def test_the_message_is_one_that_the_example_takes(monkeypatch: pytest.MonkeyPat
     message: dict[str, Any] = json.loads(blocks(PAGE, "json")[1].text)
     for frame_id in (17, "000017", "frame-000017"):
         body = json.dumps(message | {"frame_id": frame_id}).encode()
-        assert address(spec, body, {}, "id", None) == ("cam-1", Place(0, 17))
+        assert address(spec, body, {}, "id", None) == ("cam-1", Place(NO_RUN, 17))
 
 
 @pytest.fixture

@@ -119,7 +119,7 @@ async def test_known_streams_go_on_while_the_coordinator_is_away(rig: Rig) -> No
     known = await rig.assigner.resolve(KEY)
     rig.coordinator.away = True
     assert await rig.assigner.resolve(KEY) == known
-    with pytest.raises(Unavailable, match="the coordinator does not answer: it is away"):
+    with pytest.raises(Unavailable, match=r"the coordinator does not answer$"):
         await rig.assigner.resolve("s/new")
 
 

@@ -1,17 +1,22 @@
 """Whatever bytes come, they are refused with a status or a closed connection, and no stream of another client
 is touched: by a node's door, and by gateways before it."""
 
+import gzip
 import itertools
-from collections.abc import Iterator
+import tracemalloc
+import zlib
+from collections.abc import Callable, Iterator
 from urllib.parse import unquote
 
 import pytest
 from tests.gateway.surface import LIMIT, MEMBER, RESULT, Said, Surface, planes, surface
 
+from holdfast.errors import TooLarge
+from holdfast.gateway.door import decoded
 from holdfast.gateway.problem import MEDIA_TYPE
 
 NUMBERS = itertools.count()
-VICTIM = b"POST /process/victim HTTP/1.1\r\nHost: x\r\nX-Stream: free\r\nContent-Length: 5\r\n\r\nowned"
+VICTIM = b"POST /process/victim HTTP/1.1\r\nHost: [::1]\r\nX-Stream: free\r\nContent-Length: 5\r\n\r\nowned"
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +47,7 @@ def key(request: pytest.FixtureRequest, servers: Surface, name: str) -> Iterator
 
 def post(key: str, body: bytes = b"", *headers: str, close: bool = False, length: bool = True) -> bytes:
     """A request for a stream without seq, with more headers."""
-    lines = [f"POST /process/{key} HTTP/1.1", "Host: x", "X-Stream: free", *headers]
+    lines = [f"POST /process/{key} HTTP/1.1", "Host: [::1]", "X-Stream: free", *headers]
     if length:
         lines.append(f"Content-Length: {len(body)}")
     if close:
@@ -155,7 +160,7 @@ def test_what_follows_a_bad_request_is_not_served(servers: Surface, name: str, k
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         b"GET\r\n\r\n",
         b"POST /process/victim\r\n\r\n",
-        b"POST /process/victim HTTP/9.9\r\nHost: x\r\n\r\n",
+        b"POST /process/victim HTTP/9.9\r\nHost: [::1]\r\n\r\n",
         b"\r\n" * 3 + b"\x00" * 100 + b"\r\n\r\n",
     ],
 )
@@ -251,3 +256,65 @@ def test_nobody_speaks_for_a_node(servers: Surface, name: str, key: str) -> None
     for _ in range(2):
         (said,) = servers.exchange(name, post(key, b"body", *lies, close=True))
         assert (said.status, said.headers["x-owner"]) == (200, MEMBER)
+
+
+# --- compressed bodies
+
+
+@pytest.mark.parametrize("coding, pack", [("gzip", gzip.compress), ("deflate", zlib.compress)])
+def test_a_compressed_body_is_unpacked(
+    servers: Surface, name: str, key: str, coding: str, pack: Callable[[bytes], bytes]
+) -> None:
+    for _ in range(2):
+        sent = post(key, pack(b"plain"), f"Content-Encoding: {coding}", close=True)
+        (said,) = servers.exchange(name, sent)
+        assert (said.status, said.body) == (200, RESULT)
+        assert servers.taken[-1].body == b"plain"
+
+
+WHOLE = gzip.compress(b"x" * 1000)
+
+
+@pytest.mark.parametrize(
+    "coding, body, status",
+    [
+        ("gzip", b"no gzip at all", 400),
+        ("gzip", WHOLE[:-9], 400),
+        ("gzip", WHOLE[:-5] + b"?????", 400),
+        ("gzip", WHOLE + b"more", 400),
+        ("deflate", b"\xff\xff\xff", 400),
+        ("br", b"x", 415),
+        ("gzip, gzip", gzip.compress(WHOLE), 415),
+        ("gzip", gzip.compress(b"x" * (LIMIT + 1)), 413),
+        ("gzip", gzip.compress(b"\0" * 100_000_000, 1)[: LIMIT - 1], 413),
+    ],
+    ids=["none", "cut", "checksum", "more", "deflate", "unknown", "twice", "over the limit", "bomb"],
+)
+def test_a_bad_compressed_body(
+    servers: Surface, name: str, key: str, coding: str, body: bytes, status: int
+) -> None:
+    (said,) = servers.exchange(name, post(key, body, f"Content-Encoding: {coding}", close=True))
+    assert (said.status, said.headers["content-type"]) == (status, MEDIA_TYPE)
+    assert not servers.taken
+
+
+def test_of_a_bomb_no_more_is_held_than_the_limit() -> None:
+    bomb = gzip.compress(b"\0" * 200_000_000, 1)
+    tracemalloc.start()
+    try:
+        with pytest.raises(TooLarge, match="max_message_bytes"):
+            decoded(bomb, {"Content-Encoding": "gzip"}, LIMIT)
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "line, status",
+    [("GET /nowhere", 404), ("DELETE /process/a", 405), ("GET /process/a?stream=free", 426)],
+)
+def test_what_is_served_nowhere_is_told_as_a_problem(
+    servers: Surface, name: str, line: str, status: int
+) -> None:
+    (said,) = servers.exchange(name, f"{line} HTTP/1.1\r\nHost: [::1]\r\nConnection: close\r\n\r\n".encode())
+    assert (said.status, said.headers["content-type"]) == (status, MEDIA_TYPE)

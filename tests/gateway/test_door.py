@@ -322,6 +322,49 @@ async def test_a_camera_by_websocket(client: Client, taken: Taken) -> None:
     assert b"data:image/png;base64," in taken.calls[1][3]
 
 
+def text(n: int) -> str:
+    return f'{{"key": "cam-1", "n": {n}, "run": 0}}'
+
+
+UNREADABLE = ["{", "", '{"key": "another", "n": 1}', '{"key": "cam-1"}', "[]", '{"n": 7}']
+
+
+@pytest.mark.parametrize("junk", UNREADABLE)
+async def test_a_text_that_can_t_be_read_takes_no_number(client: Client, taken: Taken, junk: str) -> None:
+    async with client.ws_connect("/process/cam-1?stream=json") as socket:
+        await socket.send_bytes(JPEG)
+        await socket.send_str(junk)
+        await socket.send_bytes(b"")
+        await socket.send_bytes(JPEG)
+        said = [msgspec.json.decode((await socket.receive()).data) for _ in range(4)]
+    assert [one.get("problem", {}).get("status") for one in said] == [None, 400, 400, None]
+    assert [call[2] for call in taken.calls] == [Place(0, 0), Place(0, 1)]
+
+
+@pytest.mark.parametrize("junk", UNREADABLE)
+async def test_texts_say_their_own_numbers_whatever_came_between(
+    client: Client, taken: Taken, junk: str
+) -> None:
+    async with client.ws_connect("/process/cam-1?stream=json") as socket:
+        for sent in (text(0), junk, text(1), text(2)):
+            await socket.send_str(sent)
+        said = [msgspec.json.decode((await socket.receive()).data) for _ in range(4)]
+    assert ["problem" in one for one in said] == [False, True, False, False]
+    assert [call[2] for call in taken.calls] == [Place(0, 0), Place(0, 1), Place(0, 2)]
+
+
+async def test_texts_of_a_stream_of_bytes_are_numbered(client: Client, taken: Taken) -> None:
+    async with client.ws_connect("/process/cam-1?stream=raw") as socket:
+        for sent in ("{", "no JSON"):
+            await socket.send_str(sent)
+        await socket.send_bytes(b"bytes")
+        for _ in range(3):
+            await socket.receive()
+    assert [(call[2], call[3]) for call in taken.calls] == [
+        (Place(0, 0), b"{"), (Place(0, 1), b"no JSON"), (Place(0, 2), b"bytes")
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("query", ["?stream=raw&seq=x", "?stream=raw&run=-1", "?stream=nobody"])
 async def test_a_bad_websocket_is_refused_before_it_is_one(client: Client, query: str) -> None:
     with pytest.raises(aiohttp.WSServerHandshakeError) as refusal:

@@ -81,7 +81,7 @@ def test_all_references_lead_somewhere() -> None:
 @pytest.mark.parametrize("path", sorted(DOCUMENT["paths"].keys() - {PROCESS, "/v1/models"}))
 def test_pages_are_as_described(servers: Surface, name: str, path: str) -> None:
     (said,) = servers.exchange(
-        name, b"GET %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" % path.encode()
+        name, b"GET %s HTTP/1.1\r\nHost: [::1]\r\nConnection: close\r\n\r\n" % path.encode()
     )
     assert said.status == 200
     check(path, "get", said)
@@ -89,7 +89,9 @@ def test_pages_are_as_described(servers: Surface, name: str, path: str) -> None:
 
 @pytest.mark.parametrize("name", SERVERS)
 def test_the_description_is_served(servers: Surface, name: str) -> None:
-    (said,) = servers.exchange(name, b"GET /openapi.json HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    (said,) = servers.exchange(
+        name, b"GET /openapi.json HTTP/1.1\r\nHost: [::1]\r\nConnection: close\r\n\r\n"
+    )
     assert json.loads(said.body) == DOCUMENT
 
 
@@ -179,7 +181,7 @@ def request(method: str, raw_id: str, query: dict[str, str], headers: dict[str, 
     """One request, the last on its connection."""
     asked = "&".join(f"{name}={quote(value, safe='')}" for name, value in query.items())
     target = f"/process/{raw_id.partition('#')[0]}" + (f"?{asked}" if asked else "")
-    lines = [f"{method.upper()} {target} HTTP/1.1", "Host: x", "Connection: close"]
+    lines = [f"{method.upper()} {target} HTTP/1.1", "Host: [::1]", "Connection: close"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     lines.append(f"Content-Length: {len(body)}")
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + body

@@ -15,7 +15,7 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim, Load, Member
 from holdfast.protocol.peer import Done, Reply, Request, Stranger
 from holdfast.runtime.limits import Limits
-from holdfast.runtime.membership import Membership
+from holdfast.runtime.membership import SILENCE_S, Membership
 from holdfast.runtime.service import Tasks
 from holdfast.runtime.stats import Stats
 from holdfast.testing.simulator.loop import SimClock
@@ -154,6 +154,51 @@ async def test_past_its_deadline_it_trusts_itself_no_more(clock: Clock, town: To
     await clock.sleep(1.7)
     assert not node.alive()
     assert node.losses == 0, "nobody has said that it is lost"
+
+
+async def test_while_the_coordinator_is_silent_it_stands_and_not_a_moment_longer(
+    clock: Clock, town: Town
+) -> None:
+    node = town.node("a")
+    await node.start()
+    node.coordinator.down = True
+    await clock.sleep(20 * TTL_S)
+    assert (node.membership.alive, node.membership.stands) == (False, True)
+    node.coordinator.instead["join"] = node.coordinator.instead["renew"] = hang
+    node.coordinator.down = False  # it has forgotten the membership, and says so to the next who asks
+    await clock.sleep(2 * SILENCE_S)
+    assert (node.membership.alive, node.membership.stands) == (False, False)
+
+
+async def hang(*args: Any) -> None:
+    await asyncio.Event().wait()
+
+
+async def test_who_was_told_that_its_membership_is_over_does_not_stand(clock: Clock, town: Town) -> None:
+    node = town.node("a")
+    await node.start()
+    node.coordinator.down = True
+    await clock.sleep(2 * TTL_S)
+    assert node.membership.stands
+    node.coordinator.instead["join"] = hang
+    node.coordinator.down = False
+    await clock.sleep(TTL_S / 2)
+    assert node.losses == 1
+    assert not node.membership.stands
+
+
+async def test_who_stood_still_past_its_deadline_stands_only_once_it_was_answered(
+    clock: Clock, town: Town
+) -> None:
+    node = town.node("a")
+    await node.start()
+    node.clock.gate.close()
+    await clock.sleep(2 * TTL_S)
+    node.coordinator.instead["renew"] = hang
+    assert not node.membership.stands
+    node.clock.gate.open()
+    await clock.sleep(TTL_S)
+    assert not node.membership.stands
 
 
 async def test_the_deadline_counts_from_before_the_renewal_was_sent(clock: Clock, town: Town) -> None:

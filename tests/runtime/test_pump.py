@@ -74,6 +74,7 @@ class Rig:
         self.pump = Pump(
             "s", self.queue, clock, LIMITS, cast("Membership", self.membership), self.stats, self.log,
             take=self._take, room=lambda: self.room, is_crowded=lambda: self.crowded,
+            may=lambda: self.membership.alive,
         )  # fmt: skip
         self.running = tasks.spawn(self.pump.run())
 

@@ -623,3 +623,20 @@ async def test_a_place_that_could_not_be_claimed_is_free_for_the_next(rig: Rig) 
     await rig.dispatch(held(1))
     await rig.clock.sleep(1)
     assert len(rig.peers.parcels("a")) == 1, "it has room for one, and nothing was placed there"
+
+
+async def test_a_node_that_fails_is_asked_with_growing_pauses_however_much_there_is_for_it(rig: Rig) -> None:
+    await rig.live(member("away"))
+    claims = [await rig.coordinator.claim(f"s/{n}", "away") for n in range(40)]
+    rig.peers.failing["away"] = Unavailable("503")
+    began_at = rig.clock.monotonic()
+    for claim in claims:
+        rig.router.dispatch("s", claim.key, held(1))
+    await rig.clock.sleep(60.0)
+    calls = len(rig.peers.forwards["away"])
+    assert 8 <= calls <= 40, f"{calls} calls in {rig.clock.monotonic() - began_at} s"
+    del rig.peers.failing["away"]
+    await rig.clock.sleep(10.0)
+    rig.router.dispatch("s", claims[0].key, held(2))
+    await rig.clock.sleep(0.01)
+    assert rig.peers.parcels("away")[-1].seq == 2, "once it has answered there are no pauses"

@@ -4,8 +4,11 @@ import asyncio
 from random import Random
 
 import pytest
+from tests.runtime.fakes import Log
 
+from holdfast.errors import OutcomeUnknown, Unavailable
 from holdfast.runtime.service import Service, Tasks
+from holdfast.testing.simulator.loop import SimClock
 
 
 class Counted(Service):
@@ -200,3 +203,39 @@ async def test_closing_waits_for_all_ends_but_its_own() -> None:
     assert closer is not None
     await asyncio.wait((closer,))
     assert ended == ["slow", "closer"]
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(24, "Too many open files"), Unavailable("away"), OutcomeUnknown("?")]
+)
+async def test_a_loop_whose_input_or_output_fails_is_begun_anew_and_ends_nothing(error: Exception) -> None:
+    crashes: list[BaseException] = []
+    tasks, log, done = Tasks(crashes.append), Log(), asyncio.Event()
+    clock, began_at = SimClock(Random(0), "clock"), []
+
+    async def loop() -> None:
+        began_at.append(clock.monotonic())
+        if len(began_at) < 6:
+            raise error
+        done.set()
+
+    tasks.repeat(loop, clock, log)
+    await asyncio.wait_for(done.wait(), 60)
+    await tasks.close()
+    assert not crashes
+    assert len(log.events("error")) == 5
+    assert began_at[-1] - began_at[0] > 0.5, "with pauses"
+
+
+async def test_a_bug_in_a_loop_still_ends_the_node() -> None:
+    crashes: list[BaseException] = []
+    tasks = Tasks(crashes.append)
+
+    async def loop() -> None:
+        raise ValueError("a bug")
+
+    task = tasks.repeat(loop, SimClock(Random(0), "clock"), Log())
+    assert task is not None
+    await asyncio.wait((task,))
+    await asyncio.sleep(0)
+    assert [str(error) for error in crashes] == ["a bug"]

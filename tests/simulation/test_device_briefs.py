@@ -57,6 +57,9 @@ def check(world: BriefWorld, unfinished: str) -> list[str]:
         told[outcome.trace_id].add(outcome.value["state"])
     entries = [entry for _, entry in world.store.tables.commands.values()]
     due = {f"{OUTBOX}-{entry.id}": {entry.state.value} for entry in entries if entry.state in CLOSED}
+    for number in world.ended:  # an operator retried it after an end that had been told
+        before = told[f"{OUTBOX}-{number}"] & {"failed", "expired"}
+        due[f"{OUTBOX}-{number}"] = due.get(f"{OUTBOX}-{number}", set()) | before
     wrong = [] if told == due else [f"briefs say {dict(told)}, not {due}"]
     return devices.check(world, unfinished) + wrong
 

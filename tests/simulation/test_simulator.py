@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
-from holdfast.testing.simulator import tasks, world
-from holdfast.testing.simulator.mutations import RULES
-from holdfast.testing.simulator.runner import simulate
+from holdfast.core.sequencer import Sequencer
+from holdfast.testing.simulator import invariants, scenario, tasks, world
+from holdfast.testing.simulator.faults import Weather
+from holdfast.testing.simulator.mutations import RULES, broken
+from holdfast.testing.simulator.runner import WORLDS, Kind, Outcome, simulate
+from holdfast.testing.simulator.scenario import GAP_TIMEOUT_S, RESULTS_MAX, Planned, Scenario
 
 SEEDS_A_TEST = 20
 QUICK = 2
@@ -16,9 +20,11 @@ QUICK = 2
 
 LIKELY = {
     "commit-number": 23, "conditional-release": 106, "epoch-at-commit": 154, "identity-window": 19,
+    "jump-limit": 2, "model-fault": 23, "restart": 50, "restart-quiet": 61,
     "judge-again": 65, "open-expects": 7, "poison-count": 7, "queue-order": 37, "receipt-merging": 1,
     "reissue": 24, "repeat-unknown": 7, "room-for-lower": 30, "sender-custody": 15,
-    "skip-before-letter": 7, "task-epoch": 6, "task-maximum": 51, "task-reissue": 11, "task-stand-in": 9,
+    "skip-before-letter": 7, "start-once": 1, "suspects-alone": 41, "too-large": 9,
+    "task-epoch": 6, "task-maximum": 51, "task-reissue": 11, "task-stand-in": 9,
     "task-strict": 35, "transfer-version": 32,
 }  # fmt: skip
 """Seeds that noticed when last searched for, tried first: to search takes long."""
@@ -48,6 +54,44 @@ TASK_SEEDS_A_TEST = 5
 def test_seeds_of_tasks_hold(first: int) -> None:
     for seed in range(first, first + TASK_SEEDS_A_TEST):
         assert simulate(seed, kind="tasks").wrong == []
+
+
+def live(monkeypatch: pytest.MonkeyPatch, **story: Any) -> Outcome:
+    """Live through one story in fair weather, told by clients who ask together."""
+    fair: dict[str, Any] = {"kind": "dense", "first": 0, "fifo": False, "weather": Weather(), "faults": ()}
+    asked = {"clients": 1.0, "together": True, "inbox_limit": 64, "idle_timeout_s": 1.0}
+    drawn: Scenario = msgspec.structs.replace(scenario.make(4), **fair | asked | story)
+    monkeypatch.setitem(WORLDS, "story", Kind(lambda _: drawn, world.World, invariants.check))
+    return simulate(drawn.seed, kind="story")
+
+
+def test_what_runs_beside_a_client_s_poison_is_not_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client's message that is asked for again looks like a new one."""
+    seconds = (0.3, 0.01, 0.01)
+    messages = tuple(Planned(0.1, "k0", 0, seq, kills=-(seq == 1), seconds=seconds[seq]) for seq in range(3))
+    assert live(monkeypatch, messages=messages).wrong == []
+    with broken("suspects-alone"):
+        [wrong] = live(monkeypatch, messages=messages).wrong
+    assert "0 kills nothing and was dead-lettered: poison" in wrong
+
+
+def test_where_a_run_starts_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every node that a first message kills would wait again for the lowest."""
+    messages = tuple(Planned(0.1, "k0", 0, seq, kills=-(seq == 0)) for seq in range(3))
+    outcome = live(monkeypatch, messages=messages, first="lowest")
+    assert outcome.wrong == []
+    assert outcome.virtual_s < 2 * GAP_TIMEOUT_S
+    monkeypatch.setattr(Sequencer, "_was_begun", lambda self, head: False)
+    assert live(monkeypatch, messages=messages, first="lowest").virtual_s > 4 * GAP_TIMEOUT_S
+
+
+def test_what_makes_a_commit_too_large_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    fills = (0, RESULTS_MAX, 0, RESULTS_MAX // 2, RESULTS_MAX // 2)
+    messages = tuple(Planned(0.1, "k0", 0, seq, fill=fill) for seq, fill in enumerate(fills))
+    assert live(monkeypatch, messages=messages).wrong == []
+    with broken("too-large"):
+        [wrong] = live(monkeypatch, messages=messages).wrong
+    assert "1 kills nothing and was dead-lettered: poison" in wrong
 
 
 @pytest.mark.parametrize("seed, kind", [(3, "streams"), (8, "streams"), (25, "streams"), (5, "tasks")])

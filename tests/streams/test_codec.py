@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime as dt
+import math
 from typing import Any, TypedDict
 
 import msgspec
@@ -11,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.message import SEQ_DIGITS, Place
+from holdfast.core.message import NO_RUN, SEQ_DIGITS, Place
 from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage, TooLarge
-from holdfast.streams.codec import address, decoder, encode_result, labels
+from holdfast.streams.codec import address, decoder, encode_result, labels, unwrap
 from holdfast.streams.handler import StreamHandler
 from holdfast.streams.spec import StreamSpec
 
@@ -55,6 +56,25 @@ def test_a_labelled_raw_message_is_addressed_as_it_was(key: Any, run: Any, seq: 
     spec = declare(message=bytes, key=key, run=run, seq=seq, seq_kind="dense" if seq else "absent")
     was = Place(3 if run else 0, 7) if seq else Place(3 if run else 0, 0, "delivery-1")
     assert place(spec, b"raw", labels(spec, "käse/1", was)) == ("käse/1", was)
+
+
+@pytest.mark.parametrize("message", [dict, bytes])
+@pytest.mark.parametrize("run", [None, ("film", None)])
+def test_a_message_without_a_run_says_so_where_its_owner_counts_them(message: Any, run: Any) -> None:
+    spec = declare(message=message, key="camera", seq="n", run=run, seq_kind="dense", restart_after_s=60.0)
+    if message is bytes:
+        told, body = {"camera": "cam-1", "n": "5"}, b"raw"
+    else:
+        told, body = {}, msgspec.json.encode({"camera": "cam-1", "n": 5})
+    assert place(spec, body, told) == ("cam-1", Place(NO_RUN, 5))
+    if message is bytes:
+        assert place(spec, body, labels(spec, "cam-1", Place(NO_RUN, 5))) == ("cam-1", Place(NO_RUN, 5))
+
+
+def test_a_negative_run_is_no_way_to_say_that_there_is_none() -> None:
+    spec = declare(key="camera", seq="n", run=("film", None), seq_kind="dense", restart_after_s=60.0)
+    with pytest.raises(InvalidMessage, match="must not be negative"):
+        place(spec, {"camera": "cam-1", "n": 5, "film": NO_RUN})
 
 
 def test_the_largest_seq_is_read_exactly() -> None:
@@ -318,7 +338,21 @@ def test_junk_is_refused_by_its_type(junk: Any) -> None:
         encode_result(junk)
 
 
+@pytest.mark.parametrize(
+    "result",
+    [math.nan, {"score": math.inf}, [None, -math.inf], np.float32("nan"), {"box": np.array([np.nan])}],
+)
+def test_a_number_that_json_lacks_does_not_become_null(result: Any) -> None:
+    with pytest.raises(HandlerFailed, match="can't be stored as JSON: it holds NaN or an infinity"):
+        encode_result(result)
+
+
 def test_a_result_has_a_limit() -> None:
     assert encode_result(b"x" * 10, 10)
     with pytest.raises(TooLarge, match="11 bytes"):
         encode_result("x" * 9, 10)
+
+
+@pytest.mark.parametrize("text", ["/+8=", "_-8=", "_-8", "/+\n8="])
+def test_a_data_url_is_read_however_its_base64_is_written(text: str) -> None:
+    assert unwrap(f"data:image/png;base64,{text}") == b"\xff\xef"

@@ -119,3 +119,23 @@ async def test_an_operator_may_tell_a_node_to_end(town: Town) -> None:
     node = await town.start(app())
     assert await node.peer.call(node.peer.address, Drain(node.id), 1.0) == Done()
     assert node.host.told_to_drain.is_set()
+
+
+@pytest.mark.parametrize("models", [(), "weights"])
+async def test_streams_that_begin_in_a_burst_spread_over_the_nodes(town: Town, models: Any) -> None:
+    """Though each node places what it receives, and one has its model loaded already."""
+    made = App("town")
+    made.model("weights", list)
+    made.stream("s", message=dict, seq="n", first_seq=0, models=models)(lambda message, context: None)
+    limits = msgspec.structs.replace(LIMITS, slots=8, balance_s=0.0)
+    nodes = [await town.start(made, "a", limits)]
+    await town.send({"key": "first", "n": 0})
+    await town.until_over()
+    nodes += [await town.start(made, name, limits) for name in "bc"]
+    everybody = {node.id for node in nodes}
+    await town.until(lambda: all({*node.host.membership.view} == everybody for node in nodes))
+    await town.clock.sleep(2 * LIMITS.renew_s)
+    await town.send(*({"key": f"k{k}", "n": 0} for k in range(6)))
+    await town.until_over()
+    counts = sorted(sum(entry.key != "s/first" for entry in node.work.owners) for node in nodes)
+    assert counts in ([2, 2, 2], [1, 2, 3]), "six of six on one of them, before"

@@ -1,6 +1,7 @@
 """The shell of the owners: what services answer, late, twice or not at all, and what becomes of a stream."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -11,6 +12,7 @@ from tests.streams.town import LIMITS, Town, TownNode
 from holdfast import App, Context, StreamHandler
 from holdfast.adapters.memory.slots import MemorySlot
 from holdfast.core.ledger import Checkpoint, Commit
+from holdfast.core.message import Place
 from holdfast.core.retry import Backoff
 from holdfast.errors import (
     ClaimLost,
@@ -202,6 +204,95 @@ async def test_a_commit_over_the_store_s_limit_ends_nobody(town: Town) -> None:
     assert node.log.events("error").count("a commit is too large") == 2
 
 
+# --- a store that forgets
+
+
+def losses(node: TownNode) -> list[dict[str, Any]]:
+    """What the node says of streams whose commits the store has lost."""
+    return [
+        fields
+        for level, event, fields in node.log.entries
+        if level == "error" and event == "the state store has lost commits of a stream"
+    ]
+
+
+def lose(town: Town, checkpoint: Checkpoint | None = None) -> None:
+    """Let the store hold of the stream what it held then, or nothing. Epochs are never issued again."""
+    epoch = town.state.standing[KEY].epoch
+    del town.state.standing[KEY]
+    if checkpoint is not None:
+        town.state.standing[KEY] = msgspec.structs.replace(checkpoint, epoch=epoch + 10)
+
+
+async def test_an_owner_whose_store_was_emptied_goes_on_from_what_it_committed(town: Town) -> None:
+    """No frame that was committed before is waited for, and no state is begun anew."""
+    node = await town.start(app_of(gap_timeout_s=1000.0, start_timeout_s=1000.0))
+    await town.send(*numbers(0, 1, 2))
+    await finished(town, 3)
+    lose(town)
+    begun = town.clock.monotonic()
+    await town.send(*numbers(3, 4, 1))  # and one that was delivered again
+    await town.until_over()
+    assert town.clock.monotonic() - begun < 30
+    assert [r["sum"] for r in town.results("k")] == [0, 1, 3, 6, 10]
+    assert town.letters() == []
+    assert town.state.standing[KEY].state == b"10"
+    assert node.host.stats.states_lost == 1
+    [told] = losses(node)
+    assert (told["key"], told["commits_found"]) == (KEY, 0)
+    assert told["commits_known"] >= 1
+    assert told["follows"].startswith("it goes on from what its owner knows")
+
+
+async def test_what_an_owner_knew_is_stored_with_its_first_commit_whatever_that_says(town: Town) -> None:
+    """Also where no handler ran in it: another opening must not find the place without the state."""
+    node = await town.start(app_of(max_tries=1))
+    await town.send(*numbers(0, 1, 2))
+    await finished(town, 3)
+    lose(town)
+
+    async def die(slot: MemorySlot) -> None:
+        slot.die("of this message")
+
+    [message] = numbers(3)
+    town.deeds[json.dumps(message).encode()] = die
+    await town.send(message)
+    await town.until_over()
+    assert [letter.seq[-1] for letter in town.letters()] == ["3"]
+    standing = town.state.standing[KEY]
+    assert standing.log is not None
+    assert (standing.log.seq, standing.state) == (3, b"3")
+    assert node.host.stats.states_lost == 1
+
+
+async def test_an_older_snapshot_stands_and_is_named(town: Town) -> None:
+    """Somebody else may have gone on from it."""
+    node = await town.start(app_of(gap_timeout_s=2.0))
+    await town.send(*numbers(0))
+    await finished(town, 1)
+    older = town.state.standing[KEY]
+    await town.send(*numbers(1, 2))
+    await finished(town, 3)
+    lose(town, older)
+    await town.send(*numbers(3))
+    await town.until_over()
+    assert town.results("k")[-1] == {"n": 3, "sum": 3}
+    [told] = losses(node)
+    assert told["follows"] == "it goes on from the older checkpoint"
+
+
+async def test_a_stream_that_was_released_before_the_loss_is_named_when_it_comes_again(town: Town) -> None:
+    node = await town.start(app_of(idle_timeout_s=1.0))
+    await town.send(*numbers(0))
+    await finished(town, 1)
+    await town.until(lambda: not node.owns(KEY))
+    lose(town)
+    await town.send(*numbers(0))
+    await town.until_over()
+    [told] = losses(node)
+    assert told["follows"].startswith("it begins anew")
+
+
 # --- claims and memberships
 
 
@@ -240,6 +331,92 @@ async def test_a_stream_that_another_opened_meanwhile_is_let_go(town: Town) -> N
     node.coordinator.instead.clear()
     await town.until(lambda: not node.owns(KEY))
     assert town.state.standing[KEY].epoch == 2
+
+
+async def fall_silent(town: Town, *nodes: TownNode) -> None:
+    """Let the coordinator answer these nodes no more, nor end what waits there."""
+    waits_over_s = 5.0
+
+    async def silence(*args: Any) -> Any:
+        await town.clock.sleep(0.01)
+        raise Unavailable("nobody answers")
+
+    async def not_yet(after: int, wait_s: float) -> Any:
+        return await town.coordinator.watch(after, 0.1)
+
+    for node in nodes:
+        node.coordinator.instead["watch"] = not_yet
+    await town.clock.sleep(waits_over_s)
+    for node in nodes:
+        for call in ("renew", "watch", "members", "lookup", "claim", "claims", "join", "evict"):
+            node.coordinator.instead[call] = silence
+
+
+async def test_known_streams_go_on_while_the_coordinator_is_silent(town: Town) -> None:
+    """Long past every membership, for messages of the queue and of clients: commits show that nobody else has
+    opened them. New ones wait for the coordinator, and nothing is opened twice."""
+    nodes = [await town.start(app_of(idle_timeout_s=1e6), name) for name in "ab"]
+    keys = [f"k{i}" for i in range(4)]
+    for key in keys:
+        await town.send(*numbers(0, key=key))
+    await town.until_over()
+    assert all(len(node.work.owners) for node in nodes)
+
+    await fall_silent(town, *nodes)
+    await town.clock.sleep(10 * LIMITS.ttl_s)
+    for key in keys:
+        await town.send(*numbers(1, key=key))
+    await town.until(lambda: all(len(town.results(key)) == 2 for key in keys), LIMITS.visibility_s)
+    owner = next(node for node in nodes if node.owns("s/k0"))
+    body = json.dumps({"key": "k0", "n": 2}).encode()
+    answer = await owner.work.requests.process("s", "s/k0", Place(0, 2), body, {}, 5.0)
+    assert json.loads(answer.result or b"")["sum"] == 3
+    with pytest.raises(Unavailable):
+        await owner.work.requests.process("s", "s/new", Place(0, 0), body, {}, 5.0)
+    await town.send(*numbers(0, key="new"))
+    await town.clock.sleep(2 * LIMITS.ttl_s)
+    assert town.results("new") == []
+    for node in nodes:
+        node.coordinator.instead.clear()
+    await town.send(*(message for key in keys[1:] for message in numbers(2, key=key)))
+    await town.until_over()
+    assert [len(town.results(key)) for key in [*keys, "new"]] == [3, 3, 3, 3, 1]
+    assert {town.state.standing[f"s/{key}"].epoch for key in keys} == {1}
+    assert not any(event.kind == "buried" for event in town.queue().log)
+
+
+async def test_what_is_held_while_the_coordinator_is_silent_is_kept_alive(town: Town) -> None:
+    node = await town.start(app_of(idle_timeout_s=1e6, timeout_s=300.0))
+    await town.send(*numbers(0))
+    await finished(town, 1)
+
+    async def take_long(slot: MemorySlot) -> None:
+        await town.clock.sleep(4 * LIMITS.visibility_s)
+
+    await fall_silent(town, node)
+    [message] = numbers(1)
+    town.deeds[json.dumps(message).encode()] = take_long
+    await town.clock.sleep(2 * LIMITS.ttl_s)
+    await town.send(message)
+    await finished(town, 2)
+    assert len(town.events("received")) == 2, "each was delivered once"
+
+
+async def test_who_is_cut_off_lets_go_of_what_another_opened(town: Town) -> None:
+    """The store refuses its next commit. It holds nothing back from the new owner."""
+    node = await town.start(app_of(idle_timeout_s=1e6))
+    await town.send(*numbers(0))
+    await finished(town, 1)
+
+    await fall_silent(town, node)
+    await town.clock.sleep(2 * LIMITS.ttl_s)
+    await town.state.open(KEY, 1, "another")
+    await town.send(*numbers(1))
+    await town.until(lambda: not node.owns(KEY), LIMITS.visibility_s / 2)
+    other = await town.start(app_of(), "b")
+    await finished(town, 2)
+    assert other.owns(KEY)
+    assert town.state.standing[KEY].epoch == 3
 
 
 async def test_a_claim_that_somebody_deleted_comes_back(town: Town) -> None:
@@ -603,3 +780,29 @@ async def test_an_answer_of_an_opening_that_is_over_changes_nothing(town: Town) 
     await town.clock.sleep(1)
     answer.set()
     await finished(town, 2)
+
+
+# --- what is hidden in the queue
+
+
+async def test_what_was_just_received_is_hidden_for_no_longer_than_a_look_takes(town: Town) -> None:
+    """A node that stands still may have receives open: what they take is missed for so long."""
+    node = await town.start(app_of())
+    await town.send(*numbers(0))
+    await finished(town, 1)
+    hidden_s = {args[2] for args in node.queues["s"].called("receive")}
+    assert hidden_s == {max(2 * LIMITS.ttl_s, LIMITS.visibility_s / 3)} == {10.0}
+
+
+async def test_what_a_node_works_at_is_hidden_for_as_long_as_it_takes(town: Town) -> None:
+    node = await town.start(app_of(timeout_s=300.0))
+
+    async def take_long(slot: MemorySlot) -> None:
+        await town.clock.sleep(3 * LIMITS.visibility_s)
+
+    [message] = numbers(0)
+    town.deeds[json.dumps(message).encode()] = take_long
+    await town.send(message)
+    await finished(town, 1)
+    assert len(town.events("received")) == 1
+    assert node.owns(KEY)

@@ -1,9 +1,17 @@
 """A stream that waits says for what: in the log once, in a metric, and to whoever asks."""
 
+import inspect
+import json
+
 import msgspec
-from tests.streams.test_owners import app_of, numbers
+import pytest
+from examples.cameras import app as cameras
+from tests.streams.test_owners import Item, app_of, numbers
 from tests.streams.town import Town, TownNode
 
+from holdfast import App, Context, StreamHandler
+from holdfast.core.message import Place
+from holdfast.errors import OutcomeUnknown
 from holdfast.protocol.peer import Done, Explain, Waiting
 from holdfast.streams.standstills import LINES_MAX, TOLD_AFTER_S
 
@@ -79,6 +87,25 @@ async def test_what_is_set_aside_is_told(town: Town) -> None:
     assert [letter.reason.partition(":")[0] for letter in town.letters()] == ["malformed"]
 
 
+@pytest.mark.parametrize("set_by_s", [-86_400.0, 86_400.0])
+async def test_a_host_s_clock_that_is_set_neither_begins_a_run_nor_hides_one(
+    town: Town, set_by_s: float
+) -> None:
+    node = await town.start(app_of(gap_timeout_s=GAP_S, restart_after_s=120.0, idle_timeout_s=10.0))
+    await town.send(*numbers(0, 1))
+    await town.until_over()
+    node.clock.set_by_s = set_by_s
+    await town.clock.sleep(20.0)
+    assert not node.owns("s/k"), "the next message opens the stream"
+    await town.send(*numbers(0))
+    await town.until_over()
+    assert len(town.results("k")) == 2, "soon after it is a duplicate"
+    await town.clock.sleep(121.0)
+    await town.send(*numbers(0))
+    await town.until_over()
+    assert [result["n"] for result in town.results("k")] == [0, 1, 0]
+
+
 async def test_a_camera_whose_numbers_start_anew_goes_on_after_a_quiet_time(town: Town) -> None:
     node = await town.start(app_of(gap_timeout_s=GAP_S, restart_after_s=120.0, idle_timeout_s=10.0))
     await town.send(*numbers(0, 1, 2, 3))
@@ -93,3 +120,49 @@ async def test_a_camera_whose_numbers_start_anew_goes_on_after_a_quiet_time(town
     assert [result["n"] for result in town.results("k")] == [0, 1, 2, 3, 0, 1]
     assert town.letters() == []
     assert [logged.result.name[:2] for logged in town.state.logged] == ["0:"] * 4 + ["1:"] * 2
+
+
+async def test_cameras_of_the_example_may_start_their_numbers_anew(town: Town) -> None:
+    example = cameras.streams["frames"]
+    names = ("key", "seq", "seq_prefix", "run", "seq_kind", "first_seq", "start_timeout_s", "restart_after_s")
+    app = App("town")
+    app.stream("s", **{name: getattr(example, name) for name in names})(
+        lambda message, context: [context.run, context.seq]
+    )
+    await town.start(app)
+    assert example.restart_after_s is not None
+    for pause_s in (0.0, example.restart_after_s + 1.0):
+        await town.clock.sleep(pause_s)
+        await town.send(*({"video_id": "k", "frame_id": f"frame-{n:06}"} for n in range(3)))
+        await town.until_over()
+    assert town.results("k") == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]
+
+
+async def test_a_handler_s_failure_is_logged_with_its_place(town: Town) -> None:
+    class Failing(StreamHandler[Item]):
+        def open(self, context: Context, state: bytes | None) -> None:
+            if context.key == "unopenable":
+                raise OSError("no licence")
+
+        def process(self, message: Item, context: Context) -> None:
+            json.loads(b"{")
+
+    app = App("town")
+    app.stream("s", message=Item, seq="n", first_seq=0, max_tries=1)(Failing)
+    node = await town.start(app)
+    await town.send(*numbers(0, key="unopenable"), *numbers(0))
+    await town.until_over()
+    places = [inspect.getsourcelines(function) for function in (Failing.open, Failing.process)]
+    first, second = (f"{__file__}:{start + len(code) - 1}" for code, start in places)
+    assert {line["key"]: line["at"] for line in lines(node, "handler failed")} == {
+        "s/unopenable": first,
+        "s/k": second,
+    }
+
+
+async def test_a_client_that_waited_in_vain_is_told_what_for(town: Town) -> None:
+    node = await started(town)
+    await town.send(*numbers(0))
+    await town.until_over()
+    with pytest.raises(OutcomeUnknown, match=r"\(it waits for seq 1 of run 0\)"):
+        await node.work.requests.process("s", "s/k", Place(0, 2), b'{"key":"k","n":2}', {}, 2.0)

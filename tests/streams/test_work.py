@@ -142,9 +142,9 @@ async def test_keys_may_hold_slashes_and_any_printable_text(town: Town) -> None:
         assert [result["n"] for result in town.results(key)] == [0, 1]
 
 
-async def test_a_seq_far_away_is_a_gap_like_any_other(town: Town) -> None:
+async def test_a_seq_far_away_is_a_gap_like_any_other_where_no_limit_is_set(town: Town) -> None:
     """It is waited for and skipped in one step, however long it is."""
-    await town.start(app_of())
+    await town.start(app_of(max_jump=None))
     far = 10 ** (SEQ_DIGITS - 1)
     await town.send(*good(0), *good(far))
     await town.until_over()
@@ -157,6 +157,17 @@ async def test_a_seq_far_away_is_a_gap_like_any_other(town: Town) -> None:
     await town.until_over()
     assert [letter.reason for letter in town.letters()] == ["skipped before"]
     assert len(town.results("k")) == 3
+
+
+async def test_a_seq_far_away_is_set_aside_and_the_stream_goes_on(town: Town) -> None:
+    await town.start(app_of())
+    await town.send(*good(0), *good(10 ** (SEQ_DIGITS - 1)), *good(1))
+    await town.until_over()
+    assert [result["n"] for result in town.results("k")] == [0, 1]
+    (letter,) = town.letters()
+    assert "is more than 1000000 (max_jump) beyond" in letter.reason
+    checkpoint = town.state.standing["s/k"]
+    assert checkpoint.skipped == 0
 
 
 # --- what its handler can't take

@@ -342,7 +342,9 @@ def runner() -> Iterator[asyncio.Runner]:
 @pytest.fixture(scope="module")
 def kept(runner: asyncio.Runner) -> Iterator[Rig]:
     context = serving()
-    yield runner.run(context.__aenter__())
+    rig = runner.run(context.__aenter__())
+    runner.run(rig.ask("GET", f"{PATH}/nothing"))  # by the connection that is kept
+    yield rig
     runner.run(context.__aexit__(None, None, None))
 
 

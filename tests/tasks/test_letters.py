@@ -52,6 +52,13 @@ def test_what_is_no_expression_is_refused() -> None:
         Choice(error="(")
 
 
+@pytest.mark.parametrize("choice", [{"since": "2h"}, {"until": None}, {"trace": 5}, {"error": 5}])
+def test_what_is_of_another_type_is_refused(choice: dict[str, Any]) -> None:
+    (setting,) = choice
+    with pytest.raises(ConfigError, match=rf"choice: {setting} is .*; it must be a"):
+        Choice(**choice)
+
+
 class Rig:
     """Letters in queues in memory, of an app of which a node runs one type more than the store knows."""
 

@@ -224,6 +224,8 @@ async def test_orders_that_fail_are_asked_for_again_within_their_window(failures
         )
     assert max(asked) - at(2026, 1, 10, 2, 30).timestamp() <= HOUR_S
     assert len(asked) == (failures + 1 if sent else HOUR_S // 30)
+    errors = [fields["error"] for _, event, fields in rig.log.entries if event == "could not fire"]
+    assert all(f"({__file__}:" in error for error in errors), "each says where it was raised"
     assert sum(trace.startswith("other") for trace in rig.sent) == 4, "others are fired meanwhile"
 
 
@@ -333,6 +335,12 @@ async def test_a_clock_that_is_put_back_fires_nothing_twice() -> None:
 def test_what_can_t_be_meant_is_refused(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         App("reports").periodic("nightly", **settings)(lambda when: [])
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "x" * 600, 5, None])
+def test_names_can_be_part_of_a_trace(name: Any) -> None:
+    with pytest.raises(ConfigError, match=r"periodic .*name"):
+        App("reports").periodic(name, "30 2 * * *")(lambda when: [])
 
 
 def test_a_name_is_declared_once() -> None:

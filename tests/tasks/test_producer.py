@@ -11,13 +11,13 @@ from tests.tasks.plain import plain
 
 from holdfast.adapters.memory.queue import MemoryQueue
 from holdfast.adapters.memory.tasks import MemoryTasks
-from holdfast.core.task import End, Start, State
-from holdfast.errors import InvalidMessage, OperationRefused, TooLarge
+from holdfast.core.task import End, Start, State, Task
+from holdfast.errors import InvalidMessage, OperationRefused, TooLarge, Unavailable
 from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.outcome import outcome_of
 from holdfast.tasks.producer import Order, Producer
-from holdfast.tasks.wire import Envelope, decode_task, encode_brief
+from holdfast.tasks.wire import Envelope, decode_brief, decode_task, encode_brief
 from holdfast.testing.simulator.loop import SimClock
 
 VIRTUAL = True
@@ -214,6 +214,28 @@ async def test_letters_that_were_kept_elsewhere_are_sent_again(rig: Rig) -> None
     ]
 
 
+async def test_who_follows_briefs_rides_out_a_queue_that_is_away(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = rig.queue(brief_queue(APP))
+    (trace,) = await rig.producer.send([ORDER])
+    await rig.end(trace)
+    receive, left = queue.receive, [10]
+
+    async def fail(*args: Any) -> Any:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise Unavailable("away")
+        return await receive(*args)
+
+    monkeypatch.setattr(queue, "receive", fail)
+    with pytest.raises(Unavailable):
+        await anext(rig.producer.briefs(follow=False))
+    briefs = rig.producer.briefs()
+    assert (await anext(briefs)).outcome.trace_id == trace
+    await briefs.aclose()
+
+
 async def test_who_reads_briefs_of_a_closed_producer_hears_no_more(rig: Rig) -> None:
     (trace,) = await rig.producer.send([ORDER])
     await rig.end(trace)
@@ -277,6 +299,14 @@ async def test_a_task_given_to_a_node_runs_unless_it_has_succeeded(rig: Rig, sta
     assert (task.state, task.attempts) == (State.RUNNING, 1)
 
 
+@pytest.mark.parametrize("result", [b"[" * 900 + b"]" * 900, b"{", b"\xff"])
+def test_a_result_that_can_t_be_read_is_told_as_text(result: bytes) -> None:
+    outcome = outcome_of(APP, Task("t", TYPE, State.SUCCEED, result=result))
+    assert outcome.value == result.decode(errors="replace")
+    envelope = Envelope(app=APP, trace_id="t", task_type=TYPE)
+    assert decode_brief(encode_brief(envelope, outcome)).value == outcome.value
+
+
 async def test_briefs_that_nobody_looked_at_are_there_for_others_at_once(rig: Rig) -> None:
     for trace in ("a", "b", "c"):
         await rig.end(trace)
@@ -287,3 +317,30 @@ async def test_briefs_that_nobody_looked_at_are_there_for_others_at_once(rig: Ri
     others = [brief.outcome.trace_id async for brief in rig.producer.briefs(follow=False)]
     assert sorted([first.outcome.trace_id, *others]) == ["a", "b", "c"]
     await briefs.aclose()
+
+
+async def test_a_type_that_no_node_runs_is_warned_of_once(rig: Rig) -> None:
+    run, looks = list[str](), list[int]()
+
+    async def declared() -> list[str]:
+        looks.append(1)
+        if len(looks) == 2:
+            raise Unavailable("away")
+        return run
+
+    producer = Producer(APP, rig.queue, rig.store, rig.clock, rig.log, declared=declared)
+    await producer.send([Order(task_type=TYPE), Order(task_type="pubish")])
+    await producer.send([Order(task_type="pubish")])
+    assert (len(looks), rig.log.lines) == (1, []), "nobody knows while no node runs"
+    await rig.clock.sleep(61.0)
+    await producer.send([Order(task_type="pubish")])
+    assert len(looks) == 2
+    rig.log.lines.clear()
+    await rig.clock.sleep(61.0)
+    run.append(TYPE)
+    for _ in range(3):
+        await producer.send([Order(task_type=TYPE), Order(task_type="pubish")])
+    assert (len(looks), rig.log.lines) == (3, ["no node runs tasks of this type; they wait until one does"])
+    await producer.send([Order(task_type="other")])
+    assert len(rig.log.lines) == 2
+    assert len(rig.queue(task_queue(APP, "pubish")).messages) == 6, "they were sent all the same"

@@ -181,3 +181,17 @@ def test_groups_are_read_from_bodies() -> None:
     for group in ("missing", lambda body: 1 / 0):
         with pytest.raises(InvalidMessage, match="task 't' can't tell its group from the body"):
             declared(group=group).group_of(body)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_a_number_that_json_lacks_does_not_become_null_in_a_body(number: float) -> None:
+    with pytest.raises(InvalidMessage, match="it holds NaN or an infinity, which JSON doesn't have"):
+        body_of({"pages": [number]})
+
+
+def test_a_body_that_nests_too_deeply_is_refused_where_it_is_sent() -> None:
+    body: Any = None
+    for _ in range(5000):
+        body = [body]
+    with pytest.raises(InvalidMessage, match="it nests deeper than"):
+        body_of(body)

@@ -2,6 +2,7 @@
 
 import base64
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -205,3 +206,22 @@ def test_any_moment_that_a_program_sends_goes_back_to_it() -> None:
 def test_what_a_queue_calls_a_message_must_do_as_a_trace(trace: str, data: bytes, text: bool) -> None:
     with pytest.raises(Unreadable, match="TraceID"):
         decode_task(data, Envelope(app="reports", trace_id=trace, task_type="publish"), text=text)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        base64.b64encode,
+        base64.encodebytes,
+        base64.urlsafe_b64encode,
+        lambda data: base64.b64encode(data).rstrip(b"="),
+        lambda data: b"\n" + base64.encodebytes(data),
+        bytes,
+    ],
+)
+def test_base64_is_read_however_a_producer_writes_it(write: Callable[[bytes], bytes]) -> None:
+    data = base64.b64decode(encode_task(Message(SENT, body_of("käse? ÿÿÿ~~~" * 9))))
+    assert decode_task(write(data), DEFAULT).body.data.decode() == "käse? ÿÿÿ~~~" * 9
+    if write is not bytes:
+        brief = base64.b64decode(encode_brief(SENT, OUTCOME))
+        assert decode_brief(write(brief)) == OUTCOME

@@ -23,6 +23,7 @@ Exit codes: 0 done, 1 failed, 2 the command line or a setting is wrong, 3 a serv
 COMMANDS = {
     "node": "node:run",
     "gateway": "gateway:gateway",
+    "gateway-key": "gateway:gateway_key",
     "ingest": "ingest:ingest",
     "status": "status:status",
     "results": "results:results",

@@ -27,4 +27,12 @@ def show(*, json: Json = False, options: Options = DEFAULTS) -> None:
     if json:
         output.json_line({name: {"value": value, "source": source} for name, value, source in settings})
     else:
-        output.console().print(output.table("Settings", ["setting", "value", "source"], settings))
+        rows = [(name, _text(value), source) for name, value, source in settings]
+        output.console().print(output.table("Settings", ["setting", "value", "source"], rows))
+
+
+def _text(value: str | float | bool | None) -> str:
+    """As a config file has it."""
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value)

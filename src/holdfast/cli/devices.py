@@ -45,7 +45,7 @@ async def ls(
     ```
 
     Args:
-        stale: Only those that are away, or were not seen for long.
+        stale: Only those that are away or paused, or were not seen for long.
         stale_after_s: How long that is.
         limit: How many to list at most.
         json: Print JSON lines, one a device.
@@ -122,6 +122,8 @@ async def _all(
 
 
 def _standing(status: DeviceStatus, now: float, stale_after_s: float) -> str:
+    if status.paused:
+        return "paused"
     if status.away:
         return "away"
     if status.seen_at is None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
+from holdfast.cli.patience import Patience
 from holdfast.cli.status import stream_names
 from holdfast.cli.tasks import ago
-from holdfast.errors import ConfigError, OperationRefused
+from holdfast.errors import ConfigError, HoldfastError, OperationRefused, TooLarge
 from holdfast.ports.queue import DeadLetter, Queue
 from holdfast.redaction import redact_url
 from holdfast.runtime import operations
@@ -59,7 +61,7 @@ async def ls(
         limit: List so many at most.
         json: Print JSON lines, bodies and details included.
     """
-    async with Services(options.load()) as services:
+    async with Services(options.load(), reads_only=True) as services:
         found = [letter async for letter in _first(limit, _letters(services, stream, key))]
     if json:
         for letter in found:
@@ -85,7 +87,7 @@ async def show(letter_id: str, /, *, json: Json = False, options: Options = DEFA
         letter_id: Its id, as `holdfast dlq ls` shows it.
         json: Print a JSON object.
     """
-    async with Services(options.load()) as services:
+    async with Services(options.load(), reads_only=True) as services:
         async for letter in _letters(services, _stream_of(letter_id), None):
             if letter.id == letter_id:
                 break
@@ -112,7 +114,7 @@ async def redrive(
     source: From = "",
     json: Json = False,
     options: Options = DEFAULTS,
-) -> None:
+) -> int:
     """Send dead letters to their queue again, in order: those of a stream, or with --app those of tasks, each
     with all its tries.
 
@@ -132,8 +134,8 @@ async def redrive(
     if owner:
         choice = Choice(trace=trace, since=ago(since), error=error)
         await _redrive_tasks(owner, task_type, choice, source, json, options)
-        return
-    await _each_queue(
+        return 0
+    return await _each_queue(
         ids, stream, key, all_, json, options, "redriven", lambda queue, some: queue.redrive(some)
     )
 
@@ -166,12 +168,13 @@ async def backup(
     """
     choice = Choice(trace=trace, since=ago(since), error=error)
     async with (
-        producing(options.load(), owner) as services,
+        producing(options.load(), owner, reads_only=every_s is None) as services,
         backup_at(target, services.access) as place,
     ):
         letters = make_letters(services, owner)
+        patience = Patience(services.clock, ever=every_s is not None)
         while True:
-            count = await letters.back_up(place, task_type, choice)
+            count = await patience.read(partial(letters.back_up, place, task_type, choice))
             if json:
                 output.json_line({"copied": count, "target": redact_url(target)})
             else:
@@ -185,7 +188,7 @@ async def _redrive_tasks(
     owner: str, types: Sequence[str], choice: Choice, source: str, json: bool, options: Options
 ) -> None:
     count = passed = 0
-    async with producing(options.load(), owner) as services:
+    async with producing(options.load(), owner, reads_only=True) as services:
         letters = make_letters(services, owner)
         if source:
             async with backup_at(source) as place:
@@ -208,7 +211,7 @@ async def purge(
     yes: Annotated[bool, Parameter(name=["--yes", "-y"])] = False,
     json: Json = False,
     options: Options = DEFAULTS,
-) -> None:
+) -> int:
     """Remove dead letters for good.
 
     ```
@@ -222,7 +225,9 @@ async def purge(
     """
     if not yes:
         raise ConfigError("purge removes messages for good; say --yes to do it")
-    await _each_queue(ids, stream, key, all_, json, options, "purged", lambda queue, some: queue.purge(some))
+    return await _each_queue(
+        ids, stream, key, all_, json, options, "purged", lambda queue, some: queue.purge(some)
+    )
 
 
 async def _each_queue(
@@ -234,25 +239,43 @@ async def _each_queue(
     options: Options,
     done: str,
     act: Callable[[Queue, Sequence[str]], Awaitable[int]],
-) -> None:
+) -> int:
+    """Do something with letters, queue by queue, whatever becomes of those of others. Returns the exit
+    code."""
     if bool(ids) == everything or (everything and not stream):
         raise ConfigError("name letters by their ids, or say --stream NAME --all")
-    async with Services(options.load()) as services:
+    async with Services(options.load(), reads_only=True) as services:
         if everything:
-            chosen = [letter async for letter in operations.letters(services.queue(stream), key)]
+            read = Patience(services.clock).read
+            chosen = [letter async for letter in operations.letters(services.queue(stream), key, read=read)]
             ids = [letter.id for letter in sorted(chosen, key=operations.in_order)]
         by_stream: dict[str, list[str]] = {}
         for letter_id in ids:
             by_stream.setdefault(stream or _stream_of(letter_id), []).append(letter_id)
-        count = 0
+        count, failed = 0, set[str]()
         for name, some in by_stream.items():
-            queue = services.queue(name)
-            for start in range(0, len(some), queue.max_batch):
-                count += await act(queue, some[start : start + queue.max_batch])
+            try:
+                queue = services.queue(name)
+                for start in range(0, len(some), queue.max_batch):
+                    batch = some[start : start + queue.max_batch]
+                    try:
+                        count += await act(queue, batch)
+                    except TooLarge:  # which of them it is shows when they go one by one
+                        for letter_id in batch:
+                            try:
+                                count += await act(queue, [letter_id])
+                            except TooLarge as error:
+                                failed.add(letter_id)
+                                output.complain(f"{letter_id}: {error}")
+            except HoldfastError as error:
+                failed.add(name)
+                output.complain(f"{name}: {error}")
     if json:
         output.json_line({done: count, "asked": len(ids)})
     else:
-        output.say(f"{count} {done}" + (f"; {len(ids) - count} not found" if count < len(ids) else ""))
+        left = "" if count == len(ids) else f"; {len(ids) - count} not" + (" found" if not failed else "")
+        output.say(f"{count} {done}{left}")
+    return 1 if failed else 0
 
 
 def _stream_of(letter_id: str) -> str:
@@ -260,9 +283,16 @@ def _stream_of(letter_id: str) -> str:
 
 
 async def _letters(services: Services, stream: str, key: str | None) -> AsyncIterator[DeadLetter]:
-    for name in [stream] if stream else await stream_names(services):
-        async for letter in operations.letters(services.queue(name), key):
-            yield letter
+    """Letters of one stream, or of all: a queue that fails is named, and hides none of the others."""
+    read = Patience(services.clock).read
+    for name in [stream] if stream else await read(partial(stream_names, services)):
+        try:
+            async for letter in operations.letters(services.queue(name), key, read=read):
+                yield letter
+        except HoldfastError as error:
+            if stream:
+                raise
+            output.complain(f"{name}: {error}")
 
 
 async def _first(limit: int, letters: AsyncIterator[DeadLetter]) -> AsyncIterator[DeadLetter]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
+import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
 from typing import Annotated, Literal, Protocol
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 import psutil
@@ -21,6 +23,7 @@ from holdfast.errors import ConfigError, HoldfastError, OutcomeUnknown, Unavaila
 from holdfast.older_names import ANY_BUCKET
 from holdfast.ports.coordinator import Member
 from holdfast.ports.peer import Peer
+from holdfast.ports.slots import Slots
 from holdfast.protocol.peer import Done, Probe, Reply, Request
 from holdfast.redaction import redact, redact_url
 from holdfast.wiring import Services, check_app, load_app, queues_of
@@ -61,7 +64,8 @@ async def doctor(
 ) -> int:
     """Check the settings and everything they name, and say what to do about what is wrong.
 
-    Nothing is changed, except that a missing SQLite file is made and one small object is stored.
+    Nothing is changed, except that a missing SQLite file is made and one small object is stored. The models
+    of the app are loaded, one after another.
 
     ```
     holdfast doctor
@@ -114,22 +118,32 @@ async def examine(place: str | None, options: Options) -> list[Finding]:
     findings = [Finding("settings", "ok", f"sound; {changed} of them set, see `holdfast config show`")]
     findings += _unknown_variables()
     findings += _machine(config)
+    findings += _files(config)
     async with Services(config) as services:
         app = None
         if place:
             app, finding = _app(place, services)
             findings.append(finding)
+            findings += await _models(app, place, services) if app else ()
         findings += await _services(services, app)
     return findings
 
 
 def _unknown_variables() -> Iterable[Finding]:
-    for variable in sorted(os.environ):
-        name = variable.removeprefix(settings.PREFIX).lower()
-        if variable.startswith(settings.PREFIX) and name not in Config.model_fields:
-            near = difflib.get_close_matches(name, Config.model_fields, 1)
-            fix = f"did you mean {settings.PREFIX}{near[0].upper()}?" if near else "unset it"
-            yield Finding("environment", "warning", f"{variable} is no setting and does nothing", fix)
+    for variable, fix in settings.unknown_variables():
+        yield Finding("environment", "warning", f"{variable} is no setting and does nothing", fix)
+
+
+def _files(config: Config) -> Iterable[Finding]:
+    """Databases that an earlier version, or another program, has left to others."""
+    urls = {getattr(config, name) for name in Config.model_fields if name.endswith("_url")}
+    for url in sorted(url for url in urls if config.file_access == "owner" and url.startswith("sqlite:")):
+        path = Path(unquote(urlsplit(url).path).removeprefix("/"))
+        mode = path.stat().st_mode & 0o777 if path.exists() else 0
+        if mode & 0o077:
+            text = f"{path} has the mode {mode:o}: others may use what messages and results hold"
+            fix = f"chmod go= {path}*, or set file_access to umask if they are meant to"
+            yield Finding("files", "warning", text, fix)
 
 
 def _machine(config: Config) -> Iterable[Finding]:
@@ -156,6 +170,28 @@ def _app(place: str, services: Services) -> tuple[App | None, Finding]:
     return app, Finding(
         "app", "ok", f"{app.name} declares {', '.join(sorted({*app.streams, *app.tasks, *app.outboxes}))}"
     )
+
+
+async def _models(app: App, place: str, services: Services) -> list[Finding]:
+    """Whether the models of the app's streams load here, tried in a slot as nodes do."""
+    users: dict[str, str] = {}
+    for stream in app.streams.values():
+        users |= dict.fromkeys(stream.models, stream.name)
+    return [await _model(name, stream, services.slots(place), services) for name, stream in users.items()]
+
+
+async def _model(name: str, stream: str, slots: Slots, services: Services) -> Finding:
+    check = f"model {name}"
+    try:
+        async with asyncio.timeout(services.config.model_timeout_s):
+            slot = await slots.spawn()
+            await slot.load(stream, "", [name])
+    except (HoldfastError, TimeoutError) as error:
+        text = str(error) or f"it did not load within {services.config.model_timeout_s:g} s (model_timeout_s)"
+        fix = "put right what its load says, or no node here can run the streams that use it"
+        return Finding(check, "failed", text, fix, exits.FAILED)
+    await slot.kill("looked at")
+    return Finding(check, "ok", "loads")
 
 
 async def _services(services: Services, app: App | None) -> list[Finding]:

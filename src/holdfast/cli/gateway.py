@@ -9,15 +9,17 @@ from typing import Literal
 import structlog
 import uvloop
 
-from holdfast.cli import exits
+from holdfast.cli import exits, output
 from holdfast.cli.node import signals
 from holdfast.cli.options import DEFAULTS, Options
 from holdfast.config import Config
 from holdfast.errors import ConfigError
+from holdfast.gateway.clients import RATE_MAX, Clients, add
 from holdfast.gateway.haproxy.binary import OLDEST, find
 from holdfast.gateway.haproxy.config import REPLAY_BYTES
 from holdfast.gateway.haproxy.front import HaproxyOptions
 from holdfast.gateway.listen import Tls
+from holdfast.serving import is_loopback
 from holdfast.wiring import Services, make_gateway
 
 log = structlog.get_logger()
@@ -32,6 +34,9 @@ def gateway(
     tls_cert: Path | None = None,
     tls_key: Path | None = None,
     access_log: bool = False,
+    keys: Path | None = None,
+    no_auth: bool = False,
+    per_s: int = 0,
     options: Options = DEFAULTS,
 ) -> int:
     """Run a gateway: clients send `POST /process/STREAM_ID`, and it brings each request to the node that owns
@@ -51,13 +56,49 @@ def gateway(
         tls_cert: Certificate with its chain (PEM), to serve HTTPS.
         tls_key: Its private key (PEM).
         access_log: Log each request.
+        keys: File with the clients that may use it, and the digests of their keys; `holdfast gateway-key`
+            writes it. Needed where --host isn't loopback.
+        no_auth: Serve whoever comes, though --host isn't loopback, or a proxy before it has another name.
+        per_s: Requests a second of each client that has no rate of its own; 0 for any number.
     """
     config = options.load()
     if (tls_cert is None) != (tls_key is None):
         raise ConfigError("--tls-cert and --tls-key go together; give both")
+    check_exposure(host, keys, no_auth=no_auth)
+    if not 0 <= per_s <= RATE_MAX:
+        raise ConfigError(f"--per-s is {per_s}; it must be from 0, which is no limit, to {RATE_MAX}")
     tls = Tls(tls_cert, tls_key) if tls_cert is not None and tls_key is not None else None
     haproxy = choose(data_plane, replay_bytes)
-    return uvloop.run(serve(config, host, port, haproxy=haproxy, tls=tls, access_log=access_log))
+    return uvloop.run(
+        serve(config, host, port, haproxy=haproxy, tls=tls, access_log=access_log, keys=keys, per_s=per_s)
+    )
+
+
+def check_exposure(host: str, keys: Path | None, *, no_auth: bool) -> None:
+    """Raise ConfigError where strangers would be served that nobody has asked in."""
+    if keys is not None and no_auth:
+        raise ConfigError("--keys and --no-auth contradict each other; give one")
+    if keys is None and not no_auth and not is_loopback(host):
+        raise ConfigError(
+            f"--host {host!r} can be reached from other machines, and whoever comes would be served as if it"
+            " had the nodes' peer_secret: give --keys FILE with the clients that may (`holdfast gateway-key`"
+            " writes it), or --no-auth if all may"
+        )
+
+
+def gateway_key(name: str, /, *, keys: Path, per_s: int | None = None) -> None:
+    """Make a key for a client of gateways, add it to their file, and print it: nothing keeps it. To take one
+    away, delete its line; gateways read the file again when it changes.
+
+    ```
+    holdfast gateway-key camera-7 --keys clients.keys
+    ```
+
+    Args:
+        keys: The file, as `holdfast gateway --keys` has it.
+        per_s: Requests a second that the client may send.
+    """
+    output.say(add(keys, name, per_s))
 
 
 def choose(data_plane: Literal["haproxy", "python"] | None, replay_bytes: int) -> HaproxyOptions | None:
@@ -83,11 +124,24 @@ async def serve(
     haproxy: HaproxyOptions | None = None,
     tls: Tls | None = None,
     access_log: bool = False,
+    keys: Path | None = None,
+    no_auth: bool = False,
+    per_s: int = 0,
 ) -> int:
     """Run a gateway until a signal or a crash; returns the exit code."""
     told, over = signals()
     async with Services(config) as services:
-        running = make_gateway(services, host, port, haproxy=haproxy, tls=tls, access_log=access_log)
+        clients = Clients(keys, services.clock, log, per_s=per_s) if keys is not None or per_s else None
+        running = make_gateway(
+            services,
+            host,
+            port,
+            haproxy=haproxy,
+            tls=tls,
+            access_log=access_log,
+            clients=clients,
+            no_auth=no_auth,
+        )
         running.crashed.add_done_callback(lambda _: told.set())
         await running.start()
         version = ".".join(map(str, haproxy.build.version)) if haproxy is not None else ""

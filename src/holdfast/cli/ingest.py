@@ -12,6 +12,7 @@ from cyclopts import Parameter
 from holdfast.cli import exits, output
 from holdfast.cli.cameras import counting, pull
 from holdfast.cli.options import DEFAULTS, Json, Options
+from holdfast.cli.status import warn_of_undeclared
 from holdfast.errors import ConfigError
 from holdfast.redaction import redact
 from holdfast.wiring import Services
@@ -72,6 +73,7 @@ async def ingest(
     if len(set(keys)) < len(keys):
         raise ConfigError(f"two videos would share a key ({', '.join(keys)}); give each its own with --key")
     async with Services(options.load()) as services:
+        await warn_of_undeclared(services, stream)
         if any(live):
             return await pull(services, dict(zip(keys, videos, strict=True)), stream, fps, seconds, json=json)
         files = {name: Path(video) for name, video in zip(keys, videos, strict=True)}

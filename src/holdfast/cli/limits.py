@@ -81,7 +81,7 @@ async def ls(
     Args:
         json: Print JSON lines, one an app.
     """
-    async with Services(options.load()) as services:
+    async with Services(options.load(), reads_only=True) as services:
         documents = await services.registry().list(PREFIX)
     rows = [
         _row(name, record_in(document, Permits))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
+import secrets
 import signal
 from collections.abc import Coroutine
 from typing import Annotated, Any
@@ -83,6 +85,7 @@ def run(
 async def serve(place: str, config: Config) -> int:
     """Run one node of the app at ``place`` until a signal or a crash; returns the exit code."""
     told, over = signals()
+    config = with_own_name(config)
     bound = log.bind(node=config.node_name)
     config = await discovered(config, lambda: load_app(place).name)
     async with Services(config) as services:
@@ -91,6 +94,7 @@ async def serve(place: str, config: Config) -> int:
             bound.warning(missing)
         if trouble := await _look_at_state(services):
             bound.warning("the state store does not answer yet", error=trouble)
+        await _tell_risks(services, bound)
         crashed = node.host.crashed
         crashed.add_done_callback(lambda _: over.set())
         drained = asyncio.create_task(node.host.told_to_drain.wait())
@@ -120,6 +124,13 @@ async def _look_at_state(services: Services) -> str:
     except HoldfastError as error:
         return str(error)
     return ""
+
+
+async def _tell_risks(services: Services, log: Any) -> None:
+    """Say where the state store may forget what is committed, whose messages are deleted by then."""
+    with contextlib.suppress(HoldfastError):  # that it doesn't answer was said already
+        for risk in await services.state_risks():
+            log.warning("the state store may lose commits", server=risk.server, risk=risk.text, fix=risk.fix)
 
 
 async def supervise(place: str, config: Config, count: int, options: Options) -> int:
@@ -152,6 +163,13 @@ async def supervise(place: str, config: Config, count: int, options: Options) ->
         nodes.kill()
         await nodes.ended.wait()
     return exits.INTERRUPTED if over.is_set() else max(map(abs, nodes.codes.values()), default=exits.FAILED)
+
+
+def with_own_name(config: Config) -> Config:
+    """The config of one node; unless told, its name is not that of another node of the host."""
+    if "node_name" in config.model_fields_set:
+        return config
+    return config.model_copy(update={"node_name": f"{config.node_name}-{secrets.token_hex(2)}"})
 
 
 def share_cores(config: Config, count: int) -> Config:

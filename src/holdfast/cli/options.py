@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import structlog
 from cyclopts import Group, Parameter
 
 from holdfast import log
-from holdfast.config import Config, load
+from holdfast.config import Config, load, unknown_variables
 from holdfast.errors import ConfigError
 
 CONFIG = Group("Settings", sort_key=99)
@@ -38,6 +39,8 @@ class Options:
         overrides.update({name: value for name, value in more.items() if value is not None})
         config = load(overrides, self.config)
         log.set_up(config.log_format, config.log_level)
+        for variable, fix in unknown_variables():
+            structlog.get_logger().warning("no such setting, and it does nothing", variable=variable, fix=fix)
         return config
 
     def file_arguments(self) -> list[str]:

@@ -12,12 +12,16 @@ from cyclopts import App, Parameter
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.core.device_queue import Entry, State
-from holdfast.errors import OperationRefused
+from holdfast.core.topics import check_device
+from holdfast.errors import ConfigError, OperationRefused
 from holdfast.ports.outbox import OutboxStore
 from holdfast.redaction import redact_url
 from holdfast.wiring import Services
 
-app = App(name="outbox", help="Commands to devices: see how they stand, try them again, take them back.")
+app = App(
+    name="outbox",
+    help="Commands to devices: see how they stand, try them again, take them back; pause and resume.",
+)
 
 Name = Annotated[str, Parameter(help="The outbox's name.")]
 Ids = Annotated[tuple[int, ...], Parameter(help="Ids of commands.")]
@@ -91,18 +95,79 @@ async def show(command: int, /, *, json: Json = False, options: Options = DEFAUL
 
 @app.command
 async def retry(commands: Ids, /, *, options: Options = DEFAULTS) -> None:
-    """Send failed or expired commands again, as if they had just been added, without expiry."""
+    """Send failed or expired commands again, as if they had just been added, without expiry. One that a newer
+    command of its device has replaced, by its supersede key, is refused: retry the newer one, or add another.
+    """
     async with opened(options) as store:
         refused = [command for command in commands if not await store.retry(command)]
-    _refuse(refused, "is neither failed nor expired, or its end has yet to be told, or its job was aborted")
+    _refuse(
+        refused,
+        "is neither failed nor expired, or a newer command has replaced it, or its end has yet to be told,"
+        " or its job was aborted",
+    )
 
 
 @app.command
-async def cancel(commands: Ids, /, *, options: Options = DEFAULTS) -> None:
-    """Take commands back that were not sent yet; they count as failed."""
-    async with opened(options) as store:
+async def cancel(
+    commands: Annotated[tuple[int, ...], Parameter(help="Ids of commands.")] = (),
+    /,
+    *,
+    outbox: str = "",
+    device: str = "",
+    supersede_key: str = "",
+    options: Options = DEFAULTS,
+) -> None:
+    """Take commands back that are not out; they count as failed.
+
+    ```
+    holdfast outbox cancel 1207 1208
+    holdfast outbox cancel --outbox faces --device 2042253
+    holdfast outbox cancel --outbox faces --supersede-key "person 951"
+    ```
+
+    Args:
+        outbox: Instead of ids: the outbox.
+        device: All of this device.
+        supersede_key: All with this key, of that device or of any.
+    """
+    many = bool(outbox and (device or supersede_key))
+    if bool(commands) == many or (not many and (outbox or device or supersede_key)):
+        raise ConfigError("give either ids of commands, or --outbox with --device, --supersede-key or both")
+    async with opened(options, outbox) as store:
+        if many:
+            count = await store.cancel_all(outbox, device=device, supersede_key=supersede_key or None)
+            output.say(f"{count} to be taken back, unless they are out by the dispatcher's next turn")
+            return
         refused = [command for command in commands if not await store.cancel(command)]
     _refuse(refused, "is closed, or out at its device, which may be at it: wait for its answer or its end")
+
+
+@app.command
+async def pause(outbox: Name, /, *, device: str = "", options: Options = DEFAULTS) -> None:
+    """Send nothing more, until it is resumed. What is out is out: its answer counts. Commands may expire.
+
+    ```
+    holdfast outbox pause faces
+    holdfast outbox pause faces --device 2042253
+    ```
+
+    Args:
+        device: To this device only; the others get theirs.
+    """
+    async with opened(options, outbox) as store:
+        await store.pause(outbox, check_device(device) if device else "")
+
+
+@app.command
+async def resume(outbox: Name, /, *, device: str = "", options: Options = DEFAULTS) -> None:
+    """End a pause: that of a device, or that of the outbox.
+
+    Args:
+        device: This device's own. It gets nothing while all of the outbox is paused.
+    """
+    async with opened(options, outbox) as store:
+        if not await store.resume(outbox, device):
+            raise OperationRefused(f"{f'device {device}' if device else f'outbox {outbox!r}'} is not paused")
 
 
 @app.command
@@ -115,9 +180,16 @@ async def stats(outbox: Name, /, *, json: Json = False, options: Options = DEFAU
     async with opened(options, outbox) as store:
         counts = await store.counts(outbox)
         jobs = await store.jobs(outbox, limit=1000)
+        paused = dict(await store.paused(outbox))
+    since = paused.pop("", None)
     if json:
-        output.json_line({"outbox": outbox, "commands": counts, "jobs": jobs})
+        told_paused = {"paused_since": since, "paused_devices": paused}
+        output.json_line({"outbox": outbox, "commands": counts, "jobs": jobs, **told_paused})
         return
+    if since is not None:
+        output.say(f"outbox {outbox} is paused since {_time(since)}: nothing is sent")
+    if paused:
+        output.say(f"devices that are paused: {', '.join(paused)}")
     rows = [(state, count) for state, count in counts.items()]
     output.console().print(output.table(f"outbox {outbox}", ("state", "commands"), rows))
     if jobs:
@@ -129,7 +201,7 @@ async def stats(outbox: Name, /, *, json: Json = False, options: Options = DEFAU
 @asynccontextmanager
 async def opened(options: Options, outbox: str = "") -> AsyncIterator[OutboxStore]:
     """The store of the settings in force. Raises OperationRefused if it has no such outbox."""
-    async with Services(options.load()) as services:
+    async with Services(options.load(), reads_only=True) as services:
         store = services.outbox_store()
         try:
             if outbox and not await store.epochs(outbox):

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.core.exact_json import decode_plain
 from holdfast.core.message import SEQ_DIGITS
-from holdfast.core.record import UNREADABLE
 from holdfast.redaction import redact
 
 
@@ -58,8 +58,8 @@ def _cell(value: Any) -> str:
 def body(data: bytes, name: str) -> dict[str, Any]:
     """A body as a field of a JSON record: as the JSON or the text that it is, else as Base64."""
     try:
-        return {name: msgspec.json.decode(data)}
-    except UNREADABLE:
+        return {name: decode_plain(data)}
+    except ValueError:
         pass
     try:
         return {name: data.decode()}

@@ -36,7 +36,7 @@ async def move(key: Key, /, *, to: str, options: Options = DEFAULTS) -> None:
     Args:
         to: Name of the node, or its membership.
     """
-    async with Services(options.load()) as services:
+    async with Services(options.load(), reads_only=True) as services:
         members = await services.coordinator().members()
         target, owner = _named(members, to), await _owner(services, members, key)
         if target.id == owner.id:
@@ -60,7 +60,7 @@ async def drain(
     Args:
         node: Name of the node, or its membership.
     """
-    async with Services(options.load()) as services:
+    async with Services(options.load(), reads_only=True) as services:
         member = _named(await services.coordinator().members(), node)
         await _ask(services, member, Drain(member.id), services.config.peer_timeout_s)
         output.say(f"{member.name} drains")
@@ -114,7 +114,7 @@ async def why(
     Args:
         json: Print one JSON object.
     """
-    async with Services(options.load()) as services:
+    async with Services(options.load(), reads_only=True) as services:
         key = await _full_key(services, key)
         claim = await services.coordinator().lookup(key)
         members = await services.coordinator().members()

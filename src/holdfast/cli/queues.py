@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from holdfast.cli import output
+from holdfast.cli import exits, output
 from holdfast.cli.options import DEFAULTS, Json, Options
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, HoldfastError
 from holdfast.wiring import Services, check_app, load_app, queues_of
+
+if TYPE_CHECKING:
+    from holdfast.adapters.aws.admin import Made
 
 app = App(name="queues", help="The queues of an app, where the service wants them made.")
 
@@ -24,7 +27,7 @@ async def create(
     kms_key: str = "",
     json: Json = False,
     options: Options = DEFAULTS,
-) -> None:
+) -> int:
     """Make the queues of each stream and type of task, and those for their dead letters, or set right what
     isn't as it should be. Doing it again changes nothing.
 
@@ -47,24 +50,36 @@ async def create(
         if setup is None:
             if not json:
                 output.say("nothing to do: this service makes a queue when it is first used")
-            return
+            return exits.OK
+        code = exits.OK
         for name, visibility_s in queues_of(declared).items():
-            for made in await setup.create(
-                name, visibility_s=visibility_s, tags=tags, encrypt=encrypt, kms_key=kms_key
-            ):
-                if json:
-                    output.json_line(
-                        {
-                            "stream": name,
-                            "queue": made.name,
-                            "url": made.url,
-                            "action": made.action,
-                            "changed": made.changed,
-                        }
-                    )
-                else:
-                    changed = f" ({', '.join(made.changed)})" if made.changed else ""
-                    output.say(f"{name}: {made.name} {made.action}{changed}")
+            try:
+                made = await setup.create(
+                    name, visibility_s=visibility_s, tags=tags, encrypt=encrypt, kms_key=kms_key
+                )
+            except HoldfastError as error:  # the others are made all the same
+                output.complain(f"{name}: {error}")
+                code = code or exits.code(error)
+                continue
+            for each in made:
+                _tell(name, each, json=json)
+        return code
+
+
+def _tell(name: str, made: Made, *, json: bool) -> None:
+    if json:
+        output.json_line(
+            {
+                "stream": name,
+                "queue": made.name,
+                "url": made.url,
+                "action": made.action,
+                "changed": made.changed,
+            }
+        )
+    else:
+        changed = f" ({', '.join(made.changed)})" if made.changed else ""
+        output.say(f"{name}: {made.name} {made.action}{changed}")
 
 
 def _tag(text: str) -> tuple[str, str]:

@@ -114,6 +114,7 @@ async def publish(
                     wanted,
                     Attempt(trace=trace, ordered_at=services.clock.wall()),
                     lambda headway: progress.update(bar, completed=headway.fraction, note=str(headway)),
+                    leave=False,  # its trace is its own: who publishes again begins anew
                 )
     if json:
         output.json_line(published)
@@ -151,7 +152,7 @@ async def status(
             their day, and those that ended so on this day.
         json: Print JSON lines.
     """
-    async with Services(options.load()) as services:
+    async with Services(options.load(), reads_only=True) as services:
         day = date or dt.datetime.fromtimestamp(services.clock.wall(), dt.UTC).date()
         rows = await Audit(services.registry(), services.clock).day(day)
         rows = [await _as_it_stands(services, row) for row in rows]
@@ -180,7 +181,7 @@ async def forget(before: dt.date, /, *, options: Options = DEFAULTS) -> None:
     Args:
         before: The first day that is kept.
     """
-    async with Services(options.load()) as services:
+    async with Services(options.load(), reads_only=True) as services:
         dropped = await Audit(services.registry(), services.clock).forget(before)
     output.say(f"{dropped} files are forgotten")
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Options
+from holdfast.cli.patience import Patience
 from holdfast.ports.state import Logged
 from holdfast.wiring import Services
 
@@ -26,7 +28,8 @@ async def results(
     """Print committed results as JSON lines, in the order of their commits.
 
     Each line has a `cursor`; go on from the last one with --after, and no result that is still kept
-    is missed. A result is identified by `stream`, `key` and `name`.
+    is missed. A result is identified by `stream`, `key` and `name`. A store that is away is asked again:
+    with --follow for ever.
 
     ```
     holdfast results --stream detect --limit 10
@@ -39,11 +42,13 @@ async def results(
         follow: Wait for more instead of ending.
         limit: End after so many.
     """
-    async with Services(options.load()) as services:
-        state = services.state()
+    async with Services(options.load(), reads_only=not follow) as services:
+        state, patience = services.state(), Patience(services.clock, ever=follow)
         left = limit
         while left is None or left > 0:
-            page = await state.results(after, min(PAGE, left or PAGE), WAIT_S if follow else 0.0, stream)
+            page = await patience.read(
+                partial(state.results, after, min(PAGE, left or PAGE), WAIT_S if follow else 0.0, stream)
+            )
             for logged in page:
                 output.json_line(record(logged))
                 after = logged.cursor

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -13,6 +14,7 @@ from rich.live import Live
 
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
+from holdfast.cli.patience import Patience
 from holdfast.core.ledger import Checkpoint
 from holdfast.core.record import reading
 from holdfast.devices.spec import LABEL
@@ -57,19 +59,20 @@ async def status(
         json: Print one JSON object.
     """
     declared = (*queues_of(load_app(app)),) if app else ()
-    async with Services(options.load()) as services:
+    async with Services(options.load(), reads_only=True) as services:
+        patience = Patience(services.clock, ever=watch)
+        look = partial(survey, services, stream, declared)
         if not watch:
-            found = await survey(services, stream, declared)
+            found = await patience.read(look)
             output.json_line(found) if json else output.console().print(render(found, limit))
         elif json:
             while True:
-                output.json_line(await survey(services, stream, declared))
+                output.json_line(await patience.read(look))
                 await services.clock.sleep(REFRESH_S)
         else:
             with Live(console=output.console(), auto_refresh=False, screen=True) as live:
                 while True:
-                    found = await survey(services, stream, declared)
-                    live.update(render(found, limit), refresh=True)
+                    live.update(render(await patience.read(look), limit), refresh=True)
                     await services.clock.sleep(REFRESH_S)
 
 
@@ -104,10 +107,12 @@ class StreamStatus(msgspec.Struct):
 
 
 class OutboxStatus(msgspec.Struct):
-    """Which nodes serve the devices of an outbox: how many shards of them each."""
+    """Which nodes serve the devices of an outbox: how many shards of them each. ``paused`` says what is: all
+    of it, or how many devices; empty if nothing is, or the outbox's database doesn't tell."""
 
     outbox: str
     shards: dict[str, int]
+    paused: str = ""
 
 
 class Survey(msgspec.Struct):
@@ -146,6 +151,7 @@ async def survey(services: Services, only: tuple[str, ...] = (), declared: tuple
     shown = [entry for entry in streams if entry.stream in known]
     troubles = await _ask_what_waits(services, members, shown)
     outboxes = _outboxes(members, claimed, names)
+    await _note_pauses(services, outboxes)
     calls = calls_per_message(member.load for member in members)
     return Survey(members, queues, shown, outboxes, calls, troubles)
 
@@ -193,6 +199,24 @@ async def what_waits(peer: Peer, member: Member) -> Told | str:
             return msgspec.json.decode(reply.text, type=Told) if reply.ok else Told()
     except HoldfastError as error:
         return str(error)
+
+
+async def _note_pauses(services: Services, outboxes: list[OutboxStatus]) -> None:
+    """What operators have paused, as far as the business's database is there to be asked."""
+    if not (outboxes and services.config.outbox_url):
+        return
+    store = services.outbox_store()
+    try:
+        for each in outboxes:
+            paused = dict(await store.paused(each.outbox))
+            if "" in paused:
+                each.paused = "all"
+            elif paused:
+                each.paused = f"{len(paused)} of its devices"
+    except HoldfastError:
+        return  # the rest of the survey stands
+    finally:
+        await store.close()
 
 
 def _outboxes(members: list[Member], claimed: Iterable[Claim], names: dict[str, str]) -> list[OutboxStatus]:
@@ -299,10 +323,28 @@ def render(found: Survey, limit: int) -> Group:
         return Group(nodes, *troubles, queues, streams)
     outboxes = output.table(
         f"\nOutboxes: {len(found.outboxes)}",
-        ["outbox", "node", "shards"],
-        [[each.outbox, node, count] for each in found.outboxes for node, count in each.shards.items()],
+        ["outbox", "node", "shards", "paused"],
+        [
+            [each.outbox, node, count, each.paused]
+            for each in found.outboxes
+            for node, count in each.shards.items()
+        ],
     )
     return Group(nodes, *troubles, queues, streams, outboxes)
+
+
+async def warn_of_undeclared(services: Services, stream: str) -> None:
+    """Say so where nodes live, and none of them runs the stream: most such names are misspelt."""
+    try:
+        members = await services.coordinator().members()
+    except HoldfastError:  # what is sent waits in its queue in any case
+        return
+    declared = sorted({name for member in members for name in member.load.queues})
+    if declared and stream not in declared:
+        output.complain(
+            f"no node runs a stream {stream!r}; what is sent waits until one does. They run"
+            f" {', '.join(declared)}"
+        )
 
 
 async def stream_names(services: Services) -> list[str]:

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
+from holdfast.core.exact_json import decode_plain
 from holdfast.core.task import State, Task
 from holdfast.errors import ConfigError, OperationRefused
 from holdfast.tasks.api import shown
@@ -76,9 +77,9 @@ async def send(
     """
     said = await asyncio.to_thread(file.read_text) if file is not None else body
     try:
-        value = said if text else msgspec.json.decode(said)
-    except msgspec.DecodeError as error:
-        raise ConfigError(f"the body is no JSON: {error}; quote it for the shell, or say --text") from None
+        value = said if text else decode_plain(said.encode())
+    except ValueError as error:
+        raise ConfigError(f"the body can't be read: {error}; quote it for the shell, or say --text") from None
     order = Order(
         task_type=task_type,
         body=value,
@@ -127,7 +128,7 @@ async def ls(
         limit: List so many at most.
         json: Print JSON lines.
     """
-    async with producing(options.load(), owner) as services:
+    async with producing(options.load(), owner, reads_only=True) as services:
         store = services.task_store(owner)
         found = await store.list(limit, state=state, type=task_type, since=ago(since))
         counts = await store.counts()
@@ -151,7 +152,7 @@ async def nodes(owner: Owner, /, *, json: Json = False, options: Options = DEFAU
     Args:
         json: Print JSON lines, one for a type and a node.
     """
-    async with producing(options.load(), owner) as services:
+    async with producing(options.load(), owner, reads_only=True) as services:
         listing = await Directory(services.registry(), owner, services.clock).read()
     rows = [[name, each.node, each.address] for name, entries in listing.types.items() for each in entries]
     columns = ["type", "node", "address"]
@@ -173,7 +174,7 @@ async def show(owner: Owner, trace_id: Trace, /, *, json: Json = False, options:
     Args:
         json: Print a JSON object.
     """
-    async with producing(options.load(), owner) as services:
+    async with producing(options.load(), owner, reads_only=True) as services:
         task = await _known(make_producer(services, owner), trace_id)
     if json:
         output.json_line(shown(task))
@@ -200,7 +201,7 @@ async def cancel(
     Args:
         reason: What its producer is told.
     """
-    async with producing(options.load(), owner) as services:
+    async with producing(options.load(), owner, reads_only=True) as services:
         producer = make_producer(services, owner)
         task = await _known(producer, trace_id)
         if task.ended:
@@ -217,7 +218,7 @@ async def retry(owner: Owner, *trace_ids: Trace, options: Options = DEFAULTS) ->
     holdfast tasks retry reports 0d9f5c 77ab01
     ```
     """
-    async with producing(options.load(), owner) as services:
+    async with producing(options.load(), owner, reads_only=True) as services:
         producer = make_producer(services, owner)
         for trace_id in trace_ids:
             await producer.retry(await _known(producer, trace_id))
@@ -248,7 +249,7 @@ async def watch(
         TextColumn("{task.fields[note]}"),
         console=output.console(),
     )
-    async with producing(options.load(), owner) as services:
+    async with producing(options.load(), owner, reads_only=True) as services:
         store = services.task_store(owner)
         known: dict[str, Any] = {}
         with Live(bars, console=bars.console, refresh_per_second=4):

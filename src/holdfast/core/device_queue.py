@@ -13,6 +13,7 @@ from zlib import crc32
 import msgspec
 
 from holdfast.core.retry import Backoff
+from holdfast.core.settings import Count, Seconds
 from holdfast.errors import InvalidMessage
 
 
@@ -178,10 +179,10 @@ class Patience(msgspec.Struct, frozen=True):
         probe_s: how often a device that is known to be away is tried all the same.
     """
 
-    retry_s: float = 10.0
-    retry_max_s: float = 300.0
-    max_tries: int = 5
-    probe_s: float = 60.0
+    retry_s: Seconds = 10.0
+    retry_max_s: Seconds = 300.0
+    max_tries: Count = 5
+    probe_s: Seconds = 60.0
 
     def interval_s(self, spent: int, random: float, answers_after_s: float = 0.0) -> float:
         """How long the ``spent``-th try is waited for: more than ``retry_s`` by what it may be sent late, and

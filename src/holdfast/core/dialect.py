@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
 from holdfast.core.record import UNREADABLE
+from holdfast.core.settings import Text, check_setting
 from holdfast.errors import InvalidMessage
 
 _ID = re.compile(r"[!-~]{1,128}")
@@ -29,6 +30,7 @@ class Reading(msgspec.Struct, frozen=True):
     ok: bool = True
 
 
+@runtime_checkable
 class Dialect(Protocol):
     """Writes ids into commands and reads them from answers."""
 
@@ -37,6 +39,36 @@ class Dialect(Protocol):
 
     def read(self, payload: bytes) -> Reading:
         """What the answer says. Raises InvalidMessage if it can't be understood."""
+
+
+def written(dialect: Dialect, payload: bytes, id: str) -> bytes:  # noqa: A002
+    """``payload`` with ``id`` in it. A dialect may be the user's own and fail in any way: then the command
+    can't be sent. Raises InvalidMessage."""
+    try:
+        return dialect.write(payload, id)
+    except InvalidMessage:
+        raise
+    except Exception as error:
+        raise InvalidMessage(
+            f"{type(dialect).__name__}.write failed with {type(error).__name__}; make it raise InvalidMessage"
+            " for what it can't write",
+            "payload",
+        ) from error
+
+
+def understood(dialect: Dialect, payload: bytes) -> Reading:
+    """What an answer says. Raises InvalidMessage if it can't be understood, whatever the dialect raised: the
+    bytes are a device's, and may be anything."""
+    try:
+        return dialect.read(payload)
+    except InvalidMessage:
+        raise
+    except Exception as error:
+        raise InvalidMessage(
+            f"{type(dialect).__name__}.read failed with {type(error).__name__}; make it raise InvalidMessage"
+            " for what it can't read",
+            "payload",
+        ) from error
 
 
 class PlainDialect:
@@ -62,6 +94,9 @@ class JsonDialect:
     def __init__(
         self, field: str = "messageId", result_field: str = "", success: tuple[str | int | bool, ...] = ()
     ) -> None:
+        check_setting("JsonDialect", "field", field, Text)
+        check_setting("JsonDialect", "result_field", result_field, str)
+        check_setting("JsonDialect", "success", success, tuple[str | int | bool, ...])
         self._field = field
         self._result_field = result_field
         self._success = success

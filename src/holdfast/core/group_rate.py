@@ -18,6 +18,11 @@ MISSED_S = 0.25
 """A moment that passed so long ago, while nothing could be sent, is void: else all would go at once."""
 
 
+ROUNDING_S = 0.001
+"""A shorter wait is none: wall times are rounded, and a moment that is over before the next turn looks for it
+would be void, each time."""
+
+
 class GroupRate:
     """At most so many commands a second to each group, of which this has a share.
 
@@ -54,7 +59,7 @@ class GroupRate:
             if now - given <= MISSED_S:
                 return 0.0
         wait_s = self._limiter.spend(self._group(pair[0]), 1.0, now)
-        if wait_s <= 0:
+        if wait_s <= ROUNDING_S:
             return 0.0
         given = self._given[pair] = now + wait_s
         return given

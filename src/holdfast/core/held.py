@@ -36,6 +36,8 @@ class Held(msgspec.Struct, eq=False):
     receives: int = 1
     after: int | None = None
     life: Life = Life.RECEIVED
+    counted: bool = False
+    """True where the message carries no run and has the one that its owner counts."""
     suspect: bool = False
     tries: int = 0
     retry_at: float = 0.0

@@ -15,6 +15,9 @@ SEQ_DIGITS = 39
 """Width of a stored seq: 128 bits in decimal, as the longest FIFO numbers have."""
 
 RUN_DIGITS = 20
+NO_RUN = -1
+"""The run of a message that carries none, in a stream whose owner counts the runs, until that one has it."""
+
 KEY_BYTES_MAX = 512
 
 

@@ -56,7 +56,7 @@ from holdfast.core.commands import (
 )
 from holdfast.core.held import Held, Letter, Receipt
 from holdfast.core.ledger import COUNT_MAX, Aside, Checkpoint, Commit, Result, Span
-from holdfast.core.message import Life, Place
+from holdfast.core.message import NO_RUN, Life, Place
 from holdfast.core.retry import Backoff
 from holdfast.core.sequencer import Composed, Gap, Ready, Rules, Sequencer, Verdict
 
@@ -152,9 +152,11 @@ class Owner:
         "_loaded",
         "_loading",
         "_look_at",
+        "_looked",
         "_marked",
         "_next_head",
         "_out",
+        "_recalled",
         "_refused",
         "_run_cap",
         "_run_now",
@@ -208,7 +210,7 @@ class Owner:
         self._equipped = not self.rules.needs_models
         self._loading = False
         self.obstacle = ""
-        self._dirty = False
+        self._dirty = self._recalled = False
         self._running: tuple[Place, ...] = ()
         self._starting: Place | None = None
         self._marked = ""
@@ -222,6 +224,7 @@ class Owner:
         self._stored: tuple[bytes | None, int] = (None, 0)
         self._run_cap = 0
         self._look_at = 0.0
+        self._looked = 0
         self._batch: list[Entry] = []
         self._batch_at = 0.0
         self._flying: list[Entry] = []
@@ -336,22 +339,26 @@ class Owner:
     def _place_in_run(self, held: Held, now: float) -> None:
         """Where messages carry no run the owner counts runs: a seq that has fallen, once nothing was heard
         for long and nothing waits, begins the next one. What repeats the last doesn't."""
-        after_s = self.rules.order.restart_after_s
-        if after_s is None:
+        after_s, log = self.rules.order.restart_after_s, self._seq.log
+        if after_s is None or held.place.run != NO_RUN:
             return
+        self._run_now = max(self._run_now, log.run if log is not None else 0)
+        held.counted = True
         held.place = Place(self._run_now, held.place.seq)
         if self._seq.has_fallen(held.place) and self._is_quiet(now - after_s):
             self._run_now += 1
+            self._seq.quiet_run = self._run_now
             held.place = Place(self._run_now, held.place.seq)
 
     def _is_quiet(self, since: float) -> bool:
         return not self._held and self._heard_at <= since
 
-    def _come_back(self, held: Held) -> None:
+    @staticmethod
+    def _come_back(held: Held) -> None:
         """Whoever is next to judge it finds it as it was received."""
         held.come_back()
-        if self.rules.order.restart_after_s is not None:
-            held.place = Place(0, held.place.seq)
+        if held.counted:
+            held.place = Place(NO_RUN, held.place.seq)
 
     def _judge(self, held: Held, now: float) -> bool:
         verdict = self._seq.judge(held.place)
@@ -422,17 +429,20 @@ class Owner:
         if self.phase is Phase.CLAIMED:
             self.phase = Phase.OPENING
             self._out.append(Open(epoch))
-        elif epoch != self.epoch:
+        elif checkpoint is None or epoch != self.epoch or checkpoint.number < self._looked:
             self.fenced(now)
 
-    def opened(self, checkpoint: Checkpoint, now: float, quiet_s: float = 0.0) -> None:
+    def opened(
+        self, checkpoint: Checkpoint, now: float, quiet_s: float = 0.0, *, recalled: bool = False
+    ) -> None:
         """Answer to Open: the stream is ours under ``checkpoint.epoch``; its last commit was ``quiet_s``
-        ago."""
+        ago. ``recalled``: the store has lost what it held, and this is what was known of it."""
         self.phase = Phase.OWNER
         self.epoch, self.number, self.parked = checkpoint.epoch, checkpoint.number, checkpoint.parked
         self.state, self.state_version = self._stored = checkpoint.state, checkpoint.state_version
+        self._dirty = self._recalled = recalled
         self._seq = Sequencer(self.rules.order, checkpoint)
-        self._run_now = checkpoint.log.run if checkpoint.log else 0
+        self._run_now = 0
         self._heard_at = now - quiet_s
         self._begun = {head.head: head.openings for head in checkpoint.suspects}
         if checkpoint.started is not None:
@@ -495,7 +505,12 @@ class Owner:
     def poked(self) -> None:
         """An operator changed the stream at the store: look."""
         if self.phase is Phase.OWNER:
-            self._out.append(Peek())
+            self._look()
+
+    def _look(self) -> None:
+        """See whether the store has what it had: another may have opened, or it may have lost a commit."""
+        self._looked = self.number
+        self._out.append(Peek())
 
     def drop(self) -> None:
         """End it: what is held goes back."""
@@ -805,6 +820,7 @@ class Owner:
         commit, self._commit = self._commit, None
         if commit.state is not None or commit.clear_state:
             self._stored = commit.state, commit.state_version
+            self._recalled = False
         entries, self._flying = self._flying, []
         self.number = commit.number
         if not self._marked and commit.starting != self._suspect:
@@ -844,7 +860,8 @@ class Owner:
         self._batch = [entry for entry in entries if entry.kind in ("late", "far", "parked", "park")]
         self._flying, self._commit, self._composed, self._running = [], None, None, ()
         self.state, self.state_version = self._stored
-        self._loaded = self._loading = self._dirty = False
+        self._loaded = self._loading = False
+        self._dirty = self._recalled
         self._marked = self._counted = self._next_head = ""
         self._refused += 1  # another content, another id
         if self.suspended:
@@ -896,7 +913,7 @@ class Owner:
         elif self._held and self.wake_at is None:
             if now >= self._look_at:
                 self._look_at = now + LOOK_S
-                self._out.append(Peek())
+                self._look()
             self._wake(self._look_at)
 
     def move(self, target: str, now: float) -> bool:

@@ -1,7 +1,8 @@
 """Where streams go: by load, with the least movement, the same answer for the same facts.
 
 Choice for one new key: of the members with memory left, the one with the fewest streams a slot, where one
-that is busy, or has yet to load the models that the key's stream uses, counts as fuller; ties are broken by
+that is busy counts as fuller, and one that has yet to load the models that the key's stream uses as having a
+few more streams; what was placed on it and doesn't show in its load yet counts too. Ties are broken by
 rendezvous hashing, so that routers which decide at the same time mostly agree, and a key tends to come back
 to where it was. Source of the tie-break: highest random weight hashing (Thaler and Ravishankar, 1998).
 """
@@ -13,8 +14,9 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-COLD_STREAMS = 4
-"""How many more streams a slot a member may have than others and still be chosen for its loaded models."""
+COLD_STREAMS = 2
+"""How many more streams a member may have than others and still be chosen for its loaded models. Few, and not
+by slot: streams that begin together would otherwise all go to the one member that has loaded first."""
 
 BUSY_STREAMS = 2
 """How many more streams a slot a member counts as having whose processors or slots are all at work: that may
@@ -90,15 +92,17 @@ def choose(key: str, members: Iterable[Member], pending: Mapping[str, int] | Non
 
     ``pending`` counts the streams placed on each member since it last told its load."""
     extra = pending or {}
+    able = [
+        (member, member.load.streams + extra.get(member.id, 0))
+        for member in members
+        if member.load.takes(key) and member.load.room > extra.get(member.id, 0)
+    ]
+    some_are_warm = any(member.load.is_warm(key) for member, _ in able)
     best: tuple[bool, float, int, Member] | None = None
-    for member in members:
+    for member, streams in able:
         load = member.load
-        placed = extra.get(member.id, 0)
-        if not load.takes(key) or load.room - placed <= 0:
-            continue
-        share = (load.streams + placed) // max(1, load.slots)
-        share += 0 if load.is_warm(key) else COLD_STREAMS
-        share += BUSY_STREAMS if load.is_busy else 0
+        cold = COLD_STREAMS if some_are_warm and not load.is_warm(key) else 0
+        share = (streams + cold) / max(1, load.slots) + (BUSY_STREAMS if load.is_busy else 0)
         rank = (load.is_full, share, -_weight(key, member.id), member)
         if best is None or rank[:3] < best[:3]:
             best = rank
@@ -117,7 +121,8 @@ def shortage(key: str, members: Iterable[Member]) -> str:
 
 
 class Placed:
-    """Counts what one router has placed on each member since that member told another load."""
+    """Counts the streams placed on each member, by one router or as it has heard, that the member's load
+    doesn't show yet."""
 
     def __init__(self) -> None:
         self._counts: dict[str, tuple[int, int]] = {}
@@ -130,13 +135,15 @@ class Placed:
 
     def pending(self, members: Iterable[Member]) -> dict[str, int]:
         """The counts for :func:`choose`; members that are not named are forgotten."""
-        pending = {member.id: self._standing(member) for member in members}
-        self._counts = {name: told for name, told in self._counts.items() if name in pending}
+        known = list(members)
+        pending = {member.id: self._standing(member) for member in known}
+        self._counts = {member.id: (member.load.streams, pending[member.id]) for member in known}
         return pending
 
     def _standing(self, member: Member) -> int:
         told, count = self._counts.get(member.id, (0, 0))
-        return count if told == member.load.streams else 0
+        shown = member.load.streams - told
+        return max(0, count - shown) if shown >= 0 else 0
 
 
 def spread(keys: Iterable[str], members: Iterable[Member]) -> dict[str, Member]:

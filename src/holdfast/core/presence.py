@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Set
 
 import msgspec
 
-from holdfast.errors import ConfigError
+from holdfast.core.settings import Limit, Seconds, check_settings
 
 
 class PresenceRules(msgspec.Struct, frozen=True):
@@ -26,14 +26,11 @@ class PresenceRules(msgspec.Struct, frozen=True):
     """
 
     heartbeats: bool = True
-    offline_after_s: float = 90.0
-    silent_tries: int = 3
+    offline_after_s: Seconds = 90.0
+    silent_tries: Limit = 3
 
     def __post_init__(self) -> None:
-        if not self.offline_after_s > 0:
-            raise ConfigError(f"presence.offline_after_s must be above 0, but is {self.offline_after_s}")
-        if self.silent_tries < 0:
-            raise ConfigError(f"presence.silent_tries can't be below 0, but is {self.silent_tries}")
+        check_settings("presence", self)
 
 
 class Presence:

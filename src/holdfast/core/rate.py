@@ -6,10 +6,11 @@ topped up, a bucket is the time at which it will be full again; one that is full
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import msgspec
+
+from holdfast.core.settings import Positive, check_settings
 
 EDGE_S = 1e-9
 """Waits shorter than this are rounding."""
@@ -18,12 +19,11 @@ EDGE_S = 1e-9
 class Rate(msgspec.Struct, frozen=True):
     """``per_s`` units a second, of which ``burst`` may go at once after a pause."""
 
-    per_s: float
-    burst: float
+    per_s: Positive
+    burst: Positive
 
     def __post_init__(self) -> None:
-        if not (0 < self.per_s < math.inf and 0 < self.burst < math.inf):
-            raise ValueError("per_s and burst are finite and above 0")
+        check_settings("rate", self)
 
 
 class Limiter:

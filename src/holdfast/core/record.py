@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 from collections.abc import Iterator
 
@@ -27,3 +28,17 @@ def reading(what: str) -> Iterator[None]:
             f"{what} can't be read ({error}); another program wrote it, or a part of it is lost: restore"
             " it, or delete it"
         ) from error
+
+
+_TO_STANDARD = bytes.maketrans(b"-_", b"+/")
+_SPACE = b" \t\r\n"
+
+
+def from_base64(text: bytes) -> bytes:
+    """What base64 says, as any program writes it: in lines, URL-safe, or without padding. Raises ValueError
+    for what is none."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        plain = text.translate(_TO_STANDARD, _SPACE).rstrip(b"=")
+        return base64.b64decode(plain + b"=" * (-len(plain) % 4), validate=True)

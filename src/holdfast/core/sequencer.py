@@ -103,12 +103,14 @@ class Sequencer:
         "_recent",
         "_window",
         "inbox",
+        "quiet_run",
         "rules",
     )
 
     def __init__(self, rules: Rules, checkpoint: Checkpoint) -> None:
         self.rules = rules
         self.inbox: list[Place] = []
+        self.quiet_run: int | None = None  # one that began after a quiet time: no straggler is waited for
         self._after: dict[Place, int] = {}  # the seq that must be passed before, where the queue told
         self._log = checkpoint.log  # answered
         self._past = checkpoint.past
@@ -292,7 +294,7 @@ class Sequencer:
         first, start_timeout_s = self.rules.first, self.rules.start_timeout_s
         given = first if isinstance(first, int) and self.rules.kind == "dense" else None
         timeout_s = self.rules.gap_timeout_s
-        if self._begun is None or self.rules.restart_after_s is not None:  # else the old run may go on
+        if self._begun is None or head.run == self.quiet_run:  # else the old run may go on
             if first == "first" or self.rules.kind == "increasing":
                 return head.seq
             if given is not None and (start_timeout_s is None or head.seq == given):

@@ -8,6 +8,7 @@ refused where it is declared, and not by what computes with it a day later.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -24,6 +25,7 @@ COUNT_MAX = 2**31 - 1
 """What every store can keep as a number."""
 
 Seconds = Annotated[float, Meta(gt=0, le=SECONDS_MAX)]
+Delay = Annotated[float, Meta(ge=0, le=SECONDS_MAX)]
 Milliseconds = Annotated[float, Meta(gt=0, le=1000 * SECONDS_MAX)]
 Positive = Annotated[float, Meta(gt=0, le=COUNT_MAX)]
 """A rate a second, or a weight."""
@@ -52,29 +54,41 @@ def check_setting(what: str, setting: str, value: object, hint: Any) -> None:
 
 def faults(settings: msgspec.Struct) -> Iterator[tuple[str, str]]:
     """Each wrong setting with what is wrong about it, those of structs in it included."""
-    for field in msgspec.structs.fields(type(settings)):
-        value = getattr(settings, field.name)
-        if text := fault(value, field.type):
-            yield field.name, text
+    for name, hint, members in _hints(type(settings)):
+        value = getattr(settings, name)
+        if not _fits(value, members):
+            yield name, _wrong(value, hint)
         elif isinstance(value, msgspec.Struct):
-            for name, text in faults(value):
-                yield f"{field.name}.{name}", text
+            for inner, text in faults(value):
+                yield f"{name}.{inner}", text
+
+
+@functools.cache
+def _hints(kind: type[msgspec.Struct]) -> list[tuple[str, Any, tuple[Any, ...]]]:
+    """The settings of a struct that can't be just anything, each with what it may be."""
+    hints = ((field.name, field.type) for field in msgspec.structs.fields(kind))
+    return [(name, hint, _members(hint)) for name, hint in hints if hint is not Any]
 
 
 def fault(value: object, hint: Any) -> str:
     """What is wrong about a value that should be a ``hint``; empty if nothing is."""
-    return "" if _fits(value, hint) else f"is {_shown(value)}; it must be {_described(hint)}"
+    return "" if _fits(value, _members(hint)) else _wrong(value, hint)
 
 
-def _fits(value: object, hint: Any) -> bool:
-    members = _members(hint)
-    if len(members) > 1:  # one by one: msgspec takes no function or class beside a text
-        return any(_fits(value, member) for member in members)
-    try:
-        made = msgspec.convert(value, hint)
-    except msgspec.ValidationError:
-        return False
-    return made is value or bool(made == value)  # else made of a list, or of a dict
+def _wrong(value: object, hint: Any) -> str:
+    return f"is {_shown(value)}; it must be {_described(hint)}"
+
+
+def _fits(value: object, members: tuple[Any, ...]) -> bool:
+    """True if the value is one of these. One by one: msgspec takes no function or class beside a text."""
+    for member in members:
+        try:
+            made = msgspec.convert(value, member)
+        except msgspec.ValidationError:
+            continue
+        if made is value or made == value:  # else made of a list, or of a dict
+            return True
+    return False
 
 
 def _members(hint: Any) -> tuple[Any, ...]:

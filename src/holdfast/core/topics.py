@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from holdfast.core.settings import check_settings
 from holdfast.errors import ConfigError, InvalidMessage
 
 Kind = Literal["answer", "heartbeat"]
@@ -32,6 +33,8 @@ _REASONS = {
 def check_device(device: str) -> str:
     """``device`` itself. Raises InvalidMessage if it can't be a device's id: 1 to 128 of A-Z, a-z, 0-9,
     ``_``, ``.``, ``:`` and ``-``, and none of the last three first."""
+    if not isinstance(device, str):
+        raise InvalidMessage(f"device is a {type(device).__name__}; give the device's id as text", "device")
     if DEVICE_ID.fullmatch(device):
         return device
     for character, reason in _REASONS.items():
@@ -56,6 +59,7 @@ class Topics(msgspec.Struct, frozen=True):
     heartbeat: str = "dev/face/{device}/heartbeat"
 
     def __post_init__(self) -> None:
+        check_settings("topics", self)
         given = {name: getattr(self, name) for name in ("command", "answer", "heartbeat")}
         if not self.heartbeat:
             del given["heartbeat"]
@@ -100,5 +104,5 @@ def _check_template(name: str, template: str) -> None:
         raise ConfigError(f"topics.{name} = {template!r}: {min(wrong)!r} can't be part of a topic")
     if template.startswith("$"):
         raise ConfigError(f"topics.{name} = {template!r}: topics that begin with '$' are the broker's own")
-    if len(template.encode()) + 128 > TOPIC_BYTES_MAX:
+    if len(template.encode(errors="replace")) + 128 > TOPIC_BYTES_MAX:
         raise ConfigError(f"topics.{name} is longer than MQTT allows")

@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.core import task
 from holdfast.core.device_queue import Entry, State
-from holdfast.core.record import UNREADABLE
+from holdfast.core.exact_json import decode_plain
 from holdfast.core.retry import Backoff
 from holdfast.errors import HoldfastError, TooLarge
 from holdfast.ports.clock import Clock
@@ -155,9 +155,9 @@ def _answer(answer: bytes | None) -> dict[str, Any]:
     if answer is None:
         return {}
     try:
-        msgspec.json.decode(answer)
+        decode_plain(answer)
         return {"answer": msgspec.Raw(answer)}
-    except UNREADABLE:
+    except ValueError:
         pass
     try:
         return {"answer": answer.decode()}

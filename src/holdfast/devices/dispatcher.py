@@ -10,6 +10,7 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -152,6 +153,7 @@ class Dispatcher:
         self._sends_from = 0.0
         self._once = Once()
         self._backoff = Backoff(0.1, 5.0)
+        self._listening: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -211,7 +213,7 @@ class Dispatcher:
         if number == 0:
             self.on_first_shard(epoch)
         await shard.devices.start()
-        shard.reading = self._tasks.spawn(self._read(shard))
+        shard.reading = self._tasks.repeat(partial(self._read, shard), self._clock, self._log)
 
     async def disown(self, number: int) -> None:
         """Send nothing more to the devices of a shard; returns once no turn names it any more."""
@@ -235,7 +237,8 @@ class Dispatcher:
 
     async def run(self) -> None:
         """Serve until cancelled."""
-        self._tasks.spawn(self._listen())
+        if self._listening is None:
+            self._listening = self._tasks.repeat(self._listen, self._clock, self._log)
         failures = 0
         while True:
             if not await self._clock.wait(self._wake, BUSY_S):
@@ -248,7 +251,7 @@ class Dispatcher:
             try:
                 await self._turn()
                 failures = 0
-            except (Unavailable, OutcomeUnknown) as error:
+            except HoldfastError as error:
                 failures += 1
                 self._recount = True
                 if failures == 1:
@@ -289,7 +292,7 @@ class Dispatcher:
         if self.in_flight < self._in_flight_max and not self._paused:
             try:
                 due = await self._store.next_due(self._spec.name, self._sendable(monotonic))
-            except (Unavailable, OutcomeUnknown):
+            except HoldfastError:
                 due = None  # the next turn finds out
             if due is not None:
                 waits_s.append(max(due - now, self._sends_from - monotonic, 0.0))
@@ -343,7 +346,7 @@ class Dispatcher:
             # Answers may be told again: those that were taken will fit nothing any more. What wasn't sent may
             # not, where the turn may have happened: it would give back two tries.
             self._heard = heard + self._heard
-            if isinstance(error, Unavailable):
+            if not isinstance(error, OutcomeUnknown):
                 self._unsent = unsent + self._unsent
             self._back = back | self._back
             self._still_out = still_out + self._still_out

@@ -12,9 +12,11 @@ import msgspec
 from msgspec import Meta
 
 from holdfast.core.device_queue import NUMBER_MAX, Correlation, Entry, shard_of
-from holdfast.core.settings import check_setting
+from holdfast.core.dialect import written
+from holdfast.core.exact_json import encode
+from holdfast.core.settings import SECONDS_MAX, Fraction, Int32, Positive, check_setting, fault
 from holdfast.core.topics import check_device
-from holdfast.devices.spec import NextPage, OutboxSpec, Refused, Source
+from holdfast.devices.spec import NextPage, OutboxSpec, Page, Refused, Source
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge
 from holdfast.ports.outbox import NewCommand, OnResult, Writer
 
@@ -25,6 +27,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+JobName = Annotated[str, Meta(max_length=255)]
+OPTIONS: dict[str, Any] = {
+    "priority": Int32,
+    "delay_s": Annotated[float, Meta(ge=-SECONDS_MAX, le=SECONDS_MAX)],
+    "expires_in_s": Annotated[float, Meta(ge=-SECONDS_MAX, le=SECONDS_MAX)] | None,
+    "trace_id": str | None,
+}
+"""What the options of a command may be."""
 CommandId = Annotated[int, Meta(ge=1, le=NUMBER_MAX)]
 KEY_MAX = 255
 LONGEST_ID = Correlation.longest()
@@ -131,10 +141,10 @@ class Outbox:
         """
         if options.get("dedupe_key") is not None:
             raise ConfigError("a job takes no dedupe_key: what is there already would never count as done")
-        if rate is not None and not rate > 0:
-            raise ConfigError(f"rate is {rate}; make it devices a second, above 0, or leave it out")
-        if not 0 <= abort_share <= 1:
-            raise ConfigError(f"abort_share is {abort_share}; make it a share from 0 to 1")
+        check_setting("job", "name", name, JobName)
+        _storable("name", name)
+        check_setting(f"job {name!r}", "rate", rate, Positive | None)
+        check_setting(f"job {name!r}", "abort_share", abort_share, Fraction)
         made = [
             self._new(device=device, command=command, **_later(options, n / rate if rate else 0.0))
             for n, device in enumerate(devices)
@@ -208,8 +218,14 @@ class Outbox:
     ) -> NewCommand:
         spec, now = self.spec, self.wall()
         check_device(device)
+        given = {"priority": priority, "delay_s": delay_s, "expires_in_s": expires_in_s, "trace_id": trace_id}
+        for name, value in given.items():
+            if text := fault(value, OPTIONS[name]):
+                raise InvalidMessage(f"{name} {text}", name)
+        if job is not None and (text := fault(job, CommandId)):
+            raise InvalidMessage(f"job {text}", "job")
         body = _body(command)
-        size = len(spec.dialect.write(body, LONGEST_ID))
+        size = len(written(spec.dialect, body, LONGEST_ID))
         if size > spec.max_body:
             raise TooLarge(
                 f"a command of {size} bytes, its id included, is over max_body of outbox {spec.name!r},"
@@ -217,8 +233,7 @@ class Outbox:
             )
         _checked_key("dedupe_key", dedupe_key)
         _checked_key("supersede_key", supersede_key)
-        if trace_id is None:
-            trace_id = _bound_trace_id()
+        trace_id = _storable("trace_id", _bound_trace_id() if trace_id is None else trace_id)
         lasts_s = spec.expires_in_s if expires_in_s == -1.0 else expires_in_s
         return NewCommand(
             outbox=spec.name,
@@ -277,8 +292,7 @@ class Outbox:
         What of a page can't be added (``add`` says why) is logged and left out; ``refused`` is told of it
         before the page is stored, and if that fails the page is fetched again. Raises ConfigError for marks
         that make no sense."""
-        if not 0 < low <= high:
-            raise ConfigError(f"source {name!r}: low is {low} and high {high}; make it 0 < low <= high")
+        Source(name, _no_page, low, high, pause_s, refused)  # to refuse them here
 
         def declare(next_page: NextPage) -> NextPage:
             self.sources.append(Source(name, next_page, low, high, pause_s, refused))
@@ -287,13 +301,15 @@ class Outbox:
         return declare
 
 
+async def _no_page(_: str | None) -> Page:
+    return Page((), "", more=False)
+
+
 def _body(command: Any) -> bytes:
     if isinstance(command, bytes):
         return command
-    if isinstance(command, str):
-        return command.encode()
     try:
-        return msgspec.json.encode(command)
+        return command.encode() if isinstance(command, str) else encode(command)
     except (TypeError, ValueError) as error:
         raise InvalidMessage(f"the command can't be written as JSON: {error}", "command") from None
 

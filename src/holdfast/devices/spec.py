@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from holdfast.core.device_queue import Patience
 from holdfast.core.dialect import Dialect, JsonDialect
 from holdfast.core.presence import PresenceRules
+from holdfast.core.settings import Count, Positive, Seconds, check_setting, check_settings
 from holdfast.core.topics import Topics
 from holdfast.errors import ConfigError
 
 NAME_MAX = 32
+PAYLOAD_MAX = 268_435_455
+"""MQTT's own limit, in bytes."""
 LABEL = "outbox:"
 """What the names of outboxes begin with among those of streams."""
 QUEUE_NAME = re.compile(r"[A-Za-z0-9_-]{1,76}")
@@ -41,12 +45,19 @@ class Source(msgspec.Struct, frozen=True):
     """Where commands are fetched from: whenever fewer than ``low`` wait, until there are ``high``; an empty
     API is asked again after ``pause_s``."""
 
-    name: str
+    name: Annotated[str, Meta(min_length=1, max_length=64)]
     next_page: NextPage
-    low: int
-    high: int
-    pause_s: float
+    low: Count
+    high: Count
+    pause_s: Seconds
     refused: Refused | None = None
+
+    def __post_init__(self) -> None:
+        check_settings(f"source {self.name!r}", self)
+        if self.low > self.high:
+            raise ConfigError(
+                f"source {self.name!r}: low is {self.low} and high {self.high}; make it 0 < low <= high"
+            )
 
 
 class OutboxSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,46 +68,27 @@ class OutboxSpec(msgspec.Struct, frozen=True, kw_only=True):
     dialect: Dialect = JsonDialect()
     patience: Patience = Patience()
     presence: PresenceRules = PresenceRules()
-    shards: int = 1
-    lanes: int = 1
-    expires_in_s: float | None = 7 * 86_400.0
-    max_body: int = 131_072
-    in_flight_max: int = 10_000
-    rate: float | None = None
+    shards: Annotated[int, Meta(ge=1, le=10_000)] = 1
+    lanes: Annotated[int, Meta(ge=1, le=1_000)] = 1
+    expires_in_s: Seconds | None = 7 * 86_400.0
+    max_body: Annotated[int, Meta(ge=1, le=PAYLOAD_MAX)] = 131_072
+    in_flight_max: Count = 10_000
+    rate: Positive | None = None
     group: Callable[[str], str] | None = None
-    group_rates: Mapping[str, float] = {}
-    keep_s: float = 7 * 86_400.0
+    group_rates: Mapping[str, Positive] = {}
+    keep_s: Seconds = 7 * 86_400.0
     archive: bool = False
     briefs: str = ""
 
     def __post_init__(self) -> None:
+        check_setting("outbox", "name", self.name, str)
         if not (self.name.replace("-", "_").isidentifier() and len(self.name) <= NAME_MAX):
             raise ConfigError(
                 f"outbox name {self.name!r:.60} must be letters, digits, '_' and '-', at most {NAME_MAX},"
                 " and begin with a letter"
             )
+        check_settings(f"outbox {self.name!r}", self)
         patience = self.patience
-        least = {
-            "shards": (self.shards, 1),
-            "lanes": (self.lanes, 1),
-            "max_body": (self.max_body, 1),
-            "in_flight_max": (self.in_flight_max, 1),
-            "max_tries": (patience.max_tries, 1),
-        }
-        for setting, (value, smallest) in least.items():
-            if value < smallest:
-                raise ConfigError(f"outbox {self.name!r}: {setting} must be at least {smallest}, not {value}")
-        above = {
-            "expires_in_s": self.expires_in_s,
-            "rate": self.rate,
-            "keep_s": self.keep_s,
-            "retry_s": patience.retry_s,
-            "probe_s": patience.probe_s,
-            **{f"group_rates[{group!r}]": rate for group, rate in self.group_rates.items()},
-        }
-        for setting, given in above.items():
-            if given is not None and not given > 0:
-                raise ConfigError(f"outbox {self.name!r}: {setting} must be above 0, not {given}")
         if patience.retry_max_s < patience.retry_s:
             raise ConfigError(
                 f"outbox {self.name!r}: retry_max_s is {patience.retry_max_s}; make it retry_s"

@@ -76,10 +76,10 @@ class DeviceWork:
                 await self._host.clock.sleep(BACKOFF.delay_s(failures, self._host.clock.random()))
 
     def begin(self, address: str) -> None:
-        self._host.tasks.spawn(self.dispatcher.run())
-        self._host.tasks.spawn(self.shards.run())
+        self._host.tasks.repeat(self.dispatcher.run, self._host.clock, self._host.log)
+        self._host.tasks.repeat(self.shards.run, self._host.clock, self._host.log)
         if self.briefs is not None:
-            self._host.tasks.spawn(self.briefs.run())
+            self._host.tasks.repeat(self.briefs.run, self._host.clock, self._host.log)
 
     def _fill(self, epoch: int) -> None:
         """This node owns shard 0 now, and so fetches what sources have."""

@@ -40,7 +40,7 @@ class Assigner:
         asked = self._asking.get(key)
         if asked is None:
             asked = self._asking[key] = asyncio.ensure_future(self._ask(key))
-            asked.add_done_callback(lambda _: self._asking.pop(key, None))
+            asked.add_done_callback(lambda done: self._asked(key, done))
         owner = await asyncio.shield(asked)
         member = self._view.members.get(owner)
         if member is None:
@@ -57,6 +57,11 @@ class Assigner:
                 f"{key} is owned by another program, {member.name}, which tells no host and port"
             )
         return member
+
+    def _asked(self, key: str, done: asyncio.Task[str]) -> None:
+        self._asking.pop(key, None)
+        if not done.cancelled():
+            done.exception()  # nobody may be waiting any more
 
     def claimed(self, claim: Claim) -> None:
         """The coordinator tells of a claim, or of its end. What others place fills nodes as well; what this
@@ -82,7 +87,7 @@ class Assigner:
         except MembershipLost as error:
             raise Unavailable(f"{key}: the node chosen has just left") from error
         except HoldfastError as error:
-            raise Unasked(f"{key}: the coordinator does not answer: {error}") from error
+            raise Unasked(f"{key}: the coordinator does not answer") from error
         if claim is None:
             raise Unavailable(f"{key}: {shortage(key, self._view.members.values())}")
         self._routes.claimed(claim)

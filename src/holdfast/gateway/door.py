@@ -8,8 +8,8 @@ each message in is a frame, numbered from ``seq`` on, each message out its resul
 from __future__ import annotations
 
 import asyncio
-import hmac
 import re
+import zlib
 from collections.abc import Callable, Collection, Mapping
 from urllib.parse import unquote_to_bytes
 
@@ -21,8 +21,9 @@ from holdfast.core.record import UNREADABLE
 from holdfast.errors import HoldfastError, InvalidMessage, TooLarge
 from holdfast.gateway import openapi, problem
 from holdfast.gateway.problem import DATA_PLANE, EPOCH, NO_421, OWNER, Refused
-from holdfast.gateway.sockets import Frame, serve
+from holdfast.gateway.sockets import OF_TEXT, Frame, Said, serve
 from holdfast.ports.clock import Clock
+from holdfast.serving import BODY_PAUSE_S, Secrets
 from holdfast.streams.codec import address, labels, wrap
 from holdfast.streams.requests import Answer, Requests
 from holdfast.streams.spec import StreamSpec
@@ -35,6 +36,9 @@ PASSED_ON = (REQUEST_ID, "traceparent", "tracestate")
 
 JSON, RAW = "application/json", "application/octet-stream"
 IMAGES = ("image/jpeg", "image/png")
+ENCODINGS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+"""What bodies may be compressed by, and what zlib calls it."""
+
 TIMEOUT_S = 30.0
 TIMEOUT_MAX_S = 3600.0
 
@@ -49,7 +53,7 @@ class Door:
         requests: takes messages in; asked for with each request, for the node is made after its routes.
         member: the node's membership.
         max_body_bytes: largest body.
-        secret: what callers must show, if any.
+        secret, also: what callers must show one of, if any.
     """
 
     def __init__(
@@ -61,13 +65,14 @@ class Door:
         member: Callable[[], str],
         max_body_bytes: int,
         secret: str | None = None,
+        also: str | None = None,
     ) -> None:
         self._specs = specs
         self._clock = clock
         self._requests = requests
         self._member = member
         self._max_body_bytes = max_body_bytes
-        self._authorization = f"Bearer {secret}".encode() if secret else b""
+        self._secrets = Secrets(secret, also if secret else None)
 
     def routes(self) -> list[web.AbstractRouteDef]:
         """What the node's server serves."""
@@ -86,7 +91,8 @@ class Door:
             spec, key = self._spec(request), key_of(request.rel_url.raw_path)
             timeout_s = timeout_of(request.headers)
             async with asyncio.timeout(timeout_s):
-                body = await read_body(request, self._max_body_bytes)
+                sent = await read_body(request, self._max_body_bytes)
+            body = decoded(sent, request.headers, self._max_body_bytes)
             place, message = compose(spec, key, request.headers, body, self._clock)
             answer = await self._process(spec, key, place, message, timeout_s)
         except TimeoutError:
@@ -116,8 +122,7 @@ class Door:
         return web.Response(body=body, content_type=kind, headers=headers)
 
     def _admit(self, request: web.Request) -> None:
-        given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
-        if self._authorization and not hmac.compare_digest(given, self._authorization):
+        if not self._secrets.admit(request):
             raise Refused(401, "unauthorized", "Who are you?", "the secret is missing or wrong")
 
     def _spec(self, request: web.Request) -> StreamSpec:
@@ -126,12 +131,12 @@ class Door:
     # --- one camera
 
     async def _on_socket(self, request: web.Request) -> web.StreamResponse:
-        async def answer(frame: Frame) -> bytes:
+        async def answer(frame: Frame) -> Said:
             place, message = compose(spec, key, frame.headers, frame.body, self._clock)
             answer = await self._process(spec, key, place, message, TIMEOUT_S)
             result, kind = shown(answer.result)
             said = {"seq": frame.seq, "result": msgspec.Raw(result) if kind == JSON else result}
-            return msgspec.json.encode(said)
+            return Said(msgspec.json.encode(said))
 
         try:
             self._admit(request)
@@ -178,17 +183,43 @@ def timeout_of(headers: Mapping[str, str]) -> float:
 
 
 async def read_body(request: web.Request, limit: int) -> bytes:
-    """The body. Raises TooLarge as soon as that is known."""
+    """The body as it was sent. Raises TooLarge as soon as that is known; TimeoutError if it stands still."""
     if (request.content_length or 0) > limit:
         raise TooLarge(
             f"the body has {request.content_length} bytes; the limit (max_message_bytes) is {limit}"
         )
     body = bytearray()
-    async for chunk in request.content.iter_any():
+    while True:
+        async with asyncio.timeout(BODY_PAUSE_S):
+            chunk = await request.content.readany()
+        if not chunk:
+            return bytes(body)
         body += chunk
         if len(body) > limit:
             raise TooLarge(f"the body is over the limit (max_message_bytes) of {limit} bytes")
-    return bytes(body)
+
+
+def decoded(body: bytes, headers: Mapping[str, str], limit: int) -> bytes:
+    """The body without its ``Content-Encoding``, of which never more than ``limit`` is held.
+
+    Raises Refused, InvalidMessage, TooLarge."""
+    encoding = headers.get("Content-Encoding", "").strip().lower()
+    if encoding in ("", "identity"):
+        return body
+    if encoding not in ENCODINGS:
+        known = ", ".join(ENCODINGS)
+        text = f"Content-Encoding is {encoding!r}; send the body as it is, or by one of {known}"
+        raise Refused(415, "type", "Unknown content encoding", text)
+    unzip = zlib.decompressobj(ENCODINGS[encoding])
+    try:
+        plain = unzip.decompress(body, limit + 1)
+    except zlib.error as error:
+        raise InvalidMessage(f"the body is not {encoding}, as Content-Encoding says: {error}") from None
+    if len(plain) > limit:
+        raise TooLarge(f"the body, unpacked, is over the limit (max_message_bytes) of {limit} bytes")
+    if not unzip.eof or unzip.unused_data:
+        raise InvalidMessage(f"the body is not one whole piece of {encoding}, as Content-Encoding says")
+    return plain
 
 
 def slow_body() -> Refused:
@@ -220,7 +251,7 @@ def _compose_json(
     said_key, place = address(spec, body, {}, _request_id(headers, clock), None)
     if said_key != key:
         raise InvalidMessage(f"the body's key is {said_key!r}, but the path says {key!r}", "stream_id")
-    if SEQ in headers and spec.seq_kind != "absent":
+    if SEQ in headers and OF_TEXT not in headers and spec.seq_kind != "absent":
         seq = check_number(headers[SEQ], SEQ, SEQ_DIGITS)
         if seq != place.seq:
             raise InvalidMessage(f"the body's seq is {place.seq}, but {SEQ} says {seq}", SEQ)
@@ -230,7 +261,7 @@ def _compose_json(
 def place_of(spec: StreamSpec, headers: Mapping[str, str], clock: Clock) -> Place:
     """The place that the headers say. Where the stream has no seq, ``X-Seq`` or ``X-Request-Id`` tell
     messages apart, so that one that is sent again is known. Raises InvalidMessage."""
-    run = check_number(headers.get(RUN, "0"), RUN, RUN_DIGITS)
+    run = check_number(headers[RUN], RUN, RUN_DIGITS) if RUN in headers else spec.no_run
     if spec.seq_kind == "absent":
         if SEQ in headers:
             return Place(run, 0, f"seq {check_number(headers[SEQ], SEQ, SEQ_DIGITS)}")

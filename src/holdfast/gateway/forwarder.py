@@ -23,6 +23,7 @@ from holdfast.gateway.routes import Routes
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim, Member
 from holdfast.runtime.view import View
+from holdfast.serving import PeerTls
 
 CONNECT_TIMEOUT_S = 1.0
 LATE_S = 1.0
@@ -56,7 +57,7 @@ class Unreached(Unavailable):
 
 
 class Forwarder:
-    """Forwards requests. ``secret`` is what nodes ask for."""
+    """Forwards requests. ``secret`` is what nodes ask for; with ``tls`` they speak TLS."""
 
     def __init__(
         self,
@@ -66,12 +67,14 @@ class Forwarder:
         clock: Clock,
         *,
         secret: str | None = None,
+        tls: PeerTls | None = None,
     ) -> None:
         self._assigner = assigner
         self._routes = routes
         self._view = view
         self._clock = clock
         self._authorization = f"Bearer {secret}" if secret else ""
+        self._tls = tls
         self._backoff = Backoff(0.005, 0.25)
         self._session: aiohttp.ClientSession | None = None
         self._under_way: dict[str, set[asyncio.Task[Reply]]] = {}
@@ -143,9 +146,7 @@ class Forwarder:
         try:
             url = URL(f"{member.address}{path}", encoded=True)
         except ValueError as error:
-            raise Unreached(
-                f"{member.name} has no address that can be reached: {error}", member.id
-            ) from error
+            raise Unreached(f"{member.name} has no address that can be reached", member.id) from error
         timeout = aiohttp.ClientTimeout(total=left_s + LATE_S, sock_connect=CONNECT_TIMEOUT_S)
         post = asyncio.create_task(self._post(member.id, url, sent, body, timeout))
         self._under_way.setdefault(member.id, set()).add(post)
@@ -153,10 +154,10 @@ class Forwarder:
             return await post
         except aiohttp.ClientConnectorError as error:
             await self._doubt(member)
-            raise Unreached(f"can't reach {member.name}: {error}", member.id) from error
+            raise Unreached(f"can't reach {member.name}", member.id) from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
             await self._doubt(member)
-            raise OutcomeUnknown(f"lost {member.name} before its answer: {error}") from error
+            raise OutcomeUnknown(f"lost {member.name} before its answer") from error
         except asyncio.CancelledError:
             asking = asyncio.current_task()
             if asking is not None and asking.cancelling():
@@ -207,8 +208,9 @@ class Forwarder:
 
     def _client(self) -> aiohttp.ClientSession:
         if self._session is None:
+            context = self._tls.client() if self._tls is not None else True
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0),
+                connector=aiohttp.TCPConnector(limit=0, ssl=context),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
             )

@@ -6,11 +6,12 @@ It is also where HAProxy sends what it has no route for.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 from multidict import CIMultiDict
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -32,10 +33,10 @@ from holdfast.gateway.door import (
 )
 from holdfast.gateway.forwarder import Forwarder
 from holdfast.gateway.problem import DATA_PLANE
-from holdfast.gateway.sockets import Frame, serve
+from holdfast.gateway.sockets import UNREAD, Frame, Said, serve
 from holdfast.ports.clock import Clock
-from holdfast.redaction import redact
 from holdfast.runtime.view import View
+from holdfast.serving import not_ready, problem_response
 
 NOT_FORWARDED = frozenset(
     {
@@ -61,7 +62,7 @@ class Plane:
     """The routes of a gateway's server.
 
     ``ready`` says why it can't serve, if so; ``more_metrics`` gives what ``/metrics`` shows beside those of
-    ``registry``.
+    ``registry``; ``middlewares`` see each request first.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Plane:
         ready: Callable[[], str],
         more_metrics: Callable[[], Awaitable[bytes]] | None = None,
         max_body_bytes: int,
+        middlewares: Sequence[Middleware] = (),
     ) -> None:
         self._forwarder = forwarder
         self._view = view
@@ -82,10 +84,11 @@ class Plane:
         self._ready = ready
         self._more_metrics = more_metrics
         self._max_body_bytes = max_body_bytes
+        self._middlewares = middlewares
 
     def app(self) -> web.Application:
         """The server's application."""
-        app = web.Application(client_max_size=self._max_body_bytes)
+        app = web.Application(client_max_size=self._max_body_bytes, middlewares=self._middlewares)
         app.add_routes(
             [
                 web.post(f"{PATH}{{id:(?s:.*)}}", self._on_post),
@@ -118,15 +121,16 @@ class Plane:
         )
 
     async def _on_socket(self, request: web.Request) -> web.StreamResponse:
-        async def answer(frame: Frame) -> bytes:
+        async def answer(frame: Frame) -> Said:
             headers = {**frame.headers, STREAM: stream, REQUEST_ID: self._clock.new_id()}
             path = request.rel_url.raw_path
             reply = await self._forwarder.forward(key, path, headers, frame.body, TIMEOUT_S)
             kind = reply.headers.get("Content-Type", "")
             if reply.status != 200:
-                return msgspec.json.encode({"seq": frame.seq, "problem": msgspec.Raw(reply.body)})
+                told = {"seq": frame.seq, "problem": msgspec.Raw(reply.body)}
+                return Said(msgspec.json.encode(told), reply.status not in UNREAD)
             result: Any = msgspec.Raw(reply.body) if kind.startswith(JSON) else reply.body
-            return msgspec.json.encode({"seq": frame.seq, "result": result})
+            return Said(msgspec.json.encode({"seq": frame.seq, "result": result}))
 
         try:
             key = self._full_key(request)
@@ -148,7 +152,7 @@ class Plane:
 
     async def _on_ready(self, request: web.Request) -> web.Response:
         reason = self._ready()
-        return web.Response(text=f"{redact(reason) or 'ready'}\n", status=503 if reason else 200)
+        return problem_response(not_ready(reason)) if reason else web.Response(text="ready\n")
 
     async def _on_metrics(self, request: web.Request) -> web.Response:
         page = generate_latest(self._registry)

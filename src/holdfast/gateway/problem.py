@@ -20,9 +20,9 @@ from holdfast.errors import (
     TooLarge,
 )
 from holdfast.redaction import redact
+from holdfast.serving import FAILED, MEDIA_TYPE, RETRY_AFTER_S, Problem, problem_response
 
-MEDIA_TYPE = "application/problem+json"
-RETRY_AFTER_S = 1
+__all__ = ["MEDIA_TYPE", "RETRY_AFTER_S", "Problem"]
 
 OWNER, OWNER_ADDRESS, EPOCH = "X-Owner", "X-Owner-Address", "X-Epoch"
 """Headers that name the membership which owns a stream, where it is reached, and its epoch."""
@@ -30,15 +30,6 @@ OWNER, OWNER_ADDRESS, EPOCH = "X-Owner", "X-Owner-Address", "X-Epoch"
 
 DATA_PLANE, NO_421 = "X-Data-Plane", "no-421"
 """Header by which a data plane says that it can't send a request again after a 421: it wants a 503 then."""
-
-
-class Problem(msgspec.Struct, omit_defaults=True):
-    """One problem; ``type`` is stable, for programs."""
-
-    type: str
-    title: str
-    status: int
-    detail: str
 
 
 class Refused(HoldfastError):
@@ -71,7 +62,7 @@ def of(error: HoldfastError) -> Problem:
             return Problem("urn:holdfast:no-answer", "No answer in time", 504, detail)
     if error.retry is Retry.SAFE:
         return Problem("urn:holdfast:unavailable", "Not now", 503, detail)
-    return Problem("urn:holdfast:failed", "The node failed", 500, detail)
+    return FAILED
 
 
 def headers(error: HoldfastError) -> dict[str, str]:
@@ -93,9 +84,4 @@ def response(
     if no_421 and problem.status == 421:
         problem = msgspec.structs.replace(problem, status=503)
         told["Retry-After"] = str(RETRY_AFTER_S)
-    return web.Response(
-        body=msgspec.json.encode(problem),
-        status=problem.status,
-        content_type=MEDIA_TYPE,
-        headers={**told, **(more or {})},
-    )
+    return problem_response(problem, {**told, **(more or {})})

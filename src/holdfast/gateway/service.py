@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
@@ -16,9 +16,10 @@ from prometheus_client.registry import Collector
 from holdfast.core.retry import Backoff
 from holdfast.errors import HoldfastError, Retry
 from holdfast.gateway.assigner import Assigner
+from holdfast.gateway.clients import Clients
 from holdfast.gateway.forwarder import Forwarder
 from holdfast.gateway.haproxy.front import Front, HaproxyOptions
-from holdfast.gateway.listen import Tls, listen
+from holdfast.gateway.listen import BACKLOG, Tls, listen
 from holdfast.gateway.plane import Plane
 from holdfast.gateway.routes import Routes
 from holdfast.ports.clock import Clock
@@ -28,6 +29,15 @@ from holdfast.runtime.limits import Limits
 from holdfast.runtime.service import Service, Tasks
 from holdfast.runtime.stats import Stats
 from holdfast.runtime.view import View
+from holdfast.serving import (
+    CONNECTIONS_MAX,
+    TLS_HANDSHAKE_S,
+    ConnectionMetrics,
+    Connections,
+    OwnSite,
+    PeerTls,
+    problems,
+)
 
 CLOSE_TIMEOUT_S = 5.0
 
@@ -38,11 +48,16 @@ class Gateway(Service):
     Args:
         host, port: where clients reach it; port 0 takes a free one.
         secret: what nodes ask for.
+        peer_tls: certificates, if nodes speak TLS.
         max_body_bytes: largest body that it takes from a client.
+        max_connections: connections of clients at once.
         haproxy: how to run HAProxy, if it is to be.
         tls: certificate and key, if clients speak TLS.
         access_log: whether each request is logged.
         foreign: whether requests are forwarded to members of other programs.
+        clients: who may use it, and how fast; everybody if left out. Whoever is asked for a key may send from
+            any page; else only pages of this server's own site may.
+        no_auth: everybody may use it, under whatever name they reach it.
     """
 
     def __init__(
@@ -56,13 +71,21 @@ class Gateway(Service):
         host: str,
         port: int,
         secret: str | None,
+        peer_tls: PeerTls | None = None,
         max_body_bytes: int,
+        max_connections: int = CONNECTIONS_MAX,
         haproxy: HaproxyOptions | None = None,
         tls: Tls | None = None,
         access_log: bool = False,
         foreign: bool = False,
+        clients: Clients | None = None,
+        no_auth: bool = False,
     ) -> None:
         super().__init__()
+        self._clients = clients
+        own_site: Literal["", "any host", "local"] = "any host" if no_auth else "local"
+        if clients is not None and clients.asked:
+            own_site = ""
         self._clock = clock
         self._limits = limits
         self._log = log
@@ -85,8 +108,10 @@ class Gateway(Service):
             on_missed=self.routes.clear,
         )
         assigner = Assigner(coordinator, self.view, self.routes, foreign=foreign)
-        self._forwarder = Forwarder(assigner, self.routes, self.view, clock, secret=secret)
+        self._forwarder = Forwarder(assigner, self.routes, self.view, clock, secret=secret, tls=peer_tls)
+        self._connections = Connections(clock, max_connections)
         registry = CollectorRegistry()
+        registry.register(ConnectionMetrics(self._connections))
         registry.register(GatewayMetrics(self.routes, self.view, self._forwarder))
         self.front: Front | None = None
         if haproxy is not None:
@@ -98,10 +123,20 @@ class Gateway(Service):
                 log,
                 crash=self._crash,
                 secret=secret,
+                peer_ca=peer_tls.ca if peer_tls is not None else None,
                 max_body_bytes=max_body_bytes,
+                max_connections=max_connections,
                 tls=tls,
                 access_log=access_log,
+                clients=clients,
+                own_site=own_site,
             )
+        middlewares = [self._connections.note, problems]
+        if self.front is None:  # else HAProxy has asked already
+            if own_site:
+                middlewares.append(OwnSite(any_host=own_site == "any host").check)
+            if clients is not None:
+                middlewares.append(clients.admit)
         plane = Plane(
             self._forwarder,
             self.view,
@@ -110,15 +145,18 @@ class Gateway(Service):
             ready=self._not_ready,
             more_metrics=self.front.metrics if self.front is not None else None,
             max_body_bytes=max_body_bytes,
+            middlewares=middlewares,
         )
         logs = access_log and self.front is None
         self._runner = web.AppRunner(
             plane.app(),
             access_log=logging.getLogger("aiohttp.access") if logs else None,
             handler_cancellation=True,
+            auto_decompress=False,  # bodies go on as they came
             shutdown_timeout=CLOSE_TIMEOUT_S,
         )
         self._sockets: list[socket.socket] = []
+        self._servers: list[asyncio.AbstractServer] = []
         self.address = ""
 
     def _crash(self, error: BaseException) -> None:
@@ -126,7 +164,7 @@ class Gateway(Service):
             self.crashed.set_result(error)
 
     def _not_ready(self) -> str:
-        return "" if self.view.members else "no node is there"
+        return self._connections.trouble if self.view.members else "no node is there"
 
     async def _start(self) -> None:
         try:
@@ -144,16 +182,33 @@ class Gateway(Service):
             await self._close()
             raise
         self.view.start()
-        self._tasks.spawn(self._keep_looking())
+        if self._clients is not None:
+            self._tasks.repeat(self._clients.watch, self._clock, self._log)
+        self._tasks.repeat(self._keep_looking, self._clock, self._log)
 
     async def _serve(self) -> None:
         context = self._tls.context() if self._tls is not None else None
         await self._runner.setup()
+        assert self._runner.server is not None
+        self._connections.fit()
+        self._tasks.repeat(self._connections.watch, self._clock, self._log)
+        loop, protocol = asyncio.get_running_loop(), self._connections.over(self._runner.server)
         if self.front is None:
+            limit_s = TLS_HANDSHAKE_S if context is not None else None
             for listening in self._sockets:
-                await web.SockSite(self._runner, listening, ssl_context=context).start()
+                self._servers.append(
+                    await loop.create_server(
+                        protocol,
+                        sock=listening,
+                        ssl=context,
+                        ssl_handshake_timeout=limit_s,
+                        backlog=BACKLOG,
+                    )
+                )
             return
-        await web.UnixSite(self._runner, self.front.fallback).start()
+        self._servers.append(
+            await loop.create_unix_server(protocol, str(self.front.fallback), backlog=BACKLOG)
+        )
         self.front.listen(self._sockets)
         await self.front.start()
 
@@ -181,7 +236,9 @@ class Gateway(Service):
             for listening in self._sockets:
                 listening.close()
             await self.front.stop()
-        await self._runner.cleanup()  # closes what it listens on itself
+        for server in self._servers:
+            server.close()
+        await self._runner.cleanup()
 
 
 class GatewayMetrics(Collector):

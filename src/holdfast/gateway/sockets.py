@@ -10,7 +10,7 @@ import msgspec
 from aiohttp import web
 
 from holdfast.core.message import RUN_DIGITS, SEQ_DIGITS, check_number
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, InvalidMessage
 from holdfast.gateway import problem
 from holdfast.gateway.problem import Refused
 
@@ -18,6 +18,14 @@ WINDOW = 32
 """Frames of one camera that are under way at most."""
 
 HEARTBEAT_S = 30.0
+
+
+OF_TEXT = "X-Frame"
+"""Header of a frame that came as text: where the stream's messages are JSON, it says its own seq, and that
+of the headers doesn't count."""
+
+UNREAD = frozenset({400, 404, 413, 415})
+"""Answers to what can't be a message of the stream: nothing of it has become of it, and it has no number."""
 
 
 class Frame(msgspec.Struct, frozen=True):
@@ -28,12 +36,22 @@ class Frame(msgspec.Struct, frozen=True):
     body: bytes
 
 
-Answer = Callable[[Frame], Awaitable[bytes]]
-"""Gives the JSON to send for a frame."""
+class Said(msgspec.Struct, frozen=True):
+    """The JSON to send for a frame; ``read`` is False if the frame can't be a message of the stream."""
+
+    text: bytes
+    read: bool = True
+
+
+Answer = Callable[[Frame], Awaitable[Said]]
+"""Gives what to send for a frame."""
 
 
 async def serve(request: web.Request, answer: Answer, max_body_bytes: int) -> web.StreamResponse:
-    """Serve one camera until it leaves. The query's ``seq`` (0) numbers the first frame, ``run`` (0) all."""
+    """Serve one camera until it leaves. The query's ``seq`` (0) numbers the first frame, ``run`` (0) all.
+
+    What can't be read takes no number: the next frame would wait for it. Only the stream's own node knows
+    that of a text; so a frame that isn't text waits until those before it are known."""
     try:
         seq = check_number(request.query.get("seq", "0"), "seq", SEQ_DIGITS)
         run = check_number(request.query.get("run", "0"), "run", RUN_DIGITS)
@@ -44,37 +62,49 @@ async def serve(request: web.Request, answer: Answer, max_body_bytes: int) -> we
         text = "use POST; or GET with Upgrade: websocket, for a WebSocket"
         return problem.response(Refused(426, "upgrade", "A WebSocket is expected here", text))
     await socket.prepare(request)
-    answers: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue(WINDOW)
+    answers: asyncio.Queue[asyncio.Task[Said] | None] = asyncio.Queue(WINDOW)
+    texts: list[asyncio.Task[Said]] = []
     async with asyncio.TaskGroup() as group:
         group.create_task(_send_all(socket, answers))
         async for said in socket:
             if said.type not in (aiohttp.WSMsgType.BINARY, aiohttp.WSMsgType.TEXT):
                 break
-            body = said.data if said.type is aiohttp.WSMsgType.BINARY else said.data.encode()
-            kind = kind_of(body) if said.type is aiohttp.WSMsgType.BINARY else "application/json"
-            headers = {"X-Seq": str(seq), "X-Run": str(run), "Content-Type": kind}
-            await answers.put(group.create_task(_answered(answer, Frame(seq, headers, body))))
-            seq += 1
+            of_text = said.type is aiohttp.WSMsgType.TEXT
+            body = said.data.encode() if of_text else said.data
+            if texts and not of_text:
+                await asyncio.wait(texts)
+            seq -= sum(not text.result().read for text in texts if text.done())
+            texts = [text for text in texts if not text.done()]
+            headers = {"X-Seq": str(seq), "X-Run": str(run), "Content-Type": kind_of(body)}
+            if of_text:
+                headers |= {"Content-Type": "application/json", OF_TEXT: "text"}
+            frame = group.create_task(_answered(answer, Frame(seq, headers, body)))
+            await answers.put(frame)
+            if body:
+                seq += 1
+                if of_text:
+                    texts.append(frame)
         await answers.put(None)
     return socket
 
 
-async def _answered(answer: Answer, frame: Frame) -> bytes:
+async def _answered(answer: Answer, frame: Frame) -> Said:
     try:
+        if not frame.body:
+            raise InvalidMessage("the message is empty; send the frame in it")
         return await answer(frame)
     except HoldfastError as error:
-        return msgspec.json.encode({"seq": frame.seq, "problem": problem.of(error)})
+        told = problem.of(error)
+        return Said(msgspec.json.encode({"seq": frame.seq, "problem": told}), told.status not in UNREAD)
 
 
-async def _send_all(
-    socket: web.WebSocketResponse, answers: asyncio.Queue[asyncio.Task[bytes] | None]
-) -> None:
+async def _send_all(socket: web.WebSocketResponse, answers: asyncio.Queue[asyncio.Task[Said] | None]) -> None:
     """Send results in the order of their frames. Once the client is gone they are only waited for."""
     while (task := await answers.get()) is not None:
         said = await task
         if not socket.closed:
             try:
-                await socket.send_str(said.decode())
+                await socket.send_str(said.text.decode())
             except (ConnectionError, RuntimeError):
                 continue
 

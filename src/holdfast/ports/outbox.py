@@ -19,7 +19,10 @@ OnResult = Callable[[Any, Entry], None]
 
 
 class NewCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """A command to be added. See ``Outbox.add`` for the fields; ``shard`` and ``lane`` follow from them."""
+    """A command to be added. See ``Outbox.add`` for the fields; ``shard`` and ``lane`` follow from them.
+
+    ``created_at`` is what the caller's clock says; its other times are meant from then on. That clock may be
+    wrong: a store moves all of them by as much as its own is ahead of it. With 0 they are the store's own."""
 
     outbox: str
     device: str
@@ -34,6 +37,19 @@ class NewCommand(msgspec.Struct, frozen=True, kw_only=True):
     trace_id: str = ""
     job: int | None = None
     created_at: float = 0.0
+
+
+def timed(command: NewCommand, now: float) -> NewCommand:
+    """``command`` as it is stored ``now``, which is what the store's clock says."""
+    ahead_s = now - command.created_at
+    if not command.created_at:
+        return command
+    return msgspec.structs.replace(
+        command,
+        created_at=now,
+        not_before=command.not_before + ahead_s if command.not_before else 0.0,
+        expires_at=None if command.expires_at is None else command.expires_at + ahead_s,
+    )
 
 
 class Adding(msgspec.Struct, frozen=True):

@@ -87,8 +87,8 @@ class Keeper:
 
     def start(self) -> None:
         """Begin to extend and settle."""
-        self._tasks.spawn(self._extend_loop())
-        self._tasks.spawn(self._settle_loop())
+        self._tasks.repeat(self._extend_loop, self._clock, self._log)
+        self._tasks.repeat(self._settle_loop, self._clock, self._log)
 
     def settle(self, settlement: Settlement) -> None:
         """Take over what an accepted commit covers. Goes on whatever becomes of the stream."""
@@ -229,8 +229,8 @@ class Keeper:
             try:
                 await call()
                 return True
-            except HoldfastError as error:
-                if error.retry is Retry.NEVER:
+            except (HoldfastError, OSError) as error:
+                if isinstance(error, HoldfastError) and error.retry is Retry.NEVER:
                     self._log.error("the queue refused for good", stream=self._stream, error=str(error))
                     return False
                 failures += 1

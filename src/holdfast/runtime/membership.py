@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,9 @@ from holdfast.runtime.limits import Limits
 from holdfast.runtime.service import Tasks
 from holdfast.runtime.stats import Stats
 from holdfast.runtime.view import View
+
+SILENCE_S = 15.0
+"""How long a renewal that failed counts as the coordinator's silence: the next one may take that long."""
 
 
 class Membership:
@@ -65,6 +69,7 @@ class Membership:
         self._lease = Lease(limits.ttl_s, -1e18)
         self._backoff = Backoff(limits.ttl_s / 20, limits.ttl_s)
         self._left = False
+        self._silent_until = -math.inf
         self.renew_now = asyncio.Event()
         self.joined = asyncio.Event()
         self.id = ""
@@ -91,13 +96,20 @@ class Membership:
         """True while the membership may be trusted; past its deadline nothing new is started."""
         return self.joined.is_set() and self._lease.holds(self._clock.monotonic())
 
+    @property
+    def stands(self) -> bool:
+        """True while it is alive, and for as long as the coordinator is silent after that: nobody has said
+        that the membership is over. For what the state store judges anyway, and for nothing else. Who stood
+        still hasn't asked lately, and stands only once the coordinator has answered."""
+        return self.alive or (self.joined.is_set() and self._clock.monotonic() < self._silent_until)
+
     async def start(self, address: str) -> None:
         """Join under ``address`` and keep the membership alive."""
         self._address = address
         await self._join()
-        self._tasks.spawn(self._renew())
+        self._tasks.repeat(self._renew, self._clock, self._log)
         self._view.start()
-        self._tasks.spawn(self._watch_neighbour())
+        self._tasks.repeat(self._watch_neighbour, self._clock, self._log)
 
     async def leave(self) -> None:
         """End the membership; what it claims is free."""
@@ -156,6 +168,7 @@ class Membership:
             try:
                 await self._coordinator.renew(self._me(), self._limits.ttl_s)
                 self._lease = self._lease.renewed(sent_at)
+                self._silent_until = -math.inf
                 await self.refresh()
             except MembershipLost:
                 if self._has_left():
@@ -165,6 +178,8 @@ class Membership:
                 self._on_lost()
                 await self._join()
             except HoldfastError as error:
+                if error.retry in (Retry.SAFE, Retry.SAME):
+                    self._silent_until = self._clock.monotonic() + SILENCE_S
                 self._log.warning("could not renew", error=str(error))
 
     async def _watch_neighbour(self) -> None:

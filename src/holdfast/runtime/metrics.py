@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from holdfast.ports.coordinator import Load
 from holdfast.runtime.node import Host
+from holdfast.runtime.stats import MEANINGS
 
 
 class NodeMetrics(Collector):
@@ -31,8 +32,7 @@ class NodeMetrics(Collector):
     def collect(self) -> Iterable[Metric]:
         """Every counter as ``holdfast_…_total``, and what the node holds now."""
         for name, value in msgspec.structs.asdict(self._host.stats).items():
-            text = f"{name.replace('_', ' ').capitalize()}, since the node's start."
-            yield CounterMetricFamily(f"holdfast_{name}", text, value=value)
+            yield CounterMetricFamily(f"holdfast_{name}", MEANINGS[name], value=value)
         yield self._calls()
         for name, text, number in self._gauges():
             yield GaugeMetricFamily(f"holdfast_{name}", text, value=number)
@@ -53,7 +53,7 @@ class NodeMetrics(Collector):
         )
 
     def _calls(self) -> Metric:
-        text = "Calls to services, whatever came of them, since the node's start."
+        text = "Calls to paid and shared services, whatever came of them, handlers' fetches included."
         calls = CounterMetricFamily("holdfast_api_calls", text, labels=["service", "operation"])
         for names, count in sorted(self._host.meter.calls.items()):
             calls.add_metric(names, count)

@@ -130,9 +130,9 @@ class Node(Service):
         await host.membership.start(address)
         for work in self._works:
             work.begin(address)
-        host.tasks.spawn(self._maintain())
+        host.tasks.repeat(self._maintain, host.clock, host.log)
         if host.limits.balance_s:
-            host.tasks.spawn(self._balancer.run())
+            host.tasks.repeat(self._balancer.run, host.clock, host.log)
 
     async def _stop(self) -> None:
         """Drain, leave, and release. What cannot be moved in time goes back to the queue."""

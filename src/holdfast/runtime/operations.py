@@ -6,7 +6,8 @@ at its next commit, or at once if it is poked, and opens the stream again as it 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 
 import msgspec
 
@@ -102,10 +103,20 @@ async def poke(coordinator: Coordinator, peer: Peer, key: str) -> str:
     return ""
 
 
-async def letters(queue: Queue, key: str | None = None) -> AsyncIterator[DeadLetter]:
-    """All dead letters, or those of the plain ``key``, in order of id."""
+async def at_once(call: Callable[[], Awaitable[list[DeadLetter]]]) -> list[DeadLetter]:
+    """The answer of a call that is made once."""
+    return await call()
+
+
+async def letters(
+    queue: Queue,
+    key: str | None = None,
+    *,
+    read: Callable[[Callable[[], Awaitable[list[DeadLetter]]]], Awaitable[list[DeadLetter]]] = at_once,
+) -> AsyncIterator[DeadLetter]:
+    """All dead letters, or those of the plain ``key``, in order of id. ``read`` makes each call."""
     after = ""
-    while page := await queue.dead_letters(PAGE, after, key):
+    while page := await read(partial(queue.dead_letters, PAGE, after, key)):
         for letter in page:
             yield letter
         after = page[-1].id

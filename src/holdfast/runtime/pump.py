@@ -26,8 +26,9 @@ Take = Callable[[Delivery, Receipt, dict[str, int]], None]
 
 
 class Pump:
-    """Receives while the membership is alive, and no more at once than there is room for. ``take`` raises
-    InvalidMessage for what has no usable key: that is dead-lettered, and never stops the pump."""
+    """Receives while it ``may``, and no more at once than there is room for. ``take`` raises InvalidMessage
+    for what has no usable key: that is dead-lettered, and never stops the pump. ``hide_s``: how long the
+    queue hides what is received, until it is extended."""
 
     def __init__(
         self,
@@ -42,6 +43,8 @@ class Pump:
         take: Take,
         room: Callable[[], int],
         is_crowded: Callable[[], bool],
+        may: Callable[[], bool],
+        hide_s: float | None = None,
     ) -> None:
         self._stream = stream
         self._queue = queue
@@ -53,6 +56,8 @@ class Pump:
         self._take = take
         self._room = room
         self._is_crowded = is_crowded
+        self._may = may
+        self._hide_s = limits.visibility_s if hide_s is None else hide_s
         self._backoff = Backoff(0.1, 5.0)
         self._polling = Polling(queue.max_batch, queue.max_receives, queue.linger_s)
         self._polls = 0
@@ -71,9 +76,9 @@ class Pump:
     async def _poll(self, polls: asyncio.TaskGroup) -> None:
         failures, ended_at = 0, self._clock.monotonic()
         while not self.stopping and self._polls <= self._polling.wanted:
-            if not self._membership.alive:
+            if not self._may():
                 await self._clock.wait(self._membership.joined, self._limits.renew_s)
-                if not self._membership.alive:
+                if not self._may():
                     await self._clock.sleep(ROOM_CHECK_S)
                 continue
             room = self._room()
@@ -82,7 +87,7 @@ class Pump:
                 continue
             try:
                 count = await self._receive(min(room, self._queue.max_batch))
-            except HoldfastError as error:
+            except (HoldfastError, OSError) as error:
                 failures += 1
                 self._polling.failed()
                 self._log.warning("could not receive", stream=self._stream, error=str(error))
@@ -101,10 +106,10 @@ class Pump:
     async def _receive(self, limit: int) -> int:
         self._stats.receive_calls += 1
         deliveries = await self._queue.receive(
-            limit, self._limits.receive_wait_s, self._limits.visibility_s, self._membership.id
+            limit, self._limits.receive_wait_s, self._hide_s, self._membership.id
         )
         now = self._clock.monotonic()
-        expires_at = now + self._limits.visibility_s
+        expires_at = now + self._hide_s
         self._stats.received += len(deliveries)
         seen: dict[str, int] = {}
         malformed: list[tuple[Delivery, InvalidMessage]] = []

@@ -18,6 +18,7 @@ from holdfast.core.held import Held, Receipt
 from holdfast.core.message import Life
 from holdfast.core.placement import Placed, choose, shortage
 from holdfast.core.progress import chunks
+from holdfast.core.retry import Backoff
 from holdfast.errors import HoldfastError, MembershipLost, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim, Coordinator
@@ -28,6 +29,9 @@ from holdfast.runtime.limits import Limits
 from holdfast.runtime.membership import Membership
 from holdfast.runtime.service import Tasks
 from holdfast.runtime.stats import Stats
+
+ASK_AGAIN = Backoff(0.05, 5.0)
+"""Pauses before a node that failed is asked again."""
 
 FORWARD_PARCELS_MAX = 200
 DEPARTED_MAX = 10_000
@@ -100,16 +104,19 @@ class Router:
         self._routes: dict[str, Route] = {}
         self._departed: dict[str, Route] = {}
         self._placing: dict[str, list[Custody]] = {}
+        self._failures: dict[str, tuple[int, float]] = {}
+        """How often in a row a node has failed, and when it is asked again."""
         self._outboxes: dict[str, list[Custody]] = {}
         self._deferred: list[tuple[float, int]] = []
         self._defer_changed = asyncio.Event()
         self._placed = Placed()
+        self._given: dict[str, Route] = {}
 
     def start(self, address: str) -> None:
         """Begin to look after custody; ``address`` is where reports reach this node."""
         self._address = address
-        self._tasks.spawn(self._offer_deferred())
-        self._tasks.spawn(self._check_custody())
+        self._tasks.repeat(self._offer_deferred, self._clock, self._log)
+        self._tasks.repeat(self._check_custody, self._clock, self._log)
 
     @property
     def custody(self) -> int:
@@ -240,6 +247,8 @@ class Router:
             self._log.debug("could not place a stream", key=key, error=str(error))
         if claim is None or claim.member != target.id:
             self._placed.add(target, -1)
+        else:
+            _remember(self._given, key, Route(target.id), ROUTES_MAX)
         return claim if claim is not None and claim.member in membership.view else None
 
     async def _refresh(self) -> None:
@@ -276,8 +285,12 @@ class Router:
             self._tasks.spawn(self._empty_outbox(member))
 
     async def _empty_outbox(self, member: str) -> None:
-        """One call at a time a peer: what gathers meanwhile goes in the next."""
+        """One call at a time a peer: what gathers meanwhile goes in the next. One that can't be asked, or
+        won't answer, is asked again after pauses that grow, however much there is for it."""
         while True:
+            _, ask_at = self._failures.get(member, (0, 0.0))
+            if (pause_s := ask_at - self._clock.monotonic()) > 0:
+                await self._clock.sleep(pause_s)
             batch = self._next_batch(member)
             if not batch:
                 del self._outboxes[member]
@@ -307,19 +320,25 @@ class Router:
         try:
             reply = await self._peer.call(known.address, forward, self._limits.peer_timeout_s)
         except (Unavailable, OutcomeUnknown):
-            self._tasks.spawn(self._membership().suspect(member))
             for item in batch:
                 item.held.receives += 1  # it may be what its owner died of
-            self._failed(batch, member)  # offering again what it may hold is harmless
-            return
+            reply = None  # offering again what it may hold is harmless
         if not isinstance(reply, Answers):
+            self._note_failure(member)
             self._tasks.spawn(self._membership().suspect(member))
             self._failed(batch, member)
             return
+        self._failures.pop(member, None)
         answers = {answer.number: answer for answer in reply.answers}
         for item in batch:
             if item.number in self._custody and item.to == member:
                 self._answered(item, answers.get(item.number))
+
+    def _note_failure(self, member: str) -> None:
+        if member in self._membership().view:
+            failures = self._failures.get(member, (0, 0.0))[0] + 1
+            pause_s = ASK_AGAIN.delay_s(failures, self._clock.random())
+            self._failures[member] = (failures, self._clock.monotonic() + pause_s)
 
     def _failed(self, batch: list[Custody], member: str) -> None:
         for item in batch:
@@ -378,10 +397,19 @@ class Router:
                 self._look_again(item)
 
     def claim_changed(self, claim: Claim) -> None:
-        """A claim changed at the coordinator. What another program doesn't own any more isn't left to it."""
+        """A claim changed at the coordinator: that is known here even when it can't be asked any more.
+        Streams that others place fill nodes before their loads tell."""
+        given = self._given.pop(claim.key, None)
+        member = self._membership().view.get(claim.member)
+        is_ours = claim.key in self._placing or (given is not None and given.member == claim.member)
+        if member is not None and not is_ours:
+            self._placed.add(member)
         route = self._routes.get(claim.key)
-        if route is not None and route.member != claim.member and self._is_foreign(route.member):
-            del self._routes[claim.key]
+        if route is not None and route.member == claim.member:
+            return
+        self._routes.pop(claim.key, None)
+        if claim.member not in ("", self._membership().id):
+            _remember(self._routes, claim.key, Route(claim.member), ROUTES_MAX)
 
     def missed(self) -> None:
         """Changes of claims may have gone by unseen."""
@@ -395,6 +423,7 @@ class Router:
 
     def left(self, member: str) -> None:
         """A membership ended: what it held is offered to the next owner at once."""
+        self._failures.pop(member, None)
         self._routes = {key: route for key, route in self._routes.items() if route.member != member}
         for item in [item for item in self._custody.values() if item.to == member]:
             self._take_from_owner(item)

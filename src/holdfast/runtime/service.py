@@ -6,12 +6,22 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from holdfast.core.retry import Backoff
+from holdfast.errors import OutcomeUnknown, Unavailable
+from holdfast.ports.clock import Clock
+
+AGAIN = Backoff(0.1, 5.0)
+LONG_S = 60.0
+"""Work that went on for so long had no trouble; its pauses begin anew."""
+
 
 class Tasks:
     """The background tasks of one node. A task that fails unexpectedly ends the node: ``on_crash``.
 
     Errors that may be retried are handled where they arise; what gets here is a bug or a broken machine,
-    and a node that is restarted from its checkpoints is better than one that limps."""
+    and a node that is restarted from its checkpoints is better than one that limps. But what is done again
+    and again (:meth:`repeat`) outlives a failure of input or output: no file descriptors, a full disk, a
+    network that is away. A node that ended over these would end again."""
 
     def __init__(self, on_crash: Callable[[BaseException], None]) -> None:
         self._on_crash = on_crash
@@ -27,6 +37,13 @@ class Tasks:
         self._tasks[task] = None
         task.add_done_callback(self._done)
         return task
+
+    def repeat(
+        self, loop: Callable[[], Coroutine[Any, Any, Any]], clock: Clock, log: Any
+    ) -> asyncio.Task[Any] | None:
+        """Run what goes on for ever, as ``spawn`` does; begun anew, after a pause, when input or output
+        fails."""
+        return self.spawn(_repeat(loop, clock, log))
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.pop(task, None)
@@ -48,6 +65,20 @@ class Tasks:
         waiting = list(self._tasks)
         if waiting:
             await asyncio.wait(waiting)
+
+
+async def _repeat(loop: Callable[[], Coroutine[Any, Any, Any]], clock: Clock, log: Any) -> None:
+    failures = 0
+    while True:
+        began_at = clock.monotonic()
+        try:
+            await loop()
+            return
+        except (Unavailable, OutcomeUnknown, OSError) as error:
+            failures = failures + 1 if clock.monotonic() - began_at < LONG_S else 1
+            name = getattr(loop, "__qualname__", "a loop")
+            log.error("input or output failed; going on", work=name, error=str(error), failures=failures)
+        await clock.sleep(AGAIN.delay_s(failures, clock.random()))
 
 
 class Service:

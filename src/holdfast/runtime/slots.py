@@ -95,7 +95,7 @@ class SlotPool:
             self._sit(seat, slot)
         for _ in range(self._limits.spare_slots):
             self._tasks.spawn(self._prepare_spare())
-        self._tasks.spawn(self._watch_for_hangs())
+        self._tasks.repeat(self._watch_for_hangs, self._clock, self._log)
 
     async def close(self) -> None:
         """End every slot."""

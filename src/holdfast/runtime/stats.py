@@ -24,6 +24,7 @@ class Stats(msgspec.Struct):
     seqs_missed: int = 0
     fenced: int = 0
     opened: int = 0
+    states_lost: int = 0
     moved_out: int = 0
     slot_deaths: int = 0
     evictions: int = 0
@@ -38,3 +39,40 @@ class Stats(msgspec.Struct):
     tasks_timed_out: int = 0
     tasks_duplicated: int = 0
     tasks_lapsed: int = 0
+
+
+MEANINGS = {
+    "received": "Deliveries received from the queue.",
+    "malformed": "Of these, without a usable key.",
+    "forwarded": "Messages that other nodes accepted from this one.",
+    "accepted": "Messages accepted from other nodes.",
+    "redirected": "Messages sent on to the owner that another node named.",
+    "given_back": "Messages given back to the queue.",
+    "reissued": "Messages sent again before the queue's limit on one delivery.",
+    "handled": "Messages that handlers have handled, committed or not.",
+    "committed": "Messages handled and committed.",
+    "commits": "Commits.",
+    "duplicates": "Deliveries found done.",
+    "set_aside": "Dead letters sent for keyed messages.",
+    "gaps_skipped": "Gaps that nobody closed in time, and that were passed over.",
+    "seqs_missed": "Seqs in them.",
+    "fenced": "Refusals by the state store: another opening was ahead.",
+    "opened": "Openings of streams.",
+    "states_lost": "Openings that found fewer commits at the state store than this node has seen of the"
+    " stream: a store that was emptied, or went back to an older snapshot. The log names each stream.",
+    "moved_out": "Streams moved to other nodes.",
+    "slot_deaths": "Slots that ended.",
+    "evictions": "Memberships of others ended on evidence.",
+    "memberships": "Own memberships; more than one says that some were lost.",
+    "extend_calls": "Extend calls to the queue.",
+    "delete_calls": "Delete calls to the queue.",
+    "receive_calls": "Receive calls to the queue.",
+    "tasks_started": "Attempts begun.",
+    "tasks_retried": "Attempts that failed, and are followed by another.",
+    "tasks_succeeded": "Tasks that succeeded.",
+    "tasks_failed": "Tasks that failed for good, cancelled ones included.",
+    "tasks_timed_out": "Tasks that were over their time once too often.",
+    "tasks_duplicated": "Messages whose task had ended before.",
+    "tasks_lapsed": "Tasks let go because their deliveries had lapsed.",
+}
+"""What each of them counts, since the node's start."""

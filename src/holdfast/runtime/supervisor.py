@@ -151,7 +151,7 @@ class Supervisor(Service):
             for member in await self._coordinator.members():
                 if member.name == name and await self._coordinator.evict(member.id):
                     self._log.info("evicted a dead node", node=name, member=member.id)
-        except HoldfastError as error:
+        except (HoldfastError, OSError) as error:
             self._log.warning("could not evict a dead node; it lapses by itself", node=name, error=str(error))
 
 

@@ -57,7 +57,7 @@ class View:
 
     def start(self) -> None:
         """Begin to watch."""
-        self._tasks.spawn(self._watch())
+        self._tasks.repeat(self._watch, self._clock, self._log)
 
     async def _watch(self) -> None:
         after, failures = -1, 0

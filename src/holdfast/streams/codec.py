@@ -17,8 +17,9 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from holdfast.core.message import RUN_DIGITS, SEQ_DIGITS, Place, check_key, check_number
-from holdfast.core.record import UNREADABLE
+from holdfast.core.exact_json import encoder
+from holdfast.core.message import NO_RUN, RUN_DIGITS, SEQ_DIGITS, Place, check_key, check_number
+from holdfast.core.record import UNREADABLE, from_base64
 from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage, TooLarge
 from holdfast.streams.spec import QUEUE_NUMBER, StreamSpec, names_of
 
@@ -27,6 +28,9 @@ PREFIX_ENDS = "-_:# "
 
 ID_CHARS_MAX = 256
 RESULT_BYTES_MAX = 64 << 20
+
+_NOT_GIVEN = object()
+"""In place of a run that a message may be without, and is."""
 
 Read = Callable[[bytes, Mapping[str, str]], Sequence[Any]]
 
@@ -42,7 +46,8 @@ def address(
     fields, read = _reader(spec)
     key, run, seq = read(body, attributes)
     key = check_key(key, fields.key_name)
-    run = 0 if spec.run is None else check_number(run, fields.run_name, RUN_DIGITS)
+    is_missing = spec.run is None or run is _NOT_GIVEN
+    run = spec.no_run if is_missing else check_number(run, fields.run_name, RUN_DIGITS)
     if spec.seq_kind == "absent":
         return key, Place(run, 0, _check_id(attributes.get("id", delivery_id)))
     if spec.seq != QUEUE_NUMBER:
@@ -76,7 +81,8 @@ def _named(spec: StreamSpec, key: str, place: Place) -> dict[str, str | int]:
     """Key, run and seq by the first names that the stream has for them."""
     has_seq = spec.seq_kind != "absent" and spec.seq != QUEUE_NUMBER
     seq_names = names_of(spec.seq) if has_seq else ()
-    named = ((names_of(spec.key), key), (spec.run_names, place.run), (seq_names, place.seq))
+    run_names = spec.run_names if place.run != NO_RUN else ()
+    named = ((names_of(spec.key), key), (run_names, place.run), (seq_names, place.seq))
     return {names[0]: value for names, value in named if names}
 
 
@@ -86,7 +92,7 @@ def unwrap(url: str) -> bytes:
     if not (comma and head.endswith(";base64")):
         raise InvalidMessage(f"a data URL must be data:TYPE;base64,…; it begins {url[:40]!r}")
     try:
-        return base64.b64decode(data, validate=True)
+        return from_base64(data.encode())
     except ValueError as error:
         raise InvalidMessage(f"a data URL holds no base64: {error}") from None
 
@@ -188,7 +194,7 @@ def _chooser(fields: _Fields) -> Callable[[Sequence[Any]], Sequence[Any]]:
     """What picks key, run and seq out of the values of all their names."""
     ends = list(itertools.accumulate(len(names) for names in fields.all))
     spans = [
-        (slice(end - len(names), end), 0 if fields.optional(names) else UNSET)
+        (slice(end - len(names), end), _NOT_GIVEN if fields.optional(names) else UNSET)
         for end, names in zip(ends, fields.all, strict=True)
     ]
 
@@ -205,12 +211,12 @@ def _attribute_reader(fields: _Fields) -> Read:
     def read(body: bytes, attributes: Mapping[str, str]) -> Sequence[Any]:
         return [one_of(names, attributes) for names in fields.all]
 
-    def one_of(names: tuple[str, ...], attributes: Mapping[str, str]) -> str:
+    def one_of(names: tuple[str, ...], attributes: Mapping[str, str]) -> Any:
         for name in names:
             if name in attributes:
                 return attributes[name]
         if fields.optional(names):
-            return "0"
+            return _NOT_GIVEN
         either = " or ".join(names)
         raise InvalidMessage(
             f"attribute {either!r} is missing; raw messages of stream {fields.stream!r} must carry it", either
@@ -345,4 +351,4 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"it holds an object of type {type(value).__name__}")
 
 
-_encode = msgspec.json.Encoder(enc_hook=_plain).encode
+_encode = encoder(_plain)

@@ -14,6 +14,7 @@ import msgspec
 from holdfast.core.retry import Backoff
 from holdfast.errors import HandlerFailed
 from holdfast.ports.clock import Clock
+from holdfast.redaction import redact
 from holdfast.runtime.service import Tasks
 from holdfast.runtime.slots import Died, Seat, SlotPool
 from holdfast.streams.spec import StreamSpec
@@ -89,7 +90,7 @@ class Obstacles:
                 await self._load(stream, known)
             except (HandlerFailed, Died) as error:
                 self._log.debug("a model still does not load", stream=stream, error=str(error))
-                self._known[stream] = Obstacle(known.model, str(error), known.seat)
+                self._known[stream] = Obstacle(known.model, redact(str(error)), known.seat)
                 self._on_change(stream)
             else:
                 del self._known[stream]

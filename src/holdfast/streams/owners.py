@@ -7,10 +7,14 @@ import heapq
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
-from holdfast.core import commands
+import msgspec
+
+from holdfast.core import commands, ledger
 from holdfast.core.held import Held, Receipt
-from holdfast.core.owner import Owner, OwnerRules
+from holdfast.core.ledger import Checkpoint
+from holdfast.core.owner import Owner, OwnerRules, Phase
 from holdfast.core.sequencer import Gap, Rules
+from holdfast.core.trace import raised_at
 from holdfast.errors import (
     ClaimLost,
     ConfigError,
@@ -24,6 +28,7 @@ from holdfast.errors import (
     Retry,
     StateRejected,
     TooLarge,
+    Unavailable,
 )
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim, Coordinator
@@ -46,12 +51,27 @@ T = TypeVar("T")
 FAILURES_TOLD = 4
 TELL_EVERY_S = 5.0
 
+NUMBERS_MAX = 100_000
+"""Streams whose number of commits is remembered, to notice that the store has lost some."""
+
 
 class Owned:
     """One owned key: its machine, its claim and since when, its seat, and the slot its handler was last
     opened in."""
 
-    __slots__ = ("alone", "claim", "key", "owner", "reopened", "seat", "since", "slot", "spec", "timer_at")
+    __slots__ = (
+        "alone",
+        "claim",
+        "key",
+        "last",
+        "owner",
+        "reopened",
+        "seat",
+        "since",
+        "slot",
+        "spec",
+        "timer_at",
+    )
 
     def __init__(self, spec: StreamSpec, key: str, owner: Owner, claim: Claim, since: float) -> None:
         self.spec = spec
@@ -61,6 +81,8 @@ class Owned:
         self.since = since
         self.seat: Seat | None = None
         self.slot: Slot | None = None
+        self.last: Checkpoint | None = None
+        """What the last answered commit has left at the store."""
         self.reopened = 0
         self.alone = False
         self.timer_at: float | None = None
@@ -163,6 +185,8 @@ class Owners:
         self._timers: list[tuple[float, str]] = []
         self._timer_set = asyncio.Event()
         self._quarantine = asyncio.Lock()
+        self._numbers: dict[str, int] = {}
+        """How many commits streams had, as far as was seen here."""
         self._told_at = -TELL_EVERY_S
         self._forgot = asyncio.Event()
         self.loads = Loads(clock)
@@ -171,7 +195,7 @@ class Owners:
 
     def start(self) -> None:
         """Begin to serve timers."""
-        self._tasks.spawn(self._serve_timers())
+        self._tasks.repeat(self._serve_timers, self._clock, self._log)
 
     # -- what others ask --------------------------------------------------------------------------------
 
@@ -180,6 +204,10 @@ class Owners:
 
     def __iter__(self) -> Iterator[Owned]:
         return iter(list(self._entries.values()))
+
+    def with_messages(self) -> list[Owned]:
+        """Those that hold messages."""
+        return list(self._holding.values())
 
     def get(self, key: str) -> Owned | None:
         """The entry of an owned key."""
@@ -190,10 +218,13 @@ class Owners:
         """Messages in inboxes, without those that stand behind a gap: what they wait for must get in."""
         return sum(entry.owner.waiting for entry in self._holding.values() if not entry.owner.gapped)
 
-    def holding(self, stream: str) -> Iterator[tuple[str, Held]]:
-        """Messages that owners of ``stream`` hold and must keep alive, each with its key."""
+    def holding(self, stream: str, *, opened: bool = False) -> Iterator[tuple[str, Held]]:
+        """Messages that owners of ``stream`` hold and must keep alive, each with its key; or only those of
+        owners that have ``opened`` it, and know of no other opening."""
         for entry in self._holding.values():
-            if entry.spec.name == stream and not entry.owner.suspended:
+            if entry.spec.name != stream or entry.owner.suspended:
+                continue
+            if not opened or entry.owner.phase is Phase.OWNER:
                 for held in entry.owner.holding():
                     yield entry.plain_key, held
 
@@ -538,8 +569,66 @@ class Owners:
             self._answer(entry, generation, entry.owner.open_failed)
             return
         self._stats.opened += 1
-        quiet_s = max(0.0, self._clock.wall() - checkpoint.at)
-        self._answer(entry, generation, lambda now: entry.owner.opened(checkpoint, now, quiet_s))
+        standing, recalled = self._recall(entry, checkpoint)
+        try:
+            quiet_s = await self._quiet_s(entry, generation, standing)
+        except Fenced:
+            return
+        self._answer(
+            entry, generation, lambda now: entry.owner.opened(standing, now, quiet_s, recalled=recalled)
+        )
+
+    async def _quiet_s(self, entry: Owned, generation: int, standing: Checkpoint) -> float:
+        """How long ago the last commit was, where that matters; by the clock that dated it, as this host's
+        may be set meanwhile."""
+        if entry.owner.rules.order.restart_after_s is None:
+            return 0.0
+        now = await self._insist(
+            entry, generation, lambda: self._state.now(entry.key), Retry.SAFE, Retry.SAME
+        )
+        return max(0.0, now - standing.at)
+
+    def _recall(self, entry: Owned, checkpoint: Checkpoint) -> tuple[Checkpoint, bool]:
+        """What an opening found, or what is known of a stream whose checkpoint the store has lost. Nobody has
+        committed since where it has nothing at all: then the stream goes on from what this owner committed
+        last. An older checkpoint may have been gone on from: it stands."""
+        last, known = entry.last, self._numbers.get(entry.key, 0)
+        entry.last = checkpoint
+        if checkpoint.number >= known:
+            self._note_number(entry.key, checkpoint.number)
+            return checkpoint, False
+        self._stats.states_lost += 1
+        nothing = checkpoint.number == 0 and checkpoint.log is None
+        recalled = nothing and last is not None and last.number == known
+        follows = (
+            "it goes on from what its owner knows; results of before are lost"
+            if recalled
+            else "it begins anew: frames that were committed before are not waited for or known"
+            if nothing
+            else "it goes on from the older checkpoint"
+        )
+        self._log.error(
+            "the state store has lost commits of a stream",
+            key=entry.key,
+            commits_known=known,
+            commits_found=checkpoint.number,
+            follows=follows,
+        )
+        self._note_number(entry.key, checkpoint.number)
+        if recalled:
+            assert last is not None
+            checkpoint = msgspec.structs.replace(
+                last, epoch=checkpoint.epoch, member=checkpoint.member, number=0, started=None, suspects=()
+            )
+            entry.last = checkpoint
+        return checkpoint, recalled
+
+    def _note_number(self, key: str, number: int) -> None:
+        """Remember how many commits a stream had, also when it is owned here no more."""
+        self._numbers.pop(key, None)
+        self._numbers[key] = number
+        if len(self._numbers) > NUMBERS_MAX:
+            del self._numbers[next(iter(self._numbers))]
 
     async def _check_claim(self, entry: Owned, generation: int) -> None:
         entry.reopened += 1
@@ -547,7 +636,7 @@ class Owners:
             await self._clock.sleep(self._limits.retry.delay_s(entry.reopened, self._clock.random()))
         try:
             claim = await self._insist(
-                entry, generation, lambda: self._coordinator.lookup(entry.key), Retry.SAFE, Retry.SAME
+                entry, generation, lambda: self._standing_claim(entry.key), Retry.SAFE, Retry.SAME
             )
         except Fenced:
             return
@@ -555,6 +644,15 @@ class Owners:
         if claim is not None and ours:
             entry.claim = claim
         self._answer(entry, generation, lambda now: entry.owner.claim_checked(ours, now))
+
+    async def _standing_claim(self, key: str) -> Claim | None:
+        """The claim on a key; none where the coordinator is silent for so long that ours may be over."""
+        try:
+            return await self._coordinator.lookup(key)
+        except (Unavailable, OutcomeUnknown):
+            if self._membership().alive:
+                raise
+            return None
 
     async def _reclaim(self, entry: Owned, generation: int, epoch: int | None) -> None:
         """After a lost membership: the store says whether this opening still stands."""
@@ -619,6 +717,9 @@ class Owners:
             return
         self._stats.commits += 1
         self._stats.committed += commit.done
+        if entry.last is not None and entry.last.epoch == commit.epoch:
+            entry.last = ledger.commit(entry.last, commit, self._clock.wall()) or entry.last
+            self._note_number(entry.key, commit.number)
         self._tell_gaps(entry, command.gaps)
         entry.reopened = 0
         self._answer(entry, generation, entry.owner.committed)
@@ -662,6 +763,7 @@ class Owners:
             return
         except HandlerFailed as error:
             text, detail = redact(str(error)), redact(error.detail)
+            self._log.warning("handler failed", key=entry.key, error=text, at=raised_at(detail))
             self._answer(entry, generation, lambda now: owner.load_failed(text, detail, now))
             return
         except Died as error:
@@ -679,7 +781,8 @@ class Owners:
             self._obstructed(entry, generation, ran.error, len(ran.results))
             return
         if ran.error:
-            self._log.warning("handler failed", key=entry.key, error=ran.error)
+            at = raised_at(ran.detail)
+            self._log.warning("handler failed", key=entry.key, error=ran.error, at=at)
         self._answer(
             entry,
             generation,

@@ -16,6 +16,7 @@ import msgspec
 
 from holdfast.core.held import Held, Receipt
 from holdfast.core.message import Place
+from holdfast.core.owner import Owner
 from holdfast.errors import Busy, NotOwner, OutcomeUnknown, SetAside, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim, Coordinator
@@ -28,6 +29,9 @@ BUSY_S = 1.0
 
 PATIENCE = 0.25
 """The share of its time that a request may have to wait for its turn: the rest is for what may go wrong."""
+
+MODEL_MISSING = "a model that the stream uses does not load on this node at present"
+"""What a client is told; what the load said is for operators."""
 
 ANSWERS, ANSWERS_MIN = 64, 16
 """The pace of a node is that of its last answers; it is known from so many on."""
@@ -133,6 +137,7 @@ class Requests:
             if not await self._clock.wait(waiting.over, deadline - self._clock.monotonic()):
                 raise OutcomeUnknown(
                     f"{key}: not committed within {timeout_s:g} s, perhaps later; ask again with the same seq"
+                    f"{self._why_not(key)}"
                 )
         finally:
             del self._waiting[number]
@@ -141,6 +146,14 @@ class Requests:
             raise waiting.error
         return await self._answer(key, waiting)
 
+    def _why_not(self, key: str) -> str:
+        entry = self._owners().get(key)
+        stands = entry.owner.standstill() if entry is not None else None
+        if stands is None:
+            return ""
+        # What an error says of files and services is for operators.
+        return f" (it waits for {stands.text})" if stands.kind == "gap" else f" (it waits: {stands.kind})"
+
     def _admit(self, key: str, timeout_s: float) -> None:
         """Who would wait in vain is told at once. Behind a gap nobody is: the missing message must get in."""
         if len(self._waiting) >= self._most:
@@ -148,7 +161,7 @@ class Requests:
         late_s = self._wait_s(key) - PATIENCE * timeout_s
         entry = self._owners().get(key)
         if entry is not None and entry.owner.obstacle:
-            raise Unavailable(f"{key}: {entry.owner.obstacle}")
+            raise Unavailable(f"{key}: {MODEL_MISSING}")
         if late_s > 0 and entry is not None and not entry.owner.gapped:
             raise Busy(f"{key}: too many requests wait before this one", max(BUSY_S, late_s))
 
@@ -170,8 +183,22 @@ class Requests:
         epoch = entry.owner.epoch if entry is not None else 0
         if not waiting.duplicate:
             return Answer(waiting.held.result, epoch)
-        logged = await self._state.result(key, waiting.held.place.name)
+        try:
+            logged = await self._state.result(key, waiting.held.place.name)
+            has_lost = logged is None and entry is not None and await self._has_lost(key, entry.owner)
+        except (Unavailable, OutcomeUnknown) as error:  # whose text is for operators
+            raise Unavailable(f"{key}: it is done, but the result can't be read at present") from error
+        if has_lost:
+            self._owners().poke(key)
+            raise Unavailable(f"{key}: the state store has lost what was committed; try again")
         return Answer(logged.result.body if logged else None, epoch, duplicate=True)
+
+    async def _has_lost(self, key: str, owner: Owner) -> bool:
+        """Nothing is kept for a message that is done: because it had no result, or because the store has lost
+        its owner's last commits. True for the latter."""
+        known = owner.epoch, owner.number
+        stands = await self._state.peek(key)
+        return stands is None or (stands.epoch, stands.number) < known
 
     async def _offer(self, stream: str, key: str, held: Held, timeout_s: float) -> None:
         verdict = self._owners().offer(key, held)
@@ -189,7 +216,12 @@ class Requests:
     async def _claim(self, key: str, timeout_s: float) -> Claim:
         """Whose the key is; ours if it was nobody's. However many ask, the coordinator is asked once."""
         if not self._membership().alive:
-            raise Unavailable("this node is no member at present")
+            silent = self._membership().stands
+            raise Unavailable(
+                f"{key}: the coordinator does not answer, and this stream is not known here"
+                if silent
+                else "this node is no member at present"
+            )
         asked = self._claiming.get(key)
         if asked is None:
             asked = self._claiming[key] = asyncio.ensure_future(self._ask(key))
@@ -208,14 +240,14 @@ class Requests:
     async def _ask(self, key: str) -> Claim:
         """A draining node takes no new streams, nor does one that can't run them; but it tells where those
         are that others have."""
-        obstacle = self._owners().obstacles.of(key.partition("/")[0])
-        obstacle = "this node is draining" if self._draining() else obstacle
+        lacks = key.partition("/")[0] in self._owners().obstacles.streams
+        obstacle = "this node is draining" if self._draining() else MODEL_MISSING if lacks else ""
         try:
             if not obstacle:
                 return await self._coordinator.claim(key, self._membership().id)
             claim = await self._coordinator.lookup(key)
         except (Unavailable, OutcomeUnknown) as error:
-            raise Unavailable(f"{key}: the coordinator does not answer: {error}") from error
+            raise Unavailable(f"{key}: the coordinator does not answer") from error
         if claim is None:
             raise Unavailable(f"{key}: {obstacle}")
         return claim

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from holdfast.core.message import SeqKind
+from holdfast.core.message import NO_RUN, SeqKind
 from holdfast.core.retry import Backoff
 from holdfast.core.settings import Count, Milliseconds, Seconds, check_settings
 from holdfast.errors import ConfigError
@@ -81,10 +81,10 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
                     f"stream {self.name!r}: {setting} needs numbers of the producer's: declare seq= as the"
                     " field that holds them, or leave it out"
                 )
-        if self.restart_after_s is not None and self.run is not None:
+        if self.restart_after_s is not None and not self.run_optional:
             raise ConfigError(
                 f"stream {self.name!r}: messages have a run ({self.run!r}), which tells when numbers start"
-                " anew; leave restart_after_s out"
+                " anew; leave restart_after_s out, or end run= with None where some have none"
             )
         if self.restart_after_s is not None and self.restart_after_s < self.gap_timeout_s:
             raise ConfigError(
@@ -110,6 +110,11 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
     def run_optional(self) -> bool:
         """True if messages without run are of run 0."""
         return self.run is None or names_of(self.run)[-1:] == (None,)
+
+    @property
+    def no_run(self) -> int:
+        """The run of a message that carries none."""
+        return 0 if self.restart_after_s is None else NO_RUN
 
     def full_key(self, key: str) -> str:
         """The key as coordinator and state store know it: ``stream/key``."""

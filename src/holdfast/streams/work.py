@@ -13,6 +13,7 @@ from holdfast.core.balance import StreamLoad, pick
 from holdfast.core.held import Held, Receipt
 from holdfast.core.message import Place
 from holdfast.core.placement import spread
+from holdfast.core.retry import Backoff
 from holdfast.errors import HoldfastError, InvalidMessage, OutcomeUnknown, Unavailable
 from holdfast.ports.coordinator import Claim, Load, Member
 from holdfast.ports.queue import Delivery, Queue
@@ -35,6 +36,7 @@ from holdfast.protocol.peer import (
     Warm,
 )
 from holdfast.runtime.keeper import Keeper, expire, free
+from holdfast.runtime.limits import Limits
 from holdfast.runtime.node import Host
 from holdfast.runtime.pump import Pump
 from holdfast.runtime.reports import Reports
@@ -56,8 +58,21 @@ LOAD_COST = 8.0
 STATE_BYTES_A_COST = 1 << 20
 """State that costs as much to move as the move itself."""
 
+MOVE_AGAIN = Backoff(0.01, 1.0)
+"""Pauses between rounds of moves, which grow while nobody takes a stream."""
+
 MOVES_AT_ONCE = 8
 """Streams that a draining node moves side by side."""
+
+
+HIDE_SHARE = 3
+"""A first hiding lasts for a third of the visibility at least: the keeper looks some times meanwhile."""
+
+
+def first_hide_s(limits: Limits) -> float:
+    """How long the queue hides what a node has just received: until the node has surely looked at it, and no
+    longer. What comes to a node that stands still, by a receive that was open already, is hidden in vain."""
+    return min(limits.visibility_s, max(2 * limits.ttl_s, limits.visibility_s / HIDE_SHARE))
 
 
 class StreamWork:
@@ -132,7 +147,7 @@ class StreamWork:
         )
         self._going: set[str] = set()
         self._going_room = asyncio.Semaphore(MOVES_AT_ONCE)
-        self.standstills = Standstills(lambda: self.owners, clock, log)
+        self.standstills = Standstills(self.owners.with_messages, clock, log)
         self._pumps: dict[str, Pump] = {}
         self._pumping: list[asyncio.Task[Any]] = []
 
@@ -143,7 +158,7 @@ class StreamWork:
         host = self._host
         self.router.start(address)
         self.owners.start()
-        host.tasks.spawn(self._measure())
+        host.tasks.repeat(self._measure, host.clock, host.log)
         for name, queue in self._queues.items():
             self._keepers[name].start()
             pump = self._pumps[name] = Pump(
@@ -157,8 +172,10 @@ class StreamWork:
                 take=self._taker(self._specs[name]),
                 room=partial(self._room, name),
                 is_crowded=self._is_crowded,
+                may=lambda: host.membership.stands,
+                hide_s=first_hide_s(host.limits),
             )
-            task = host.tasks.spawn(pump.run())
+            task = host.tasks.repeat(pump.run, host.clock, host.log)
             if task is not None:
                 self._pumping.append(task)
 
@@ -191,10 +208,13 @@ class StreamWork:
         return self.router.deferred > self._host.limits.custody_limit / 2
 
     def _holding(self, stream: str) -> list[tuple[str, Held]]:
-        """What to keep alive. A node that is no member keeps nothing: others may hold it by now."""
-        if not self._host.membership.alive:
+        """What to keep alive. A node that is no member keeps nothing: others may hold it by now. While the
+        coordinator is silent it keeps what its owners may go on with, and nothing that waits for an owner."""
+        membership = self._host.membership
+        if not membership.stands:
             return []
-        return [*self.owners.holding(stream), *self.router.holding(stream)]
+        kept = self.owners.holding(stream, opened=not membership.alive)
+        return [*kept, *self.router.holding(stream)] if membership.alive else list(kept)
 
     def _slot_died(self, seat: Any) -> None:
         self.owners.slot_died(seat)
@@ -324,7 +344,11 @@ class StreamWork:
         """The other members that would own streams of that name."""
         me = self._host.membership.id
         view = self._host.membership.view
-        return [member for member in view.values() if member.id != me and member.load.takes(f"{stream}/")]
+        return [
+            member
+            for member in view.values()
+            if member.id != me and not member.foreign and member.load.takes(f"{stream}/")
+        ]
 
     def _obstacle_changed(self, stream: str) -> None:
         """Tell the others at once, and bring what can't run here to one that can."""
@@ -416,7 +440,8 @@ class StreamWork:
 
     async def _move_all(self) -> None:
         """Streams go to the others by load, a few at a time, until none is left here."""
-        while len(self.owners):
+        failures = 0
+        while before := len(self.owners):
             others = [m for m in self._host.membership.view.values() if m.id != self._host.membership.id]
             targets = spread((entry.key for entry in self.owners), others)
             if targets:
@@ -424,7 +449,9 @@ class StreamWork:
                 await asyncio.gather(*(self._move_one(room, key, to) for key, to in targets.items()))
             else:
                 self.owners.give_up_all()
-            await self._host.clock.sleep(0.01)  # one that is just being opened can't go yet: ask again
+            failures = 0 if len(self.owners) < before else failures + 1
+            # One that is just being opened can't go yet: ask again.
+            await self._host.clock.sleep(MOVE_AGAIN.delay_s(max(1, failures), self._host.clock.random()))
 
     async def _move_one(self, room: asyncio.Semaphore, key: str, target: Member) -> None:
         async with room:

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from holdfast.core.trace import raised_at
 from holdfast.errors import (
     ConfigError,
     HandlerFailed,
@@ -147,7 +148,7 @@ class Worker:
                 raise ModelFailed(str(failed), failed.model, detail=explain(error)) from error
             if state is None or isinstance(error, MemoryError) or _is_passing(error):
                 raise HandlerFailed(text, detail=explain(error)) from error
-            raise StateRejected(text) from error
+            raise StateRejected(f"{text} ({raised_at(explain(error))})") from error
         self._open[stream, key] = opened
 
     async def run(self, stream: str, key: str, work: Sequence[Work], limit: int, after_s: float) -> Ran:

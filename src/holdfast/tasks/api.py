@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 from collections.abc import Awaitable, Callable, Iterable
 from importlib.resources import files
 from typing import Any
 from urllib.parse import quote, unquote_to_bytes
 
 import msgspec
+import structlog
 from aiohttp import web
 
 from holdfast.core.message import check_key
 from holdfast.core.record import UNREADABLE
 from holdfast.core.task import State, Task
-from holdfast.errors import HoldfastError, InvalidMessage
+from holdfast.errors import HoldfastError, InvalidMessage, OutcomeUnknown, Unavailable
 from holdfast.gateway import problem
-from holdfast.gateway.door import read_body, slow_body
+from holdfast.gateway.door import decoded, read_body, slow_body
 from holdfast.gateway.problem import Refused
 from holdfast.ports.queue import Outgoing
+from holdfast.serving import Secrets
 from holdfast.tasks.outcome import value_of
 from holdfast.tasks.producer import Order, Producer
 
 PATH = "/v1/tasks"
 BODY_S = 30.0
 """How long a request's body may take to come."""
+
+FORM_TYPES = ("text/plain", "multipart/form-data", "application/x-www-form-urlencoded")
+"""What the page of any site may send unasked; no task is sent so."""
 
 
 class Asked(msgspec.Struct, forbid_unknown_fields=True):
@@ -59,6 +63,8 @@ class Standing(msgspec.Struct):
 
 _asked = msgspec.json.Decoder(Asked)
 
+log = structlog.get_logger()
+
 
 class TaskApi:
     """Requests about the tasks of one app. ``run_here`` has this node begin a task of that type whose message
@@ -73,13 +79,14 @@ class TaskApi:
         stop_here: Callable[[str, str], bool],
         max_body_bytes: int,
         secret: str | None = None,
+        also: str | None = None,
     ) -> None:
         self._types = sorted(types)
         self._producer = producer
         self._run_here = run_here
         self._stop_here = stop_here
         self._max_body_bytes = max_body_bytes
-        self._authorization = f"Bearer {secret}".encode() if secret else b""
+        self._secrets = Secrets(secret, also if secret else None)
 
     def routes(self) -> list[web.AbstractRouteDef]:
         """What the node's server serves."""
@@ -100,10 +107,13 @@ class TaskApi:
     ) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def guarded(request: web.Request) -> web.Response:
             try:
-                given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
-                if self._authorization and not hmac.compare_digest(given, self._authorization):
+                if not self._secrets.admit(request):
                     raise Refused(401, "unauthorized", "Who are you?", "the secret is missing or wrong")
                 return await handle(request)
+            except (Unavailable, OutcomeUnknown) as error:
+                log.warning("a request about tasks failed", error=str(error))  # which is for operators
+                known = OutcomeUnknown if isinstance(error, OutcomeUnknown) else Unavailable
+                return problem.response(known("the queue or the task store does not answer"))
             except HoldfastError as error:
                 return problem.response(error)
 
@@ -138,11 +148,15 @@ class TaskApi:
         return _sent(message)
 
     async def _read(self, request: web.Request) -> Order:
+        if request.content_type in FORM_TYPES and "Content-Type" in request.headers:
+            text = f"Content-Type is {request.content_type}; send application/json"
+            raise Refused(415, "type", "Unknown content type", text)
         try:
             async with asyncio.timeout(BODY_S):
-                data = await read_body(request, self._max_body_bytes)
+                sent = await read_body(request, self._max_body_bytes)
         except TimeoutError:
             raise slow_body() from None
+        data = decoded(sent, request.headers, self._max_body_bytes)
         try:
             asked = _asked.decode(data)
             body = msgspec.json.decode(asked.body)

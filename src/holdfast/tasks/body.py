@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from google.protobuf.message import Message
 
+from holdfast.core.exact_json import encode
 from holdfast.errors import InvalidMessage
 
 
@@ -24,7 +25,7 @@ def body_of(value: Any) -> Body:
         return Body(value.SerializeToString(), value.DESCRIPTOR.full_name)
     try:
         text = value if isinstance(value, str) else value.decode() if isinstance(value, bytes) else None
-        return Body(msgspec.json.encode(value) if text is None else text.encode())
+        return Body(encode(value) if text is None else text.encode())
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidMessage(
             f"a task's body must be a protobuf message, a text or what JSON can hold: {error}"

@@ -93,8 +93,8 @@ class Finisher:
 
     def start(self) -> None:
         """Begin to work."""
-        self._tasks.spawn(self._store_loop())
-        self._tasks.spawn(self._tell_loop())
+        self._tasks.repeat(self._store_loop, self._clock, self._log)
+        self._tasks.repeat(self._tell_loop, self._clock, self._log)
 
     def end(self, item: InHand, end: End, letter: Letter | None = None) -> None:
         """An attempt has brought an outcome, which counts once it is stored."""
@@ -250,8 +250,8 @@ class Finisher:
                 return await call()
             except TooLarge:
                 raise
-            except HoldfastError as error:
-                if error.retry in (Retry.NEVER, Retry.STOP):
+            except (HoldfastError, OSError) as error:
+                if isinstance(error, HoldfastError) and error.retry in (Retry.NEVER, Retry.STOP):
                     self._log.error(f"{what} refused for good", error=str(error))
                     return None
                 failures += 1

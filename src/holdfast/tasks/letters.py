@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from holdfast.core.settings import check_settings
 from holdfast.errors import (
     ConfigError,
     HoldfastError,
@@ -40,6 +41,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
 
     def __post_init__(self) -> None:
+        check_settings("choice", self)
         try:
             re.compile(self.error)
         except re.error as wrong:

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.exact_json import decode_plain
 from holdfast.core.task import State, Task
 
 
@@ -56,5 +57,9 @@ def outcome_of(app: str, task: Task) -> Outcome:
 
 
 def value_of(task: Task) -> Any:
-    """What the handler returned, None for nothing."""
-    return msgspec.json.decode(task.result) if task.result else None
+    """What the handler returned, None for nothing. Where that is no JSON that can be read, it is told as
+    text."""
+    try:
+        return decode_plain(task.result) if task.result else None
+    except ValueError:
+        return task.result.decode(errors="replace")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+import traceback
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime
@@ -15,9 +16,11 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 from cronsim import CronSim, CronSimError
 
+from holdfast.core.message import check_key
 from holdfast.core.record import UNREADABLE
 from holdfast.core.settings import Seconds, check_settings
-from holdfast.errors import ConfigError, HandlerFailed, HoldfastError
+from holdfast.core.trace import raised_at
+from holdfast.errors import ConfigError, HandlerFailed, HoldfastError, InvalidMessage
 from holdfast.ports.clock import Clock
 from holdfast.ports.registry import Registry
 from holdfast.tasks.producer import Order, Producer
@@ -48,6 +51,10 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_settings(f"periodic {self.name!r}", self)
+        try:
+            check_key(self.name, "name")
+        except InvalidMessage as error:
+            raise ConfigError(f"periodic {self.name!r:.100}: {error}") from None
         try:
             ZoneInfo(self.zone)
         except (ZoneInfoNotFoundError, ValueError, OSError):
@@ -194,7 +201,8 @@ class Sender:
             try:
                 asked.set_result(_checked(self._periodic.orders(moment)))
             except BaseException as error:  # noqa: BLE001 - user code
-                asked.set_exception(HandlerFailed(f"its orders failed: {error!r}"))
+                at = raised_at("".join(traceback.format_exception(error)))
+                asked.set_exception(HandlerFailed(f"its orders failed: {error!r} ({at})"))
 
         self._thread = threading.Thread(target=ask, name=f"periodic-{self._periodic.name}", daemon=True)
         self._thread.start()

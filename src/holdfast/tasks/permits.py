@@ -122,8 +122,8 @@ class PermitKeeper:
     def start(self) -> None:
         """Watch the limits, and ask for what is wanted."""
         self._member = self._new_member()
-        self._tasks.spawn(self._keep())
-        self._tasks.spawn(self._watch())
+        self._tasks.repeat(self._keep, self._clock, self._log)
+        self._tasks.repeat(self._watch, self._clock, self._log)
 
     def want(self, number: int) -> None:
         """So many tasks could run here at once, those included that do."""

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import collections
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+import math
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from holdfast.core.message import check_key
+from holdfast.core.retry import Backoff
+from holdfast.core.settings import Delay, Int32, faults
 from holdfast.core.task import State, Task
 from holdfast.errors import HoldfastError, InvalidMessage, OperationRefused, Retry, TooLarge
 from holdfast.ports.clock import Clock
@@ -22,8 +26,14 @@ from holdfast.tasks.names import STAND_IN, brief_queue, deduplicated, task_queue
 from holdfast.tasks.outcome import Outcome, outcome_of
 from holdfast.tasks.wire import Envelope, Message, decode_brief, encode_task
 
+READ_AGAIN = Backoff(0.1, 2.0)
+"""Pauses before briefs are asked for again, while their queue is away."""
+
 BRIEF_VISIBILITY_S = 60.0
 """A brief that is not acknowledged comes again after so long."""
+
+LOOK_S = 60.0
+"""How often one looks, at most, which types of tasks nodes run while none does."""
 
 ACK_LINGER_S = 0.2
 RECEIVE_WAIT_S = 20.0
@@ -38,7 +48,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
     ``body`` is a protobuf message, a text, or what JSON can hold. ``trace_id`` is made up if left out, or
     follows from ``dedupe``: of the orders of one type with the same, only the first is run. It may begin
-    after ``delay_s``. ``group`` is whose limits it counts against, such as a customer.
+    after ``delay_s``. ``group`` is whose limits it counts against, such as a customer. Raises InvalidMessage,
+    which names the field, for a value of another type or out of range.
     """
 
     task_type: str
@@ -46,8 +57,12 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     trace_id: str = ""
     dedupe: str = ""
     group: str = ""
-    priority: int = 0
-    delay_s: float = 0.0
+    priority: Int32 = 0
+    delay_s: Delay = 0.0
+
+    def __post_init__(self) -> None:
+        for field, text in faults(self):
+            raise InvalidMessage(f"field {field!r} {text}", field)
 
 
 class Brief(msgspec.Struct, frozen=True):
@@ -59,7 +74,8 @@ class Brief(msgspec.Struct, frozen=True):
 
 class Producer:
     """Sends the tasks of ``app`` and receives their outcomes. ``queue`` opens a queue by name; one receive
-    waits up to ``receive_wait_s``, for which closing it may have to wait in turn."""
+    waits up to ``receive_wait_s``, for which closing it may have to wait in turn. ``declared`` tells which
+    types of tasks nodes run at present."""
 
     def __init__(
         self,
@@ -70,6 +86,7 @@ class Producer:
         log: Any,
         *,
         receive_wait_s: float = RECEIVE_WAIT_S,
+        declared: Callable[[], Awaitable[Collection[str]]] | None = None,
     ) -> None:
         self._app = app
         self._queue = queue
@@ -77,6 +94,9 @@ class Producer:
         self._clock = clock
         self._log = log
         self._receive_wait_s = receive_wait_s
+        self._declared = declared
+        self._known = set[str]()
+        self._look_at = -math.inf
         self._acked: list[str] = []
         self._acking = asyncio.Event()
         self._unread: list[collections.deque[Delivery]] = []
@@ -91,6 +111,7 @@ class Producer:
         bodies = [self._encode(order, trace) for order, trace in zip(orders, traces, strict=True)]
         for order, body in zip(orders, bodies, strict=True):
             self._check_fits(order, body)
+        await self._look_for({order.task_type for order in orders})
         standing = await self._store.queue(
             [
                 Task(trace, order.task_type, group=order.group)
@@ -107,6 +128,28 @@ class Producer:
             for start in range(0, len(messages), queue.max_batch):
                 await queue.send(messages[start : start + queue.max_batch])
         return traces
+
+    async def _look_for(self, types: set[str]) -> None:
+        """Warn, once, of types that no node runs though others are run: most are misspelt."""
+        now = self._clock.monotonic()
+        if self._declared is None or types <= self._known or now < self._look_at:
+            return
+        try:
+            declared = await self._declared()
+        except HoldfastError as error:
+            self._log.debug("which types nodes run is not known", app=self._app, error=str(error))
+            declared = ()
+        if not declared:
+            self._look_at = now + LOOK_S
+            return
+        for name in sorted(types - self._known - {*declared}):
+            self._log.warning(
+                "no node runs tasks of this type; they wait until one does",
+                app=self._app,
+                type=name,
+                run=sorted(declared),
+            )
+        self._known |= types
 
     async def status(self, trace_id: str) -> Task | None:
         """How a task stands; None for one that is not known (any more)."""
@@ -131,7 +174,7 @@ class Producer:
     async def briefs(self, *, follow: bool = True) -> AsyncGenerator[Brief]:
         """The outcomes of all tasks of the app, as they come; or, unless to ``follow``, those that wait. What
         several read is shared among them. An outcome may come twice; those of one trace are the same, but for
-        DUPLICATED ones."""
+        DUPLICATED ones. Who follows rides out a queue that is away; else raises Unavailable."""
         queue = self._queue(brief_queue(self._app))
         holder = f"briefs-{self._clock.new_id()}"
         acking = asyncio.ensure_future(self._acknowledge(queue))
@@ -139,8 +182,9 @@ class Producer:
         self._unread.append(unread)
         try:
             wait_s = self._receive_wait_s if follow else 0.0
+            receive = partial(queue.receive, queue.max_batch, wait_s, BRIEF_VISIBILITY_S, holder)
             while self._closes == closes and (
-                (some := await queue.receive(queue.max_batch, wait_s, BRIEF_VISIBILITY_S, holder)) or follow
+                (some := await (self._ride_out(receive, closes) if follow else receive())) or follow
             ):
                 unread.extend(some)
                 while unread:
@@ -154,6 +198,22 @@ class Producer:
             await self._delete_acked(queue)
             await self._give_back(queue, unread)
             self._unread.remove(unread)
+
+    async def _ride_out(
+        self, receive: Callable[[], Awaitable[list[Delivery]]], closes: int
+    ) -> list[Delivery]:
+        """What a receive brings, asked again while the queue is away; nothing once this is closed."""
+        failures = 0
+        while self._closes == closes:
+            try:
+                return await receive()
+            except HoldfastError as error:
+                if error.retry not in (Retry.SAFE, Retry.SAME):
+                    raise
+                failures += 1
+                self._log.warning("could not read briefs; asking again", app=self._app, error=str(error))
+            await self._clock.sleep(READ_AGAIN.delay_s(failures, self._clock.random()))
+        return []
 
     async def close(self) -> None:
         """Do what is left of reading briefs, where somebody left off in the midst of it. Who still reads
@@ -282,10 +342,6 @@ class Producer:
     def _encode(self, order: Order, trace: str) -> bytes:
         if order.group:
             check_key(order.group, "group")
-        if not -(2**31) <= order.priority < 2**31:
-            raise InvalidMessage(
-                f"field 'priority' is {order.priority}; it is a number of 32 bits", "priority"
-            )
         envelope = Envelope(
             app=self._app,
             trace_id=trace,

@@ -117,7 +117,7 @@ class TaskSlots:
         self._sit(await self._slots.spawn(self))
         for _ in range(self._spare):
             self._tasks.spawn(self._prepare_spare())
-        self._tasks.spawn(self._watch())
+        self._tasks.repeat(self._watch, self._clock, self._log)
 
     async def close(self) -> None:
         """End every slot. What still runs is killed and DIED; what waits was never ``begun``. To let handlers

@@ -8,7 +8,6 @@ base64 or as it is; or, for a handler that asks for text, the text itself.
 from __future__ import annotations
 
 import base64
-import binascii
 from typing import Annotated, Any
 
 import msgspec
@@ -16,7 +15,7 @@ from google.protobuf import wrappers_pb2
 from google.protobuf.message import DecodeError
 
 from holdfast.core.message import check_key
-from holdfast.core.record import UNREADABLE
+from holdfast.core.record import UNREADABLE, from_base64
 from holdfast.core.task import State
 from holdfast.errors import InvalidMessage
 from holdfast.protocol.tasks import State as WireState
@@ -122,8 +121,8 @@ def decode_brief(data: bytes) -> Outcome:
     """The outcome in a brief. Raises InvalidMessage."""
     brief = TaskBrief()
     try:
-        brief.ParseFromString(base64.b64decode(data, validate=True))
-    except (binascii.Error, DecodeError) as error:
+        brief.ParseFromString(from_base64(data))
+    except (ValueError, DecodeError) as error:
         raise InvalidMessage(f"this is no TaskBrief in base64: {error}") from None
     state = _states.get(brief.Result)
     if state is None:
@@ -153,10 +152,18 @@ def decode_brief(data: bytes) -> Outcome:
 
 def _parse(data: bytes) -> Any:
     """The protobuf message in ``data``, or None. One without envelope is none: any bytes parse as some."""
+    if data[0] == ENVELOPE and (wire := _envelop(data)) is not None:
+        return wire
+    try:  # which may begin with that byte too: it is an end of line
+        return _envelop(from_base64(data))
+    except ValueError:
+        return None
+
+
+def _envelop(data: bytes) -> Any:
     try:
-        plain = data if data[0] == ENVELOPE else base64.b64decode(data, validate=True)
-        wire = TaskMessage.FromString(plain)
-    except (binascii.Error, ValueError, DecodeError):
+        wire = TaskMessage.FromString(data)
+    except DecodeError:
         return None
     return wire if wire.HasField("Envelop") else None
 

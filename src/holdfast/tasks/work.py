@@ -15,6 +15,7 @@ from holdfast.core.held import Held, Receipt
 from holdfast.core.message import Life, Place
 from holdfast.core.progress import chunks
 from holdfast.core.task import Beat, End, Return, Start, State, Task
+from holdfast.core.trace import raised_at
 from holdfast.core.turns import Turns
 from holdfast.errors import Fenced, HoldfastError, OutcomeUnknown
 from holdfast.ports.coordinator import Claim, Load
@@ -149,12 +150,12 @@ class TaskWork:
         host = self._host
         self._finisher.start()
         self._permits.start()
-        for work in (self._dispatch(), self._beat(), self._measure()):
-            host.tasks.spawn(work)
+        for loop in (self._dispatch, self._beat, self._measure):
+            host.tasks.repeat(loop, host.clock, host.log)
         if self._scheduler is not None:
-            host.tasks.spawn(self._scheduler.run())
+            host.tasks.repeat(self._scheduler.run, host.clock, host.log)
         if self._announcer is not None:
-            host.tasks.spawn(self._announcer.run(address))
+            host.tasks.repeat(partial(self._announcer.run, address), host.clock, host.log)
         for name, queue in self._queues.items():
             self._keepers[name].start()
             pump = Pump(
@@ -168,9 +169,10 @@ class TaskWork:
                 take=partial(self._take, name),
                 room=self._room,
                 is_crowded=lambda: False,
+                may=lambda: host.membership.alive,
             )
             self._pumps.append(pump)
-            task = host.tasks.spawn(pump.run())
+            task = host.tasks.repeat(pump.run, host.clock, host.log)
             if task is not None:
                 self._pumping.append(task)
 
@@ -326,7 +328,7 @@ class TaskWork:
         while True:
             try:
                 return await call()
-            except HoldfastError as error:
+            except (HoldfastError, OSError) as error:
                 give_up = give_up and not isinstance(error, OutcomeUnknown)
                 if give_up and not self._host.membership.alive:
                     return None
@@ -397,12 +399,17 @@ class TaskWork:
             self._end(item, State.FAILED, detail=f"cancelled: {item.stopping}")
         elif ended.permanent or item.attempt.attempts >= item.spec.tries:
             state = State.TIMEOUT if ended.how is How.TIMED_OUT else State.FAILED
+            self._tell_failure("task failed", item, ended)
             self._end(item, state, detail=detail)
         else:
-            self._host.log.warning("attempt failed", task=item.trace, type=item.type, error=ended.error)
+            self._tell_failure("attempt failed", item, ended)
             self._host.stats.tasks_retried += 1
             delay_s = item.spec.backoff.delay_s(item.attempt.attempts, self._host.clock.random())
             self._return(item, spent=True, delay_s=delay_s, detail=detail)
+
+    def _tell_failure(self, event: str, item: InHand, ended: Ended) -> None:
+        at = raised_at(ended.detail)
+        self._host.log.warning(event, task=item.trace, type=item.type, error=ended.error, at=at)
 
     def _end(self, item: InHand, state: State, result: bytes = b"", detail: str = "") -> None:
         assert item.attempt is not None

@@ -131,7 +131,7 @@ class StreamTest:
         if self._key not in self._opened:
             self._open(self._key)
         self._sent += 1
-        work = [Work(place.run, place.seq, body)]
+        work = [Work(max(0, place.run), place.seq, body)]
         ran = drive(self._running().run(spec.name, self._key, work, 1, float("inf")))
         if ran.error:
             self._opened.discard(self._key)

@@ -7,7 +7,7 @@ import pytest
 from tests.power import Disk
 
 from holdfast.adapters.file.sink import FileSink
-from holdfast.errors import ConfigError, InvalidMessage, Unavailable
+from holdfast.errors import ConfigError, InvalidMessage, NoRoom, Unavailable
 from holdfast.testing.conformance.sink import SinkConformance, put, sha256
 
 
@@ -59,7 +59,7 @@ async def test_a_full_disk_is_no_fault_of_the_order(sink: FileSink, tmp_path: Pa
     (tmp_path / "left").symlink_to("/dev/full")
     upload = await sink.resume("a.csv", ".a.part", "left")
     assert upload is not None
-    with pytest.raises(Unavailable, match="No space left"):
+    with pytest.raises(NoRoom, match="No space left"):
         await upload.write(b"x")
     await upload.leave()
 

@@ -6,6 +6,7 @@ import errno
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -22,8 +23,10 @@ from holdfast.errors import ConfigError, HoldfastError, NobodyThere, OutcomeUnkn
 from holdfast.ports.peer import Peer
 from holdfast.protocol import peer as protocol
 from holdfast.protocol.peer import Answer, Answers, Done, Forward, Parcel, Probe, Reply, Request, Stranger
+from holdfast.serving import PeerTls
 from holdfast.testing.conformance import PeerConformance
 from holdfast.testing.conformance.peer import MakePeer as MakeAnyPeer
+from holdfast.testing.servers import certificate
 
 MakePeer = Callable[..., HttpPeer]
 MakeServer = Callable[..., Awaitable[str]]
@@ -326,6 +329,65 @@ async def test_the_secret_admits_and_refuses(make_peer: MakePeer) -> None:
         assert not isinstance(caught.value, NobodyThere)
 
 
+async def test_while_the_secret_changes_two_are_valid(make_peer: MakePeer) -> None:
+    old, new = "o" * 16, "n" * 16
+    served: dict[HttpPeer, str] = {}
+    address = ""
+    first, next_known, next_shown = (
+        make_peer(secret=old),
+        make_peer(secret=old, also=new),
+        make_peer(secret=new, also=old),
+    )
+    for some in ((first, next_known), (next_known, next_shown), (next_shown, make_peer(secret=new))):
+        for server in some:
+            address = await server.serve(agree) if server not in served else served[server]
+            served[server] = address
+            for caller in some:
+                assert await caller.call(address, Probe("m"), 5) == Done(text="Probe")
+    with pytest.raises(Unavailable, match="peer_secret"):
+        await first.call(address, Probe("m"), 5)
+
+
+# --- TLS
+
+
+async def test_nodes_speak_tls_by_certificates_of_their_authority(
+    make_peer: MakePeer, tmp_path: Path
+) -> None:
+    for name in ("ours", "theirs"):
+        (tmp_path / name).mkdir()
+    cert, key = certificate.make(tmp_path / "ours")
+    other_cert, other_key = certificate.make(tmp_path / "theirs")
+    ours, foreign = PeerTls(cert, key, cert), PeerTls(other_cert, other_key, other_cert)
+    address = await make_peer(secret="s" * 16, tls=ours).serve(agree)
+    assert address.startswith("https://127.0.0.1:")
+    assert await make_peer(secret="s" * 16, tls=ours).call(address, Probe("m"), 5) == Done(text="Probe")
+    for stranger in (make_peer(secret="s" * 16, tls=foreign), make_peer(secret="s" * 16)):
+        with pytest.raises(Unavailable, match="certificate verify failed"):
+            await stranger.call(address, Probe("m"), 5)
+    with pytest.raises(HoldfastError):
+        await make_peer(tls=ours).call(address.replace("https", "http"), Probe("m"), 5)
+
+
+async def test_a_certificate_for_another_name_is_refused(make_peer: MakePeer, tmp_path: Path) -> None:
+    cert, key = certificate.make(tmp_path)
+    tls = PeerTls(cert, key, cert)
+    address = await make_peer("127.0.0.2", tls=tls).serve(agree)
+    with pytest.raises(Unavailable, match="certificate"):
+        await make_peer(tls=tls).call(address, Probe("m"), 5)
+
+
+@pytest.mark.parametrize("wrong", ["cert", "key", "ca"])
+async def test_a_file_of_tls_that_is_none_is_named(make_peer: MakePeer, tmp_path: Path, wrong: str) -> None:
+    cert, key = certificate.make(tmp_path)
+    tls = PeerTls(**{"cert": cert, "key": key, "ca": cert} | {wrong: tmp_path / "missing"})
+    with pytest.raises(ConfigError, match=f"peer_tls_{wrong}.*missing"):
+        await make_peer(tls=tls).serve(agree)
+
+
+# --- addresses
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.0.2.1", "node-a.example"])
 async def test_beyond_loopback_needs_a_secret(make_peer: MakePeer, host: str) -> None:
     with pytest.raises(ConfigError, match="peer_secret"):
@@ -545,7 +607,8 @@ async def test_pages(make_peer: MakePeer) -> None:
                 return response.status, await response.text()
 
         assert await get("/healthz") == (200, "ok\n")
-        assert await get("/readyz") == (503, "not a member yet\n")
+        status, said = await get("/readyz")
+        assert (status, msgspec.json.decode(said)["detail"]) == (503, "not a member yet")
         reasons[0] = ""
         assert await get("/readyz") == (200, "ready\n")
         assert "holdfast_streams 3.0" in (await get("/metrics"))[1]
@@ -594,3 +657,58 @@ async def round_trips_ms(count: int) -> list[float]:
 def test_fifty_parcels_take_no_time(run: Callable[[Awaitable[list[float]]], list[float]]) -> None:
     # The fastest of many shows what it costs; the rest shows what else the machine was doing.
     assert run(round_trips_ms(100))[0] < 2
+
+
+# --- pages of other sites
+
+
+@pytest.mark.parametrize(
+    "headers, status",
+    [
+        ({}, 200),
+        ({"Host": "localhost:80"}, 200),
+        ({"Host": "node-a.example"}, 200),
+        ({"Host": "evil.example"}, 403),
+        ({"Host": "["}, 403),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+    ],
+)
+async def test_without_a_secret_pages_of_other_sites_are_refused(
+    make_peer: MakePeer, headers: dict[str, str], status: int
+) -> None:
+    peer = make_peer(advertise="node-a.example:1")
+    await peer.serve(agree)
+    assert peer._server is not None
+    port = peer._server.sockets[0].getsockname()[1]
+    async with aiohttp.ClientSession() as session:
+        for path in ("/healthz", "/metrics", "/readyz"):
+            async with session.get(f"http://127.0.0.1:{port}{path}", headers=headers) as said:
+                assert said.status == status
+                assert status == 200 or said.content_type == "application/problem+json"
+
+
+async def test_with_a_secret_any_name_will_do(make_peer: MakePeer) -> None:
+    address = await make_peer(secret="s" * 16).serve(agree)
+    url, headers = f"{address}/healthz", {"Host": "node-a.example"}
+    async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as said:
+        assert said.status == 200
+
+
+async def test_all_errors_are_problems(make_peer: MakePeer) -> None:
+    async def bug(request: web.Request) -> web.Response:
+        raise RuntimeError("at 10.1.2.3")
+
+    address = await make_peer(routes=[web.get("/bug", bug)]).serve(agree)
+    async with aiohttp.ClientSession() as session:
+        for method, path, status in (
+            ("GET", "/nowhere", 404),
+            ("DELETE", "/v1/peer", 405),
+            ("GET", "/bug", 500),
+            ("POST", "/v1/peer", 426),
+        ):
+            async with session.request(method, f"{address}{path}") as said:
+                problem = msgspec.json.decode(await said.read())
+                assert (said.status, said.content_type) == (status, "application/problem+json")
+                assert (problem["status"], problem["type"].startswith("urn:holdfast:")) == (status, True)
+                assert "10.1.2.3" not in str(problem)

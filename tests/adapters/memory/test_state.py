@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from holdfast.adapters.memory.state import Began, Committed, MemoryState, Opened
-from holdfast.core.ledger import Checkpoint
+from holdfast.core.ledger import Checkpoint, Commit, Result
 from holdfast.errors import Fenced
 from holdfast.ports.clock import Clock
 from holdfast.testing.conformance import StateConformance
@@ -56,3 +56,24 @@ async def test_closing_ends_a_waiting_reader(clock: Clock) -> None:
     await state.close()
     assert await asyncio.wait_for(reading, 10) == []
     assert await state.open("s/k", 0, "a") == Checkpoint("s/k", epoch=1, member="a")
+
+
+async def test_a_store_may_lose_its_last_writes_and_issues_no_epoch_again(clock: Clock) -> None:
+    state = MemoryState(clock)
+    await state.open("s/k", 0, "a")
+    await state.commit(Commit("s/k", 1, 1, "1", None, results=(Result("0:1", b"kept"),)))
+    kept = await state.peek("s/k")
+    await clock.sleep(10.0)
+    await state.start("s/k", 1, "0:2")
+    await state.commit(Commit("s/k", 1, 2, "2", None, results=(Result("0:2", b"lost"),)))
+    await state.open("s/k", 1, "b")
+    await state.open("s/new", 0, "b")
+    state.rewind(5.0)
+    assert await state.peek("s/k") == kept
+    assert await state.peek("s/new") is None
+    assert [logged.result.body for logged in await state.results(0, 10)] == [b"kept"]
+    assert await state.result("s/k", "0:2") is None
+    state.rewind(60.0)
+    assert await state.peek("s/k") == kept, "no further than it has forgotten before"
+    assert (await state.open("s/k", 1, "c")).epoch == 3
+    assert (await state.open("s/new", 0, "c")).epoch == 2

@@ -3,10 +3,11 @@
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.orm import Session
 
 from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
@@ -15,8 +16,9 @@ from holdfast.adapters.sqlalchemy.rows import entry as archived
 from holdfast.adapters.sqlalchemy.transaction import PostgresqlTransaction
 from holdfast.adapters.sqlalchemy.writer import SqlWriter
 from holdfast.adapters.system.clock import SystemClock
+from holdfast.core.device_queue import State
 from holdfast.testing.conformance import OutboxConformance
-from holdfast.testing.conformance.outbox import NOW, OUTBOX, Begin, Dispatcher, answer, new
+from holdfast.testing.conformance.outbox import NOW, OUTBOX, Begin, Dispatcher, answer, bodies, new
 from holdfast.testing.servers import PostgresqlServer
 
 
@@ -68,6 +70,27 @@ class SqlConformance(OutboxConformance):
         assert (row[0], archived(row[1:])) == (OUTBOX, entry)
         assert await store.command(number) is None
 
+    async def test_what_is_listed_has_an_index(
+        self, dispatcher: Dispatcher, store: SqlOutbox, begin: Begin, business: Engine
+    ) -> None:
+        with begin() as db:
+            db.add([new(f"d{n}") for n in range(100)])
+        asked: list[tuple[str, Any]] = []
+        event.listen(store._engine, "before_cursor_execute", lambda *a: asked.append((a[2], a[3])))
+        await store.commands(OUTBOX, device="d1")
+        await store.commands(OUTBOX, device="d1", state=State.SCHEDULED)
+        await store.commands(OUTBOX, state=State.FAILED)
+        await store.commands(OUTBOX)
+        postgresql = business.dialect.name == "postgresql"
+        plans = []
+        with business.connect() as connection:
+            for sql, parameters in asked:
+                explain = f"EXPLAIN {sql}" if postgresql else f"EXPLAIN QUERY PLAN {sql}"
+                plans.append(str(connection.exec_driver_sql(explain, parameters).all()))
+        for plan, index in zip(plans, ("_device", "_device", "_failed", ""), strict=True):
+            assert f"holdfast_outbox_command{index}" in plan
+        assert "TEMP B-TREE" not in plans[-1], "the ids are in order already"
+
 
 class TestSqliteOutbox(SqlConformance):
     @pytest.fixture
@@ -88,6 +111,34 @@ class TestPostgresqlOutbox(SqlConformance):
     @pytest.fixture
     async def url(self, postgresql_server: PostgresqlServer) -> str:
         return postgresql_server.url
+
+    async def test_a_replaced_command_that_is_committed_late_is_not_sent(
+        self, dispatcher: Dispatcher, store: SqlOutbox, begin: Begin
+    ) -> None:
+        slow = begin()
+        [old] = slow.__enter__().add([new("d1", b"in", supersede_key="951")])
+        with begin() as db:
+            db.add([new("d1", b"out", supersede_key="951"), new("d1", b"other")])
+        [sending] = await dispatcher.send()
+        assert sending.body == b"out"
+        [sending] = await dispatcher.send(heard=[answer(sending)])
+        slow.__exit__(None, None, None)
+        turned = await dispatcher.turn(heard=[answer(sending)])
+        assert [(e.id, e.state) for e in turned.closed[1:]] == [(old, State.SUPERSEDED)]
+        assert turned.sendings == [], "who was taken off must not come in again"
+
+    async def test_taking_back_waits_for_nobody_and_nobody_for_it(
+        self, dispatcher: Dispatcher, begin: Begin
+    ) -> None:
+        with begin() as db:
+            db.add([new("d1", b"1"), new("d2", b"2")])
+        open_still = begin()
+        assert open_still.__enter__().cancel(OUTBOX, device="d1") == 1
+        first = await dispatcher.send()
+        assert bodies(first) == [b"1", b"2"], "it isn't committed yet"
+        open_still.__exit__(None, None, None)
+        turned = await dispatcher.turn(heard=[answer(each) for each in first])
+        assert {entry.state for entry in turned.closed} == {State.ACKNOWLEDGED}
 
     async def test_a_turn_is_three_messages(self, dispatcher: Dispatcher, begin: Begin) -> None:
         with begin() as db:

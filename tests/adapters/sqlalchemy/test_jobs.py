@@ -10,7 +10,6 @@ from holdfast.core.device_queue import State
 from holdfast.core.device_turn import Heard, Job, Sending, Turn
 from holdfast.devices.outbox import Outbox
 
-NOW = 1_700_000_000.0
 DEVICES = [f"d{number:04}" for number in range(5_000)]
 RATE = 500.0
 
@@ -19,9 +18,9 @@ async def rolled_out(store: SqlOutbox, engine: Engine, does: Callable[[str], boo
     """The job at its end, and how many devices got the command. Each second there are turns until nothing is
     left to do; the devices answer in the next one."""
     outbox = Outbox("doors")
-    outbox.wall = lambda: NOW
     with Session(engine) as db, db.begin():
         number = outbox.add_job(db, "firmware", DEVICES, {"v": 2}, rate=RATE, abort_share=0.05)
+    [first] = await store.commands("doors", limit=1)
     epoch = await store.open("doors", 0, 0, "me")
     answers: list[Heard] = []
     sent: list[str] = []
@@ -45,7 +44,7 @@ async def rolled_out(store: SqlOutbox, engine: Engine, does: Callable[[str], boo
 
     for second in range(12):
         sweep = True
-        while await turn(NOW + second, sweep=sweep):
+        while await turn(first.created_at + second, sweep=sweep):
             sweep = False
         assert len(sent) <= second * RATE + 1, "no more than its rate"
         await progress()

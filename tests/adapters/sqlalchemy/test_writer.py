@@ -1,5 +1,6 @@
 """Adding with every kind of session and connection that SQLAlchemy has, in the business's transaction."""
 
+import time
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
 from holdfast.adapters.system.clock import SystemClock
+from holdfast.core.device_turn import Turn
 from holdfast.core.dialect import PlainDialect
 from holdfast.devices.outbox import Outbox
 from holdfast.errors import ConfigError
@@ -128,3 +130,31 @@ def test_other_databases_are_refused(outbox: Outbox) -> None:
     db: Any = SimpleNamespace(dialect=SimpleNamespace(name="mysql"))
     with pytest.raises(ConfigError, match="mysql: outboxes are in SQLite or PostgreSQL"):
         outbox.add(db, device="d1", command=b"1")
+
+
+async def test_a_business_pauses_and_takes_back_with_its_own_change(
+    store: SqlOutbox, engine: Engine, async_engine: AsyncEngine, outbox: Outbox
+) -> None:
+    with Session(engine) as db, db.begin():
+        number = outbox.add(db, device="d1", command=b"1")
+        outbox.add(db, device="d1", command=b"2", supersede_key="951")
+    with Session(engine) as db:
+        assert outbox.cancel(db, command=number) == 1
+        outbox.pause(db)
+        db.rollback()
+    assert await store.paused("doors") == {}
+    async with AsyncSession(async_engine) as session, session.begin():
+        assert await outbox.cancel(session, device="d1", supersede_key="951") == 1
+        assert await outbox.cancel(session, command=number) == 1
+        await outbox.pause(session, "d1")
+        await outbox.pause(session)
+    assert list(await store.paused("doors")) == ["", "d1"]
+    epoch = await store.open("doors", 0, 0, "me")
+    turn = Turn(outbox="doors", grants={0: epoch}, sendable=[0], now=time.time())
+    turned = await store.turn(turn)
+    assert ([entry.reason for entry in turned.closed], turned.paused) == (["cancelled"] * 2, True)
+    async with AsyncSession(async_engine) as session, session.begin():
+        assert await outbox.resume(session)
+        assert await outbox.resume(session, "d1")
+        assert not await outbox.resume(session, "d1")
+    assert await store.paused("doors") == {}

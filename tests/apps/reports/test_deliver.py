@@ -15,7 +15,15 @@ from holdfast.apps.reports import deliver as delivering
 from holdfast.apps.reports import deliver_pipe, deliver_plan
 from holdfast.apps.reports.deliver import Delivered, deliver
 from holdfast.apps.reports.deliver_plan import Companion, Parcel, Record, Stage
-from holdfast.errors import AlreadyThere, ConfigError, Damaged, HoldfastError, OutcomeUnknown, Unavailable
+from holdfast.errors import (
+    AlreadyThere,
+    ConfigError,
+    Damaged,
+    HoldfastError,
+    NoRoom,
+    OutcomeUnknown,
+    Unavailable,
+)
 from holdfast.ports.sink import Data, Sink
 
 KIB = 1 << 10
@@ -315,6 +323,28 @@ async def test_what_no_other_try_helps_is_raised_at_once_and_removed(desk: Desk)
     desk.at, desk.error = LATE, ConfigError("read-only")
     with pytest.raises(ConfigError):
         await desk.deliver()
+    assert desk.files == {}
+
+
+async def test_on_a_full_disk_nothing_half_sent_takes_room(desk: Desk) -> None:
+    desk.at, desk.error = LATE, NoRoom("No space left on device")
+    with pytest.raises(NoRoom):
+        await desk.deliver(tries=1)
+    assert desk.files == {}
+    done = await desk.deliver()
+    assert done.gone_on == 0
+    assert desk.files["out/daily.csv"] == BODY
+
+
+async def test_nothing_half_sent_stays_where_nobody_goes_on_with_it(desk: Desk) -> None:
+    desk.at, desk.error = LATE, Unavailable("cut")
+    with pytest.raises(Unavailable):
+        await desk.deliver(tries=1)
+    assert len(desk.files) == 1, "it waits for another attempt"
+    desk.files.clear()
+    desk.record, desk.at = None, desk.calls + LATE
+    with pytest.raises(Unavailable):
+        await desk.deliver(tries=1, leave=False)
     assert desk.files == {}
 
 

@@ -1,7 +1,9 @@
 """Connections that are shared, limited and kept."""
 
 import asyncio
+import math
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 
@@ -9,6 +11,7 @@ from holdfast.adapters.memory.sink import MemorySink
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.apps.reports.deliver_pool import PoolLimits, SinkPool
 from holdfast.core.rate import Rate
+from holdfast.errors import ConfigError
 
 
 class Clock(SystemClock):
@@ -130,3 +133,12 @@ async def test_bytes_have_a_pace_a_customer(clock: Clock) -> None:
     assert shared.pace("ann")(500) == 0
     assert shared.pace("ann")(500) == 0.5
     assert shared.pace("bob")(500) == 0
+
+
+@pytest.mark.parametrize(
+    "limits", [{"per_customer": 0}, {"per_destination": True}, {"idle_s": math.inf}, {"bytes_rate": 5}]
+)
+def test_limits_are_checked_where_they_are_declared(limits: dict[str, Any]) -> None:
+    (setting,) = limits
+    with pytest.raises(ConfigError, match=f"PoolLimits: {setting} is "):
+        PoolLimits(**limits)

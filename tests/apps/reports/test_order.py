@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from holdfast.apps.reports.order import Column, Csv, Delivery, ReportOrder, Table, Xlsx, decode, encode
+from holdfast.apps.reports.order import (
+    Column,
+    Condition,
+    Csv,
+    Delivery,
+    ReportOrder,
+    Table,
+    Xlsx,
+    decode,
+    encode,
+)
 from holdfast.errors import InvalidMessage
 
 MINIMAL: dict[str, Any] = {
@@ -19,6 +31,9 @@ MINIMAL: dict[str, Any] = {
     "tables": [{"sources": ["/data/sales.parquet"]}],
     "name": "{report}.csv",
 }
+
+
+TABLE = Table(sources=("a.csv",))
 
 
 def order(**changes: Any) -> ReportOrder:
@@ -108,7 +123,9 @@ def test_what_is_wrong_is_named_by_its_field(changes: dict[str, Any], field: str
     assert str(refused.value).startswith(f"{field}:")
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b'{"customer": "\xed\xa0\x80"}', b"null"])
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"\xff", b'{"customer": "\xed\xa0\x80"}', b"null", b"[" * 9999]
+)
 def test_what_is_no_order_is_refused(body: bytes) -> None:
     with pytest.raises(InvalidMessage):
         decode(body)
@@ -126,3 +143,45 @@ def test_the_order_in_the_docs_is_one() -> None:
     shown = re.search(r'```json\n(\{\s*"customer".*?)```', page, re.DOTALL)
     assert shown
     assert decode(shown[1].encode()).tables[0].columns[2].decimals == 2
+
+
+@pytest.mark.parametrize(
+    "make, field",
+    [
+        (lambda: Column(source=""), "source"),
+        (lambda: Column(source="n", decimals=True), "decimals"),
+        (lambda: Column(source="n", decimals=16), "decimals"),
+        (lambda: Column(source="n", width=math.inf), "width"),
+        (lambda: Column(source="n", width=math.nan), "width"),
+        (lambda: Condition(column="n", op="~", value=1), "op"),  # type: ignore[arg-type]
+        (lambda: Condition(column="n", op="=", value=object()), "value"),  # type: ignore[arg-type]
+        (lambda: Table(sources="a.csv"), "sources"),  # type: ignore[arg-type]
+        (lambda: Table(sources=()), "sources"),
+        (lambda: Table(sources=("a",), columns=("n",)), "columns"),  # type: ignore[arg-type]
+        (lambda: Csv(delimiter=";;"), "delimiter"),
+        (lambda: Csv(header=1), "header"),  # type: ignore[arg-type]
+        (lambda: Csv(compression_level=1.5), "compression_level"),  # type: ignore[arg-type]
+        (lambda: Xlsx(rows_per_sheet=1), "rows_per_sheet"),
+        (lambda: Delivery(destination="s3://b", companions=("md6",)), "companions"),  # type: ignore[arg-type]
+        (lambda: Delivery(destination="s3://b", options={"a": 1.5}), "options"),  # type: ignore[dict-item]
+        (lambda: ReportOrder(customer="c", report="r", tables=(), name="n"), "tables"),
+        (lambda: ReportOrder(customer=5, report="r", tables=(TABLE,), name="n"), "customer"),  # type: ignore[arg-type]
+        (lambda: ReportOrder(customer="c", report="r", tables=(TABLE,), name="n", format="csv"), "format"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_is_made_in_python_is_checked_where_it_is_made(make: Callable[[], object], field: str) -> None:
+    with pytest.raises(InvalidMessage) as refused:
+        make()
+    assert refused.value.field == field
+    assert str(refused.value).startswith(f"{field} is ")
+
+
+def test_lists_made_in_python_are_tuples() -> None:
+    table = Table(sources=["a.csv"], columns=[Column(source="n")])  # type: ignore[arg-type]
+    assert (table.sources, table.columns) == (("a.csv",), (Column(source="n"),))
+
+
+def test_a_number_that_json_lacks_does_not_become_null() -> None:
+    table = Table(sources=("a.csv",), filter=(Condition(column="n", op="=", value=math.nan),))
+    with pytest.raises(InvalidMessage, match="it holds NaN or an infinity"):
+        encode(ReportOrder(customer="c", report="r", tables=(table,), name="n"))

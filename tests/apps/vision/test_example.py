@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.apps.vision.handler import Frame, frame_of
 from holdfast.apps.vision.ingest import Still
+from holdfast.core.message import NO_RUN
 from holdfast.errors import InvalidMessage
 from holdfast.streams.codec import address, decoder
 from holdfast.streams.spec import StreamSpec
@@ -64,17 +65,26 @@ def test_frames_in_a_bucket_are_addressed_as_others_sent_them(
     }
     body = msgspec.json.encode(sent)
     key, place = address(frames_stream, body, {}, "id", None)
-    assert (key, place.run, place.seq) == ("cam-1", 0, 7)
+    assert (key, place.run, place.seq) == ("cam-1", NO_RUN, 7)
     slot: Any = Slot([])
     slot.key, slot.seq = key, place.seq
     url = "s3://frames/cam-1/a%20frame%3F%23%251.jpg"
     assert frame_of(decoder(frames_stream.message)(body), slot) == Frame("cam-1", 0, 7, 0, url)
 
 
-@pytest.mark.parametrize("message", [{"video": "v"}, {"s3_key": "k"}, {"s3_bucket": 3, "s3_key": "k"}])
-def test_what_is_no_frame_says_what_is_missing(message: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "message, wrong",
+    [
+        ({"video": "v"}, "run"),
+        ({"s3_key": "k"}, "missing required field `s3_bucket`"),
+        ({"s3_bucket": "b", "video_id": "v"}, "missing required field `s3_key`"),
+        ({"s3_bucket": 3, "s3_key": "k"}, "s3_bucket"),
+        ({}, "url, or s3_bucket and s3_key"),
+    ],
+)
+def test_what_is_no_frame_says_what_is_missing(message: dict[str, Any], wrong: str) -> None:
     slot: Any = Slot([])
-    with pytest.raises(InvalidMessage, match=r"neither form of a frame: .*(run|s3_bucket)"):
+    with pytest.raises(InvalidMessage, match=f"the message is no frame, .*{wrong}"):
         frame_of(message, slot)
 
 

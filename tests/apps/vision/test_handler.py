@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -149,6 +150,27 @@ def test_a_picture_too_large_to_decode_is_refused(
     slot.objects["memory:///huge"] = encode(grey(400, 200))
     with pytest.raises(InvalidMessage, match="memory:///huge"):
         opened(slot).process(message(0, url="memory:///huge"), slot)
+
+
+def test_a_frame_of_too_many_pixels_is_refused_before_it_is_decoded(slot: Slot) -> None:
+    """A few kilobytes that would be hundreds of megabytes."""
+    bomb = png(Image.new("1", (9_000, 9_000)))
+    assert len(bomb) < 50_000
+    slot.objects["memory:///bomb"] = bomb
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidMessage, match=r"memory:///bomb has 9000 x 9000 pixels; \d+ is"):
+            opened(slot).process(message(0, url="memory:///bomb"), slot)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_is_wrong_with_a_frame_is_told_without_addresses_in_memory(slot: Slot) -> None:
+    slot.objects["memory:///junk"] = b"no image"
+    with pytest.raises(InvalidMessage) as caught:
+        opened(slot).process(message(0, url="memory:///junk"), slot)
+    assert str(caught.value).startswith("frame memory:///junk is not a whole JPEG or PNG image (8 bytes); ")
 
 
 def test_png_grey_and_large_frames_are_read(slot: Slot, grey: Callable[[int, int], Image.Image]) -> None:

@@ -110,6 +110,7 @@ async def test_an_answer_that_no_brief_has_room_for_is_left_out(site: Site) -> N
         (b"", {"answer": ""}),
         (b'{"code":123456789012345678901234567890}', None),
         ("grün".encode(), {"answer": "grün"}),
+        (b"[" * 900 + b"]" * 900, {"answer": "[" * 900 + "]" * 900}),
         (b"\xff\x00", {"answer_base64": "/wA="}),
     ],
 )

@@ -131,7 +131,9 @@ async def mislead(setting: Setting, key: str) -> None:
 async def test_too_large_a_body_is_refused(make_setting: MakeSetting) -> None:
     setting = await make_setting("a")
     host, port = setting.gateway.address.removeprefix("http://").split(":")
-    said = await raw(host, port, "POST /process/cam HTTP/1.1\r\nHost: x\r\nContent-Length: 20000000\r\n\r\n")
+    said = await raw(
+        host, port, "POST /process/cam HTTP/1.1\r\nHost: [::1]\r\nContent-Length: 20000000\r\n\r\n"
+    )
     assert said.startswith(b"HTTP/1.1 413 ")
     assert b"application/problem+json" in said
 
@@ -141,7 +143,7 @@ ODD = [
     "/process/%61bc",
     "/process/abc?stream=%63hain",
     "/process/abc?x=1&stream=chain",
-    "http://x/process/abc",
+    "http://[::1]/process/abc",
 ]
 
 
@@ -152,7 +154,7 @@ async def test_a_stream_that_is_named_oddly_is_the_same_stream(make_setting: Mak
     host, port = setting.gateway.address.removeprefix("http://").split(":")
     for n, target in enumerate(ODD, 1):
         body = json.dumps({"key": "abc", "n": n})
-        head = f"POST {target} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        head = f"POST {target} HTTP/1.1\r\nHost: [::1]\r\nContent-Type: application/json\r\n"
         said = await raw(host, port, f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}")
         assert said.startswith(b"HTTP/1.1 200"), (target, said)
         assert f'"n":{n}'.encode() in said
@@ -225,7 +227,7 @@ async def test_headers_of_a_client_mislead_nobody(make_setting: MakeSetting) -> 
     assert (await setting.send("mine", 3, headers={"X-Stream": "other"}))[0] == 404
 
 
-SMUGGLED = "POST /process/theirs HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
+SMUGGLED = "POST /process/theirs HTTP/1.1\r\nHost: [::1]\r\nContent-Length: 0\r\n\r\n"
 
 
 AMBIGUOUS = [
@@ -243,7 +245,7 @@ async def test_what_could_be_read_in_two_ways_is_read_in_none(make_setting: Make
     host, port = setting.gateway.address.removeprefix("http://").split(":")
     for head in AMBIGUOUS:
         said = await raw(
-            host, port, f"POST /process/cam HTTP/1.1\r\nHost: x\r\n{head}\r\n0\r\n\r\n{SMUGGLED}"
+            host, port, f"POST /process/cam HTTP/1.1\r\nHost: [::1]\r\n{head}\r\n0\r\n\r\n{SMUGGLED}"
         )
         assert said.startswith((b"HTTP/1.1 4", b"HTTP/1.1 501")), (head, said)
         assert "chain/theirs" not in dict(setting.gateway.routes), head

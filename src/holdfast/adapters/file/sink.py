@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from holdfast.core.remote_name import check
-from holdfast.errors import AlreadyThere, ConfigError, Damaged, InvalidMessage, Unavailable
+from holdfast.errors import AlreadyThere, ConfigError, Damaged, InvalidMessage, NoRoom, Unavailable
 from holdfast.files import OWNER, Access, make_folder, sync_names
 from holdfast.ports.sink import Data, RemoteFile
 
@@ -22,6 +22,7 @@ T = TypeVar("T")
 
 READ_BYTES = 1 << 20
 NAME_TAKEN = frozenset({errno.EEXIST, errno.EISDIR, errno.ENOTDIR})
+FULL = (errno.ENOSPC, errno.EDQUOT)
 NOT_ALLOWED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
@@ -203,6 +204,8 @@ def _told(name: str, root: Path) -> Iterator[None]:
             raise InvalidMessage(text, field="name") from error
         if error.errno in NAME_TAKEN:
             raise ConfigError(f"{text}: something else has that name, or its folder's") from error
+        if error.errno in FULL:
+            raise NoRoom(text) from error
         raise Unavailable(text) from error
 
 

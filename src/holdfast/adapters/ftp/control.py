@@ -16,7 +16,7 @@ import struct
 from collections.abc import Iterator
 
 from holdfast.adapters.ftp.url import FtpUrl, Tls
-from holdfast.errors import ConfigError, LoginRefused, Unavailable
+from holdfast.errors import ConfigError, LoginRefused, NoRoom, Unavailable
 
 KEEPALIVE_S = 30
 UNKNOWN = ("500", "502", "504")
@@ -237,13 +237,16 @@ def told(what: str, *, login: bool = False) -> Iterator[None]:
         yield
     except ftplib.error_perm as error:
         said = str(error)
-        if said.startswith(BUSY + FULL):
+        if said.startswith(FULL):
+            raise NoRoom(f"{what}: {said}") from error
+        if said.startswith(BUSY):
             raise Unavailable(f"{what}: {said}") from error
         if login or said.startswith(LOGGED_OUT):
             raise LoginRefused(f"{what}: {said}") from error
         raise ConfigError(f"{what}: {said}") from error
     except ftplib.Error as error:
-        raise Unavailable(f"{what}: {error}") from error
+        said = f"{what}: {error}"
+        raise (NoRoom(said) if str(error).startswith(FULL) else Unavailable(said)) from error
     except ssl.SSLCertVerificationError as error:
         raise LoginRefused(
             f"{what}: its certificate is not trusted ({error.verify_message}): name one to trust with ?ca="

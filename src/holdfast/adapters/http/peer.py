@@ -12,11 +12,11 @@ nothing was done.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
-import hmac
 import ipaddress
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 
 import aiohttp
@@ -28,6 +28,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from yarl import URL
 
 from holdfast.core.record import UNREADABLE
+from holdfast.core.retry import Backoff
 from holdfast.errors import (
     ConfigError,
     HoldfastError,
@@ -41,15 +42,32 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.peer import Handler
 from holdfast.protocol.peer import VERSION, Probe, Reply, Request, Stranger
 from holdfast.redaction import redact
+from holdfast.serving import (
+    CONNECTIONS_MAX,
+    TLS_HANDSHAKE_S,
+    Connections,
+    OwnSite,
+    PeerTls,
+    Problem,
+    Secrets,
+    is_loopback,
+    not_ready,
+    problem_response,
+    problems,
+)
 
 PATH = "/v1/peer"
 VERSION_HEADER = "Holdfast-Protocol"
 MEDIA_TYPE = "application/msgpack"
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
+BACKLOG = 1024
+BODY_S = 60.0
+"""How long a request of another node may take to come."""
 CONNECT_TIMEOUT_S = 5.0
-GONE_RETRY_S = 1.0
+GONE_AGAIN = Backoff(1.0, 15.0)
 CLOSE_TIMEOUT_S = 1.0
+REASON_BYTES_MAX = 8192
 REASON_CHARS_MAX = 500
 
 log = structlog.get_logger()
@@ -62,10 +80,13 @@ class HttpPeer:
         clock: the node's clock.
         host, port: where to listen; port 0 takes a free one.
         secret: shared by all nodes; needed wherever ``host`` isn't loopback.
+        also: another secret that callers may show, while all nodes change from one to the other.
+        tls: certificates, if nodes speak TLS to each other.
         advertise: ``host`` or ``host:port`` that other nodes reach this one at, if not the one bound.
         max_body_bytes: largest request or reply, both ways.
         routes: more routes to serve on the same port. Their handlers are cancelled when the client leaves.
         ready: why the node can't serve yet, for ``/readyz``; empty when it can.
+        connections: bounds those that come here.
         registry: what ``/metrics`` shows.
     """
 
@@ -76,20 +97,28 @@ class HttpPeer:
         port: int = 0,
         *,
         secret: str | None = None,
+        also: str | None = None,
+        tls: PeerTls | None = None,
         advertise: str | None = None,
         max_body_bytes: int = MAX_BODY_BYTES,
         routes: Sequence[web.AbstractRouteDef] = (),
         ready: Callable[[], str] = lambda: "",
+        connections: Connections | None = None,
         registry: CollectorRegistry = REGISTRY,
     ) -> None:
         self._clock = clock
         self._host = host
         self._port = port
         self._authorization = f"Bearer {secret}" if secret else ""
+        self._secrets = Secrets(secret, also if secret else None)
+        self._tls = tls
         self._advertise = advertise
+        self._advertised = (advertise or "").removeprefix("http://").removeprefix("https://")
+        self._scheme = "http" if tls is None else "https"
         self._max_body_bytes = max_body_bytes
         self._routes = routes
         self._ready = ready
+        self._connections = connections or Connections(clock, CONNECTIONS_MAX)
         self._registry = registry
         self._encoder = msgspec.msgpack.Encoder()
         self._requests: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
@@ -97,6 +126,8 @@ class HttpPeer:
         self._answering: set[asyncio.Task[Reply]] = set()
         self._closing = asyncio.Event()
         self._runner: web.AppRunner | None = None
+        self._server: asyncio.Server | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._session: aiohttp.ClientSession | None = None
 
     async def serve(self, handler: Handler) -> str:
@@ -104,8 +135,16 @@ class HttpPeer:
 
         Raises ConfigError if the address can't be bound, needs a secret, or can't be told to others."""
         self._check_exposure()
+        context = None
+        if self._tls is not None:
+            context = self._tls.server()
+            self._tls.client()  # now, not at the first call
         self._handler = handler
-        app = web.Application(client_max_size=self._max_body_bytes)
+        connections = self._connections
+        middlewares = [connections.note, problems]
+        if not self._authorization:
+            middlewares.append(OwnSite([*self._own_names()]).check)
+        app = web.Application(client_max_size=self._max_body_bytes, middlewares=middlewares)
         app.add_routes(
             [
                 web.post(PATH, self._on_call),
@@ -119,16 +158,30 @@ class HttpPeer:
         app.on_shutdown.append(self._hang_up)
         # A reader of a presence that leaves must end it here; what a call does is shielded from that.
         runner = web.AppRunner(
-            app, access_log=None, handler_cancellation=True, shutdown_timeout=CLOSE_TIMEOUT_S
+            app,
+            access_log=None,
+            handler_cancellation=True,
+            shutdown_timeout=CLOSE_TIMEOUT_S,
+            auto_decompress=False,  # whoever reads a body says how much of it may be held
         )
         await runner.setup()
+        assert runner.server is not None
+        connections.fit()
         try:
-            await web.TCPSite(runner, self._host, self._port).start()
+            self._server = await asyncio.get_running_loop().create_server(
+                connections.over(runner.server),
+                self._host,
+                self._port,
+                backlog=BACKLOG,
+                ssl=context,
+                ssl_handshake_timeout=TLS_HANDSHAKE_S if context is not None else None,
+            )
         except OSError as error:
             await runner.cleanup()
             raise ConfigError(self._why_not_bound(error)) from error
         self._runner = runner
-        host, port = runner.addresses[0][:2]
+        self._watching = asyncio.create_task(connections.watch())
+        host, port = self._server.sockets[0].getsockname()[:2]
         return self._address(host, port)
 
     async def call(self, address: str, request: Request, timeout_s: float) -> Reply:
@@ -164,8 +217,10 @@ class HttpPeer:
         What shows nothing about that process is tried again: a node that answers but won't say (another
         secret), a failure of this machine (no file descriptors, no network), a name that doesn't resolve.
         Raises Unavailable once this peer is closed."""
+        failures = 0
         while not await self._is_gone(address, member):
-            await self._clock.sleep(GONE_RETRY_S)
+            failures += 1
+            await self._clock.sleep(GONE_AGAIN.delay_s(failures, self._clock.random()))
 
     async def _is_gone(self, address: str, member: str) -> bool:
         """Read the presence to its end; False if that shows nothing."""
@@ -195,6 +250,10 @@ class HttpPeer:
     async def close(self) -> None:
         """Stop answering and drop connections."""
         self._closing.set()
+        if self._watching is not None:
+            self._watching.cancel()
+        if self._server is not None:
+            self._server.close()
         if self._runner is not None:
             await self._runner.cleanup()
         if self._session is not None:
@@ -211,7 +270,7 @@ class HttpPeer:
                 " run the same version of Holdfast on both",
             )
         try:
-            message = self._requests.decode(await request.read())
+            message = self._requests.decode(await self._body(request))
         except UNREADABLE as error:
             raise _refuse(web.HTTPBadRequest, f"not a request of peer protocol {VERSION}: {error}") from None
         except web.HTTPRequestEntityTooLarge:
@@ -221,6 +280,13 @@ class HttpPeer:
         return web.Response(
             body=self._encoder.encode(reply), content_type=MEDIA_TYPE, headers=_VERSION_HEADERS
         )
+
+    async def _body(self, request: web.Request) -> bytes:
+        try:
+            async with asyncio.timeout(BODY_S):
+                return await request.read()
+        except TimeoutError:
+            raise _refuse(web.HTTPRequestTimeout, f"the request did not come within {BODY_S:g} s") from None
 
     async def _shielded(self, message: Request) -> Reply:
         """The handler's reply. A caller that gives up doesn't cut the work short halfway."""
@@ -258,8 +324,8 @@ class HttpPeer:
         return web.Response(text="ok\n")
 
     async def _on_ready(self, request: web.Request) -> web.Response:
-        reason = self._ready()
-        return web.Response(text=f"{redact(reason) or 'ready'}\n", status=503 if reason else 200)
+        reason = self._ready() or self._connections.trouble
+        return problem_response(not_ready(reason)) if reason else web.Response(text="ready\n")
 
     async def _on_metrics(self, request: web.Request) -> web.Response:
         return web.Response(
@@ -272,8 +338,7 @@ class HttpPeer:
             task.cancel()
 
     def _admit(self, request: web.Request) -> None:
-        given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
-        if self._authorization and not hmac.compare_digest(given, self._authorization.encode()):
+        if not self._secrets.admit(request):
             raise _refuse(
                 web.HTTPUnauthorized, "peer_secret is missing or differs; set the same on every node"
             )
@@ -286,11 +351,13 @@ class HttpPeer:
         if self._session is None:
             trace = aiohttp.TraceConfig()
             trace.on_request_headers_sent.append(_note_sent)
+            context = self._tls.client() if self._tls is not None else True
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0),
+                connector=aiohttp.TCPConnector(limit=0, ssl=context),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
                 trace_configs=[trace],
+                auto_decompress=False,
             )
         return self._session
 
@@ -323,7 +390,7 @@ class HttpPeer:
     # --- addresses
 
     def _check_exposure(self) -> None:
-        if not _is_loopback(self._host) and not self._authorization:
+        if not is_loopback(self._host) and not self._authorization:
             raise ConfigError(
                 f"host {self._host!r} can be reached from other machines, which needs peer_secret: set the"
                 " same on every node (HOLDFAST_PEER_SECRET), or listen on host '127.0.0.1' only"
@@ -334,11 +401,16 @@ class HttpPeer:
                 " set advertise to this machine's name or address"
             )
 
+    def _own_names(self) -> Iterator[str]:
+        with contextlib.suppress(ValueError):
+            if self._advertised and (name := URL(f"http://{self._advertised}").host):
+                yield name
+
     def _address(self, bound_host: str, bound_port: int) -> str:
         if not self._advertise:
-            return str(URL.build(scheme="http", host=bound_host, port=bound_port)).rstrip("/")
+            return str(URL.build(scheme=self._scheme, host=bound_host, port=bound_port)).rstrip("/")
         try:
-            url = URL(f"http://{self._advertise.removeprefix('http://')}")
+            url = URL(f"{self._scheme}://{self._advertised}")
             if not url.host or url.path != "/":
                 raise ValueError("no host")
             port = url.explicit_port or bound_port
@@ -382,8 +454,12 @@ def _refuse(kind: type[web.HTTPError], text: str) -> web.HTTPError:
 
 
 async def _refusal(address: str, response: aiohttp.ClientResponse) -> str:
-    reason = (await response.content.read(REASON_CHARS_MAX)).decode(errors="replace").strip()
-    return f"{address} refused (HTTP {response.status}): {reason}"
+    said = await response.content.read(REASON_BYTES_MAX)
+    try:
+        reason = msgspec.json.decode(said, type=Problem).detail
+    except UNREADABLE:
+        reason = said.decode(errors="replace").strip()
+    return f"{address} refused (HTTP {response.status}): {reason[:REASON_CHARS_MAX]}"
 
 
 def _is_own_failure(error: Exception) -> bool:
@@ -393,6 +469,8 @@ def _is_own_failure(error: Exception) -> bool:
 
 
 def _words(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return error.os_error.strerror or str(error.os_error)
     return str(error) or type(error).__name__
 
 
@@ -401,13 +479,6 @@ async def _note_sent(
 ) -> None:
     if context.trace_request_ctx is not None:
         context.trace_request_ctx.sent = True
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _is_wildcard(host: str) -> bool:

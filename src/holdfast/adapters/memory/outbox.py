@@ -17,7 +17,7 @@ from holdfast.core.device_turn import Arrival, Cancel, Found, Job, Turn, Turned
 from holdfast.core.group_rate import Pair
 from holdfast.errors import ConfigError, Fenced
 from holdfast.ports.clock import Clock
-from holdfast.ports.outbox import Adding, DeviceStatus, Known, NewCommand, OnResult
+from holdfast.ports.outbox import Adding, DeviceStatus, Known, NewCommand, OnResult, timed
 
 WAITING_MAX = 1000
 
@@ -52,8 +52,9 @@ class Tables:
 class MemoryTransaction:
     """What commands and the business's ``values`` are written with."""
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: Tables, clock: Clock) -> None:
         self.tables = tables
+        self._clock = clock
         self.values = tables.values
         self.added: set[str] = set()
 
@@ -99,6 +100,7 @@ class MemoryTransaction:
         return self.tables.paused.pop((outbox, device), None) is not None
 
     def _add(self, new: NewCommand) -> int:
+        new = timed(new, self._clock.wall())
         self.added.add(new.outbox)
         for outbox, entry in self.tables.commands.values():
             same = (outbox, entry.device, entry.dedupe_key) == (new.outbox, new.device, new.dedupe_key)
@@ -129,7 +131,7 @@ class MemoryOutbox:
     @contextmanager
     def transaction(self) -> Iterator[MemoryTransaction]:
         """A transaction of the business: takes effect at its end, unless it raises."""
-        transaction = MemoryTransaction(self.tables.copy())
+        transaction = MemoryTransaction(self.tables.copy(), self._clock)
         yield transaction
         self.tables = transaction.tables
         if transaction.added:
@@ -182,7 +184,7 @@ class MemoryOutbox:
             return turned
 
     def _tell(self, transaction: MemoryTransaction, entry: Entry, on_result: OnResult | None) -> None:
-        inner = MemoryTransaction(transaction.tables.copy())
+        inner = MemoryTransaction(transaction.tables.copy(), self._clock)
         try:
             if on_result is not None:
                 on_result(inner, entry)
@@ -429,10 +431,8 @@ class MemoryRows:
             del self._tables.arrivals[arrival.id]
 
     def older(self, arrivals: Sequence[Arrival]) -> list[Entry]:
-        newest: dict[tuple[str, str | None], int] = {}
-        for arrival in arrivals:
-            newest[arrival.device, arrival.supersede_key] = arrival.command
-        return [e for e in self._scheduled() if e.id < newest.get((e.device, e.supersede_key), 0)]
+        named = self.commands({arrival.command for arrival in arrivals}).values()
+        return [e for e in self._scheduled() if any(queue.replaces(newer, e) for newer in named)]
 
     def replaced(self, entries: Sequence[Entry]) -> Set[int]:
         known = [entry for name, entry in self._tables.commands.values() if name == self._outbox]

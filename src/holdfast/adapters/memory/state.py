@@ -48,6 +48,13 @@ class Committed(msgspec.Struct, frozen=True):
     repeated: bool = False
 
 
+class Forgot(msgspec.Struct, frozen=True):
+    """The last writes are gone: what has happened after ``since`` never was."""
+
+    at: float
+    since: float
+
+
 class MemoryState:
     """One state store, for all nodes.
 
@@ -68,11 +75,15 @@ class MemoryState:
         self._closings = 0
         self._cursors = 0
         self._by_name: dict[tuple[str, str], Logged] = {}
+        self._issued: dict[str, int] = {}
 
     # --- checkpoints
 
     async def peek(self, key: str) -> Checkpoint | None:
         return self.standing.get(key)
+
+    async def now(self, key: str) -> float:
+        return self._clock.wall()
 
     async def open(self, key: str, expect: int, member: str) -> Checkpoint:
         before, now = self.standing.get(key), self._clock.monotonic()
@@ -81,7 +92,8 @@ class MemoryState:
         except Fenced:
             self.history.append(Opened(now, key, expect, member, before, None))
             raise
-        self.standing[key] = after
+        epoch = self._issued[key] = max(after.epoch, self._issued.get(key, 0) + 1)
+        self.standing[key] = after = msgspec.structs.replace(after, epoch=epoch)
         self.history.append(Opened(now, key, expect, member, before, after))
         return after
 
@@ -144,6 +156,28 @@ class MemoryState:
     async def close(self) -> None:
         self._closings += 1
         self._bell.ring()
+
+    def rewind(self, seconds: float) -> None:
+        """Forget the last writes, as where a server's replica takes over. No epoch is issued again."""
+        now = self._clock.monotonic()
+        since, forgotten = now - seconds, set[tuple[str, int, str]]()
+        for event in reversed(self.history):
+            if isinstance(event, Forgot) or (
+                isinstance(event, Opened | Began | Committed) and event.at < since
+            ):
+                break
+            if not isinstance(event, Opened | Began | Committed) or event.after is None:
+                continue
+            key = event.commit.key if isinstance(event, Committed) else event.key
+            if isinstance(event, Committed) and not event.repeated:
+                forgotten.update((key, event.commit.epoch, result.name) for result in event.commit.results)
+            if event.before is None:
+                self.standing.pop(key, None)
+            else:
+                self.standing[key] = event.before
+        self.logged = [r for r in self.logged if (r.key, r.epoch, r.result.name) not in forgotten]
+        self._by_name = {(r.key, r.result.name): r for r in self.logged}
+        self.history.append(Forgot(now, since))
 
     def _publish(self, commit: Commit) -> None:
         at = self._clock.wall()

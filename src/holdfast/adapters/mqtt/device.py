@@ -13,7 +13,7 @@ import structlog
 from holdfast.adapters.mqtt import roundtrip
 from holdfast.adapters.mqtt.address import MqttAddress
 from holdfast.adapters.mqtt.link import NOBODY, REFUSED, Extras, Link
-from holdfast.core.dialect import Dialect, JsonDialect, Reading, check_id
+from holdfast.core.dialect import Dialect, JsonDialect, Reading, check_id, understood, written
 from holdfast.core.once import Once
 from holdfast.core.topics import Topics
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge, Unavailable
@@ -102,6 +102,7 @@ class MqttDevices:
             for number in range(address.connections)
         ]
         self._tasks: set[asyncio.Task[None]] = set()
+        self._watched: set[str] = set()
 
     async def start(self) -> None:
         if self._address.hears == "all":
@@ -115,8 +116,9 @@ class MqttDevices:
             link.start().add_done_callback(self._ended)
 
     def watch(self, devices: Iterable[str]) -> None:
-        if self._address.hears == "own":
-            for device in devices:
+        for device in devices:
+            self._watched.add(device)
+            if self._address.hears == "own":
                 self._link(device).hear(self._topics.heard_from(device))
 
     def publish(self, command: Command) -> None:
@@ -125,7 +127,7 @@ class MqttDevices:
         if not self._up:
             reason = self._told.reason if isinstance(self._told, Disconnected) else "connecting"
             raise Unavailable(f"not connected to {self._address}: {reason}")
-        payload, extras = self._dialect.write(command.payload, command.id), None
+        payload, extras = written(self._dialect, command.payload, command.id), None
         if len(payload) > self.max_payload:
             raise TooLarge(
                 f"the payload for device {command.device} has {len(payload)} bytes with its id, more than the"
@@ -139,6 +141,7 @@ class MqttDevices:
                 expires_s=command.expires_s,
             )
         link = self._link(command.device)
+        self._watched.add(command.device)
         if self._address.hears == "own":
             link.hear(heard)
         link.publish(topic, payload, extras, command)
@@ -226,16 +229,17 @@ class MqttDevices:
     def _read(self, payload: bytes, correlation: bytes | None) -> Reading:
         """What is beside the payload goes before what is in it, which then may be anything."""
         if correlation is None:
-            return self._dialect.read(payload)
+            return understood(self._dialect, payload)
         beside = correlation.decode("ascii", "replace")
         try:
-            return Reading(beside, self._dialect.read(payload).ok)
+            return Reading(beside, understood(self._dialect, payload).ok)
         except InvalidMessage:
             return Reading(beside)
 
     def _odd(self, device: str, reason: str) -> None:
-        """An answer that can't be understood is still a sign of life."""
-        if self._once.first(device):
+        """An answer that can't be understood is still a sign of life. Anybody may invent devices: those that
+        nothing was ever sent to share one line in the log."""
+        if self._once.first(device if device in self._watched else ""):
             log.warning("an odd answer", device=device, why=reason)
         if device not in self._seen:
             self._seen.add(device)

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import threading
+import time
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
@@ -22,12 +23,16 @@ from holdfast.files import for_writers
 from holdfast.ports.clock import Clock
 
 CHANNEL = "holdfast_outbox"
-NOTIFY = text(f"SELECT pg_notify('{CHANNEL}', :outbox)")
+NOTIFY = text(
+    f"SELECT pg_notify('{CHANNEL}', :outbox), CAST(extract(epoch FROM clock_timestamp()) AS float8)"  # noqa: S608
+)
 AGAIN_S = 1.0
 """Pause before a lost connection that listens is made anew."""
 
 _doorbells: dict[tuple[int, str], Doorbell] = {}
-_told: WeakKeyDictionary[object, set[str]] = WeakKeyDictionary()
+_told: WeakKeyDictionary[object, dict[str, float]] = WeakKeyDictionary()
+"""The outboxes that a transaction has told of, and how far its database's clock was ahead of this process's
+monotonic one then."""
 _mutex = threading.Lock()
 
 
@@ -44,18 +49,24 @@ def doorbell(database: str) -> Doorbell:
         return bell
 
 
-def ring_at_commit(connection: Connection, outbox: str) -> None:
+def ring_at_commit(connection: Connection, outbox: str) -> float:
     """Wake the outbox's dispatchers when the transaction of ``connection`` commits; once, however often this
-    is called in it."""
+    is called in it. Returns what the database's clock says, in seconds since 1970."""
     transaction = connection.get_transaction()
     with _mutex:
-        told = _told.setdefault(transaction, set())
-        if outbox in told:
-            return
-        told.add(outbox)
+        told = _told.setdefault(transaction, {})
+    if outbox in told:
+        return told[outbox] + time.monotonic()
     if connection.dialect.name == "postgresql":
-        connection.execute(NOTIFY, {"outbox": outbox})
-        return
+        now = float(connection.execute(NOTIFY, {"outbox": outbox}).one()[1])
+    else:
+        now = time.time()  # the database is a file of this host
+        _ring_file(connection, outbox)
+    told[outbox] = now - time.monotonic()
+    return now
+
+
+def _ring_file(connection: Connection, outbox: str) -> None:
     database = connection.engine.url.database
     if not database or database == ":memory:":
         return

@@ -75,24 +75,30 @@ def parse(url: str) -> URL:
     return parsed.set(drivername="sqlite" if backend == "sqlite" else "postgresql+psycopg")
 
 
-def create(url: URL, access: Access = OWNER) -> Engine:
+def create(url: URL, access: Access | None = OWNER) -> Engine:
     """An engine that gives up a server which is gone. A file that is missing is made with ``access`` when it
-    is first connected to. Raises ConfigError where the driver is missing."""
+    is first connected to; None: it is refused, at once. Raises ConfigError where the driver is missing."""
     try:
         engine = create_engine(url, connect_args=line_settings(url))
     except ImportError:
         raise ConfigError("PostgreSQL needs psycopg: pip install 'holdfast[postgres]'") from None
 
-    def make(*_: object) -> None:
-        with contextlib.suppress(OSError):  # SQLite says better what is wrong
-            make_file(Path(str(url.database)), access)
+    if url.get_backend_name() != "sqlite":
+        return engine
+    path = Path(str(url.database))
+    if access is None and not path.exists():
+        raise ConfigError(f"there is no database {path.absolute()}: run this where the nodes run")
 
-    if url.get_backend_name() == "sqlite" and url.database:
-        event.listen(engine, "do_connect", make)
+    def make(*_: object) -> None:
+        if access is not None:
+            with contextlib.suppress(OSError):  # SQLite says better what is wrong
+                make_file(path, access)
+
+    event.listen(engine, "do_connect", make)
     return engine
 
 
-def connect(url: URL, busy_timeout_s: float, access: Access = OWNER) -> Engine:
+def connect(url: URL, busy_timeout_s: float, access: Access | None = OWNER) -> Engine:
     """An engine on whose connections transactions begin where we say. Raises ConfigError where the driver is
     missing."""
     engine = create(url, access)
@@ -122,6 +128,16 @@ def begin(connection: Connection, durability: Durability, *, relaxed: bool) -> T
         full = durability == "full"
         return SqliteTransaction(connection, certain=full and not relaxed, hardens=full)
     return PostgresqlTransaction(connection, certain=not relaxed)
+
+
+UNREADABLE = "Could not decode to UTF-8"
+"""What Python says of a text in SQLite that is none."""
+
+
+def read_anything(connection: Connection) -> None:
+    """Read texts of SQLite that aren't UTF-8, with marks in place of what can't be read: it costs more."""
+    driver: Any = connection.connection.driver_connection
+    driver.text_factory = lambda data: data.decode(errors="replace")
 
 
 def shown(url: URL) -> str:

@@ -18,6 +18,7 @@ from holdfast.adapters.sqlalchemy.transaction import Query, Rows, Statement, Tra
 from holdfast.core.device_queue import Entry, Head, Phase, State
 from holdfast.core.device_turn import Arrival, Cancel, Found, Job, Turn
 from holdfast.core.group_rate import Pair
+from holdfast.errors import InvalidMessage
 
 COLUMNS = (
     "id, device, lane, shard, state, body, priority, not_before, expires_at, tries, spent, epoch, dedupe_key,"
@@ -186,7 +187,7 @@ class Statements:
         self.arrivals = made(ARRIVALS)
         self.drop_arrivals = made("DELETE FROM {A} WHERE id IN [ids]")
         self.older = made(
-            "SELECT <c.command> FROM @marks <join> {C} c ON c.outbox = :outbox"
+            "SELECT <c.command> FROM @marks <join> {C} c <by command_supersede> ON c.outbox = :outbox"
             " AND c.device = m.device AND c.supersede_key = m.key AND c.state = 'scheduled'"
             " AND c.id < m.command <update>"
         )
@@ -202,16 +203,21 @@ class Statements:
         )
         self.drop_cancels = made("DELETE FROM {X} WHERE id IN [ids]")
         cancelled = (
-            "SELECT <c.command> FROM {X} x <join> {C} c ON @ AND c.state = 'scheduled'"
+            "SELECT <c.command> FROM {X} x <join> {C} c <by @@@> ON @ AND c.state = 'scheduled'"
             " WHERE x.id IN [ids] AND @@ LIMIT :limit <update>"
         )
         device = "c.outbox = x.outbox AND c.device = x.device"
         self.meant = [
-            made(cancelled.replace("@@", which).replace("@", how))
-            for how, which in (
-                ("c.id = x.command", "x.command <> 0"),
-                (f"{device} AND c.id < x.below", "x.command = 0 AND x.supersede_key IS NULL"),
+            made(cancelled.replace("<by @@@>", by).replace("@@", which).replace("@", how))
+            for by, how, which in (
+                ("", "c.id = x.command", "x.command <> 0"),
                 (
+                    "<by command_next>",
+                    f"{device} AND c.id < x.below",
+                    "x.command = 0 AND x.supersede_key IS NULL",
+                ),
+                (
+                    "<by command_supersede>",
                     f"{device} AND c.id < x.below AND c.supersede_key = x.supersede_key",
                     "x.command = 0 AND x.supersede_key IS NOT NULL",
                 ),
@@ -446,9 +452,11 @@ class SqlRows:
 
 
 def entry(row: Sequence[Any]) -> Entry:
-    """A row of ``COLUMNS`` as a record."""
+    """A row of ``COLUMNS`` as a record. Raises InvalidMessage for what Holdfast never wrote."""
     (number, device, lane, shard, state, body, priority, not_before, expires_at, tries, spent, epoch, dedupe,
      supersede, trace_id, job, created_at, published_at, closed_at, answer, reason) = row  # fmt: skip
+    if state not in STATES:
+        raise InvalidMessage(f"command {number}: its row says {state!r:.40}, which is no state", "state")
     return Entry(
         id=number,
         device=device,

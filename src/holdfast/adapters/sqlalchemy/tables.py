@@ -132,11 +132,12 @@ Index(
     sqlite_where=text("dedupe_key IS NOT NULL"),
     postgresql_where=text("dedupe_key IS NOT NULL"),
 )
-Index(f"{PREFIX}command_device", command.c.outbox, command.c.device, command.c.id, info=SECOND)
+# The outbox is never first in these: SQLite would take them for as good wherever an outbox is looked through.
+Index(f"{PREFIX}command_device", command.c.device, command.c.outbox, command.c.id, info=SECOND)
 _index(
     "command_key",
-    command.c.outbox,
     command.c.supersede_key,
+    command.c.outbox,
     command.c.device,
     command.c.id,
     where="supersede_key IS NOT NULL",
@@ -144,8 +145,8 @@ _index(
 )
 _index(
     "command_failed",
-    command.c.outbox,
     command.c.state,
+    command.c.outbox,
     command.c.id,
     where="state IN ('failed', 'expired')",
     info=SECOND,

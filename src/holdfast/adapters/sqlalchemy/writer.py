@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from holdfast.adapters.sqlalchemy import tables
 from holdfast.adapters.sqlalchemy.bell import ring_at_commit
 from holdfast.errors import ConfigError
-from holdfast.ports.outbox import NewCommand
+from holdfast.ports.outbox import NewCommand, timed
 
 FIELDS = NewCommand.__struct_fields__
 BATCH = 1_000
@@ -44,6 +44,8 @@ class SqlWriter:
             return self._add(commands)
 
     def _add(self, commands: Sequence[NewCommand]) -> list[int]:
+        now = ring_at_commit(self._connection, commands[0].outbox)
+        commands = [timed(command, now) for command in commands]
         ids: list[int] = []
         fresh: list[tuple[NewCommand, int]] = []
         # In the order given: of a device's commands, the one with the lowest id goes first.
@@ -60,7 +62,6 @@ class SqlWriter:
                 if is_new:
                     fresh.append((new, number))
         self._mark(fresh)
-        ring_at_commit(self._connection, commands[0].outbox)
         return ids
 
     def add_job(

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from holdfast.adapters.sqlite import mounts, schema
-from holdfast.adapters.sqlite.faults import named, unusable
+from holdfast.adapters.sqlite.faults import missing, named, unusable
 from holdfast.adapters.sqlite.lock import WriteLock
 from holdfast.adapters.sqlite.rows import execute_rows
 from holdfast.adapters.sqlite.worker import Call, Worker, answer, called
@@ -109,7 +109,7 @@ class Database:
         durability: Durability = "full",
         lock_timeout_s: float = 1.0,
         busy_timeout_s: float = 10.0,
-        access: Access = OWNER,
+        access: Access | None = OWNER,
     ) -> Self:
         """The database in the file ``path``, made if it doesn't exist, its schema brought up to date.
 
@@ -122,16 +122,19 @@ class Database:
             lock_timeout_s: a process that is stopped in a transaction is killed when another has waited
                 for it so long.
             busy_timeout_s: writes that have waited so long for a process that runs are Unavailable.
-            access: of the file, if it is made, and of folders that are. What SQLite and this add beside the
-                file is for whoever may write that.
+            access: of the file, if it is made, and of folders that are; None: neither is. What SQLite and
+                this add beside the file is for whoever may write that.
 
         Raises ConfigError if the file can't be made or written, UnsupportedStore for a file that isn't
         a sound database of this version or lies on a network file system, Unavailable if it is locked or
         the disk is full.
         """
         place = Path(path).absolute()
+        if access is None and not place.exists():
+            raise missing(place)
         try:
-            make_folder(place.parent, access)
+            if access is not None:
+                make_folder(place.parent, access)
         except OSError as error:
             raise unusable(place, error) from error
         place = place.resolve()
@@ -151,7 +154,7 @@ class Database:
         durability: Durability,
         lock_timeout_s: float,
         busy_timeout_s: float,
-        access: Access,
+        access: Access | None,
     ) -> None:
         self.path = path
         self._users = 0
@@ -164,7 +167,8 @@ class Database:
         mounts.refuse_network(path)
         with contextlib.ExitStack() as undo:
             try:
-                make_file(path, access)  # its log gets the same mode from SQLite
+                if access is not None:
+                    make_file(path, access)  # its log gets the same mode from SQLite
                 writers = for_writers(path)
                 self._lock = WriteLock(path.with_name(f"{path.name}.lock"), writers.file)
                 undo.callback(self._lock.close)

@@ -11,10 +11,20 @@ import msgspec
 from holdfast.errors import ConfigError, Damaged, HoldfastError, Unavailable, UnsupportedStore
 
 
+def missing(path: Path) -> HoldfastError:
+    """What only reads makes no file."""
+    return ConfigError(
+        f"there is no database {path}: run this where the nodes run, or name the database with --url; the"
+        " first node makes it"
+    )
+
+
 def unusable(path: Path, error: OSError) -> HoldfastError:
     """Why the file can't be made or written."""
     if error.errno == errno.ENOSPC:
         return Unavailable(f"{path}: the disk is full; make room")
+    if error.errno in (errno.EMFILE, errno.ENFILE, errno.EIO, errno.ENOMEM):
+        return Unavailable(f"{path} can't be opened at present: {error.strerror}")
     return ConfigError(
         f"the database {path} can't be made or written: {error.strerror or error};"
         " name a file in a directory that this user may write"

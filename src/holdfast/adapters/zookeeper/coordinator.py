@@ -55,10 +55,16 @@ class ZooKeeperCoordinator:
 
     async def renew(self, member: Member, ttl_s: float) -> None:
         mine = self._mine(member.id)
-        if mine is None:
-            raise lost(member.id)
-        with mine.living():
-            await mine.renew(member, ttl_s)
+        try:
+            if mine is None:
+                raise lost(member.id)
+            with mine.living():
+                await mine.renew(member, ttl_s)
+        except MembershipLost:
+            # What lapsed here is over. But while no server can be reached nobody has taken anything from it,
+            # as far as anybody knows: that is silence, and no word on it.
+            await (await self._session()).sync()
+            raise
 
     async def leave(self, member: str) -> None:
         mine = self._joined.pop(member, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
@@ -25,7 +26,7 @@ from holdfast.apps.reports.deliver_plan import (
 )
 from holdfast.core.remote_name import temporary
 from holdfast.core.retry import Backoff
-from holdfast.errors import ConfigError, Damaged, HoldfastError, Retry
+from holdfast.errors import ConfigError, Damaged, HoldfastError, NoRoom, Retry
 from holdfast.ports.clock import Clock
 from holdfast.ports.sink import Data, RemoteFile, Sink, Upload
 
@@ -59,6 +60,7 @@ async def deliver(
     note: Note | None = None,
     progress: Callable[[int], None] | None = None,
     pace: Callable[[int], float] | None = None,
+    leave: bool = True,
     tries: int = TRIES,
     backoff: Backoff | None = None,
 ) -> Delivered:
@@ -74,14 +76,16 @@ async def deliver(
         progress: is told how many bytes of the file are made, and sent unless the service had them; it begins
             anew with each try.
         pace: is told how many bytes are to be sent, and returns the seconds to wait before.
+        leave: whether somebody may go on with what is half-sent when this gives up.
         tries: how often to try while no try gets any further.
         backoff: pauses between tries.
 
     Raises the error of the last try, or one that no other try can help. What is half-sent then is left to be
-    gone on with if it can be, else removed; it is removed if this is cancelled.
+    gone on with if it can be and is to be, else removed. It is removed too if the destination is full, as
+    others need the room, and if this is cancelled.
     """
     work = _Work(parcel, chunks, connect, clock, record, note, progress, pace)
-    return await work.run(tries, backoff or Backoff())
+    return await work.run(tries, backoff or Backoff(), leave=leave)
 
 
 class _Work:
@@ -111,7 +115,7 @@ class _Work:
         self._gone_on = 0
         self._reached = 0  # the furthest mark
 
-    async def run(self, tries: int, backoff: Backoff) -> Delivered:
+    async def run(self, tries: int, backoff: Backoff, *, leave: bool) -> Delivered:
         failures, tried = 0, 0
         while True:
             tried += 1
@@ -124,8 +128,20 @@ class _Work:
             except HoldfastError as error:
                 failures = 1 if self._reached > reached else failures + 1
                 if error.retry not in GO_ON or failures >= tries:
+                    if not leave:
+                        await self._remove()
                     raise
             await self._clock.sleep(backoff.delay_s(failures, self._clock.random()))
+
+    async def _remove(self) -> None:
+        """Remove what is half-sent, as far as the destination answers."""
+        record = self._record
+        if record is None or record.stage in (Stage.PLACED, Stage.DONE):
+            return
+        with contextlib.suppress(HoldfastError):
+            async with self._connect() as sink:
+                for token in record.tokens:
+                    await sink.discard(record.name, token)
 
     async def _deliver(self, sink: Sink) -> bool:
         """One try; returns whether it was delivered before."""
@@ -191,7 +207,7 @@ class _Work:
             return await upload.commit(sums.sha256, read_back=self._parcel.read_back)
         except BaseException as error:
             may_go_on = isinstance(error, HoldfastError) and error.retry in GO_ON
-            if may_go_on and not isinstance(error, Damaged) and not self._parcel.in_place:
+            if may_go_on and not isinstance(error, Damaged | NoRoom) and not self._parcel.in_place:
                 await asyncio.shield(upload.leave())
             else:
                 await asyncio.shield(upload.abort())

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from holdfast.core.rate import Limiter, Rate
+from holdfast.core.settings import Count, Delay, check_settings
 from holdfast.ports.clock import Clock
 from holdfast.ports.sink import Sink
 
@@ -24,11 +25,14 @@ class PoolLimits(msgspec.Struct, frozen=True):
     a pause; None for no limit. ``opens_rate``: new connections a second to each destination.
     """
 
-    per_destination: int = 4
-    per_customer: int = 2
-    idle_s: float = 20.0
+    per_destination: Count = 4
+    per_customer: Count = 2
+    idle_s: Delay = 20.0
     bytes_rate: Rate | None = None
     opens_rate: Rate | None = None
+
+    def __post_init__(self) -> None:
+        check_settings("PoolLimits", self)
 
 
 @dataclass(slots=True)

@@ -17,7 +17,10 @@ import msgspec
 from msgspec import Meta, Struct
 
 from holdfast.apps.reports.names import template_fault
+from holdfast.core.exact_json import decode_plain
+from holdfast.core.exact_json import encode as write_json
 from holdfast.core.message import check_key
+from holdfast.core.settings import faults
 from holdfast.errors import InvalidMessage
 
 Text = Annotated[str, Meta(min_length=1, max_length=1024)]
@@ -50,8 +53,19 @@ SHEET_NAME_MAX = 31
 SHEET_NAME_REFUSED = frozenset("[]:*?/\\")
 
 
+LISTS = frozenset({"sources", "columns", "filter", "sort", "companions", "tables"})
+
+
 class _Part(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """Base of all parts of an order."""
+    """Base of all parts of an order. What is of another type or out of range raises InvalidMessage, which
+    names the field, whether it comes as JSON or is made in Python; there a list will do for a tuple."""
+
+    def __post_init__(self) -> None:
+        for field in LISTS & {*self.__struct_fields__}:
+            if isinstance(given := getattr(self, field), list):
+                msgspec.structs.force_setattr(self, field, tuple(given))
+        for field, text in faults(self):
+            raise InvalidMessage(f"{field} {text}", field)
 
 
 class Column(_Part, frozen=True):
@@ -217,8 +231,8 @@ def decode(body: bytes) -> ReportOrder:
 def plain_json(body: bytes) -> object:
     """What ``body`` says, which is JSON. Raises InvalidMessage."""
     try:
-        return msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return decode_plain(body)
+    except ValueError as error:
         raise InvalidMessage(f"the order is no JSON: {error}", "order") from error
 
 
@@ -236,8 +250,11 @@ def from_plain(plain: object) -> ReportOrder:
 
 
 def encode(order: ReportOrder) -> bytes:
-    """The order as JSON; defaults are left out."""
-    return msgspec.json.encode(order)
+    """The order as JSON; defaults are left out. Raises InvalidMessage for what JSON can't hold."""
+    try:
+        return write_json(order)
+    except ValueError as error:
+        raise InvalidMessage(f"the order can't be written as JSON: {error}", "order") from None
 
 
 def check(order: ReportOrder) -> None:

@@ -115,9 +115,15 @@ class Publisher:
         await self._pool.close()
 
     async def publish(
-        self, order: ReportOrder, attempt: Attempt, told: Callable[[Headway], None] = lambda _: None
+        self,
+        order: ReportOrder,
+        attempt: Attempt,
+        told: Callable[[Headway], None] = lambda _: None,
+        *,
+        leave: bool = True,
     ) -> Published:
-        """Publish an order; ``told`` hears of headway, often.
+        """Publish an order; ``told`` hears of headway, often. Without ``leave``, no attempt will go on with
+        this one: nothing half-sent stays.
 
         Files that an earlier attempt delivered are not delivered again; a half-sent one is gone on with. If
         this is cancelled, what was sent is removed. Raises as ``Report`` and ``deliver`` do, and Fenced if
@@ -138,7 +144,7 @@ class Publisher:
                 roots=self._roots,
             )
             try:
-                return await self._deliver(report, delivery, options, connect, book, told)
+                return await self._deliver(report, delivery, options, connect, book, told, leave=leave)
             finally:
                 # In a thread that nobody waits for: what formats ends at its next batch.
                 asyncio.get_running_loop().run_in_executor(None, report.close)
@@ -201,6 +207,8 @@ class Publisher:
         connect: Connect,
         book: _Book,
         told: Callable[[Headway], None],
+        *,
+        leave: bool,
     ) -> Published:
         maker = _Maker(report)
         counter = _Counter(self._clock, report, told)
@@ -223,6 +231,7 @@ class Publisher:
                 note=functools.partial(book.note, maker),
                 progress=counter.sent,
                 pace=self._pool.pace(report.order.customer),
+                leave=leave,
             )
             counter.next_file()
             row = await book.end(done.record, before=done.duplicated)

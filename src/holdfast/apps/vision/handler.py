@@ -38,12 +38,14 @@ class BucketFrame(msgspec.Struct, frozen=True):
 
 def frame_of(message: dict[str, Any], context: Context) -> Frame:
     """The frame that a message of either form means. Raises InvalidMessage."""
+    in_bucket = "url" not in message and ("s3_key" in message or "s3_bucket" in message)
     try:
-        if "s3_key" not in message:
+        if not in_bucket:
             return msgspec.convert(message, Frame)
         place = msgspec.convert(message, BucketFrame)
     except msgspec.ValidationError as error:
-        raise InvalidMessage(f"the message is neither form of a frame: {error}") from error
+        wanted = "s3_bucket and s3_key" if in_bucket else "url, or s3_bucket and s3_key"
+        raise InvalidMessage(f"the message is no frame, which has {wanted}: {error}") from error
     url = f"s3://{place.s3_bucket}/{quote(place.s3_key)}"
     return Frame(context.key, context.run, context.seq, 0, url)
 

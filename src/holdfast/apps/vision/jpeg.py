@@ -8,10 +8,14 @@ from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from holdfast.apps.vision.detector import Cells, grid_of
 from holdfast.errors import InvalidMessage
+
+PIXELS_MAX = 50_000_000
+"""The largest frame. Decoding takes three bytes a pixel and more, and a file of a few kilobytes may have any
+number of them."""
 
 _QUALITY = 85
 _FORMATS = ("JPEG", "PNG")
@@ -49,10 +53,17 @@ def decode_image(data: bytes, url: str) -> NDArray[np.uint8]:
 def _opened(data: bytes, url: str) -> Iterator[Image.Image]:
     try:
         with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
+            if image.width * image.height > PIXELS_MAX:  # nothing is decoded yet
+                raise InvalidMessage(
+                    f"frame {url} has {image.width} x {image.height} pixels; {PIXELS_MAX} is the most",
+                    field="url",
+                )
             yield image
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+    except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        # What Pillow says of data that it can't identify names an object in memory.
+        why = "" if isinstance(error, UnidentifiedImageError) else f": {error}"
         raise InvalidMessage(
-            f"frame {url} is not a whole JPEG or PNG image ({len(data)} bytes: {error}); "
+            f"frame {url} is not a whole JPEG or PNG image ({len(data)} bytes{why}); "
             "ingest the video again, or skip the frame",
             field="url",
         ) from error

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
+from holdfast.gateway.clients import OPEN_PATHS
 from holdfast.gateway.door import REQUEST_ID, SEQ, STREAM, TIMEOUT_MAX_S, TIMEOUT_S
 from holdfast.gateway.haproxy.binary import Build
-from holdfast.gateway.problem import DATA_PLANE, MEDIA_TYPE, NO_421, OWNER, RETRY_AFTER_S, Problem
+from holdfast.gateway.problem import (
+    DATA_PLANE,
+    MEDIA_TYPE,
+    NO_421,
+    OWNER,
+    OWNER_ADDRESS,
+    RETRY_AFTER_S,
+    Problem,
+)
 
 AUTHORIZATION = "HOLDFAST_AUTHORIZATION"
 """The environment variable that gives HAProxy the secret, which so stands in no file and no command line."""
@@ -25,6 +35,9 @@ takes less than 1 µs, with 64 KiB 6, with 256 KiB 30, where all else takes 20."
 
 CONNECT_TIMEOUT_MS = 50
 """A node that takes no connection in this time is asked by the fallback, which has more patience."""
+
+CLIENTS_MAX = 100_000
+"""Clients whose rates HAProxy remembers."""
 
 FALLBACK = "fallback"
 """The backend, and in each other backend the server, that brings what HAProxy can't."""
@@ -42,8 +55,11 @@ NOBODY = "-"
 _LATER = (f"Retry-After: {RETRY_AFTER_S}",)
 ERRORS: dict[int, tuple[str, str, str, tuple[str, ...]]] = {
     400: ("invalid", "The request can't be understood", "Bad Request", ()),
+    401: ("unauthorized", "Who are you?", "Unauthorized", ("WWW-Authenticate: Bearer",)),
+    403: ("foreign", "Pages of other sites may not", "Forbidden", ()),
     408: ("slow", "The request came too slowly", "Request Timeout", ()),
     413: ("too-large", "The body is too large", "Payload Too Large", ()),
+    429: ("busy", "This client sends too fast", "Too Many Requests", _LATER),
     500: ("failed", "The gateway failed", "Internal Server Error", ()),
     502: ("no-answer", "The node gave no answer", "Bad Gateway", _LATER),
     503: ("unavailable", "Not now", "Service Unavailable", _LATER),
@@ -90,9 +106,20 @@ class Files(msgspec.Struct, frozen=True):
         return self.folder / f"refused-{self.number}.map"
 
     @property
+    def clients(self) -> Path:
+        """The map of clients' names by the digests of their keys."""
+        return self.folder / f"clients-{self.number}.map"
+
+    @property
+    def rates(self) -> Path:
+        """The map of clients' own rates."""
+        return self.folder / f"rates-{self.number}.map"
+
+    @property
     def own(self) -> tuple[Path, ...]:
         """What belongs to this process alone."""
-        return (self.config, self.admin, self.metrics, self.routes, self.recent, self.refused)
+        maps = (self.routes, self.recent, self.refused, self.clients, self.rates)
+        return (self.config, self.admin, self.metrics, *maps)
 
     @property
     def fallback(self) -> Path:
@@ -116,8 +143,14 @@ class Settings(msgspec.Struct, frozen=True):
             told.
         certificate: file with certificate and key, if clients speak TLS.
         authorized: whether nodes ask for a secret.
+        peer_ca: file with the authority of nodes' certificates, if they speak TLS.
         access_log: one line of JSON for each request, to stdout.
         connections_max: connections of clients at the same time.
+        asks: whether clients must show keys.
+        limits: whether any client may send only so fast.
+        per_s: requests a second of each client that has no rate of its own; 0 for any number.
+        own_site: whether pages of other sites are refused: ``any host`` by ``Origin`` alone, ``local`` by
+            ``Host`` too.
     """
 
     build: Build
@@ -130,7 +163,12 @@ class Settings(msgspec.Struct, frozen=True):
     only: str | None = None
     certificate: str = ""
     authorized: bool = False
+    peer_ca: str = ""
     access_log: bool = False
+    asks: bool = False
+    limits: bool = False
+    per_s: int = 0
+    own_site: Literal["", "any host", "local"] = ""
 
 
 def render(settings: Settings) -> str:
@@ -216,6 +254,7 @@ def _frontend(settings: Settings) -> list[str]:
             "http-request set-var(txn.method) method",
             "http-request set-var(txn.path) path",
         ]
+    lines += [*_own_site(settings), *_admit(settings)]
     # By its seq or this id the owner knows a request that is sent again.
     known = f"{{ req.hdr({SEQ}) -m found }} || {{ req.hdr({REQUEST_ID}) -m found }}"
     lines.append(f"http-request set-header {REQUEST_ID} %[uuid] unless {known}")
@@ -233,6 +272,50 @@ def _frontend(settings: Settings) -> list[str]:
     ]
 
 
+def _own_site(settings: Settings) -> list[str]:
+    """As :class:`holdfast.serving.OwnSite` has it."""
+    if not settings.own_site:
+        return []
+    foreign = "{ req.fhdr(origin) -m found } !{ var(txn.origin),strcmp(txn.host) eq 0 }"
+    lines = [
+        "http-request set-var(txn.host) req.fhdr(host),lower",
+        "http-request set-var(txn.origin) req.fhdr(origin),lower,regsub('^https?://',)",
+        f"http-request deny deny_status 403 if {foreign}",
+    ]
+    if settings.own_site == "local":
+        here = f"{{ var(txn.host) -m reg {_LOCAL_HOST} }}"
+        lines.append(f"http-request deny deny_status 403 if {{ req.fhdr(host) -m found }} !{here}")
+    return lines
+
+
+_LOCAL_HOST = r"^(([a-z0-9-]+\.)*localhost|127(\.[0-9]+){3}|\[::1\])(:[0-9]+)?$"
+
+
+def _admit(settings: Settings) -> list[str]:
+    """As :class:`holdfast.gateway.clients.Clients` has it."""
+    lines = [f"acl told_to_all path {' '.join(OPEN_PATHS)}"] if settings.asks or settings.limits else []
+    if settings.asks:
+        digest = "req.fhdr(authorization),regsub('^[Bb][Ee][Aa][Rr][Ee][Rr] +',),sha2(256),hex,lower"
+        lines += [
+            f"http-request set-var(txn.client) {digest},map({settings.files.clients})",
+            "http-request deny deny_status 401 if !told_to_all !{ var(txn.client) -m found }",
+            "http-request del-header Authorization",
+        ]
+    elif settings.limits:
+        lines.append("http-request set-var(txn.client) src")
+    if settings.limits:
+        rate = f"map_str_int({settings.files.rates},{settings.per_s})"
+        over = "{ var(txn.rate) -m int gt 0 } { var(txn.over) -m int gt 0 }"
+        lines += [
+            f"stick-table type string len 64 size {CLIENTS_MAX} expire 10s store http_req_rate(1s)",
+            f"http-request set-var(txn.rate) var(txn.client),{rate}",
+            "http-request track-sc0 var(txn.client) if !told_to_all",
+            "http-request set-var(txn.over) sc_http_req_rate(0),sub(txn.rate)",
+            f"http-request deny deny_status 429 if !told_to_all {over}",
+        ]
+    return lines
+
+
 def _naming(only: str | None) -> list[str]:
     """Brings a stream that is named by a header into the query, as the maps have it. Where there is only one,
     its name is in neither."""
@@ -245,7 +328,7 @@ def _naming(only: str | None) -> list[str]:
 
 
 _ACCESS = (
-    '{"event":"request","time":%Ts.%ms,"client":"%ci","method":"%[var(txn.method),json(utf8s)]",'
+    '{"event":"request","time":%Ts.%ms,"client":"%ci","name":"%[var(txn.client),json(utf8s)]","method":"%[var(txn.method),json(utf8s)]",'
     '"path":"%[var(txn.path),json(utf8s)]","request_id":"%[var(txn.request),json(utf8s)]","status":%ST,'
     '"bytes":%B,"ms":%Ta,"by":"%s","retries":"%rc"}'
 )
@@ -283,7 +366,7 @@ def _large(settings: Settings, name: str, address: str | None) -> list[str]:
 
 def _told(settings: Settings) -> list[str]:
     """What the node is told beside the request, whatever the client says of it."""
-    told = []
+    told = [f"http-response del-header {OWNER_ADDRESS}"]  # which is for gateways, and not for strangers
     if settings.authorized:
         told.append(f"http-request set-header Authorization %[env({AUTHORIZATION})]")
     if not settings.build.retries_421:
@@ -292,10 +375,11 @@ def _told(settings: Settings) -> list[str]:
 
 
 def _servers(settings: Settings, address: str | None) -> list[str]:
+    tls = f" ssl verify required ca-file '{settings.peer_ca}'" if settings.peer_ca else ""
     return [
         f"use-server {NODE} if TRUE",
         f"server {FALLBACK} unix@{settings.files.fallback} weight 1",
-        f"server {NODE} {address or '127.0.0.1:1 disabled'} weight 0",
+        f"server {NODE} {address or '127.0.0.1:1 disabled'} weight 0{tls}",
     ]
 
 

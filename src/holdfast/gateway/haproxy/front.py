@@ -5,17 +5,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import resource
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
 
 from holdfast.core.retry import Backoff
 from holdfast.errors import ConfigError, HoldfastError
+from holdfast.gateway.clients import Clients
 from holdfast.gateway.haproxy import admin
 from holdfast.gateway.haproxy.binary import Build
 from holdfast.gateway.haproxy.config import (
@@ -39,12 +40,12 @@ from holdfast.gateway.routes import Route, Routes
 from holdfast.ports.clock import Clock
 from holdfast.runtime.service import Service, Tasks
 from holdfast.runtime.view import View
+from holdfast.serving import CONNECTIONS_MAX, allow_files
 
 BATCH_S = 0.005
 """What changed meanwhile is told to HAProxy together."""
 
 CLOSE_TIMEOUT_S = 5.0
-CONNECTIONS_MAX = 10_000
 FILES_BESIDE = 1000
 """Open files that HAProxy needs beside two a connection."""
 
@@ -65,7 +66,10 @@ class Front(Service):
         routes, view: what it is told of.
         crash: called if it can't be kept up to date any more.
         secret: what nodes ask for.
+        peer_ca: file with the authority of nodes' certificates, if they speak TLS.
         tls: certificate and key, if clients speak TLS.
+        clients: who may use it, and how fast.
+        own_site: whose pages may, see :class:`~holdfast.gateway.haproxy.config.Settings`.
     """
 
     def __init__(
@@ -78,9 +82,13 @@ class Front(Service):
         *,
         crash: Callable[[BaseException], None],
         secret: str | None,
+        peer_ca: Path | None = None,
         max_body_bytes: int,
+        max_connections: int = CONNECTIONS_MAX,
         tls: Tls | None = None,
         access_log: bool = False,
+        clients: Clients | None = None,
+        own_site: Literal["", "any host", "local"] = "",
     ) -> None:
         super().__init__()
         self._options = options
@@ -89,9 +97,13 @@ class Front(Service):
         self._clock = clock
         self._log = log
         self._secret = secret
+        self._peer_ca = peer_ca
         self._max_body_bytes = max_body_bytes
+        self._max_connections = max_connections
         self._tls = tls
         self._access_log = access_log
+        self._clients = clients
+        self._own_site: Literal["", "any host", "local"] = own_site
         self._tasks = Tasks(crash)
         self._backoff = Backoff(0.05, 5.0)
         self._folder = Folder()
@@ -142,8 +154,10 @@ class Front(Service):
         self._table.update(self._changes(dict(self._routes)))
         self._child = await self._start_child()
         self._routes.news = self._news.set
-        self._tasks.spawn(self._keep_up())
-        self._tasks.spawn(self._watch_members())
+        self._tasks.repeat(self._keep_up, self._clock, self._log)
+        if self._clients is not None:
+            self._clients.news = self._clients_changed
+        self._tasks.repeat(self._watch_members, self._clock, self._log)
 
     async def _stop(self) -> None:
         await self._tasks.close()
@@ -167,20 +181,30 @@ class Front(Service):
         self._started += 1
         files = self._files(self._started)
         fds = tuple(listening.fileno() for listening in self._sockets)
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        open_files = allow_files(2 * self._max_connections + FILES_BESIDE)
+        fit = (open_files - min(FILES_BESIDE, open_files // 2)) // 2
         settings = Settings(
             build=self._options.build,
             files=files,
             listeners=fds,
             servers=self._servers.addresses(),
             max_body_bytes=self._max_body_bytes,
-            connections_max=max(100, min(CONNECTIONS_MAX, (soft - FILES_BESIDE) // 2)),
+            connections_max=min(self._max_connections, fit),
             replay_bytes=self._options.replay_bytes,
             only=self._only,
             certificate=self._certificate,
             authorized=self._secret is not None,
+            peer_ca=str(self._peer_ca.resolve()) if self._peer_ca is not None else "",
             access_log=self._access_log,
+            asks=self._clients is not None and self._clients.asked,
+            limits=self._clients is not None and self._clients.limits,
+            per_s=self._clients.per_s if self._clients is not None else 0,
+            own_site=self._own_site,
         )
+        known = [] if self._clients is None else list(self._clients)
+        _write(files.clients, "".join(f"{client.digest} {client.name}\n" for client in known))
+        rates = {client.name: client.per_s for client in known if client.per_s}
+        _write(files.rates, "".join(f"{name} {per_s}\n" for name, per_s in rates.items()))
         self._table.fold()
         _write(files.routes, "".join(f"{key} {server}\n" for key, server in self._table.routes()))
         _write(files.recent, "")
@@ -189,7 +213,7 @@ class Front(Service):
         secret = {AUTHORIZATION: f"Bearer {self._secret}"} if self._secret is not None else {}
         inherited = (*fds, *self._folder.descriptors)
         child = await Child.start(self._options.build, files, inherited, secret, self._clock, self._log)
-        self._tasks.spawn(self._look_after(child))
+        self._tasks.repeat(partial(self._look_after, child), self._clock, self._log)
         return child
 
     async def _look_after(self, child: Child) -> None:
@@ -256,6 +280,9 @@ class Front(Service):
         except ConfigError as error:
             self._log.error("HAProxy does not start", error=str(error))
         self._news.set()
+
+    def _clients_changed(self) -> None:
+        self._tasks.spawn(self._replace())
 
     async def _tell(self) -> None:
         """Tell HAProxy what changed. It may know late: nodes judge every request, and what they refuse is

@@ -187,6 +187,22 @@ class OutboxConformance:
         assert [*ids[:5], ids[6]] == sorted({*ids})
         assert [e.body for e in await store.commands(OUTBOX)] == [b"0", b"1", b"2", b"3", b"4", b"6"]
 
+    async def test_times_are_by_the_store_s_clock_whatever_the_caller_s_says(
+        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        with begin() as db:
+            for clock in (NOW - 3600, NOW + 3600):
+                timed = new("d1", created_at=clock, not_before=clock + 100, expires_at=clock + 200)
+                db.add([timed, new("d2", created_at=clock)])
+        slow, fast = await store.commands(OUTBOX, device="d1")
+        assert abs(slow.created_at - fast.created_at) < PATIENCE_S
+        for entry in (slow, fast):
+            assert entry.not_before - entry.created_at == pytest.approx(100, abs=0.001)
+            assert (entry.expires_at or 0.0) - entry.created_at == pytest.approx(200, abs=0.001)
+        assert {(e.not_before, e.expires_at) for e in await store.commands(OUTBOX, device="d2")} == {
+            (0.0, None)
+        }
+
     # --- one at a time, in order
 
     async def test_a_device_gets_one_at_a_time_in_order(self, dispatcher: Dispatcher, begin: Begin) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 from holdfast.testing.simulator import runner
 
@@ -13,6 +14,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="simulator", description=__doc__)
     parser.add_argument("--seeds", type=int, default=500, help="how many seeds to run")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--fresh", action="store_true", help="begin at a seed that nobody has run")
+    parser.add_argument(
+        "--failures",
+        type=Path,
+        help="a file: run the seeds in it first, don't stop at one that fails, and write it down there",
+    )
     parser.add_argument("--seed", type=int, help="run this seed alone, with everything that happens")
     parser.add_argument(
         "--break", dest="broken", help="switch off one protection: " + ", ".join(runner.RULES)
@@ -26,7 +33,8 @@ def main() -> int:
         parser.error(f"--break takes one of: {', '.join(runner.RULES)}")
     if options.seed is not None:
         return runner.replay(options.seed, options.broken, options.world)
-    return runner.sweep(options.first, options.seeds, options.broken, options.world, options.jobs)
+    first = runner.fresh() if options.fresh else options.first
+    return runner.sweep(first, options.seeds, options.broken, options.world, options.jobs, options.failures)
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from holdfast.core.presence import PresenceRules
 from holdfast.devices.outbox import Outbox
 from holdfast.devices.work import DeviceWork
 from holdfast.errors import OutcomeUnknown, Unavailable
+from holdfast.ports.clock import Clock
 from holdfast.ports.device import Accepted, Answer, Command, Devices, Event, Seen
 from holdfast.ports.outbox import OnResult
 from holdfast.runtime.node import Work
@@ -52,6 +53,13 @@ EARLIER_S = 0.4
 
 UNWRITTEN_S = 0.6
 """A database that crashes may lose what was marked as published within so long."""
+
+SLOW_S = 12.0
+"""What a slow terminal takes for an answer: longer than it is waited for."""
+
+EXPIRES_S = 5.0
+START_S = 1_700_000_000.0
+"""What all clocks say when a simulation begins."""
 
 ROUNDING_S = 1e-6
 DRIFT = 1.01
@@ -113,7 +121,7 @@ def make(seed: int) -> Scenario:
     odd = random.choice((0.0, 0.05, 0.2))
     heartbeats = random.random() < 0.5
     conduct = Conduct(
-        latency_s=random.choice((0.01, 0.2, 1.0, 5.0)),
+        latency_s=random.choice((0.01, 0.2, 1.0, SLOW_S)),
         spread=random.choice((0.0, 0.5)),
         loss=random.random() * odd,
         answer_loss=random.random() * odd,
@@ -152,7 +160,7 @@ def make(seed: int) -> Scenario:
             expires=random.random() < 0.1,
             rolls_back=random.random() < 0.1,
         )
-        for number in range(random.randint(5, 60))
+        for number in range(random.randint(5, 60 if conduct.latency_s < SLOW_S else 15))
     ]
     return Scenario(
         seed=seed,
@@ -169,7 +177,7 @@ def make(seed: int) -> Scenario:
         conduct=conduct,
         in_flight_max=random.choice((1, 3, 100)),
         rate=random.choice((None, None, 3.0)),
-        group_rate=random.choice((None, None, 2.0)),
+        group_rate=random.choice((None, None, 2.0, 6.0)),
         planned=tuple(sorted(planned, key=lambda each: (each.at_s, each.number))),
         absent=absent,
         heartbeats=heartbeats,
@@ -204,7 +212,7 @@ class CheckedOutbox(MemoryOutbox):
     """Notes every turn that did something to a shard without naming its standing epoch. A crash of it takes
     back turns that only sent, as one of PostgreSQL does: nobody waited for these to be written."""
 
-    def __init__(self, clock: SimClock, in_flight_max: int) -> None:
+    def __init__(self, clock: Clock, in_flight_max: int) -> None:
         super().__init__(clock)
         self.violations: list[str] = []
         self._in_flight_max = in_flight_max
@@ -261,8 +269,6 @@ class CheckedOutbox(MemoryOutbox):
             _, was = before.commands[entry.id]
             if was.state is State.SCHEDULED and any(_replaces(newer, entry) for newer in known):
                 wrong.append(f"{entry} was sent although a newer one had replaced it")
-            if was.state is State.SCHEDULED and any(c.means(was) for _, c in before.cancels.values()):
-                wrong.append(f"{entry} was sent although it had been taken back")
             if {(turn.outbox, ""), (turn.outbox, entry.device)} & before.paused.keys():
                 wrong.append(f"{entry} was sent although its device was paused")
             head = before.heads.get((turn.outbox, entry.pair))
@@ -287,7 +293,7 @@ class DeviceWorld(Stage):
     def __init__(self, scenario: Scenario, verbose: bool = False) -> None:
         super().__init__(scenario, verbose)
         self.scenario = scenario
-        self.store = CheckedOutbox(self.clock, scenario.in_flight_max)
+        self.store = CheckedOutbox(HostClock(self, self.clock), scenario.in_flight_max)
         self.broker = SimBroker(self.clock, delay_s=0.005)
         devices = sorted({planned.device for planned in scenario.planned} - set(scenario.absent))
         self.fleet = MemoryFleet(self.broker, devices, scenario.conduct, f"{scenario.seed}", self._work)
@@ -297,6 +303,8 @@ class DeviceWorld(Stage):
         """When an answer to a try was first heard, by its id."""
         self.ended: Counter[int] = Counter()
         """How often a command was retried after its end."""
+        self.taken_back: list[tuple[Entry, int]] = []
+        """What was to be taken back, as it stood, and how often it had been retried."""
         self.works: dict[SimNode, DeviceWork] = {}
         self.uplinks: dict[SimNode, Connections] = {}
         self.jump_s = 0.0
@@ -313,7 +321,8 @@ class DeviceWorld(Stage):
             presence=PresenceRules(heartbeats=scenario.heartbeats, offline_after_s=4.0, silent_tries=3),
             expires_in_s=None,
         )
-        self.outbox.wall = self.wall
+        skew_s = scenario.random("skew").choice((0.0, -900.0, 900.0))  # of the business's own host
+        self.outbox.wall = lambda: self.wall() + skew_s
         self.outbox.on_result(self._on_result)
 
     def make_works(self, node: SimNode) -> tuple[Sequence[Work], Sequence[Dying]]:
@@ -359,7 +368,7 @@ class DeviceWorld(Stage):
                     device=planned.device,
                     command={"number": planned.number},
                     supersede_key="person" if planned.supersede else None,
-                    expires_in_s=5.0 if planned.expires else None,
+                    expires_in_s=EXPIRES_S if planned.expires else None,
                 )
                 if planned.rolls_back:
                     raise ZeroDivisionError
@@ -377,8 +386,11 @@ class DeviceWorld(Stage):
                     self.ended[entry.id] += 1
                     self.counts["retried"] += 1
         elif wish.kind == "cancel":
+            device = wish.device or "d0"
+            waiting = await self.store.commands(OUTBOX, limit=10_000, device=device, state=State.SCHEDULED)
             with self.store.transaction() as db:
-                self.counts["taken back"] += self.outbox.cancel(db, device=wish.device or "d0")
+                self.counts["taken back"] += self.outbox.cancel(db, device=device)
+            self.taken_back += [(entry, self.ended[entry.id]) for entry in waiting]
         else:
             self.counts["paused"] += 1
             await self.store.pause(OUTBOX, wish.device)
@@ -621,12 +633,21 @@ def check(world: DeviceWorld, unfinished: str) -> list[str]:
         if entry.state is State.ACKNOWLEDGED and not _answered(entry):
             wrong.append(f"{entry} was closed by an answer to something else")
         unheard = entry.state is State.FAILED and entry.reason == queue.REASONS[Cause.GIVE_UP]
-        if unheard and world.calm and (heard := _heard(world, entry)):
+        if unheard and not world.scenario.faults and (heard := _heard(world, entry)):
             wrong.append(f"{entry} has failed although its device had answered {heard}")
+        planned = world.committed.get(number)
+        if planned and planned.expires and not world.jump_s:
+            lasts_s = (entry.expires_at or math.inf) - START_S - planned.at_s
+            if not world.ended[number] and not -0.01 < lasts_s - EXPIRES_S < 1.0:
+                wrong.append(f"{entry} was to expire {lasts_s} s after it was added")
         if entry.spent > PATIENCE.max_tries:
             wrong.append(f"{entry} has used up {entry.spent} tries")
         if entry.device in world.scenario.absent and world.calm and entry.spent == PATIENCE.max_tries:
             wrong.append(f"{entry} has used up its tries although its device was never there")
+    for was, ended in world.taken_back:
+        entry = entries[was.id]
+        if entry.tries > was.tries and world.ended[entry.id] == ended:
+            wrong.append(f"{entry} was sent although it had been taken back")
     wrong += _check_order(world, entries)
     for node, uplink in world.uplinks.items():
         for rate in (world.scenario.rate, world.scenario.group_rate):
@@ -658,8 +679,9 @@ def _tries(entry: Entry) -> list[str]:
 
 
 def _heard(world: DeviceWorld, entry: Entry) -> list[str]:
-    """Which of its tries were answered."""
-    return [name for name in _tries(entry) if name in world.answered]
+    """Which of its tries were answered before it was closed."""
+    closed_at = (entry.closed_at or 0.0) - world.wall() + world.clock.monotonic()
+    return [name for name in _tries(entry) if world.answered.get(name, math.inf) < closed_at]
 
 
 def _check_order(world: DeviceWorld, entries: dict[int, Entry]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import OutcomeUnknown, Unavailable
+from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.testing.simulator.loop import Gate
 
 WAITING_CALLS = frozenset({"receive", "watch", "results", "changed"})
@@ -55,6 +55,10 @@ class Line:
         self.weather = weather
         self.counts = counts
         self.cut: dict[str, None] = {}
+        self.mute: dict[str, None] = {}
+        """Services whose answers are lost, while requests arrive."""
+        self.slow: dict[str, float] = {}
+        """How long services take at most, on the way to them and back."""
         self.calls = 0
         self._on_trouble = on_trouble
         self._late: dict[asyncio.Task[Any], None] = {}
@@ -69,6 +73,7 @@ class Line:
             self._on_trouble()
             await self._pause(random.uniform(0.5, 2.0))
             raise Unavailable(f"{service} is cut off")
+        await self._drag(service)
         chance = random.random()
         if chance < weather.lost:
             self._note("request lost")
@@ -83,14 +88,26 @@ class Line:
             await self._pause(random.uniform(0.01, 0.3))
             raise OutcomeUnknown(f"{service}.{name}: no answer")
         chance -= weather.late
-        answer = await call()
-        if chance < weather.answer_lost or service in self.cut:
+        answer: Any = None
+        refusal: HoldfastError | None = None
+        try:
+            answer = await call()
+        except HoldfastError as error:
+            refusal = error
+        await self._drag(service)
+        if chance < weather.answer_lost or service in self.cut or service in self.mute:
             self._note("answer lost")
             await self._pause(random.uniform(0.01, 0.3))
             raise OutcomeUnknown(f"{service}.{name}: the answer was lost")
         await asyncio.sleep(random.uniform(0.0002, weather.delay_s))
         await self.gate.enter()
+        if refusal is not None:
+            raise refusal
         return answer
+
+    async def _drag(self, service: str) -> None:
+        if service in self.slow:
+            await self._pause(self.random.uniform(0.0, self.slow[service]))
 
     async def uncut(self, service: str) -> None:
         """Wait while the line to ``service`` is cut."""

@@ -21,6 +21,7 @@ class Number(msgspec.Struct):
     run: int
     seq: int
     fails: int = 0
+    fill: int = 0
 
 
 def link(chain: str, run: int, seq: int) -> str:
@@ -38,7 +39,8 @@ class Chain(StreamHandler[Number]):
         if message.fails < 0 or context.attempt <= message.fails:
             raise ValueError("this message fails")
         before, self.chain = self.chain, link(self.chain, message.run, message.seq)
-        return {"run": message.run, "seq": message.seq, "before": before, "after": self.chain}
+        result = {"run": message.run, "seq": message.seq, "before": before, "after": self.chain}
+        return result | {"fill": "x" * message.fill} if message.fill else result
 
     def snapshot(self) -> bytes:
         return json.dumps({"chain": self.chain}).encode()

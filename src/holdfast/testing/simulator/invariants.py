@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from typing import Any
 
 from holdfast.adapters.memory.queue import QueueEvent
-from holdfast.adapters.memory.state import Committed, Opened
+from holdfast.adapters.memory.state import Committed, Forgot, Opened
 from holdfast.core.ledger import RunLog
 from holdfast.core.message import Place
 from holdfast.ports.queue import DeadLetter
@@ -20,14 +20,15 @@ CALLS_A_NODE_SECOND_MAX = 40
 
 
 class Streams:
-    """What accepted commits say, as the history is read."""
+    """What accepted commits say, as the history is read; and what they said that the store has forgotten."""
 
     def __init__(self) -> None:
-        self.epoch: dict[str, int] = {}
-        self.number: dict[str, int] = {}
+        self.issued: dict[str, int] = {}
+        self.applied: list[Opened | Committed] = []
         self.handled: dict[str, list[tuple[str, Any]]] = defaultdict(list)
         self.names: dict[str, set[str]] = defaultdict(set)
         self.aside: dict[str, dict[str, str]] = defaultdict(dict)
+        self.forgotten: dict[str, list[tuple[str, Any]]] = defaultdict(list)
         self.logs: dict[str, RunLog | None] = {}
         self.buried: set[str] = set()
         self.copies: Counter[str] = Counter()
@@ -46,12 +47,14 @@ def check(world: World, unfinished: str) -> list[str]:
             wrong += _opened(event, streams)
         elif isinstance(event, Committed):
             wrong += _committed(event, streams)
+        elif isinstance(event, Forgot):
+            _forgot(event, streams)
         elif isinstance(event, QueueEvent):
             if event.kind == "sent":
                 streams.copies[_identity(world, event)] += 1
             wrong += _queued(world, event, streams)
     for key, handled in streams.handled.items():
-        wrong += _chain(world, key, handled)
+        wrong += _chain(world, key, handled, streams.forgotten[key])
     wrong += _answers(world, streams)
     wrong += _lapses(world)
     wrong += _all_told(world, streams, unfinished)
@@ -62,37 +65,50 @@ def check(world: World, unfinished: str) -> list[str]:
 def _opened(event: Opened, streams: Streams) -> list[str]:
     if event.after is None:
         return []
-    before = streams.epoch.get(event.key, 0)
-    streams.epoch[event.key] = max(before, event.after.epoch)
-    if event.expect != before or event.after.epoch != before + 1:
-        return [
-            f"{event.key}: open({event.expect}) was accepted at epoch {before}, giving {event.after.epoch}"
-        ]
+    streams.applied.append(event)
+    stood = event.before.epoch if event.before else 0
+    issued = streams.issued.get(event.key, 0)
+    streams.issued[event.key] = event.after.epoch
+    if event.expect != stood or event.after.epoch != issued + 1:
+        return [f"{event.key}: open({event.expect}) at epoch {stood} gave {event.after.epoch} after {issued}"]
     return []
 
 
 def _committed(event: Committed, streams: Streams) -> list[str]:
     if event.after is None or event.repeated:
         return []
+    streams.applied.append(event)
     commit, wrong = event.commit, []
-    if commit.epoch < streams.epoch.get(commit.key, 0):
+    stood, number = (event.before.epoch, event.before.number) if event.before else (0, 0)
+    if commit.epoch < stood:
         wrong.append(
             f"{commit.key}: a commit of epoch {commit.epoch} was accepted below the last opened epoch"
         )
-    if commit.number != streams.number.get(commit.key, 0) + 1:
+    if commit.number != number + 1:
         wrong.append(f"{commit.key}: commit {commit.number} was accepted out of turn")
     if commit.log is not None and commit.log.seq >= FAR:
         wrong.append(f"{commit.key}: all before seq {commit.log.seq} was skipped for a mistaken number")
-    streams.number[commit.key] = commit.number
     streams.logs[commit.key] = commit.log
     for result in commit.results:
-        if result.name in streams.names[commit.key]:
+        if any(name == result.name for name, _ in streams.handled[commit.key]):
             wrong.append(f"{commit.key}:{result.name} was committed twice")
         streams.names[commit.key].add(result.name)
         streams.handled[commit.key].append((result.name, json.loads(result.body)))
     for aside in commit.aside:
         streams.aside[commit.key][aside.name] = aside.reason
     return wrong
+
+
+def _forgot(event: Forgot, streams: Streams) -> None:
+    """The store's last writes never were. What followed from them was right when it was done."""
+    while streams.applied and streams.applied[-1].at >= event.since:
+        undone = streams.applied.pop()
+        if isinstance(undone, Committed):
+            key, count = undone.commit.key, len(undone.commit.results)
+            streams.logs[key] = undone.before.log if undone.before else None
+            if count:
+                streams.forgotten[key] += streams.handled[key][-count:]
+                del streams.handled[key][-count:]
 
 
 def _queued(world: World, event: QueueEvent, streams: Streams) -> list[str]:
@@ -109,12 +125,13 @@ def _queued(world: World, event: QueueEvent, streams: Streams) -> list[str]:
         if name not in streams.aside[key] and not _passed_over(streams.logs.get(key), letter):
             return [f"{letter.id} was dead-lettered before a commit named it"]
         planned = world.plan_by_body[letter.body]
-        healthy = planned.fails >= 0 and planned.kills >= 0 and planned.seq < FAR
         again = letter.id in streams.buried  # a late copy of one that was set aside before changes nothing
         streams.buried.add(letter.id)
         if again:
             return []
-        if healthy and not letter.reason.startswith("parked") and not _may_be_late(world):
+        if letter.reason.startswith("poison") and not planned.kills:
+            return [f"{letter.id} kills nothing and was dead-lettered: {letter.reason}"]
+        if planned.healthy and not _excused(world, letter.reason):
             return [f"{letter.id} was healthy and dead-lettered: {letter.reason}"]
     return []
 
@@ -134,6 +151,12 @@ def _identity(world: World, event: QueueEvent) -> str:
     return f"{STREAM}/{planned.key}:{place.name}"
 
 
+def _excused(world: World, reason: str) -> bool:
+    """A stream that is paused sets aside what finds no room, and gets it back. Beyond that only an order that
+    can't be kept is a reason to set a healthy message aside."""
+    return reason.startswith("parked: paused") or (reason.startswith("late") and _may_be_late(world))
+
+
 def _may_be_late(world: World) -> bool:
     """Where a stream begins at whatever comes first, or goes by an order that this queue does not keep, or
     may meet a later run before an earlier one, a message may rightly come too late."""
@@ -145,10 +168,15 @@ def _may_be_late(world: World) -> bool:
     return runs or world.scenario.first == "first" or world.scenario.kind == "increasing"
 
 
-def _chain(world: World, key: str, handled: list[tuple[str, Any]]) -> list[str]:
-    """Results must chain: each was computed from the state that the one before left."""
+def _chain(
+    world: World, key: str, handled: list[tuple[str, Any]], forgotten: list[tuple[str, Any]]
+) -> list[str]:
+    """Results must chain: each was computed from the state that the one before left. The first may go on
+    from one that the store has forgotten: its owner knew the state."""
     wrong: list[str] = []
     chain = START
+    if handled and handled[0][1]["before"] in [result["after"] for _, result in forgotten]:
+        chain = handled[0][1]["before"]
     last: tuple[int, Any] = (-1, None)
     for name, result in handled:
         if result["before"] != chain or result["after"] != link(chain, result["run"], result["seq"]):
@@ -167,7 +195,8 @@ def _all_told(world: World, streams: Streams, unfinished: str) -> list[str]:
         return []
     wrong: list[str] = []
     letters = {letter.body for letter in world.queue.letters.values()}
-    bodies = {json.dumps([key, r["run"], r["seq"]]) for key, rs in streams.handled.items() for _, r in rs}
+    ever = [*streams.handled.items(), *streams.forgotten.items()]
+    bodies = {json.dumps([key, r["run"], r["seq"]]) for key, rs in ever for _, r in rs}
     for planned in world.scenario.messages:
         key = f"{STREAM}/{planned.key}"
         told = json.dumps([key, planned.run, planned.seq]) in bodies
@@ -177,13 +206,17 @@ def _all_told(world: World, streams: Streams, unfinished: str) -> list[str]:
 
 
 def _answers(world: World, streams: Streams) -> list[str]:
-    """What a client was told is what was committed for its message."""
+    """What a client was told is what was committed for its message; or that it is done, if the store has
+    forgotten what was."""
     wrong: list[str] = []
     for planned, answer in world.answers.items():
         key = f"{STREAM}/{planned.key}"
         told = json.loads(answer) if answer is not None else None
-        mine = [r for _, r in streams.handled[key] if (r["run"], r["seq"]) == (planned.run, planned.seq)]
-        if [told] != mine:
+        said = streams.handled[key], streams.forgotten[key]
+        mine, lost = (
+            [r for _, r in some if (r["run"], r["seq"]) == (planned.run, planned.seq)] for some in said
+        )
+        if [told] != mine and not (lost and told in (None, *lost)):
             wrong.append(
                 f"{key}: a client of run {planned.run} seq {planned.seq} was told {told}, not {mine}"
             )

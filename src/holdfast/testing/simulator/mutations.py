@@ -15,9 +15,10 @@ from unittest import mock
 
 import msgspec
 
+from holdfast.adapters.memory import outbox as memory_outbox
 from holdfast.adapters.memory.coordinator import MemoryCoordinator
 from holdfast.adapters.memory.outbox import MemoryOutbox, MemoryRows
-from holdfast.core import commands, device_queue, device_turn, ledger, task
+from holdfast.core import commands, device_queue, device_turn, group_rate, ledger, task
 from holdfast.core.device_queue import Patience, Phase
 from holdfast.core.group_rate import GroupRate
 from holdfast.core.held import Held, Letter
@@ -135,6 +136,19 @@ def _count_nothing(self: Owner, openings: int, now: float) -> None:
 _started = Owner.started
 
 
+def _suspect_by_receives(self: Owner, held: Held) -> bool:
+    return held.suspect or (self._wary and held.receives > 1)
+
+
+def _count_again(standing: Checkpoint | None, key: str, epoch: int, head: str) -> Checkpoint:
+    after = _counted(standing, key, epoch, head)
+    assert after.started is not None
+    return msgspec.structs.replace(after, started=msgspec.structs.replace(after.started, epoch=0))
+
+
+_counted = ledger.start
+
+
 def _any_attempt(standing: Task | None, trace: str, epoch: int) -> Task:
     return standing or Task(trace, "")
 
@@ -191,15 +205,33 @@ def _take_at_any_epoch(rows: Any, turn: Any, random: Any) -> Any:
 def _judge_without(**known: Any) -> Any:
     """Judges commands as if their expiry, or the tries that they have spent, were these."""
 
-    def judge(entry: Any, phase: Any, now: float, *, away: bool, patience: Any) -> Any:
+    def judge(entry: Any, phase: Any, now: float, *, away: bool, patience: Any, paused: bool = False) -> Any:
         entry = msgspec.structs.replace(entry, **known)
-        return _judge(entry, phase, now, away=away, patience=patience)
+        return _judge(entry, phase, now, away=away, patience=patience, paused=paused)
 
     return judge
 
 
-def _judge_as_there(entry: Any, phase: Any, now: float, *, away: bool, patience: Any) -> Any:
-    return _judge(entry, phase, now, away=False, patience=patience)
+def _judge_as_there(
+    entry: Any, phase: Any, now: float, *, away: bool, patience: Any, paused: bool = False
+) -> Any:
+    return _judge(entry, phase, now, away=False, patience=patience, paused=paused)
+
+
+def _judge_as_resumed(
+    entry: Any, phase: Any, now: float, *, away: bool, patience: Any, paused: bool = False
+) -> Any:
+    return _judge(entry, phase, now, away=away, patience=patience)
+
+
+def _free_at_once(self: Any, late: Any) -> None:
+    _hear_late(self, late)
+    for head in [head for head in self._heads.values() if head.phase is Phase.OUT]:
+        del self._heads[head.pair]
+        self._free(head, was_out=True)
+
+
+_hear_late = device_turn._Turn._hear_late
 
 
 def _fits_any_try(entry: Any, device: str, correlation: Any) -> bool:
@@ -275,7 +307,7 @@ RULES: dict[str, Mutation] = {
         "_may_transfer",
         lambda self, claim: True,
     ),
-    "model-free": Mutation(
+    "model-fault": Mutation(
         "a model that does not load costs no message a try", Owners, "_obstructed", _blame_the_message
     ),
     "jump-limit": Mutation("a seq far ahead is a mistake", Sequencer, "is_far", lambda self, place: False),
@@ -306,6 +338,13 @@ RULES: dict[str, Mutation] = {
         "an owner looks into it when its claim is gone", Owners, "claim_changed", lambda self, claim: None
     ),
     "poison-count": Mutation("a message that kills nodes is passed over", Owner, "started", _count_nothing),
+    "suspects-alone": Mutation(
+        "after a node's death each message runs by itself", Owner, "_is_suspect", _suspect_by_receives
+    ),
+    "start-once": Mutation("an opening counts a head once", ledger, "start", _count_again),
+    "too-large": Mutation(
+        "what makes a commit too large is found", Owner, "refused", lambda self, error, now: self.fenced(now)
+    ),
     "task-epoch": Mutation("only the last attempt ends a task", task, "_guard", _any_attempt, world="tasks"),
     "task-ended": Mutation("a task that ended runs no more", task, "start", _start_again, world="tasks"),
     "task-success": Mutation(
@@ -357,9 +396,30 @@ RULES: dict[str, Mutation] = {
         lambda self, shards, limit: _arrivals(self, shards, limit)[1:],
     ),
     "device-supersede": _device(
-        "a newer command replaces unsent ones of its key", MemoryRows, "older", lambda self, arrivals: []
+        "what a newer command of its key has replaced isn't sent, nor is it when it is retried",
+        device_queue,
+        "replaces",
+        lambda newer, entry: False,
     ),
-    "device-one-try": _device("an answer fits one try", device_queue, "fits", _fits_any_try),
+    "device-one-try": _device("an answer fits a try of its own command", device_queue, "fits", _fits_any_try),
+    "device-late-answer": _device(
+        "an answer to an earlier try counts",
+        device_queue,
+        "answers",
+        lambda entry, device, correlation: False,
+    ),
+    "device-last-try": _device(
+        "a device that answered an earlier try is given time for the last one",
+        device_turn._Turn,
+        "_hear_late",
+        _free_at_once,
+    ),
+    "device-cancel": _device(
+        "what is taken back isn't sent", MemoryRows, "meant", lambda self, cancels, limit: []
+    ),
+    "device-pause": _device(
+        "nothing goes to a device that is paused", device_queue, "judge", _judge_as_resumed
+    ),
     "device-expiry": _device(
         "what has expired isn't sent", device_queue, "judge", _judge_without(expires_at=None)
     ),
@@ -394,6 +454,12 @@ RULES: dict[str, Mutation] = {
     "device-clock": _device(
         "what is due follows the clock", MemoryRows, "shift", lambda self, shards, by_s: None
     ),
+    "device-business-clock": _device(
+        "times follow the database's clock, whatever the business's says",
+        memory_outbox,
+        "timed",
+        lambda command, now: command,
+    ),
     "device-in-flight": _device(
         "a node waits for no more devices than its limit", Dispatcher, "_took", _count_none_out
     ),
@@ -401,6 +467,7 @@ RULES: dict[str, Mutation] = {
     "device-group": _device(
         "a group keeps to its rate", GroupRate, "wait_until", lambda self, pair, now: 0.0
     ),
+    "device-burst": _device("a group's rate has no burst of a second", group_rate, "BURST_S", 1.0, seeds=400),
     "device-result": _device(
         "a result is told in the transaction that closes", MemoryOutbox, "_tell", _tell_before
     ),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import multiprocessing
+import secrets
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,6 +19,9 @@ from holdfast.testing.simulator.loop import Deadlock, run
 from holdfast.testing.simulator.mutations import RULES, broken
 
 __all__ = ["RULES", "WORLDS", "Outcome", "replay", "simulate", "sweep"]
+
+FRESH_MAX = 10**12
+"""Below it lie the first seeds of fresh sweeps."""
 
 
 class Kind(NamedTuple):
@@ -47,15 +52,15 @@ class Outcome(msgspec.Struct, frozen=True):
 def simulate(seed: int, rule: str | None = None, verbose: bool = False, *, kind: str = "streams") -> Outcome:
     """Live through one seed in the world of a broken rule, or of that kind, and check it."""
     with broken(rule):
-        return run(_live(seed, verbose, WORLDS[RULES[rule].world if rule else kind]))
+        try:
+            return run(_live(seed, verbose, WORLDS[RULES[rule].world if rule else kind]))
+        except Deadlock as error:
+            return Outcome(seed, [str(error)], {}, "", 0.0)
 
 
 async def _live(seed: int, verbose: bool, kind: Kind) -> Outcome:
     world = kind.world(kind.make(seed), verbose)
-    try:
-        unfinished = await world.live()
-    except Deadlock as error:
-        unfinished = str(error)
+    unfinished = await world.live()
     wrong = kind.check(world, unfinished)
     trace = hashlib.blake2b(repr(world.log).encode(), digest_size=8).hexdigest()
     return Outcome(seed, wrong, dict(world.counts), trace, world.clock.monotonic())
@@ -78,9 +83,9 @@ def _job(work: tuple[int, str | None, str]) -> Outcome:
     return simulate(seed, rule, kind=kind)
 
 
-def outcomes(first: int, seeds: int, rule: str | None, kind: str, jobs: int) -> Iterator[Outcome]:
+def outcomes(seeds: Iterable[int], rule: str | None, kind: str, jobs: int) -> Iterator[Outcome]:
     """Outcomes in order of seed."""
-    works = [(seed, rule, kind) for seed in range(first, first + seeds)]
+    works = [(seed, rule, kind) for seed in seeds]
     if jobs == 1:
         yield from map(_job, works)
         return
@@ -88,27 +93,56 @@ def outcomes(first: int, seeds: int, rule: str | None, kind: str, jobs: int) -> 
         yield from pool.imap(_job, works, chunksize=4)
 
 
-def sweep(first: int, seeds: int, rule: str | None, kind: str, jobs: int) -> int:
-    """Run seeds until one fails; 0 if that is what was to happen."""
+def fresh() -> int:
+    """A first seed far from all that were run before, and from those of any other sweep."""
+    return secrets.randbelow(FRESH_MAX)
+
+
+def kept(path: Path, kind: str) -> list[int]:
+    """The seeds of a kind of world that failed in earlier sweeps, as ``keep`` wrote them down."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [int(seed) for world, seed in map(str.split, lines) if world == kind]
+
+
+def keep(path: Path, kind: str, seed: int) -> None:
+    """Write down a seed that failed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        file.write(f"{kind} {seed}\n")
+
+
+def sweep(
+    first: int, seeds: int, rule: str | None, kind: str, jobs: int, failures: Path | None = None
+) -> int:
+    """Run seeds until one fails; 0 if that is what was to happen. With ``failures``, a file: first those that
+    failed before, then all, and those that fail now are written down there."""
     say = sys.stdout.write
-    began, counts, ran = time.monotonic(), Counter[str](), 0
-    for outcome in outcomes(first, seeds, rule, kind, jobs):
+    before = kept(failures, kind) if failures else []
+    began, counts, ran, failed = time.monotonic(), Counter[str](), 0, 0
+    for outcome in outcomes([*before, *range(first, first + seeds)], rule, kind, jobs):
         ran += 1
         counts.update(outcome.counts)
         if outcome.wrong:
-            break
-    else:
-        outcome = None
+            failed += 1
+            _tell(outcome, rule, kind)
+            if failures is None:
+                break
+            if outcome.seed not in before:
+                keep(failures, kind, outcome.seed)
     took_s = time.monotonic() - began
-    say(f"{ran} seeds in {took_s:.1f} s, {ran / took_s:.1f} seeds/s\n")
+    say(f"{ran} seeds from {first} on in {took_s:.1f} s, {ran / took_s:.1f} seeds/s\n")
     for event, count in sorted(counts.items()):
         say(f"  {event}: {count}\n")
-    if outcome is None:
-        say(f"no violation{f' although {rule!r} is broken' if rule else ''}\n")
-        return 1 if rule else 0
+    if failed:
+        return 0 if rule else 1
+    say(f"no violation{f' although {rule!r} is broken' if rule else ''}\n")
+    return 1 if rule else 0
+
+
+def _tell(outcome: Outcome, rule: str | None, kind: str) -> None:
     which = f"--break {rule}" if rule else f"--world {kind}"
     again = f"python -m holdfast.testing.simulator --seed {outcome.seed} {which}"
-    say(f"seed {outcome.seed} fails; replay it with: {again}\n")
+    sys.stdout.write(f"seed {outcome.seed} fails; replay it with: {again}\n")
     for wrong in outcome.wrong:
-        say(f"  {wrong}\n")
-    return 0 if rule else 1
+        sys.stdout.write(f"  {wrong}\n")
+    sys.stdout.flush()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from random import Random
 from typing import Any, Literal
 
@@ -29,6 +29,14 @@ MAX_JUMP = 1000
 HOLD_MAX_S = 200.0
 """Longer than four visibilities, and short enough that a gap outlasts it."""
 
+RESULTS_MAX = 1000
+"""Bytes of results that the state store takes in one commit: more is refused as too large."""
+
+FILLS = (600, 1500)
+"""One that fits, but no second one with it; and one that never does."""
+
+EVERY_NODE = -1
+
 FaultKind = Literal[
     "crash",
     "pause",
@@ -41,6 +49,10 @@ FaultKind = Literal[
     "duplicate",
     "isolate",
     "clock",
+    "mute",
+    "slow",
+    "apart",
+    "rewind",
     "model",
     "unclaim",
 ]
@@ -58,10 +70,17 @@ class Planned(msgspec.Struct, frozen=True):
     """How many nodes die of it (-1: every one)."""
     hangs: bool = False
     seconds: float = 0.01
+    fill: int = 0
+    """Bytes that make its result larger. The state store takes ``RESULTS_MAX`` in one commit."""
+
+    @property
+    def healthy(self) -> bool:
+        """True if it can be handled in the end."""
+        return self.fails >= 0 and self.kills >= 0 and self.fill < RESULTS_MAX and self.seq < FAR
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """One thing that goes wrong at ``at_s``, to node number ``node``, for ``for_s``."""
+    """One thing that goes wrong at ``at_s``, to node number ``node`` (or every one), for ``for_s``."""
 
     at_s: float
     kind: FaultKind
@@ -101,6 +120,10 @@ class Scenario(Setting, frozen=True, kw_only=True):
     linger_s: float
     clients: float
     """The share of messages that clients bring themselves."""
+    together: bool = False
+    """Clients without an answer ask again all at the same moment."""
+    patience_s: float = 4.0
+    """How long a client waits before it asks again, though the first request may still be under way."""
     messages: tuple[Planned, ...]
     restarts: bool = False
     """Messages carry no run: those of run 1 follow once all of run 0 is over, and the stream was quiet."""
@@ -137,7 +160,28 @@ def make(seed: int) -> Scenario:
         messages=_messages(random, kind),
         faults=faults,
     )
-    return _with_more(scenario, Random(f"{seed}:more"), calm)  # noqa: S311
+    scenario = _with_more(scenario, Random(f"{seed}:more"), calm)  # noqa: S311
+    return scenario if calm else _harder(scenario)
+
+
+def _harder(scenario: Scenario) -> Scenario:
+    """What was added later is drawn apart, so that seeds go on meaning what they meant."""
+    random = scenario.random("harder")
+    faults, messages = scenario.faults, scenario.messages
+    if random.random() < 0.6:
+        faults = _by_time([*faults, *_more_faults(random, scenario.nodes)])
+        messages = _filled(random, messages)
+    clients = scenario.clients
+    if random.random() < 0.15:
+        messages, clients = _poisoned(random, messages), 0.0 if scenario.fifo else 1.0
+    return msgspec.structs.replace(
+        scenario,
+        clients=clients,
+        together=random.random() < 0.3,
+        patience_s=random.choice((4.0, 4.0, 0.4)),
+        messages=messages,
+        faults=faults,
+    )
 
 
 def _with_more(scenario: Scenario, random: Random, calm: bool) -> Scenario:
@@ -234,4 +278,43 @@ def _faults(random: Random, nodes: int) -> tuple[Fault, ...]:
         )
         for _ in range(count)
     ]
+    return _by_time(faults)
+
+
+MORE_KINDS: tuple[FaultKind, ...] = ("mute", "mute", "mute", "slow", "slow", "apart", "rewind", "clock")
+
+
+def _more_faults(random: Random, nodes: int) -> list[Fault]:
+    return [
+        Fault(
+            at_s=random.random() * TROUBLE_S * 0.7,
+            kind=random.choice(MORE_KINDS),
+            node=random.choice((EVERY_NODE, random.randrange(nodes))),
+            for_s=random.choice((0.5, 2.0, 7.0, 12.0)),
+            detail=random.choice(("coordinator", "state", "state", "queue", "peers")),
+        )
+        for _ in range(random.randint(1, 4))
+    ]
+
+
+def _by_time(faults: Sequence[Fault]) -> tuple[Fault, ...]:
     return tuple(sorted(faults, key=lambda fault: (fault.at_s, fault.kind, fault.node)))
+
+
+def _filled(random: Random, messages: tuple[Planned, ...]) -> tuple[Planned, ...]:
+    """Some have large results, in a third of the seeds."""
+    if random.random() < 0.7:
+        return messages
+    return tuple(
+        msgspec.structs.replace(message, fill=random.choice(FILLS)) if random.random() < 0.2 else message
+        for message in messages
+    )
+
+
+def _poisoned(random: Random, messages: tuple[Planned, ...]) -> tuple[Planned, ...]:
+    """One of them ends every node that runs it."""
+    poison = random.randrange(len(messages))
+    return tuple(
+        msgspec.structs.replace(message, kills=-1) if place == poison else message
+        for place, message in enumerate(messages)
+    )

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from holdfast.adapters.memory.coordinator import MemoryCoordinator
 from holdfast.adapters.memory.peer import MemoryNetwork, MemoryPeer
 from holdfast.adapters.memory.queue import MemoryQueue, Stored
+from holdfast.errors import Unavailable
 from holdfast.ports.coordinator import Claim
 from holdfast.ports.peer import Handler
 from holdfast.protocol.peer import Reply, Request
@@ -18,10 +19,14 @@ from holdfast.runtime.limits import Limits
 from holdfast.runtime.node import Host, Node, Work
 from holdfast.testing.simulator.faults import Faulty, Line, Weather
 from holdfast.testing.simulator.loop import SimClock
-from holdfast.testing.simulator.scenario import TROUBLE_S, TTL_S, VISIBILITY_S, Fault, Setting
+from holdfast.testing.simulator.scenario import EVERY_NODE, TROUBLE_S, TTL_S, VISIBILITY_S, Fault, Setting
 
 TROUBLE_MARGIN_S = 1.0
 FOREVER_S = 1e9
+SLOW_S = 3.0
+
+WORLDLY = frozenset({"rewind"})
+"""Faults that hit no node."""
 
 LIMITS = Limits(
     ttl_s=TTL_S,
@@ -137,6 +142,8 @@ class SimNode:
             stage.counts,
             lambda: stage.trouble(self),
         )
+        for fault in stage.everywhere:
+            hinder(self.line, fault)
         self.peer = MemoryPeer(stage.network, f"sim://{self.name}")
         self.host = Host(
             Faulty(stage.coordinator, "coordinator", self.line),
@@ -178,6 +185,19 @@ class SimNode:
         await self.node.stop()
 
 
+def hinder(line: Line, fault: Fault) -> None:
+    """Let a service be mute or slow for a node."""
+    if fault.kind == "mute":
+        line.mute[fault.detail] = None
+    else:
+        line.slow[fault.detail] = SLOW_S
+
+
+def _index(address: str) -> int:
+    """The number of the node that has an address."""
+    return int(address.removeprefix("sim://n").partition(".")[0])
+
+
 class Stage:
     """The nodes and what they share. A world adds its services, its work, and what is asked of it."""
 
@@ -191,6 +211,11 @@ class Stage:
         self.clock = SimClock(setting.random("world"), "world")
         self.coordinator = CheckedCoordinator(self.clock, self.log)
         self.network = MemoryNetwork(self.clock)
+        self.network.fault = self._meet
+        self.apart: dict[frozenset[int], None] = {}
+        """Pairs of nodes that can't reach each other, though both reach all others."""
+        self.everywhere: list[Fault] = []
+        """What hinders every node at present."""
         self.nodes: dict[int, SimNode] = {}
         self.lives: Counter[int] = Counter()
         self.calls_made = 0
@@ -268,12 +293,18 @@ class Stage:
     async def strike(self, fault: Fault) -> None:
         """Let one fault happen."""
         await asyncio.sleep(fault.at_s)
-        node = self.nodes[fault.node]
+        node = self.nodes[max(fault.node, 0)]
         self.counts[fault.kind] += 1
         if fault.kind == "forget":
             self.coordinator.forget()
         elif fault.kind == "duplicate":
             self._duplicate_until = self.clock.monotonic() + fault.for_s
+        elif fault.kind in ("mute", "slow"):
+            await self._hinder(fault)
+        elif fault.kind == "apart":
+            await self._part(fault)
+        elif fault.kind in WORLDLY:
+            await self.strike_else(fault, node)
         elif node.clock.gate.dead or node.stopped:
             if fault.kind == "operator":
                 await self.strike_else(fault, node)
@@ -292,6 +323,34 @@ class Stage:
             self.restart_later(fault.node, fault.for_s)
         else:
             await self.strike_else(fault, node)
+
+    async def _hinder(self, fault: Fault) -> None:
+        """A service's answers are lost, or it is slow, for one node or for all."""
+        nodes = list(self.nodes.values()) if fault.node == EVERY_NODE else [self.nodes[fault.node]]
+        if fault.node == EVERY_NODE:
+            self.everywhere.append(fault)
+        for node in nodes:
+            hinder(node.line, fault)
+            if fault.detail != "state":  # whatever becomes of commits, deliveries are kept alive
+                self.trouble(node, fault.for_s)
+        await asyncio.sleep(fault.for_s)
+        if fault in self.everywhere:
+            self.everywhere.remove(fault)
+        for node in (*nodes, *self.nodes.values()):
+            node.line.mute.pop(fault.detail, None)
+            node.line.slow.pop(fault.detail, None)
+
+    async def _part(self, fault: Fault) -> None:
+        """Two nodes can't reach each other."""
+        first = max(fault.node, 0)
+        pair = frozenset((first, (first + 1) % self.setting.nodes))
+        self.apart[pair] = None
+        await asyncio.sleep(fault.for_s)
+        self.apart.pop(pair, None)
+
+    async def _meet(self, source: str, destination: str, _request: Request) -> None:
+        if frozenset(_index(address) for address in (source, destination)) in self.apart:
+            raise Unavailable(f"{destination} can't be reached from {source}")
 
     async def _cut(self, fault: Fault, node: SimNode) -> None:
         services = (fault.detail,) if fault.kind == "cut" else ("coordinator", "state", "queue", "peers")
@@ -326,9 +385,13 @@ class Stage:
 
     def _heal(self) -> None:
         self.healed = True
+        self.apart.clear()
+        self.everywhere.clear()
         for index, node in list(self.nodes.items()):
             node.line.weather = Weather()
             node.line.cut.clear()
+            node.line.mute.clear()
+            node.line.slow.clear()
             node.line.calls = 0
             node.clock.gate.open()
             if node.clock.gate.dead or node.stopped:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -11,10 +12,10 @@ from holdfast.adapters.memory.queue import MemoryQueue, Stored
 from holdfast.adapters.memory.slots import MemorySlot, MemorySlots
 from holdfast.adapters.memory.state import MemoryState
 from holdfast.core.ledger import Commit
-from holdfast.core.message import Place
+from holdfast.core.message import NO_RUN, Place
 from holdfast.core.owner import Phase
 from holdfast.core.retry import Backoff
-from holdfast.errors import Fenced, HoldfastError, SetAside
+from holdfast.errors import Fenced, HoldfastError, SetAside, TooLarge
 from holdfast.ports.coordinator import Load, Member
 from holdfast.ports.queue import Outgoing
 from holdfast.ports.slots import Ran, Slot, Work
@@ -31,6 +32,7 @@ from holdfast.testing.simulator.scenario import (
     GAP_TIMEOUT_S,
     MAX_JUMP,
     RESTART_S,
+    RESULTS_MAX,
     STREAM,
     Fault,
     Planned,
@@ -45,9 +47,10 @@ TIMEOUT_S = 3.0
 MODEL = "weights"
 MAX_STARTS = 5
 TROUBLE_MARGIN_S = 1.0
-ASK_S = 4.0
-"""How long a client waits for one answer."""
 FOREVER_S = 1e9
+FORGETS_S = 1.0
+"""How much the state store forgets, as by a fail-over."""
+CLOCK_STEPS_S = (-86_400.0, -3600.0, -5.0, 5.0, 3600.0, 86_400.0)
 AGREE_S = 2.0
 """How long an owner may go on that has no claim any more, where nothing is done to its node."""
 
@@ -120,6 +123,16 @@ class SimSlots:
         await self.slots.close()
 
 
+class TightState(MemoryState):
+    """A state store that takes only small commits."""
+
+    async def commit(self, commit: Commit) -> None:
+        size = sum(len(result.body) for result in commit.results)
+        if size > RESULTS_MAX:
+            raise TooLarge(f"{commit.key}: results of {size} bytes are over {RESULTS_MAX}")
+        await super().commit(commit)
+
+
 class World(Stage):
     """Streams on the stage."""
 
@@ -136,11 +149,12 @@ class World(Stage):
             choose=self._choose_keys if scenario.fifo else lambda visible: self.choose(self.queue, visible),
         )
         self.queue.max_receives, self.queue.linger_s = scenario.receives, scenario.linger_s
-        self.state = MemoryState(self.clock, history=self.log)
+        self.state = TightState(self.clock, history=self.log)
         self.specs = {STREAM: spec_of(scenario)}
         self.plan_by_body = {body_of(m): m for m in scenario.messages}
         self.works: dict[SimNode, StreamWork] = {}
         self.slots: dict[SimNode, MemorySlots] = {}
+        self.rewound = False
         self.asking: dict[Planned, None] = {}
         self.answers: dict[Planned, bytes | None] = {}
         self.broken: dict[int, float] = {}
@@ -229,14 +243,15 @@ class World(Stage):
         """A client brings its message to any node, follows where it is sent, and asks again until it has an
         answer."""
         key = f"{STREAM}/{message.key}"
-        place = Place(0 if self.scenario.restarts else message.run, message.seq)
+        place = Place(NO_RUN if self.scenario.restarts else message.run, message.seq)
         if self.scenario.kind == "absent":
             place = Place(message.run, 0, f"client {message.seq}")
         while message in self.asking:
             node = self.nodes[self._clients.choice(sorted(self.nodes))]
-            process = self.works[node].requests.process(STREAM, key, place, body_of(message), {}, ASK_S)
+            patience_s = self.scenario.patience_s
+            process = self.works[node].requests.process(STREAM, key, place, body_of(message), {}, patience_s)
             asked = asyncio.ensure_future(process)
-            await asyncio.wait({asked}, timeout=2 * ASK_S)
+            await asyncio.wait({asked}, timeout=2 * patience_s)
             if not asked.done():
                 asked.cancel()
                 self.counts["no answer"] += 1
@@ -252,7 +267,14 @@ class World(Stage):
                 del self.asking[message]
             else:
                 self.counts["asked again"] += 1
-            await asyncio.sleep(self._clients.uniform(0.05, 1.0))
+            await asyncio.sleep(self._pause_s())
+
+    def _pause_s(self) -> float:
+        """How long a client waits before it asks again: all until the same moment, or each as it likes."""
+        if self.scenario.together:
+            now = asyncio.get_running_loop().time()
+            return 1.0 + math.floor(now + 0.01) - now
+        return self._clients.uniform(0.05, 1.0)
 
     async def strike_else(self, fault: Fault, node: SimNode) -> None:
         if fault.kind == "operator":
@@ -264,6 +286,11 @@ class World(Stage):
             self.broken[fault.node] = asyncio.get_running_loop().time() + fault.for_s
         elif fault.kind == "move":
             await self._move(node)
+        elif fault.kind == "clock":
+            node.clock.set_by_s += self._clients.choice(CLOCK_STEPS_S)
+        elif fault.kind == "rewind":
+            self.state.rewind(FORGETS_S)
+            self.rewound = True
         elif fault.kind == "unclaim":
             await self._unclaim(fault, node)
 
@@ -343,7 +370,7 @@ class World(Stage):
 
     async def finish(self) -> str:
         loop = asyncio.get_running_loop()
-        waits = self.scenario.first == "lowest" or any(m.run for m in self.scenario.messages)
+        waits = self.scenario.first == "lowest" or any(m.run for m in self.scenario.messages) or self.rewound
         limit_s = GAP_HEAL_LIMIT_S if waits else HEAL_LIMIT_S
         deadline = loop.time() + limit_s
         while loop.time() < deadline:
@@ -398,5 +425,11 @@ def spec_of(scenario: Scenario) -> StreamSpec:
 def body_of(message: Planned) -> bytes:
     """The message as it is sent."""
     return json.dumps(
-        {"key": message.key, "run": message.run, "seq": message.seq, "fails": message.fails}
+        {
+            "key": message.key,
+            "run": message.run,
+            "seq": message.seq,
+            "fails": message.fails,
+            "fill": message.fill,
+        }
     ).encode()

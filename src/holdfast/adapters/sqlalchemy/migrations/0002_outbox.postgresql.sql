@@ -13,11 +13,11 @@ CREATE TABLE IF NOT EXISTS holdfast_outbox_cancel (
 
 CREATE INDEX IF NOT EXISTS holdfast_outbox_cancel_shard ON holdfast_outbox_cancel (outbox, shard);
 
-CREATE INDEX IF NOT EXISTS holdfast_outbox_command_device ON holdfast_outbox_command (outbox, device, id);
+CREATE INDEX IF NOT EXISTS holdfast_outbox_command_device ON holdfast_outbox_command (device, outbox, id);
 
-CREATE INDEX IF NOT EXISTS holdfast_outbox_command_failed ON holdfast_outbox_command (outbox, state, id) WHERE state IN ('failed', 'expired');
+CREATE INDEX IF NOT EXISTS holdfast_outbox_command_failed ON holdfast_outbox_command (state, outbox, id) WHERE state IN ('failed', 'expired');
 
-CREATE INDEX IF NOT EXISTS holdfast_outbox_command_key ON holdfast_outbox_command (outbox, supersede_key, device, id) WHERE supersede_key IS NOT NULL;
+CREATE INDEX IF NOT EXISTS holdfast_outbox_command_key ON holdfast_outbox_command (supersede_key, outbox, device, id) WHERE supersede_key IS NOT NULL;
 
 CREATE TABLE IF NOT EXISTS holdfast_outbox_pause (
     outbox VARCHAR(64) NOT NULL,

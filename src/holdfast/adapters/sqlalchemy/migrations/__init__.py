@@ -27,7 +27,10 @@ def statements(number: int, dialect: Dialect) -> list[str]:
 
 def steps(number: int, connection: Connection) -> list[DDL]:
     """The same, to be executed: what stands in them is nobody's parameter."""
-    return [DDL(each.replace("%", "%%")) for each in statements(number, dialect_of(connection))]
+    return [
+        DDL(each.replace("%", "%%"))  # type: ignore[no-untyped-call]
+        for each in statements(number, dialect_of(connection))
+    ]
 
 
 def dialect_of(connection: Connection) -> Dialect:

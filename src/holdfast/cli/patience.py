@@ -1,0 +1,47 @@
+"""Reading while a service is away: asked again until it answers, as nodes do."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from holdfast.cli import output
+from holdfast.core.retry import Backoff
+from holdfast.errors import HoldfastError, Retry
+from holdfast.ports.clock import Clock
+from holdfast.redaction import redact
+
+T = TypeVar("T")
+
+PATIENCE_S = 15.0
+"""How long a command that ends by itself asks again: a restart or a fail-over is over by then."""
+
+PAUSES = Backoff(0.1, 2.0)
+
+
+class Patience:
+    """Reads that ride out a service which is silent: for ``PATIENCE_S``, or for ``ever``. People are told
+    of each outage once, on stderr."""
+
+    def __init__(self, clock: Clock, *, ever: bool = False) -> None:
+        self._clock = clock
+        self._ever = ever
+
+    async def read(self, call: Callable[[], Awaitable[T]]) -> T:
+        """The answer of a call that may be repeated. Raises what it raises for good, or for too long."""
+        failures, give_up_at = 0, self._clock.monotonic() + PATIENCE_S
+        while True:
+            try:
+                answer = await call()
+            except HoldfastError as error:
+                late = not self._ever and self._clock.monotonic() >= give_up_at
+                if error.retry not in (Retry.SAFE, Retry.SAME) or late:
+                    raise
+                if not failures:
+                    output.complain(f"no answer yet, asking again: {redact(str(error))}")
+                failures += 1
+            else:
+                if failures:
+                    output.complain("answered again")
+                return answer
+            await self._clock.sleep(PAUSES.delay_s(failures, self._clock.random()))

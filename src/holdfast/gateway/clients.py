@@ -1,0 +1,188 @@
+"""Who may use a gateway: clients by name, each with a key of its own, and how fast each may send.
+
+The file has one client a line: its name, the SHA-256 of its key in hexadecimal, and perhaps the requests a
+second that it may send. What follows ``#`` is a comment. A key is 256 random bits, so its digest tells
+nothing of it. The file is read again when it changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from holdfast.core.rate import Limiter, Rate
+from holdfast.errors import Busy, ConfigError
+from holdfast.gateway import problem
+from holdfast.gateway.problem import Refused
+from holdfast.ports.clock import Clock
+from holdfast.serving import Handler
+
+OPEN_PATHS = ("/healthz", "/readyz", "/openapi.json")
+"""What is told to everybody."""
+
+KEY_BYTES = 32
+LOOK_S = 1.0
+RATE_MAX = 1_000_000
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_BEARER = re.compile(r"bearer +", re.IGNORECASE)
+
+
+class Client(msgspec.Struct, frozen=True):
+    """One client; ``per_s`` is how many requests a second it may send, None for the gateway's default."""
+
+    name: str
+    digest: str
+    per_s: int | None = None
+
+
+class Clients:
+    """The clients of one gateway. ``news``, if set, is called when they have changed.
+
+    Args:
+        file: who they are; None where nobody is asked.
+        per_s: requests a second that each may send, if its line says nothing else; 0 for any number. Where
+            nobody is asked, each address counts as a client.
+    """
+
+    def __init__(self, file: Path | None, clock: Clock, log: Any, *, per_s: int = 0) -> None:
+        self._file = file
+        self._clock = clock
+        self._log = log
+        self.per_s = per_s
+        self._stamp: tuple[int, ...] = ()
+        self._by_digest: dict[str, Client] = {}
+        self._limiter = Limiter(None)
+        self.news: Callable[[], None] | None = None
+        if file is not None:
+            self._stamp = _stamp(file)
+            self._by_digest = {client.digest: client for client in read(file)}
+        self._limit()
+
+    def __iter__(self) -> Iterator[Client]:
+        return iter(self._by_digest.values())
+
+    @property
+    def asked(self) -> bool:
+        """Whether clients must show keys."""
+        return self._file is not None
+
+    @property
+    def limits(self) -> bool:
+        """Whether any client may send only so fast."""
+        return self.per_s > 0 or any(client.per_s for client in self)
+
+    async def watch(self) -> None:
+        """Read the file again when it changes, until cancelled. One that is wrong changes nothing."""
+        while self._file is not None:
+            await self._clock.sleep(LOOK_S)
+            self._limiter.forget(self._clock.monotonic())
+            if (stamp := _stamp(self._file)) == self._stamp:
+                continue
+            self._stamp = stamp
+            try:
+                self._by_digest = {client.digest: client for client in read(self._file)}
+            except ConfigError as error:
+                self._log.error("the clients' keys can't be read; those known stay", error=str(error))
+                continue
+            self._limit()
+            self._log.info("clients' keys read", clients=len(self._by_digest))
+            if self.news is not None:
+                self.news()
+
+    @web.middleware
+    async def admit(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Middleware: refuse who shows no key, or sends too fast."""
+        if request.path in OPEN_PATHS:
+            return await handler(request)
+        try:
+            name = self._name(request)
+        except Refused as error:
+            answer = problem.response(error)
+            answer.headers["WWW-Authenticate"] = "Bearer"
+            return answer
+        if (wait_s := self._limiter.take(name, 1, self._clock.monotonic())) > 0:
+            return problem.response(Busy("this client sends more requests a second than it may", wait_s))
+        return await handler(request)
+
+    def _name(self, request: web.Request) -> str:
+        if self._file is None:
+            return request.remote or ""
+        shown = _BEARER.sub("", request.headers.get("Authorization", ""), count=1)
+        client = self._by_digest.get(digest_of(shown))
+        if client is None:
+            raise Refused(401, "unauthorized", "Who are you?", "show a key: Authorization: Bearer KEY")
+        return client.name
+
+    def _limit(self) -> None:
+        default = Rate(self.per_s, self.per_s) if self.per_s else None
+        own = {c.name: Rate(c.per_s, c.per_s) for c in self._by_digest.values() if c.per_s}
+        self._limiter.change(default, own)
+
+
+def read(file: Path) -> list[Client]:
+    """The clients in a file. Raises ConfigError, which names the line."""
+    try:
+        lines = file.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the keys of clients can't be read from {file}: {error}") from None
+    clients = []
+    for number, line in enumerate(lines, 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        rate = words[2] if len(words) == 3 else ""
+        if (
+            len(words) not in (2, 3)
+            or not _NAME.fullmatch(words[0])
+            or not _DIGEST.fullmatch(words[1])
+            or (rate and not (rate.isascii() and rate.isdigit() and 0 < int(rate) <= RATE_MAX))
+        ):
+            raise ConfigError(
+                f"{file}, line {number}: write NAME DIGEST, or NAME DIGEST REQUESTS_PER_S; `holdfast"
+                " gateway-key` writes such lines"
+            )
+        clients.append(Client(words[0], words[1], int(rate) if rate else None))
+    if len({client.digest for client in clients}) < len(clients):
+        raise ConfigError(f"{file} has one key twice; each line is a key of its own")
+    return clients
+
+
+def add(file: Path, name: str, per_s: int | None) -> str:
+    """Make a key for a client and add its line to the file; returns the key, which nothing else keeps. A
+    client may have several, as while it changes from one to the next. Raises ConfigError."""
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"a client's name is 1 to 64 letters, digits and _.@-; this is {name!r}")
+    if per_s is not None and not 0 < per_s <= RATE_MAX:
+        raise ConfigError(f"--per-s is {per_s}; it must be from 1 to {RATE_MAX}")
+    key = secrets.token_urlsafe(KEY_BYTES)
+    line = " ".join([name, digest_of(key), *([str(per_s)] if per_s else [])])
+    try:
+        file.touch(mode=0o600)
+        with file.open("a") as out:
+            out.write(f"{line}\n")
+    except OSError as error:
+        raise ConfigError(f"the key can't be added to {file}: {error.strerror}") from None
+    return key
+
+
+def digest_of(key: str) -> str:
+    """What the file has of a key."""
+    return hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest()
+
+
+def _stamp(file: Path) -> tuple[int, ...]:
+    """Changes when the file does."""
+    try:
+        told = file.stat()
+    except OSError:
+        return ()
+    return told.st_mtime_ns, told.st_size, told.st_ino

@@ -1,0 +1,285 @@
+"""Who may use a gateway, by both data planes: clients with keys, and pages of its own site."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, cast
+
+import aiohttp
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry
+from tests.gateway.surface import LIMIT, MEMBER, RESULT, Surface, app, planes
+from tests.runtime.fakes import Log
+
+from holdfast.adapters.http.peer import HttpPeer
+from holdfast.adapters.memory.coordinator import MemoryCoordinator
+from holdfast.adapters.system.clock import SystemClock
+from holdfast.errors import ConfigError
+from holdfast.gateway.clients import Clients, add, digest_of, read
+from holdfast.gateway.door import Door
+from holdfast.gateway.haproxy.front import HaproxyOptions
+from holdfast.gateway.problem import MEDIA_TYPE
+from holdfast.gateway.service import Gateway
+from holdfast.ports.coordinator import Load, Member
+from holdfast.protocol.peer import Done, Reply, Request
+from holdfast.runtime.limits import Limits
+from holdfast.serving import PeerTls
+from holdfast.streams.requests import Requests
+from holdfast.testing.servers import certificate
+
+SECRET = "s" * 16
+UPGRADE = {
+    "Upgrade": "websocket",
+    "Connection": "Upgrade",
+    "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+}
+PATIENCE_S = 20.0
+Ask = Callable[..., Any]
+
+
+class Place:
+    """A gateway before one node, whose secret clients don't know."""
+
+    def __init__(
+        self,
+        clients: Clients | None,
+        *,
+        haproxy: HaproxyOptions | None,
+        no_auth: bool = False,
+        tls: PeerTls | None = None,
+    ) -> None:
+        self._tls = tls
+        self.node = Surface()
+        self.log = Log()
+        self._clients, self._haproxy, self._no_auth = clients, haproxy, no_auth
+        self.address = ""
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator["Place"]:
+        clock, coordinator, streams = SystemClock(), MemoryCoordinator(SystemClock()), app().streams
+        door = Door(
+            streams,
+            clock,
+            requests=lambda: cast("Requests", self.node),
+            member=lambda: MEMBER,
+            max_body_bytes=LIMIT,
+            secret=SECRET,
+        )
+        peer, calling = (
+            HttpPeer(clock, secret=SECRET, tls=self._tls, routes=door.routes(), registry=CollectorRegistry()),
+            HttpPeer(clock, secret=SECRET, tls=self._tls),
+        )
+        member = Member(MEMBER, "node", await peer.serve(done), Load(serves=tuple(streams)))
+        await coordinator.join(member, 3600)
+        gateway = Gateway(
+            coordinator, calling, clock, Limits(), self.log, host="127.0.0.1", port=0, secret=SECRET,
+            peer_tls=self._tls, max_body_bytes=LIMIT, haproxy=self._haproxy, clients=self._clients,
+            no_auth=self._no_auth,
+        )  # fmt: skip
+        await gateway.start()
+        self.address = gateway.address
+        try:
+            async with aiohttp.ClientSession() as self.session:
+                yield self
+        finally:
+            await gateway.stop()
+            await peer.close()
+            await calling.close()
+
+    async def post(self, key: str | None = None, **headers: str) -> tuple[int, bytes, str]:
+        """Send a frame; status, body and type of the answer."""
+        said = {"X-Stream": "free", **headers} | ({"Authorization": f"Bearer {key}"} if key else {})
+        async with self.session.post(f"{self.address}/process/cam-1", data=b"frame", headers=said) as answer:
+            return answer.status, await answer.read(), answer.content_type
+
+    async def get(self, path: str, **headers: str) -> int:
+        async with self.session.get(f"{self.address}{path}", headers=headers) as answer:
+            return answer.status
+
+
+async def done(request: Request) -> Reply:
+    return Done()
+
+
+@pytest.fixture(params=planes().items(), ids=lambda item: str(item[0]))
+def haproxy(request: pytest.FixtureRequest) -> HaproxyOptions | None:
+    return cast("HaproxyOptions | None", request.param[1])
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "clients.keys"
+
+
+async def test_only_who_has_a_key_is_served(file: Path, haproxy: HaproxyOptions | None) -> None:
+    key = add(file, "camera-7", None)
+    clients = Clients(file, SystemClock(), Log())
+    async with Place(clients, haproxy=haproxy).running() as place:
+        for wrong in (None, "x", digest_of(key), SECRET, f"{key}x", key[:-1], f"camera-7:{key}"):
+            status, body, kind = await place.post(wrong)
+            assert (status, kind) == (401, MEDIA_TYPE)
+            assert b"urn:holdfast:unauthorized" in body
+        for _ in range(3):  # by the fallback first, straight to the node then
+            assert await place.post(key) == (200, RESULT, "application/json")
+        assert len(place.node.taken) == 3
+        assert await place.post(Authorization=f"bearer {key}") == (200, RESULT, "application/json")
+        assert await place.get("/metrics") == 401
+        assert await place.get("/process/cam-1?stream=free", **UPGRADE) == 401
+        assert await place.get("/healthz") == await place.get("/readyz") == 200
+
+
+async def test_keys_are_read_again_when_their_file_changes(
+    file: Path, haproxy: HaproxyOptions | None
+) -> None:
+    old = add(file, "camera-7", None)
+    clients = Clients(file, SystemClock(), Log())
+    async with Place(clients, haproxy=haproxy).running() as place:
+        assert (await place.post(old))[0] == 200
+        new = add(file, "camera-7", None)
+        async with asyncio.timeout(PATIENCE_S):
+            while (await place.post(new))[0] != 200:
+                await clients_read(place)
+        assert (await place.post(old))[0] == 200, "two are valid at once"
+        write(file, f"camera-7 {digest_of(new)}")
+        async with asyncio.timeout(PATIENCE_S):
+            while (await place.post(old))[0] != 401:
+                await clients_read(place)
+        assert (await place.post(new))[0] == 200
+
+
+def write(file: Path, line: str) -> None:
+    file.write_text(f"{line}\n")
+
+
+async def clients_read(place: Place) -> None:
+    """A moment: the file is looked at every second."""
+    await asyncio.wait([asyncio.create_task(place.get("/healthz"))], timeout=0.1)
+
+
+async def test_each_client_sends_only_so_fast(file: Path, haproxy: HaproxyOptions | None) -> None:
+    slow, quick = add(file, "slow", 3), add(file, "quick", None)
+    clients = Clients(file, SystemClock(), Log(), per_s=1000)
+    async with Place(clients, haproxy=haproxy).running() as place:
+        said = await asyncio.gather(*(place.post(slow) for _ in range(12)))
+        statuses = [status for status, _, _ in said]
+        assert statuses.count(200) >= 3
+        assert statuses.count(429) >= 6
+        assert {kind for status, _, kind in said if status == 429} == {MEDIA_TYPE}
+        assert (await place.post(quick))[0] == 200, "the others are not held up"
+
+
+@pytest.mark.parametrize(
+    "headers, status",
+    [
+        ({}, 200),
+        ({"Host": "evil.example"}, 403),
+        ({"Host": "localhost.evil.example"}, 403),
+        ({"Host": "127.0.0.1.evil.example:80"}, 403),
+        ({"Host": "localhost:9999"}, 200),
+        ({"Host": "[::1]:80"}, 200),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Host": "localhost:8080", "Origin": "http://localhost:3000"}, 403),
+        ({"Host": "localhost:8080", "Origin": "http://localhost:8080"}, 200),
+        ({"Host": "evil.example", "Origin": "http://evil.example"}, 403),
+    ],
+)
+async def test_where_nobody_is_asked_pages_of_other_sites_are_refused(
+    haproxy: HaproxyOptions | None, headers: dict[str, str], status: int
+) -> None:
+    async with Place(None, haproxy=haproxy).running() as place:
+        for _ in range(2):
+            said = await place.post(**headers)
+            assert said[0] == status
+            if status == 403:
+                assert said[2] == MEDIA_TYPE
+        upgraded = await place.get("/process/cam-1?stream=free", **UPGRADE | headers)
+        assert upgraded == (101 if status == 200 else 403)
+        assert bool(place.node.taken) == (status == 200)
+
+
+async def test_without_keys_it_may_have_any_name_if_that_is_said(haproxy: HaproxyOptions | None) -> None:
+    async with Place(None, haproxy=haproxy, no_auth=True).running() as place:
+        assert (await place.post(Host="frames.example"))[0] == 200
+        assert (await place.post(Host="frames.example", Origin="https://frames.example"))[0] == 200
+        assert (await place.post(Host="frames.example", Origin="https://evil.example"))[0] == 403
+
+
+async def test_who_shows_a_key_may_send_from_any_page(file: Path, haproxy: HaproxyOptions | None) -> None:
+    key = add(file, "page", None)
+    async with Place(Clients(file, SystemClock(), Log()), haproxy=haproxy).running() as place:
+        assert (await place.post(key, Host="frames.example", Origin="https://other.example"))[0] == 200
+
+
+@pytest.mark.parametrize("junk", ["{", "", '{"key": "another", "n": 1}', '{"key": "cam-1"}', "[]"])
+async def test_a_message_of_a_camera_that_can_t_be_read_takes_no_number(
+    haproxy: HaproxyOptions | None, junk: str
+) -> None:
+    async with Place(None, haproxy=haproxy).running() as place:
+        url = f"{place.address}/process/cam-1?stream=json"
+        async with place.session.ws_connect(url) as camera:
+            await camera.send_bytes(b"\xff\xd8\xff")
+            await camera.send_str(junk)
+            await camera.send_bytes(b"\xff\xd8\xff")
+            said = [msgspec.json.decode((await camera.receive()).data) for _ in range(3)]
+        assert [one.get("problem", {}).get("status") for one in said] == [None, 400, None]
+        assert [taken.place.seq for taken in place.node.taken] == [0, 1]
+
+
+async def test_nodes_that_speak_tls_are_reached_by_it(tmp_path: Path, haproxy: HaproxyOptions | None) -> None:
+    cert, key = certificate.make(tmp_path)
+    async with Place(None, haproxy=haproxy, tls=PeerTls(cert, key, cert)).running() as place:
+        for _ in range(3):
+            assert (await place.post())[:2] == (200, RESULT)
+        assert not place.log.events("error")
+
+
+# --- the file
+
+
+def test_a_line_is_added_that_nobody_else_may_read(file: Path) -> None:
+    key = add(file, "camera-7", 50)
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert key not in file.read_text()
+    [client] = read(file)
+    assert (client.name, client.digest, client.per_s) == ("camera-7", digest_of(key), 50)
+
+
+@pytest.mark.parametrize(
+    "line", ["camera", "camera x", f"camera {'A' * 64}", f"a b {'0' * 64}", f"camera {'0' * 64} 0",
+             f"camera {'0' * 64} 1.5", f"camera {'0' * 64} 5 6", f"käse {'0' * 64}"],
+)  # fmt: skip
+def test_a_line_that_is_wrong_is_named(file: Path, line: str) -> None:
+    file.write_text(f"# clients\n\n{line}\n")
+    with pytest.raises(ConfigError, match="line 3"):
+        read(file)
+
+
+def test_the_same_key_twice_is_refused(file: Path) -> None:
+    file.write_text(f"a {'0' * 64}\nb {'0' * 64}\n")
+    with pytest.raises(ConfigError, match="twice"):
+        read(file)
+
+
+def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="missing"):
+        read(tmp_path / "missing")
+    with pytest.raises(ConfigError, match="name"):
+        add(tmp_path / "keys", "no name", None)
+    with pytest.raises(ConfigError, match="per-s"):
+        add(tmp_path / "keys", "name", 0)
+
+
+async def test_a_file_that_became_wrong_changes_nothing(file: Path) -> None:
+    key = add(file, "camera-7", None)
+    log = Log()
+    clients = Clients(file, SystemClock(), log)
+    async with Place(clients, haproxy=None).running() as place:
+        write(file, "junk")
+        async with asyncio.timeout(PATIENCE_S):
+            while not log.events("error"):
+                await clients_read(place)
+        assert (await place.post(key))[0] == 200
