@@ -224,6 +224,8 @@ async def test_orders_that_fail_are_asked_for_again_within_their_window(failures
         )
     assert max(asked) - at(2026, 1, 10, 2, 30).timestamp() <= HOUR_S
     assert len(asked) == (failures + 1 if sent else HOUR_S // 30)
+    errors = [fields["error"] for _, event, fields in rig.log.entries if event == "could not fire"]
+    assert all(f"({__file__}:" in error for error in errors), "each says where it was raised"
     assert sum(trace.startswith("other") for trace in rig.sent) == 4, "others are fired meanwhile"
 
 

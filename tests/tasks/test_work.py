@@ -1,8 +1,11 @@
 """What a node does with the tasks in its hands: when it is cut off, and with those that it can't run."""
 
+import re
 from random import Random
+from typing import Any
 
 import msgspec
+import pytest
 from tests.runtime.fakes import Log
 
 from holdfast.adapters.memory.queue import MemoryQueue
@@ -16,6 +19,7 @@ from holdfast.tasks.wire import Envelope, Message, encode_task
 from holdfast.testing.simulator.faults import Weather
 from holdfast.testing.simulator.loop import SimClock, run
 from holdfast.testing.simulator.scenario import TROUBLE_S, Fault
+from holdfast.testing.simulator.stage import Quiet
 from holdfast.testing.simulator.tasks import (
     APP,
     LONG,
@@ -92,7 +96,7 @@ def test_a_task_of_a_type_that_the_app_lacks_is_known_by_the_queue_where_its_let
 
 
 def test_a_queue_that_does_not_answer_keeps_no_letters_of_others_from_being_dropped() -> None:
-    async def away(before: float) -> int:
+    async def away(dead_before: float) -> int:
         raise Unavailable("timed out")
 
     async def live() -> None:
@@ -105,3 +109,18 @@ def test_a_queue_that_does_not_answer_keeps_no_letters_of_others_from_being_drop
         assert log.events("warning") == ["could not drop old dead letters"]
 
     run(live())
+
+
+def test_a_failure_is_logged_with_its_place_the_last_one_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[tuple[str, dict[str, Any]]] = []
+    monkeypatch.setattr(Quiet, "warning", lambda self, text, **fields: said.append((text, fields)))
+
+    async def live() -> None:
+        world = TaskWorld(calm(PlannedTask(0.1, "t", QUICK, 0.1, fails=-1)))
+        assert check(world, await world.live()) == []
+
+    run(live())
+    told = [(text, fields) for text, fields in said if fields.get("task") == "t"]
+    assert [text for text, _ in told[-2:]] == ["attempt failed", "task failed"]
+    for _, fields in told:
+        assert re.search(r"\.py:\d+$", fields["at"])
