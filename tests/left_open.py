@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.testing.servers import Server
+
 FDS = Path("/proc/self/fd") if Path("/proc/self/fd").exists() else Path("/dev/fd")
 
 BEFORE = pytest.StashKey[set[int]]()
@@ -44,7 +46,8 @@ def words(fd: int) -> str:
     holders = [
         each
         for each in gc.get_objects()
-        if isinstance(each, asyncio.BaseTransport | asyncio.AbstractServer) and f"fd={fd}" in repr(each)
+        if issubclass(type(each), (asyncio.BaseTransport, asyncio.AbstractServer))
+        and f"fd={fd}" in repr(each)
     ]
     return f"{said} {holders or ''}"
 
@@ -110,4 +113,11 @@ def left_open(before: set[int]) -> list[str]:
         gc.collect()
     finally:
         sys.unraisablehook = usual
-    return told + [words(fd) for inode, fd in sockets().items() if inode not in before]
+    known = before | lifelines()
+    return told + [words(fd) for inode, fd in sockets().items() if inode not in known]
+
+
+def lifelines() -> set[int]:
+    """What servers that tests share hold to be ended with this process: new ones at each restart."""
+    servers = [each for each in gc.get_objects() if issubclass(type(each), Server) and each._lifeline]
+    return {os.fstat(end.fileno()).st_ino for server in servers for end in server._lifeline}

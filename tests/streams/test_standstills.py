@@ -87,6 +87,25 @@ async def test_what_is_set_aside_is_told(town: Town) -> None:
     assert [letter.reason.partition(":")[0] for letter in town.letters()] == ["malformed"]
 
 
+@pytest.mark.parametrize("set_by_s", [-86_400.0, 86_400.0])
+async def test_a_host_s_clock_that_is_set_neither_begins_a_run_nor_hides_one(
+    town: Town, set_by_s: float
+) -> None:
+    node = await town.start(app_of(gap_timeout_s=GAP_S, restart_after_s=120.0, idle_timeout_s=10.0))
+    await town.send(*numbers(0, 1))
+    await town.until_over()
+    node.clock.set_by_s = set_by_s
+    await town.clock.sleep(20.0)
+    assert not node.owns("s/k"), "the next message opens the stream"
+    await town.send(*numbers(0))
+    await town.until_over()
+    assert len(town.results("k")) == 2, "soon after it is a duplicate"
+    await town.clock.sleep(121.0)
+    await town.send(*numbers(0))
+    await town.until_over()
+    assert [result["n"] for result in town.results("k")] == [0, 1, 0]
+
+
 async def test_a_camera_whose_numbers_start_anew_goes_on_after_a_quiet_time(town: Town) -> None:
     node = await town.start(app_of(gap_timeout_s=GAP_S, restart_after_s=120.0, idle_timeout_s=10.0))
     await town.send(*numbers(0, 1, 2, 3))

@@ -29,11 +29,8 @@ def encoder(hook: Callable[[Any], Any] | None = None) -> Callable[[Any], bytes]:
     write = msgspec.json.Encoder(enc_hook=hook).encode
 
     def plain(value: Any) -> Any:
-        if isinstance(value, msgspec.Raw):
-            return None  # JSON as it is
-        if hook is None:
-            raise TypeError(f"objects of type {type(value).__name__} can't be written")
-        return hook(value)
+        """What isn't JSON by itself, and was written: it is JSON as it stands, or the hook knows it."""
+        return None if hook is None or isinstance(value, msgspec.Raw) else hook(value)
 
     def encode(value: Any) -> bytes:
         try:

@@ -33,6 +33,10 @@ class StateStore(Protocol):
     async def peek(self, key: str) -> Checkpoint | None:
         """The checkpoint as it stands (``recent`` may be left empty); None for an unknown key."""
 
+    async def now(self, key: str) -> float:
+        """The wall time of the clock that dates the key's commits (``Checkpoint.at``): how long ago one was,
+        no other clock can tell."""
+
     async def open(self, key: str, expect: int, member: str) -> Checkpoint:
         """Set a higher epoch if ``expect`` stands (0: the key is new) and return the checkpoint. It is below
         2**53, and one never issued for the key before, even where the store has lost its last writes since.

@@ -570,10 +570,23 @@ class Owners:
             return
         self._stats.opened += 1
         standing, recalled = self._recall(entry, checkpoint)
-        quiet_s = max(0.0, self._clock.wall() - standing.at)
+        try:
+            quiet_s = await self._quiet_s(entry, generation, standing)
+        except Fenced:
+            return
         self._answer(
             entry, generation, lambda now: entry.owner.opened(standing, now, quiet_s, recalled=recalled)
         )
+
+    async def _quiet_s(self, entry: Owned, generation: int, standing: Checkpoint) -> float:
+        """How long ago the last commit was, where that matters; by the clock that dated it, as this host's
+        may be set meanwhile."""
+        if entry.owner.rules.order.restart_after_s is None:
+            return 0.0
+        now = await self._insist(
+            entry, generation, lambda: self._state.now(entry.key), Retry.SAFE, Retry.SAME
+        )
+        return max(0.0, now - standing.at)
 
     def _recall(self, entry: Owned, checkpoint: Checkpoint) -> tuple[Checkpoint, bool]:
         """What an opening found, or what is known of a stream whose checkpoint the store has lost. Nobody has

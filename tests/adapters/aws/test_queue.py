@@ -5,17 +5,19 @@ import json
 import math
 from collections.abc import AsyncIterator, Callable
 
+import msgspec
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import RawTestServer
 from tests.adapters.aws.conftest import GLANCE_S, REGION, QuickClock
 
 from holdfast.adapters.aws import channel
-from holdfast.adapters.aws.channel import dead_letter_name
+from holdfast.adapters.aws.channel import Channel, dead_letter_name
 from holdfast.adapters.aws.client import AwsClient
-from holdfast.adapters.aws.message import MAX_BYTES
+from holdfast.adapters.aws.message import MAX_BYTES, encode
 from holdfast.adapters.aws.queue import SqsQueue
 from holdfast.adapters.aws.sqs import Nothing, QueueUrl, Sqs
+from holdfast.adapters.system.clock import SystemClock
 from holdfast.errors import ConfigError, OutcomeUnknown, TooLarge
 from holdfast.ports.clock import Clock
 from holdfast.ports.meter import Meter
@@ -341,6 +343,22 @@ async def test_a_queue_is_known_by_its_url_too(
 
 
 # --- dead letters
+
+
+FOREIGN = '{"id": "a", "reason": "\\ud800", "at": 1}', '{"id": "a", "at": NaN}', "[" * 9000, "[]", '{"id": 5}'
+
+
+@BOTH
+async def test_a_letter_that_another_program_wrote_hides_no_others(
+    sqs: Sqs, queue: SqsQueue, queue_name: str
+) -> None:
+    await queue.bury([DeadLetter("ours", b"x", "late")])
+    url = await sqs.queue_url(dead_letter_name(queue_name))
+    dead = Channel(sqs, url, SystemClock())
+    await dead.send([encode(b"body", {}, said) for said in FOREIGN], [""] * len(FOREIGN))
+    letters = await queue.dead_letters(10)
+    assert sorted(letter.body for letter in letters) == [b"body"] * len(FOREIGN) + [b"x"]
+    assert len(msgspec.json.encode(letters)) > 0, "each can be shown"
 
 
 @BOTH

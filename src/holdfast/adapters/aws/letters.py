@@ -12,6 +12,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import structlog
@@ -159,7 +160,8 @@ class DeadLetters:
     def _read(self, message: Message) -> Found:
         body, attributes, said = decode(message)
         try:
-            letter = msgspec.convert({"body": body, "attributes": attributes} | json.loads(said), DeadLetter)
+            told = msgspec.json.decode(said, type=dict[str, Any])
+            letter = msgspec.convert({"body": body, "attributes": attributes} | told, DeadLetter)
             return Found(letter, message.receipt_handle, "")
         except (*UNREADABLE, TypeError):
             pass  # the queue itself moved it here, or another program

@@ -82,6 +82,9 @@ class MemoryState:
     async def peek(self, key: str) -> Checkpoint | None:
         return self.standing.get(key)
 
+    async def now(self, key: str) -> float:
+        return self._clock.wall()
+
     async def open(self, key: str, expect: int, member: str) -> Checkpoint:
         before, now = self.standing.get(key), self._clock.monotonic()
         try:

@@ -60,6 +60,7 @@ BARE = (
 )
 
 OPEN = Script.load("open", "shard")
+NOW = Script.load("now", "shard")
 START = Script.load("start", "shard")
 COMMIT = Script.load("commit", "shard")
 EXPIRE = Script.load("expire_idle")
@@ -105,6 +106,11 @@ class RedisState:
             if state is not None or b"blob" not in fields:
                 return _checkpoint(key, fields, state)
         raise Unavailable(f"{key}: the state changes faster than it can be read")
+
+    async def now(self, key: str) -> float:
+        status, micros_now = await self._shards.run(NOW, self._shards.of(key), ())
+        assert status == b"ok"
+        return int(micros_now) / 1e6
 
     async def open(self, key: str, expect: int, member: str) -> Checkpoint:
         shard = self._shards.of(key)

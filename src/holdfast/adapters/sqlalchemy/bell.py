@@ -114,14 +114,16 @@ class Listener:
             self._events[outbox] = known
         return known
 
-    def close(self) -> None:
-        """Forget who listens, and end all waits."""
+    async def close(self) -> None:
+        """Forget who listens, end all waits, and hang up."""
         self.closed = True
         for rung in self._events.values():
             rung.set()
         self._contexts.close()
-        if self._listening is not None:
-            self._listening.cancel()
+        listening, self._listening = self._listening, None
+        if listening is not None:
+            listening.cancel()
+            await asyncio.wait([listening])  # and be rid of it: what it was connecting it holds
 
     async def _listen(self) -> None:
         import psycopg  # noqa: PLC0415 (an extra)

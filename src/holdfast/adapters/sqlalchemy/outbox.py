@@ -493,7 +493,7 @@ class SqlOutbox:
         return await self._change(expire)
 
     async def close(self) -> None:
-        self._listener.close()
+        await self._listener.close()
         for thread in (self._writer, self._reader):
             await asyncio.to_thread(thread.shutdown)
         await asyncio.to_thread(self._engine.dispose)

@@ -118,6 +118,9 @@ class SqliteState:
     async def peek(self, key: str) -> Checkpoint | None:
         return await self._database.read(lambda connection: _peek(connection, key))
 
+    async def now(self, key: str) -> float:
+        return self._clock.wall()
+
     async def open(self, key: str, expect: int, member: str) -> Checkpoint:
         def open_(transaction: Transaction) -> Checkpoint:
             standing = _load(transaction.connection, key)

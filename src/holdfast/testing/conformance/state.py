@@ -114,6 +114,18 @@ class StateConformance:
         assert reopened.at > 0
         assert msgspec.structs.replace(peeked, recent=reopened.recent) == reopened
 
+    async def test_commits_are_dated_by_the_store_s_clock(
+        self, state: StateStore, other_state: StateStore
+    ) -> None:
+        opened = await state.open(KEY, 0, "member")
+        before = await state.now(KEY)
+        await state.commit(next_commit(opened))
+        at = (await _standing(state)).at
+        after = await other_state.now(KEY)
+        assert before <= at <= after
+        await asyncio.sleep(self.tick_s)
+        assert await state.now(KEY) > after
+
     async def test_keys_may_hold_any_printable_text(self, state: StateStore) -> None:
         epochs = {}
         for key in ODD_KEYS:
