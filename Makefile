@@ -13,6 +13,7 @@ CORES := $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 JOBS ?= $(shell echo $$(($(CORES) + 1)))
 SEEDS ?= 500
 FRESH ?= 10000
+LOOPS ?= 20
 SERVICES ?=
 NAME ?= streams
 ARGS ?=
@@ -125,12 +126,20 @@ fmt: $(VENV)/.dev ## format the code and fix what lint can fix
 	@$(BIN)/ruff format --quiet .
 
 .PHONY: soak
-soak: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) ## fresh seeds (FRESH=10000), then minutes of random chaos on real processes (CHAOS_MINUTES=10)
+soak: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) ## fresh seeds (FRESH=10000), random chaos on real processes (CHAOS_MINUTES=10), then all tests again and again (LOOPS=20)
 	@for world in streams tasks devices; do \
 		$(BIN)/python -m holdfast.testing.simulator --fresh --world $$world --seeds $(FRESH) \
 			--failures .cache/seeds-that-failed || exit 1; \
 	done
 	@$(BIN)/python -m pytest -m soak --timeout 0 $(ARGS)
+	@for loop in $$(seq $(LOOPS)); do \
+	    echo "soak: all tests, $$loop of $(LOOPS)"; \
+	    $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q $(ARGS) || exit 1; \
+	done
+
+.PHONY: mutate
+mutate: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) ## break the code in some 80 places, one at a time: a test finds each (ARGS="--only NAME")
+	@$(BIN)/python -m tests.mutations --jobs $(CORES) $(ARGS)
 
 .PHONY: docs
 docs: $(VENV)/.demo ## refresh what the docs take from the code

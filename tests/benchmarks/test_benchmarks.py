@@ -165,7 +165,7 @@ def test_in_small(name: str) -> None:
     assert {"versions", "durability"} <= line["detail"].keys()
 
 
-@pytest.mark.parametrize("name", [*SMALL, "idle", "gateway", "gateway_failover", "cold_load"])
+@pytest.mark.parametrize("name", [*SMALL, "idle", "gateway", "gateway_failover", "cold_load", "check"])
 def test_help(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", [name, "--help"])
     with pytest.raises(SystemExit) as ended:

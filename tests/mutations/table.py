@@ -91,12 +91,17 @@ CORE = [
         "if delivery.expires_at <= horizon",
     ),
     _core("retry", "the first pause is doubled", "min(failures - 1, 60)", "min(failures, 60)"),
-    _core("placement", "what was placed uses no room", "load.room - placed <= 0", "load.room <= 0"),
+    _core(
+        "placement",
+        "what was placed uses no room",
+        "and member.load.room > extra.get(member.id, 0)",
+        "and member.load.room > 0",
+    ),
     _core(
         "placement",
         "placements are counted twice",
-        "return count if told == member.load.streams else 0",
-        "return count",
+        "return max(0, count - shown) if shown >= 0 else 0",
+        "return count if shown >= 0 else 0",
     ),
     _core(
         "task",

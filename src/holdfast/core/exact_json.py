@@ -23,17 +23,14 @@ _ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _STEPS = [1 if byte in b"[{" else -1 for byte in range(256)]
 
 
-def _refuse(value: Any) -> Any:
-    raise TypeError(f"objects of type {type(value).__name__} can't be written")
-
-
-def encoder(hook: Callable[[Any], Any] = _refuse) -> Callable[[Any], bytes]:
+def encoder(hook: Callable[[Any], Any] | None = None) -> Callable[[Any], bytes]:
     """What writes values as JSON. ``hook`` makes something that JSON has of types that msgspec doesn't know.
     It raises TypeError or ValueError for what JSON can't hold."""
     write = msgspec.json.Encoder(enc_hook=hook).encode
 
     def plain(value: Any) -> Any:
-        return None if isinstance(value, msgspec.Raw) else hook(value)  # Raw is JSON as it is
+        """What isn't JSON by itself, and was written: it is JSON as it stands, or the hook knows it."""
+        return None if hook is None or isinstance(value, msgspec.Raw) else hook(value)
 
     def encode(value: Any) -> bytes:
         try:

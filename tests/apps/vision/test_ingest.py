@@ -14,6 +14,7 @@ import pytest
 
 from holdfast.adapters.memory.objects import MemoryObjects
 from holdfast.adapters.memory.queue import MemoryQueue
+from holdfast.apps.vision import jpeg, live
 from holdfast.apps.vision.handler import Frame
 from holdfast.apps.vision.ingest import UnreadableVideo, ingest, object_name, stills
 from holdfast.apps.vision.jpeg import decode_cells
@@ -201,6 +202,22 @@ async def test_a_file_that_is_no_video_is_named(
         await ingest(path, "cam", 0, objects=MemoryObjects(), queue=queue, clock=clock)
     assert str(path) in str(caught.value)
     assert queue.batches == []
+
+
+def test_a_video_of_too_many_pixels_is_refused_before_it_is_decoded(
+    short: Rendered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jpeg, "PIXELS_MAX", 100)
+    with pytest.raises(UnreadableVideo, match=r"frames of \d+ x \d+ pixels; 100 is the most"):
+        next(stills(short.video))
+
+
+def test_a_camera_of_too_many_pixels_is_refused_before_anything_is_decoded(
+    short: Rendered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jpeg, "PIXELS_MAX", 100)
+    with pytest.raises(live.CameraLost, match=r"sends \d+ x \d+ pixels; 100 is the most"):
+        next(live.frames(str(short.video)))
 
 
 @pytest.mark.parametrize("into_frame", [0, 10])

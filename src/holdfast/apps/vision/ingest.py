@@ -16,6 +16,7 @@ import msgspec
 from av.video.reformatter import VideoReformatter
 from PIL import Image
 
+from holdfast.apps.vision import jpeg
 from holdfast.apps.vision.handler import Frame
 from holdfast.apps.vision.jpeg import encode
 from holdfast.errors import HoldfastError
@@ -67,6 +68,11 @@ def _sampled(
     path: Path, container: av.container.InputContainer, fps: float | None, seconds: float | None
 ) -> Iterator[Still]:
     stream = container.streams.video[0]
+    if stream.width * stream.height > jpeg.PIXELS_MAX:  # nothing is decoded yet
+        raise UnreadableVideo(
+            f"{path} has frames of {stream.width} x {stream.height} pixels; {jpeg.PIXELS_MAX} is the most:"
+            " scale it down"
+        )
     # One converter, of one thread, for all frames: making its threads anew takes far longer than its work.
     converter = VideoReformatter()
     packets = number = 0

@@ -19,6 +19,7 @@ import msgspec
 from av.video.reformatter import VideoReformatter
 from PIL import Image
 
+from holdfast.apps.vision import jpeg
 from holdfast.apps.vision.handler import Frame
 from holdfast.apps.vision.ingest import object_name
 from holdfast.apps.vision.jpeg import encode
@@ -250,6 +251,12 @@ def frames(url: str, *, fps: float | None = None, timeout_s: float = 10.0) -> It
         with av.open(url, options=options, timeout=timeout_s) as container:
             if not container.streams.video:
                 raise CameraLost(f"{where} has no video; name the camera's video stream")
+            video = container.streams.video[0]
+            if video.width * video.height > jpeg.PIXELS_MAX:  # nothing is decoded yet
+                raise CameraLost(
+                    f"{where} sends {video.width} x {video.height} pixels; {jpeg.PIXELS_MAX} is the most: set"
+                    " the camera to fewer"
+                )
             yield from _sampled(container, fps)
     except av.error.ExitError as error:
         raise CameraLost(f"nothing came from {where} for {timeout_s:g} s; check the camera") from error

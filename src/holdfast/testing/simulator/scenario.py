@@ -171,6 +171,8 @@ def _harder(scenario: Scenario) -> Scenario:
     if random.random() < 0.6:
         faults = _by_time([*faults, *_more_faults(random, scenario.nodes)])
         messages = _filled(random, messages)
+    if scenario.restarts:  # how old a commit is, the clocks of hosts tell
+        faults = tuple(fault for fault in faults if fault.kind != "clock")
     clients = scenario.clients
     if random.random() < 0.15:
         messages, clients = _poisoned(random, messages), 0.0 if scenario.fifo else 1.0
@@ -201,7 +203,9 @@ def _with_more(scenario: Scenario, random: Random, calm: bool) -> Scenario:
             for key, most in sorted(last.items())
             for seq in range(random.randint(1, most))
         ]
-        changes |= {"restarts": True, "faults_again": () if calm else _faults(random, scenario.nodes)}
+        # An operator's commit ends the quiet, as any other does.
+        again = [fault for fault in _faults(random, scenario.nodes) if fault.kind != "operator"]
+        changes |= {"restarts": True, "faults_again": () if calm else tuple(again)}
     if uses_models:
         breaks = [
             Fault(at_s=random.choice((0.0, 5.0)), kind="model", node=node, for_s=random.choice((3.0, 20.0)))

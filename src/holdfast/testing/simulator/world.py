@@ -34,6 +34,7 @@ from holdfast.testing.simulator.scenario import (
     RESTART_S,
     RESULTS_MAX,
     STREAM,
+    TROUBLE_S,
     Fault,
     Planned,
     Scenario,
@@ -221,7 +222,8 @@ class World(Stage):
         if self.scenario.restarts:
             while self.queue.messages or self.asking or self._waiting_letters():  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.5)
-            await asyncio.sleep(RESTART_S * 1.05)
+            over_s = max(0.0, TROUBLE_S - asyncio.get_running_loop().time())  # an operator's commits too
+            await asyncio.sleep(over_s + RESTART_S * 1.05)
             self.counts["restart"] += 1
             for fault in self.scenario.faults_again:
                 self.spawn(self.strike(fault))
