@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from holdfast.adapters.sqlite.coordinator import SqliteCoordinator
 from holdfast.adapters.sqlite.queue import SqliteQueue
-from holdfast.cli import COMMANDS
+from holdfast.cli import COMMANDS, patience
 from holdfast.core.ledger import Checkpoint, Commit, Result, RunLog
 from holdfast.core.message import Place
-from holdfast.errors import ConfigError, TooLarge
+from holdfast.core.retry import Backoff
+from holdfast.errors import ConfigError, TooLarge, Unavailable
 from holdfast.ports.coordinator import Load, Member
 from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.wiring import Services
@@ -121,15 +123,15 @@ def test_help_tells_what_each_command_does() -> None:
 
 @pytest.mark.usefixtures("database")
 def test_a_service_that_does_not_answer(holdfast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.adapters.sqlite.coordinator import SqliteCoordinator
-    from holdfast.errors import Unavailable
-
     async def fail(*arguments: Any) -> None:
         raise Unavailable("the database is locked")
 
     monkeypatch.setattr(SqliteCoordinator, "members", fail)
+    monkeypatch.setattr(patience, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(patience, "PAUSES", Backoff(0.001, 0.002))
     outcome = holdfast("status")
-    assert (outcome.code, outcome.err) == (3, "the database is locked\n")
+    told = "no answer yet, asking again: the database is locked\nthe database is locked\n"
+    assert (outcome.code, outcome.err) == (3, told)
 
 
 def test_a_reader_that_has_enough(arrange: Any, place: Path) -> None:

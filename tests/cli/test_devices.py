@@ -1,6 +1,8 @@
 """``holdfast devices ls`` and ``show``."""
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +86,42 @@ def test_what_is_not_there_is_named(holdfast: Any, device: str, said: str) -> No
 def test_without_an_outbox_the_setting_is_named(holdfast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOLDFAST_OUTBOX_URL")
     assert "outbox_url" in holdfast("devices", "ls", "faces").err
+
+
+OLD = "DROP TABLE holdfast_outbox_pause"
+"""Leaves what operators' commands see of a database that only the first migration has come to."""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("devices", "ls", "faces"),
+        ("devices", "show", "faces/fresh"),
+        ("outbox", "stats", "faces"),
+        ("outbox", "pause", "faces"),
+        ("outbox", "pause", "faces", "--device", "fresh"),
+        ("outbox", "resume", "faces"),
+    ],
+    ids=" ".join,
+)
+def test_tables_of_an_older_version_are_named_with_what_helps(
+    holdfast: Any, place: Path, command: tuple[str, ...]
+) -> None:
+    with closing(sqlite3.connect(place / "office.db")) as database:
+        database.execute(OLD)
+    outcome = holdfast(*command)
+    assert outcome.code == 2, "to try again doesn't help"
+    assert "no such table: holdfast_outbox_pause" in outcome.err
+    assert "start a node of this version once" in outcome.err
+    assert "by a migration" in outcome.err
+
+
+def test_a_database_without_tables_is_told_with_what_helps(
+    holdfast: Any, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "empty.db").touch()
+    monkeypatch.setenv("HOLDFAST_OUTBOX_URL", f"sqlite:///{place / 'empty.db'}")
+    for command in (("devices", "ls", "faces"), ("outbox", "ls", "faces"), ("outbox", "show", "7")):
+        outcome = holdfast(*command)
+        assert outcome.code == 2
+        assert "start a node of this version once" in outcome.err

@@ -79,6 +79,31 @@ def test_judgement(changes: dict[str, float], phase: Phase, away: bool, verdict:
     assert queue.judge(entry, phase, 100.0, away=away, patience=PATIENCE) is verdict
 
 
+@pytest.mark.parametrize("phase", [Phase.WAITING, Phase.OUT, Phase.HELD])
+@pytest.mark.parametrize("away", [True, False])
+def test_nothing_goes_to_a_device_that_is_paused_not_even_a_probe_and_nothing_fails(
+    phase: Phase, away: bool
+) -> None:
+    spent = msgspec.structs.replace(ENTRY, spent=PATIENCE.max_tries)
+    for entry in (ENTRY, spent):
+        judged = queue.judge(entry, phase, 100.0, away=away, patience=PATIENCE, paused=True)
+        assert judged is Verdict.HOLD
+    expired = msgspec.structs.replace(ENTRY, expires_at=99.0)
+    judged = queue.judge(expired, phase, 100.0, away=away, patience=PATIENCE, paused=True)
+    assert judged is Verdict.EXPIRE, "its time passes all the same"
+
+
+def test_only_a_newer_command_of_the_same_key_and_device_replaces() -> None:
+    keyed = msgspec.structs.replace(ENTRY, supersede_key="p1")
+    newer = msgspec.structs.replace(keyed, id=ENTRY.id + 1)
+    assert queue.replaces(newer, keyed)
+    assert not queue.replaces(keyed, newer), "never an older one"
+    assert not queue.replaces(keyed, keyed), "nor itself"
+    for changed in ({"supersede_key": "p2"}, {"supersede_key": None}, {"device": "d2"}):
+        assert not queue.replaces(msgspec.structs.replace(newer, **changed), keyed)
+    assert not queue.replaces(msgspec.structs.replace(newer, supersede_key=None), ENTRY), "no key is none"
+
+
 @pytest.mark.parametrize("random", [0.0, 0.5, 0.999])
 def test_intervals_double_and_never_fall_short(random: float) -> None:
     waits = [PATIENCE.interval_s(spent, random) for spent in range(1, 8)]

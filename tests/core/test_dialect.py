@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.dialect import JsonDialect, PlainDialect, check_id
+from holdfast.core.dialect import JsonDialect, PlainDialect, Reading, check_id, understood, written
 from holdfast.errors import InvalidMessage
 
 DIALECT = JsonDialect()
@@ -61,3 +61,49 @@ def test_what_can_not_be_an_id_is_refused(name: str) -> None:
     assert check_id("7.3/2") == "7.3/2"
     with pytest.raises(InvalidMessage, match="128 printable"):
         check_id(name)
+
+
+class Typed:
+    """A user's own dialect: the command's type is the first byte, and there is one for each id. It doesn't
+    mind what else it may be given."""
+
+    def write(self, payload: bytes, id: str) -> bytes:  # noqa: A002
+        if payload[0] != ord("c"):
+            raise InvalidMessage("it must begin with c", "payload")
+        return payload + bytes([int(id)])
+
+    def read(self, payload: bytes) -> Reading:
+        if payload[0] != ord("a"):
+            raise InvalidMessage("it must begin with a", "payload")
+        return Reading(str(payload[1]))
+
+
+def test_what_a_dialect_does_is_taken_as_it_is() -> None:
+    assert written(Typed(), b"c", "7") == b"c\x07"
+    assert understood(Typed(), b"a\x07") == Reading("7")
+
+
+def test_what_a_dialect_refuses_is_told_in_its_own_words() -> None:
+    with pytest.raises(InvalidMessage, match=r"^it must begin with c$"):
+        written(Typed(), b"x", "7")
+    with pytest.raises(InvalidMessage, match=r"^it must begin with a$"):
+        understood(Typed(), b"x")
+
+
+@pytest.mark.parametrize(
+    "payload, name, kind",
+    [(b"", "7", "IndexError"), (b"c", "seven", "ValueError"), (b"c", "256", "ValueError")],
+)
+def test_a_command_that_a_dialect_fails_at_is_invalid(payload: bytes, name: str, kind: str) -> None:
+    with pytest.raises(InvalidMessage, match=rf"Typed\.write failed with {kind}; make it raise") as refused:
+        written(Typed(), payload, name)
+    assert refused.value.field == "payload"
+    assert type(refused.value.__cause__).__name__ == kind, "its author is to find the place"
+
+
+@pytest.mark.parametrize("payload", [b"", b"a"])
+def test_an_answer_that_a_dialect_fails_at_is_invalid_and_ends_nothing(payload: bytes) -> None:
+    with pytest.raises(InvalidMessage, match=r"Typed\.read failed with IndexError; make it raise") as refused:
+        understood(Typed(), payload)
+    assert refused.value.field == "payload"
+    assert isinstance(refused.value.__cause__, IndexError)

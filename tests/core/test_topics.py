@@ -1,5 +1,7 @@
 """Topics made of device ids, and read back."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,6 +56,15 @@ def test_an_id_that_makes_no_topic_is_refused_with_the_reason(device: str, reaso
         TOPICS.command_to(device)
     with pytest.raises(InvalidMessage):
         TOPICS.heard_from(device)
+
+
+@pytest.mark.parametrize("device", [2042253, None, b"2042253", 7.0])
+def test_an_id_that_is_no_text_is_refused_with_its_type(device: Any) -> None:
+    with pytest.raises(
+        InvalidMessage, match=f"device is a {type(device).__name__}; give .* as text"
+    ) as refused:
+        check_device(device)
+    assert refused.value.field == "device"
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,13 @@ async def test_a_store_brings_tables_of_the_first_migration_up_to_date(engine: E
         row = {"outbox": "doors", "device": "d1", "shard": 0, "body": b"{}"}
         connection.execute(insert(tables.command), row)
     store = SqlOutbox(url, SystemClock())
+    for read in (store.devices, store.paused):
+        with pytest.raises(
+            ConfigError, match=r"holdfast_outbox_pause(.|\n)*start a node of this version once"
+        ):
+            await read("doors")
     await store.prepare("doors", 1)
+    assert await store.devices("doors") == []
     assert [entry.device for entry in await store.commands("doors")] == ["d1"]
     await store.close()
     with engine.begin() as connection:

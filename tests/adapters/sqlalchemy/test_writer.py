@@ -7,15 +7,19 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
+from holdfast.adapters.sqlalchemy import tables
+from holdfast.adapters.sqlalchemy.engine import lacks_tables
 from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.core.device_turn import Turn
 from holdfast.core.dialect import PlainDialect
 from holdfast.devices.outbox import Outbox
 from holdfast.errors import ConfigError
+from holdfast.testing.servers import PostgresqlServer
 
 PATIENCE_S = 30.0
 
@@ -121,8 +125,47 @@ def test_tables_that_are_not_there_are_named(url: str, outbox: Outbox) -> None:
         lambda db: outbox.add(db, device="d1", command=b"1"),
         lambda db: outbox.add_job(db, "firmware", ["d1"], b"1"),
     ):
-        with Session(engine) as session, pytest.raises(ConfigError, match="start a node once"):
+        with (
+            Session(engine) as session,
+            pytest.raises(ConfigError, match="start a node of this version once"),
+        ):
             add(session)
+    engine.dispose()
+
+
+@pytest.mark.parametrize(
+    "said, codes, lacks",
+    [
+        ("no such table: holdfast_outbox_pause", {}, True),
+        ("table holdfast_outbox_command has no column named x", {}, True),
+        ("no such table: doors", {}, False),
+        ("UNIQUE constraint failed: holdfast_outbox_command.id", {}, False),
+        ('relation "holdfast_outbox_pause" does not exist', {"sqlstate": "42P01"}, True),
+        ('relation "holdfast_outbox_pause" does not exist', {"pgcode": "42P01"}, True),
+        ("permission denied for table holdfast_outbox_pause", {"sqlstate": "42501"}, True),
+        ('relation "doors" does not exist', {"sqlstate": "42P01"}, False),
+        ('deadlock: tuple in relation "holdfast_outbox_shard"', {"pgcode": "40P01"}, False),
+    ],
+)
+def test_whether_tables_are_lacking_is_told_whatever_the_driver(
+    said: str, codes: dict[str, str], lacks: bool
+) -> None:
+    origin = Exception(said)
+    vars(origin).update(codes)
+    assert lacks_tables(DBAPIError("SELECT", {}, origin)) is lacks
+
+
+def test_what_a_transaction_may_try_again_stays_the_database_s_own_error(
+    outbox: Outbox, postgresql_server: PostgresqlServer
+) -> None:
+    """PostgreSQL names the table that it waited for, too: that is no table that is missing."""
+    engine = create_engine(postgresql_server.url.replace("postgresql:", "postgresql+psycopg:"))
+    tables.metadata.create_all(engine)
+    with Session(engine) as first, Session(engine) as second:
+        outbox.add(first, device="d1", command=b"1", dedupe_key="k")
+        second.execute(text("SET LOCAL lock_timeout = '10ms'"))
+        with pytest.raises(OperationalError, match=f"lock timeout(.|\n)*{tables.PREFIX}"):
+            outbox.add(second, device="d1", command=b"1", dedupe_key="k")
     engine.dispose()
 
 

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
+from holdfast.adapters.sqlalchemy.tables import PREFIX
 from holdfast.adapters.sqlalchemy.transaction import PostgresqlTransaction, SqliteTransaction, Transaction
 from holdfast.errors import ConfigError, HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.files import OWNER, Access, make_file
@@ -155,6 +156,17 @@ def named(error: Exception, url: URL, *, committing: bool = False) -> HoldfastEr
         return OutcomeUnknown(f"{where}: the commit's answer was lost ({said})")
     return Unavailable(f"{where}: {said}")
 
+
+def lacks_tables(error: DBAPIError) -> bool:
+    """Whether the outbox's tables, or what they have since a later migration, aren't there; or aren't this
+    user's."""
+    state = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)  # of psycopg2
+    said = str(error.orig)
+    return PREFIX in said and (state in LACKING if state else "no such" in said or "has no" in said)
+
+
+LACKING = ("42P01", "42703", "42501")
+"""PostgreSQL knows no such table, or no such column; or doesn't let this user at it."""
 
 UNSURE = ("08", "57", "58", "XX")
 """Classes of PostgreSQL's errors after which a commit may have happened. After any other it has not."""

@@ -34,7 +34,7 @@ from holdfast.adapters.sqlalchemy.bell import Listener, ring_at_commit
 from holdfast.adapters.sqlalchemy.engine import Durability
 from holdfast.adapters.sqlalchemy.rows import COLUMNS, JOB, PHASES, POSTGRESQL, SQLITE, STATES, SqlRows, entry
 from holdfast.adapters.sqlalchemy.transaction import Transaction
-from holdfast.adapters.sqlalchemy.writer import SqlWriter
+from holdfast.adapters.sqlalchemy.writer import MAKE, SqlWriter
 from holdfast.core import device_queue as queue
 from holdfast.core import device_turn
 from holdfast.core.device_queue import REASONS, TABLE, Cause, Entry, Phase, State
@@ -545,6 +545,11 @@ class SqlOutbox:
                 return query(connection)
         except DBAPIError as error:
             self._failures += 1
+            if engines.lacks_tables(error):
+                raise ConfigError(
+                    f"{engines.shown(self._url)}: the outbox's tables can't be read"
+                    f" ({str(error.orig).strip()}): {MAKE}; and let this user read them"
+                ) from error
             raise self._named(error) from error
 
 

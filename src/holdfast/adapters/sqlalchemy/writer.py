@@ -10,9 +10,10 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, func, insert, select, text
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
+from holdfast.adapters.sqlalchemy import engine as engines
 from holdfast.adapters.sqlalchemy import tables
 from holdfast.adapters.sqlalchemy.bell import ring_at_commit
 from holdfast.errors import ConfigError
@@ -21,6 +22,9 @@ from holdfast.ports.outbox import NewCommand, timed
 FIELDS = NewCommand.__struct_fields__
 BATCH = 1_000
 """Rows of one statement."""
+
+MAKE = "start a node of this version once, whose user may make them, or make them by a migration"
+"""What helps where tables are missing."""
 
 
 class SqlWriter:
@@ -169,11 +173,11 @@ def explained() -> Iterator[None]:
     try:
         yield
     except DBAPIError as error:
-        if tables.PREFIX not in str(error.orig) or isinstance(error, IntegrityError):
+        if not engines.lacks_tables(error):
             raise
         raise ConfigError(
-            f"the outbox's tables can't be written ({str(error.orig).strip()}): start a node once, whose user"
-            " may make them, or make them by a migration; and let this user write them"
+            f"the outbox's tables can't be written ({str(error.orig).strip()}): {MAKE}; and let this user"
+            " write them"
         ) from error
 
 
