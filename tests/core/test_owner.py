@@ -793,6 +793,18 @@ class TestRestarts:
         bench.offer(held(6, run=NO_RUN))
         assert {held.place for held in bench.owner.holding()} == {Place(7, 5), Place(7, 6)}
 
+    def test_what_comes_again_during_a_transfer_that_came_to_nothing_is_held_once(self) -> None:
+        bench = self.bench(0.0)
+        bench.offer(held(12, "first", run=NO_RUN))
+        bench.owner.move("n2", bench.now)
+        bench.only(Transfer)
+        bench.offer(held(12, "second", run=NO_RUN))
+        bench.owner.transferred("kept", bench.now)
+        (message,) = bench.owner.holding()
+        assert [receipt.receipt for receipt in message.receipts] == ["first", "second"]
+        bench.tick()
+        assert bench.write().starting == name(12, 2)
+
     def test_whoever_is_next_to_own_it_judges_for_itself(self) -> None:
         bench = self.bench()
         waiting = held(0, run=NO_RUN)

@@ -461,7 +461,10 @@ class Owner:
             arrived.sort(key=lambda held: held.place)  # a new run is known by its low numbers
         for held in arrived:
             self._place_in_run(held, now)
-            if not self._judge(held, now):
+            standing = self._held.get(held.place)
+            if standing is not None:  # it had another name as long as its run was not known
+                self._merge(standing, held)
+            elif not self._judge(held, now):
                 self._return(held)
 
     def open_failed(self, now: float) -> None:
