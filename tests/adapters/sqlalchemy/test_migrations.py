@@ -88,13 +88,16 @@ async def test_a_store_may_try_again_while_the_business_keeps_it_from_making_tab
     with engine.begin() as connection:
         for statement in statements(1, dialect_of(connection)):
             connection.exec_driver_sql(statement)
-    store = SqlOutbox(url, SystemClock(), busy_timeout_s=0.05)
+    hurried = SqlOutbox(url, SystemClock(), busy_timeout_s=0.05)
     with engine.begin() as connection:
         row = {"outbox": "doors", "device": "d1", "shard": 0, "body": b"{}"}
         connection.execute(insert(tables.command), row)
-        with pytest.raises(Unavailable, match="lock"):
-            await store.prepare("doors", 1)
+        with pytest.raises(Unavailable):
+            await hurried.prepare("doors", 1)
+    await hurried.close()
+    store = SqlOutbox(url, SystemClock())
     await store.prepare("doors", 1)
+    assert [entry.device for entry in await store.commands("doors")] == ["d1"]
     await store.close()
 
 
