@@ -171,6 +171,19 @@ async def test_each_client_sends_only_so_fast(file: Path, haproxy: HaproxyOption
         assert (await place.post(quick))[0] == 200, "the others are not held up"
 
 
+async def test_who_keeps_sending_too_fast_is_served_as_fast_as_it_may(
+    file: Path, haproxy: HaproxyOptions | None
+) -> None:
+    key, clock = add(file, "hasty", 5), SystemClock()
+    async with Place(Clients(file, clock, Log()), haproxy=haproxy).running() as place:
+        begun, statuses = clock.monotonic(), []
+        async with asyncio.timeout(PATIENCE_S):
+            while statuses.count(200) < 15:
+                statuses.append((await place.post(key))[0])
+        assert set(statuses) == {200, 429}
+        assert clock.monotonic() - begun > 1.5
+
+
 @pytest.mark.parametrize(
     "headers, status",
     [

@@ -118,7 +118,8 @@ class HttpPeer:
         self._max_body_bytes = max_body_bytes
         self._routes = routes
         self._ready = ready
-        self._connections = connections or Connections(clock, CONNECTIONS_MAX)
+        # One without any connection is false, as all that is empty.
+        self._connections = connections if connections is not None else Connections(clock, CONNECTIONS_MAX)
         self._registry = registry
         self._encoder = msgspec.msgpack.Encoder()
         self._requests: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)

@@ -305,13 +305,14 @@ def _admit(settings: Settings) -> list[str]:
         lines.append("http-request set-var(txn.client) src")
     if settings.limits:
         rate = f"map_str_int({settings.files.rates},{settings.per_s})"
-        over = "{ var(txn.rate) -m int gt 0 } { var(txn.over) -m int gt 0 }"
+        over = "{ var(txn.rate) -m int gt 0 } { var(txn.over) -m int ge 0 }"
         lines += [
             f"stick-table type string len 64 size {CLIENTS_MAX} expire 10s store http_req_rate(1s)",
             f"http-request set-var(txn.rate) var(txn.client),{rate}",
-            "http-request track-sc0 var(txn.client) if !told_to_all",
-            "http-request set-var(txn.over) sc_http_req_rate(0),sub(txn.rate)",
+            "http-request set-var(txn.over) var(txn.client),table_http_req_rate,sub(txn.rate)",
             f"http-request deny deny_status 429 if !told_to_all {over}",
+            # Only here: who sends too fast is served as fast as it may, for what is refused doesn't count.
+            "http-request track-sc0 var(txn.client) if !told_to_all",
         ]
     return lines
 
