@@ -683,10 +683,10 @@ class Owners:
         epoch = entry.owner.epoch
         if command.alone:
             await self._quarantine.acquire()
-            entry.alone = True
             if entry.owner.generation != generation:
-                self._perform(entry)
+                self._quarantine.release()  # a later opening of this stream may be the next in turn
                 return
+            entry.alone = True
         try:
             openings = await self._insist(
                 entry,
