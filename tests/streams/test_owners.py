@@ -732,6 +732,39 @@ async def test_a_slot_s_death_restores_its_streams_and_spends_no_try(town: Town)
     assert Sum.story[3:] == ["open a 1", "open b 1", "open c 1"]
 
 
+async def test_a_slot_that_hangs_spends_no_try_of_what_comes_while_it_is_killed(town: Town) -> None:
+    limits = msgspec.structs.replace(LIMITS, slots=1)
+    node = await town.start(app_of(max_tries=1, timeout_s=2.0), limits=limits)
+    for key in ("hangs", "good"):
+        await town.send(*numbers(0, key=key))
+    await town.until_over()
+    slot = node.slots.slots[0]
+    kill, killing, dumped = slot.kill, asyncio.Event(), asyncio.Event()
+
+    async def kill_late(reason: str) -> str:
+        killing.set()
+        await dumped.wait()  # its stack is being dumped
+        return await kill(reason)
+
+    async def hang(slot: MemorySlot) -> None:
+        await asyncio.Event().wait()
+
+    slot.kill = kill_late  # type: ignore[method-assign]
+    [message] = numbers(1, key="hangs")
+    town.deeds[json.dumps(message).encode()] = hang
+    await town.send(message)
+    await killing.wait()
+    await town.send(*numbers(1, key="good"))
+    good = node.work.owners.get("s/good")
+    assert good is not None
+    await town.until(lambda: good.owner.waiting)
+    await town.clock.sleep(1)
+    dumped.set()
+    await town.until_over()
+    assert [letter.body for letter in town.letters()] == [json.dumps(message).encode()]
+    assert [r["n"] for r in town.results("good")] == [0, 1]
+
+
 async def test_a_message_that_kills_nodes_is_passed_over_and_no_other(town: Town) -> None:
     poison = b'{"key": "k", "n": 1}'
     lives = [0]

@@ -742,7 +742,7 @@ class Owners:
             if owner.generation != generation:
                 return  # its handler may stand in the slot by now: run nothing in it
             seat, slot = entry.seat, entry.slot
-            if seat is None or slot is None or seat.slot is not slot:
+            if seat is None or slot is None:
                 raise Died("the slot was replaced", "", guilty=False)
             began_at = self._clock.monotonic()
             ran, _ = await self._pool.call(
@@ -751,6 +751,7 @@ class Owners:
                 lambda slot: slot.run(
                     spec.name, entry.plain_key, works, command.limit, spec.checkpoint_after_ms / 1000
                 ),
+                slot,
             )
         except StateRejected as error:
             reason = redact(str(error))
