@@ -13,6 +13,7 @@ from holdfast import App, Context, StreamHandler
 from holdfast.adapters.memory.slots import MemorySlot
 from holdfast.core.ledger import Checkpoint, Commit
 from holdfast.core.message import Place
+from holdfast.core.owner import ALONE_OPENINGS
 from holdfast.core.retry import Backoff
 from holdfast.errors import (
     ClaimLost,
@@ -731,6 +732,39 @@ async def test_a_slot_s_death_restores_its_streams_and_spends_no_try(town: Town)
     assert Sum.story[3:] == ["open a 1", "open b 1", "open c 1"]
 
 
+async def test_a_slot_that_hangs_spends_no_try_of_what_comes_while_it_is_killed(town: Town) -> None:
+    limits = msgspec.structs.replace(LIMITS, slots=1)
+    node = await town.start(app_of(max_tries=1, timeout_s=2.0), limits=limits)
+    for key in ("hangs", "good"):
+        await town.send(*numbers(0, key=key))
+    await town.until_over()
+    slot = node.slots.slots[0]
+    kill, killing, dumped = slot.kill, asyncio.Event(), asyncio.Event()
+
+    async def kill_late(reason: str) -> str:
+        killing.set()
+        await dumped.wait()  # its stack is being dumped
+        return await kill(reason)
+
+    async def hang(slot: MemorySlot) -> None:
+        await asyncio.Event().wait()
+
+    slot.kill = kill_late  # type: ignore[method-assign]
+    [message] = numbers(1, key="hangs")
+    town.deeds[json.dumps(message).encode()] = hang
+    await town.send(message)
+    await killing.wait()
+    await town.send(*numbers(1, key="good"))
+    good = node.work.owners.get("s/good")
+    assert good is not None
+    await town.until(lambda: good.owner.waiting)
+    await town.clock.sleep(1)
+    dumped.set()
+    await town.until_over()
+    assert [letter.body for letter in town.letters()] == [json.dumps(message).encode()]
+    assert [r["n"] for r in town.results("good")] == [0, 1]
+
+
 async def test_a_message_that_kills_nodes_is_passed_over_and_no_other(town: Town) -> None:
     poison = b'{"key": "k", "n": 1}'
     lives = [0]
@@ -757,6 +791,27 @@ async def test_a_message_that_kills_nodes_is_passed_over_and_no_other(town: Town
     assert letter.reason == "poison: 3 openings ended while its handler ran (max_starts)"
     assert [r["n"] for r in town.results("k")] == [0, 2]
     assert [r["n"] for r in town.results("other")] == [0, 1]
+
+
+async def test_an_opening_that_ended_while_it_waited_to_run_alone_keeps_no_other_from_it(town: Town) -> None:
+    """Its stream is opened anew while another's head runs alone, and then waits for the same turn twice."""
+    node = await town.start(app_of())
+    owners = node.work.owners
+    await owners._quarantine.acquire()  # another stream's head runs alone
+    for epoch in range(ALONE_OPENINGS):
+        await town.state.open(KEY, epoch, "one that died at work")
+        await town.state.start(KEY, epoch + 1, Place(0, 0).name)
+    await town.send(*numbers(0))
+    await town.until(lambda: (entry := owners.get(KEY)) is not None and entry.owner.at_risk)
+    entry = owners.get(KEY)
+    assert entry is not None
+    epoch = entry.owner.epoch
+    await town.state.open(KEY, epoch, "operator")
+    owners.poke(KEY)
+    await town.until(lambda: entry.owner.epoch > epoch and entry.owner.at_risk)
+    owners._quarantine.release()
+    await finished(town, 1)
+    await town.until(lambda: not owners._quarantine.locked())
 
 
 async def test_an_answer_of_an_opening_that_is_over_changes_nothing(town: Town) -> None:

@@ -683,10 +683,10 @@ class Owners:
         epoch = entry.owner.epoch
         if command.alone:
             await self._quarantine.acquire()
-            entry.alone = True
             if entry.owner.generation != generation:
-                self._perform(entry)
+                self._quarantine.release()  # a later opening of this stream may be the next in turn
                 return
+            entry.alone = True
         try:
             openings = await self._insist(
                 entry,
@@ -742,7 +742,7 @@ class Owners:
             if owner.generation != generation:
                 return  # its handler may stand in the slot by now: run nothing in it
             seat, slot = entry.seat, entry.slot
-            if seat is None or slot is None or seat.slot is not slot:
+            if seat is None or slot is None:
                 raise Died("the slot was replaced", "", guilty=False)
             began_at = self._clock.monotonic()
             ran, _ = await self._pool.call(
@@ -751,6 +751,7 @@ class Owners:
                 lambda slot: slot.run(
                     spec.name, entry.plain_key, works, command.limit, spec.checkpoint_after_ms / 1000
                 ),
+                slot,
             )
         except StateRejected as error:
             reason = redact(str(error))
