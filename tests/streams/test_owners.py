@@ -717,6 +717,29 @@ async def test_an_operator_s_word_counts_at_once(town: Town) -> None:
     await finished(town, 2)
 
 
+async def test_numbers_that_start_anew_in_a_paused_stream_are_known_wherever_it_is_resumed(
+    town: Town,
+) -> None:
+    """The operator's commit ends the quiet time by which the new run was told."""
+    app = app_of(idle_timeout_s=1e6, gap_timeout_s=20.0, restart_after_s=20.0)
+    node = await town.start(app)
+    await town.send(*numbers(0, 1))
+    await finished(town, 2)
+    await pause(town.state, KEY)
+    node.work.owners.poke(KEY)
+    await town.clock.sleep(30)
+    await town.send(*numbers(0, 1))
+    await town.clock.sleep(5)
+    other = await town.start(app, "b")
+    await town.until(lambda: other.id in node.host.membership.view)
+    assert await node.work.move(KEY, other.id) == ""
+    await resume(town.state, town.queue(), KEY)
+    other.work.owners.poke(KEY)
+    await town.until(lambda: not town.queue().messages, 10)
+    assert [result["n"] for result in town.results("k")] == [0, 1, 0, 1]
+    assert other.owns(KEY)
+
+
 async def test_a_slot_s_death_restores_its_streams_and_spends_no_try(town: Town) -> None:
     node = await town.start(app_of(max_tries=1), limits=msgspec.structs.replace(LIMITS, slots=1))
     keys = ["a", "b", "c"]

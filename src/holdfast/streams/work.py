@@ -307,7 +307,9 @@ class StreamWork:
         )
         place = Place(int(parcel.run), int(parcel.seq), parcel.id)
         after = None if parcel.after is None else int(parcel.after)
-        held = Held(place, parcel.body, parcel.attributes, [receipt], parcel.receives, after)
+        held = Held(
+            place, parcel.body, parcel.attributes, [receipt], parcel.receives, after, counted=parcel.counted
+        )
         verdict = self.owners.offer(parcel.key, held)
         if verdict in ("accepted", "full"):
             self._host.stats.accepted += verdict == "accepted"
