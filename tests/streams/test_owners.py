@@ -333,6 +333,20 @@ async def test_a_stream_that_another_opened_meanwhile_is_let_go(town: Town) -> N
     assert town.state.standing[KEY].epoch == 2
 
 
+SILENT = (
+    "renew",
+    "watch",
+    "members",
+    "lookup",
+    "claim",
+    "claims",
+    "join",
+    "evict",
+    "transfer",
+    "release",
+)
+
+
 async def fall_silent(town: Town, *nodes: TownNode) -> None:
     """Let the coordinator answer these nodes no more, nor end what waits there."""
     waits_over_s = 5.0
@@ -348,7 +362,7 @@ async def fall_silent(town: Town, *nodes: TownNode) -> None:
         node.coordinator.instead["watch"] = not_yet
     await town.clock.sleep(waits_over_s)
     for node in nodes:
-        for call in ("renew", "watch", "members", "lookup", "claim", "claims", "join", "evict"):
+        for call in SILENT:
             node.coordinator.instead[call] = silence
 
 
@@ -417,6 +431,28 @@ async def test_who_is_cut_off_lets_go_of_what_another_opened(town: Town) -> None
     await finished(town, 2)
     assert other.owns(KEY)
     assert town.state.standing[KEY].epoch == 3
+
+
+async def test_who_is_cut_off_keeps_no_message_from_the_new_owner(town: Town) -> None:
+    """It commits nothing, as it waits for messages that the new owner has: it looks at the store, and then
+    receives nothing more."""
+    node = await town.start(app_of(idle_timeout_s=1e6))
+    await town.send(*numbers(0))
+    await finished(town, 1)
+    await fall_silent(town, node)
+    await town.clock.sleep(2 * LIMITS.ttl_s)
+    other = await town.start(app_of(idle_timeout_s=1e6), "b")
+    await town.clock.sleep(20)
+    body = json.dumps({"key": "k", "n": 1}).encode()
+    await other.work.requests.process("s", KEY, Place(0, 1), body, {}, 5.0)
+    for n in range(2, 42):
+        await town.send(*numbers(n))
+        await town.clock.sleep(1)
+    assert not node.owns(KEY)
+    assert not node.host.membership.stands
+    await finished(town, 42)
+    node.coordinator.instead.clear()
+    await town.until(lambda: node.host.membership.alive)
 
 
 async def test_a_claim_that_somebody_deleted_comes_back(town: Town) -> None:

@@ -38,6 +38,7 @@ from holdfast.redaction import redact
 from holdfast.runtime.keeper import Keeper, Reporter, Settlement
 from holdfast.runtime.limits import Limits
 from holdfast.runtime.membership import Membership
+from holdfast.runtime.operations import MEMBER
 from holdfast.runtime.router import Router
 from holdfast.runtime.service import Tasks
 from holdfast.runtime.slots import Died, Seat, SlotPool
@@ -50,6 +51,10 @@ T = TypeVar("T")
 
 FAILURES_TOLD = 4
 TELL_EVERY_S = 5.0
+
+SILENT_LOOK_S = 2.0
+"""How often owners that hold messages look at the store while the coordinator is silent: one that commits
+nothing would not learn that another node has opened its stream, and keep its messages from that one."""
 
 NUMBERS_MAX = 100_000
 """Streams whose number of commits is remembered, to notice that the store has lost some."""
@@ -64,6 +69,7 @@ class Owned:
         "claim",
         "key",
         "last",
+        "looks",
         "owner",
         "reopened",
         "seat",
@@ -84,6 +90,8 @@ class Owned:
         self.last: Checkpoint | None = None
         """What the last answered commit has left at the store."""
         self.reopened = 0
+        self.looks = 0
+        """Looks at the store that aren't answered yet."""
         self.alone = False
         self.timer_at: float | None = None
 
@@ -196,6 +204,7 @@ class Owners:
     def start(self) -> None:
         """Begin to serve timers."""
         self._tasks.repeat(self._serve_timers, self._clock, self._log)
+        self._tasks.repeat(self._look_in_silence, self._clock, self._log)
 
     # -- what others ask --------------------------------------------------------------------------------
 
@@ -548,13 +557,25 @@ class Owners:
         else:
             self._log.debug("trying again", key=entry.key, error=str(error))
 
+    async def _look_in_silence(self) -> None:
+        while True:
+            await self._clock.sleep(SILENT_LOOK_S)
+            if not self._membership().alive:
+                for entry in self.with_messages():
+                    if not entry.looks:
+                        entry.owner.poked()
+                        self._perform(entry)
+
     async def _peek(self, entry: Owned, generation: int) -> None:
+        entry.looks += 1
         try:
             checkpoint = await self._insist(
                 entry, generation, lambda: self._state.peek(entry.key), Retry.SAFE, Retry.SAME
             )
         except Fenced:
             return
+        finally:
+            entry.looks -= 1
         self._answer(entry, generation, lambda now: entry.owner.peeked(checkpoint, now))
 
     async def _open(self, entry: Owned, generation: int, expect: int) -> None:
@@ -636,7 +657,7 @@ class Owners:
             await self._clock.sleep(self._limits.retry.delay_s(entry.reopened, self._clock.random()))
         try:
             claim = await self._insist(
-                entry, generation, lambda: self._standing_claim(entry.key), Retry.SAFE, Retry.SAME
+                entry, generation, lambda: self._standing_claim(entry), Retry.SAFE, Retry.SAME
             )
         except Fenced:
             return
@@ -645,14 +666,28 @@ class Owners:
             entry.claim = claim
         self._answer(entry, generation, lambda now: entry.owner.claim_checked(ours, now))
 
-    async def _standing_claim(self, key: str) -> Claim | None:
+    async def _standing_claim(self, entry: Owned) -> Claim | None:
         """The claim on a key; none where the coordinator is silent for so long that ours may be over."""
         try:
-            return await self._coordinator.lookup(key)
+            return await self._coordinator.lookup(entry.key)
         except (Unavailable, OutcomeUnknown):
             if self._membership().alive:
                 raise
-            return None
+        await self._see_who_opened(entry)
+        return None
+
+    async def _see_who_opened(self, entry: Owned) -> None:
+        """Another opening than this owner's may stand while the coordinator is silent. An operator can have
+        made it; another node can't, unless the coordinator answers it."""
+        try:
+            standing = await self._state.peek(entry.key)
+        except HoldfastError as error:
+            self._log.debug("could not see who opened a stream", key=entry.key, error=str(error))
+            return
+        if standing is None or not 0 < entry.owner.epoch < standing.epoch:
+            return
+        if standing.member not in ("", MEMBER, self._membership().id):
+            self._membership().cut_off()
 
     async def _reclaim(self, entry: Owned, generation: int, epoch: int | None) -> None:
         """After a lost membership: the store says whether this opening still stands."""
