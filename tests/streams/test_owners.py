@@ -433,6 +433,31 @@ async def test_who_is_cut_off_lets_go_of_what_another_opened(town: Town) -> None
     assert town.state.standing[KEY].epoch == 3
 
 
+async def test_a_move_that_the_coordinator_does_not_answer_comes_to_nothing(town: Town) -> None:
+    """The stream goes on where it is, and goes once the coordinator answers again."""
+    nodes = node, other = [await town.start(app_of(idle_timeout_s=1e6), name) for name in "ab"]
+    await town.send(*numbers(0))
+    await finished(town, 1)
+    if other.owns(KEY):
+        node, other = other, node
+    await fall_silent(town, *nodes)
+    assert await node.work.move(KEY, other.id) == "", "its membership is still alive"
+    moved = asyncio.ensure_future(node.work.owners.gone(KEY))
+    await town.clock.sleep(2 * LIMITS.ttl_s)
+    assert moved.done()
+    await town.send(*numbers(1))
+    await town.until(lambda: len(town.results("k")) == 2, LIMITS.visibility_s)
+    assert "silent" in await node.work.move(KEY, other.id)
+    for one in nodes:
+        one.coordinator.instead.clear()
+    await town.until(lambda: node.host.membership.alive)
+    assert await node.work.move(KEY, other.id) == ""
+    await town.until(lambda: not node.owns(KEY))
+    await town.send(*numbers(2))
+    await finished(town, 3)
+    assert other.owns(KEY)
+
+
 async def test_who_is_cut_off_keeps_no_message_from_the_new_owner(town: Town) -> None:
     """It commits nothing, as it waits for messages that the new owner has: it looks at the store, and then
     receives nothing more."""

@@ -196,7 +196,7 @@ class Owners:
         self._numbers: dict[str, int] = {}
         """How many commits streams had, as far as was seen here."""
         self._told_at = -TELL_EVERY_S
-        self._forgot = asyncio.Event()
+        self._went = asyncio.Event()
         self.loads = Loads(clock)
         self._on_obstacle = on_obstacle
         self.obstacles = Obstacles(specs, pool, clock, tasks, log, on_change=self._obstacle_changed)
@@ -233,7 +233,7 @@ class Owners:
         for entry in self._holding.values():
             if entry.spec.name != stream or entry.owner.suspended:
                 continue
-            if not opened or entry.owner.phase is Phase.OWNER:
+            if not opened or entry.owner.phase in (Phase.OWNER, Phase.MOVING):
                 for held in entry.owner.holding():
                     yield entry.plain_key, held
 
@@ -425,9 +425,13 @@ class Owners:
         return True
 
     async def gone(self, key: str) -> None:
-        """Return when ``key`` is not owned here any more."""
-        while key in self._entries:
-            await self._forgot.wait()
+        """Return when ``key`` is not owned here any more, or when its move has come to nothing."""
+        while (entry := self._entries.get(key)) is not None and entry.owner.phase is not Phase.OWNER:
+            await self._went.wait()
+
+    def _tell_went(self) -> None:
+        self._went.set()
+        self._went = asyncio.Event()
 
     def give_up_all(self) -> None:
         """Finish what runs, commit, and free every key for whoever comes."""
@@ -880,6 +884,7 @@ class Owners:
         except Fenced:
             return
         self._answer(entry, generation, lambda now: entry.owner.transferred(outcome, now))
+        self._tell_went()
 
     async def _try_transfer(self, entry: Owned, target: str) -> Literal["done", "kept", "refused"]:
         try:
@@ -890,6 +895,10 @@ class Owners:
             # Perhaps an earlier try took effect and its answer was lost.
             claim = await self._coordinator.lookup(entry.key)
             return "done" if claim is not None and claim.member == target else "refused"
+        except (Unavailable, OutcomeUnknown):
+            if self._membership().alive:
+                raise
+            return "kept"  # should it have taken effect, the next commit or look shows who has opened
         return "done"
 
     async def _release(self, entry: Owned, generation: int) -> None:
@@ -903,8 +912,7 @@ class Owners:
         if self._entries.get(entry.key) is entry:
             del self._entries[entry.key]
             self.loads.forget(entry.key)
-            self._forgot.set()
-            self._forgot = asyncio.Event()
+            self._tell_went()
         if entry.seat is not None:
             self._pool.leave(entry.seat, entry.spec.models)
             if entry.slot is not None:
