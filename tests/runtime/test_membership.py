@@ -170,6 +170,26 @@ async def test_while_the_coordinator_is_silent_it_stands_and_not_a_moment_longer
     assert (node.membership.alive, node.membership.stands) == (False, False)
 
 
+async def test_who_learns_that_others_reach_the_coordinator_stands_no_longer(
+    clock: Clock, town: Town
+) -> None:
+    node = town.node("a")
+    await node.start()
+    node.membership.cut_off()
+    node.coordinator.down = True
+    await clock.sleep(2 * TTL_S)
+    assert (node.membership.alive, node.membership.stands) == (False, True), "told while it was alive"
+    node.membership.cut_off()
+    await clock.sleep(2 * TTL_S)
+    assert (node.membership.alive, node.membership.stands) == (False, False)
+    node.coordinator.down = False
+    await clock.sleep(2 * TTL_S)
+    assert node.membership.alive
+    node.coordinator.down = True
+    await clock.sleep(2 * TTL_S)
+    assert (node.membership.alive, node.membership.stands) == (False, True), "that was another silence"
+
+
 async def hang(*args: Any) -> None:
     await asyncio.Event().wait()
 

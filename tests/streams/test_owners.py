@@ -334,6 +334,20 @@ async def test_a_stream_that_another_opened_meanwhile_is_let_go(town: Town) -> N
     assert town.state.standing[KEY].epoch == 2
 
 
+SILENT = (
+    "renew",
+    "watch",
+    "members",
+    "lookup",
+    "claim",
+    "claims",
+    "join",
+    "evict",
+    "transfer",
+    "release",
+)
+
+
 async def fall_silent(town: Town, *nodes: TownNode) -> None:
     """Let the coordinator answer these nodes no more, nor end what waits there."""
     waits_over_s = 5.0
@@ -349,7 +363,7 @@ async def fall_silent(town: Town, *nodes: TownNode) -> None:
         node.coordinator.instead["watch"] = not_yet
     await town.clock.sleep(waits_over_s)
     for node in nodes:
-        for call in ("renew", "watch", "members", "lookup", "claim", "claims", "join", "evict"):
+        for call in SILENT:
             node.coordinator.instead[call] = silence
 
 
@@ -418,6 +432,53 @@ async def test_who_is_cut_off_lets_go_of_what_another_opened(town: Town) -> None
     await finished(town, 2)
     assert other.owns(KEY)
     assert town.state.standing[KEY].epoch == 3
+
+
+async def test_a_move_that_the_coordinator_does_not_answer_comes_to_nothing(town: Town) -> None:
+    """The stream goes on where it is, and goes once the coordinator answers again."""
+    nodes = node, other = [await town.start(app_of(idle_timeout_s=1e6), name) for name in "ab"]
+    await town.send(*numbers(0))
+    await finished(town, 1)
+    if other.owns(KEY):
+        node, other = other, node
+    await fall_silent(town, *nodes)
+    assert await node.work.move(KEY, other.id) == "", "its membership is still alive"
+    moved = asyncio.ensure_future(node.work.owners.gone(KEY))
+    await town.clock.sleep(2 * LIMITS.ttl_s)
+    assert moved.done()
+    await town.send(*numbers(1))
+    await town.until(lambda: len(town.results("k")) == 2, LIMITS.visibility_s)
+    assert "silent" in await node.work.move(KEY, other.id)
+    for one in nodes:
+        one.coordinator.instead.clear()
+    await town.until(lambda: node.host.membership.alive)
+    assert await node.work.move(KEY, other.id) == ""
+    await town.until(lambda: not node.owns(KEY))
+    await town.send(*numbers(2))
+    await finished(town, 3)
+    assert other.owns(KEY)
+
+
+async def test_who_is_cut_off_keeps_no_message_from_the_new_owner(town: Town) -> None:
+    """It commits nothing, as it waits for messages that the new owner has: it looks at the store, and then
+    receives nothing more."""
+    node = await town.start(app_of(idle_timeout_s=1e6))
+    await town.send(*numbers(0))
+    await finished(town, 1)
+    await fall_silent(town, node)
+    await town.clock.sleep(2 * LIMITS.ttl_s)
+    other = await town.start(app_of(idle_timeout_s=1e6), "b")
+    await town.clock.sleep(20)
+    body = json.dumps({"key": "k", "n": 1}).encode()
+    await other.work.requests.process("s", KEY, Place(0, 1), body, {}, 5.0)
+    for n in range(2, 42):
+        await town.send(*numbers(n))
+        await town.clock.sleep(1)
+    assert not node.owns(KEY)
+    assert not node.host.membership.stands
+    await finished(town, 42)
+    node.coordinator.instead.clear()
+    await town.until(lambda: node.host.membership.alive)
 
 
 async def test_a_claim_that_somebody_deleted_comes_back(town: Town) -> None:
@@ -716,6 +777,29 @@ async def test_an_operator_s_word_counts_at_once(town: Town) -> None:
     await resume(town.state, town.queue(), KEY)
     node.work.owners.poke(KEY)
     await finished(town, 2)
+
+
+async def test_numbers_that_start_anew_in_a_paused_stream_are_known_wherever_it_is_resumed(
+    town: Town,
+) -> None:
+    """The operator's commit ends the quiet time by which the new run was told."""
+    app = app_of(idle_timeout_s=1e6, gap_timeout_s=20.0, restart_after_s=20.0)
+    node = await town.start(app)
+    await town.send(*numbers(0, 1))
+    await finished(town, 2)
+    await pause(town.state, KEY)
+    node.work.owners.poke(KEY)
+    await town.clock.sleep(30)
+    await town.send(*numbers(0, 1))
+    await town.clock.sleep(5)
+    other = await town.start(app, "b")
+    await town.until(lambda: other.id in node.host.membership.view)
+    assert await node.work.move(KEY, other.id) == ""
+    await resume(town.state, town.queue(), KEY)
+    other.work.owners.poke(KEY)
+    await town.until(lambda: not town.queue().messages, 10)
+    assert [result["n"] for result in town.results("k")] == [0, 1, 0, 1]
+    assert other.owns(KEY)
 
 
 async def test_a_slot_s_death_restores_its_streams_and_spends_no_try(town: Town) -> None:

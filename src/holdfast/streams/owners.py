@@ -38,6 +38,7 @@ from holdfast.redaction import redact
 from holdfast.runtime.keeper import Keeper, Reporter, Settlement
 from holdfast.runtime.limits import Limits
 from holdfast.runtime.membership import Membership
+from holdfast.runtime.operations import MEMBER
 from holdfast.runtime.router import Router
 from holdfast.runtime.service import Tasks
 from holdfast.runtime.slots import Died, Seat, SlotPool
@@ -50,6 +51,10 @@ T = TypeVar("T")
 
 FAILURES_TOLD = 4
 TELL_EVERY_S = 5.0
+
+SILENT_LOOK_S = 2.0
+"""How often owners that hold messages look at the store while the coordinator is silent: one that commits
+nothing would not learn that another node has opened its stream, and keep its messages from that one."""
 
 NUMBERS_MAX = 100_000
 """Streams whose number of commits is remembered, to notice that the store has lost some."""
@@ -64,6 +69,7 @@ class Owned:
         "claim",
         "key",
         "last",
+        "looks",
         "owner",
         "reopened",
         "seat",
@@ -84,6 +90,8 @@ class Owned:
         self.last: Checkpoint | None = None
         """What the last answered commit has left at the store."""
         self.reopened = 0
+        self.looks = 0
+        """Looks at the store that aren't answered yet."""
         self.alone = False
         self.timer_at: float | None = None
 
@@ -188,7 +196,7 @@ class Owners:
         self._numbers: dict[str, int] = {}
         """How many commits streams had, as far as was seen here."""
         self._told_at = -TELL_EVERY_S
-        self._forgot = asyncio.Event()
+        self._went = asyncio.Event()
         self.loads = Loads(clock)
         self._on_obstacle = on_obstacle
         self.obstacles = Obstacles(specs, pool, clock, tasks, log, on_change=self._obstacle_changed)
@@ -196,6 +204,7 @@ class Owners:
     def start(self) -> None:
         """Begin to serve timers."""
         self._tasks.repeat(self._serve_timers, self._clock, self._log)
+        self._tasks.repeat(self._look_in_silence, self._clock, self._log)
 
     # -- what others ask --------------------------------------------------------------------------------
 
@@ -224,7 +233,7 @@ class Owners:
         for entry in self._holding.values():
             if entry.spec.name != stream or entry.owner.suspended:
                 continue
-            if not opened or entry.owner.phase is Phase.OWNER:
+            if not opened or entry.owner.phase in (Phase.OWNER, Phase.MOVING):
                 for held in entry.owner.holding():
                     yield entry.plain_key, held
 
@@ -416,9 +425,13 @@ class Owners:
         return True
 
     async def gone(self, key: str) -> None:
-        """Return when ``key`` is not owned here any more."""
-        while key in self._entries:
-            await self._forgot.wait()
+        """Return when ``key`` is not owned here any more, or when its move has come to nothing."""
+        while (entry := self._entries.get(key)) is not None and entry.owner.phase is not Phase.OWNER:
+            await self._went.wait()
+
+    def _tell_went(self) -> None:
+        self._went.set()
+        self._went = asyncio.Event()
 
     def give_up_all(self) -> None:
         """Finish what runs, commit, and free every key for whoever comes."""
@@ -548,13 +561,25 @@ class Owners:
         else:
             self._log.debug("trying again", key=entry.key, error=str(error))
 
+    async def _look_in_silence(self) -> None:
+        while True:
+            await self._clock.sleep(SILENT_LOOK_S)
+            if not self._membership().alive:
+                for entry in self.with_messages():
+                    if not entry.looks:
+                        entry.owner.poked()
+                        self._perform(entry)
+
     async def _peek(self, entry: Owned, generation: int) -> None:
+        entry.looks += 1
         try:
             checkpoint = await self._insist(
                 entry, generation, lambda: self._state.peek(entry.key), Retry.SAFE, Retry.SAME
             )
         except Fenced:
             return
+        finally:
+            entry.looks -= 1
         self._answer(entry, generation, lambda now: entry.owner.peeked(checkpoint, now))
 
     async def _open(self, entry: Owned, generation: int, expect: int) -> None:
@@ -636,7 +661,7 @@ class Owners:
             await self._clock.sleep(self._limits.retry.delay_s(entry.reopened, self._clock.random()))
         try:
             claim = await self._insist(
-                entry, generation, lambda: self._standing_claim(entry.key), Retry.SAFE, Retry.SAME
+                entry, generation, lambda: self._standing_claim(entry), Retry.SAFE, Retry.SAME
             )
         except Fenced:
             return
@@ -645,14 +670,28 @@ class Owners:
             entry.claim = claim
         self._answer(entry, generation, lambda now: entry.owner.claim_checked(ours, now))
 
-    async def _standing_claim(self, key: str) -> Claim | None:
+    async def _standing_claim(self, entry: Owned) -> Claim | None:
         """The claim on a key; none where the coordinator is silent for so long that ours may be over."""
         try:
-            return await self._coordinator.lookup(key)
+            return await self._coordinator.lookup(entry.key)
         except (Unavailable, OutcomeUnknown):
             if self._membership().alive:
                 raise
-            return None
+        await self._see_who_opened(entry)
+        return None
+
+    async def _see_who_opened(self, entry: Owned) -> None:
+        """Another opening than this owner's may stand while the coordinator is silent. An operator can have
+        made it; another node can't, unless the coordinator answers it."""
+        try:
+            standing = await self._state.peek(entry.key)
+        except HoldfastError as error:
+            self._log.debug("could not see who opened a stream", key=entry.key, error=str(error))
+            return
+        if standing is None or not 0 < entry.owner.epoch < standing.epoch:
+            return
+        if standing.member not in ("", MEMBER, self._membership().id):
+            self._membership().cut_off()
 
     async def _reclaim(self, entry: Owned, generation: int, epoch: int | None) -> None:
         """After a lost membership: the store says whether this opening still stands."""
@@ -846,6 +885,7 @@ class Owners:
         except Fenced:
             return
         self._answer(entry, generation, lambda now: entry.owner.transferred(outcome, now))
+        self._tell_went()
 
     async def _try_transfer(self, entry: Owned, target: str) -> Literal["done", "kept", "refused"]:
         try:
@@ -856,6 +896,10 @@ class Owners:
             # Perhaps an earlier try took effect and its answer was lost.
             claim = await self._coordinator.lookup(entry.key)
             return "done" if claim is not None and claim.member == target else "refused"
+        except (Unavailable, OutcomeUnknown):
+            if self._membership().alive:
+                raise
+            return "kept"  # should it have taken effect, the next commit or look shows who has opened
         return "done"
 
     async def _release(self, entry: Owned, generation: int) -> None:
@@ -869,8 +913,7 @@ class Owners:
         if self._entries.get(entry.key) is entry:
             del self._entries[entry.key]
             self.loads.forget(entry.key)
-            self._forgot.set()
-            self._forgot = asyncio.Event()
+            self._tell_went()
         if entry.seat is not None:
             self._pool.leave(entry.seat, entry.spec.models)
             if entry.slot is not None:
