@@ -499,6 +499,18 @@ async def test_another_secret_shows_nothing(make_peer: MakePeer) -> None:
     await stranger.close()
 
 
+async def test_a_node_whose_connections_are_all_busy_is_not_gone(make_server: MakeServer) -> None:
+    clock = Pauses()
+    watcher = HttpPeer(clock)
+    watching = asyncio.create_task(watcher.gone(await make_server(status=503), "m"))
+    slept = asyncio.create_task(clock.slept.wait())
+    await asyncio.wait((watching, slept), timeout=5, return_when=asyncio.FIRST_COMPLETED)
+    assert slept.done()
+    assert not watching.done()
+    watching.cancel()
+    await watcher.close()
+
+
 @pytest.mark.parametrize("failure", [errno.EMFILE, errno.ENETUNREACH])
 async def test_an_own_failure_shows_nothing(
     make_peer: MakePeer, monkeypatch: pytest.MonkeyPatch, failure: int

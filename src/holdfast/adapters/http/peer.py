@@ -232,7 +232,8 @@ class HttpPeer:
                 headers=self._headers(),
                 allow_redirects=False,
             ) as response:
-                if VERSION_HEADER not in response.headers or response.status == 404:
+                busy = response.status == 503  # said before anybody looks at what is asked
+                if response.status == 404 or (VERSION_HEADER not in response.headers and not busy):
                     return True  # the port is someone else's now, or the membership is over
                 if response.status != 200:
                     log.warning(
