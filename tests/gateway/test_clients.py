@@ -12,6 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from tests.gateway.surface import LIMIT, MEMBER, RESULT, Surface, app, planes
 from tests.runtime.fakes import Log
+from yarl import URL
 
 from holdfast.adapters.http.peer import HttpPeer
 from holdfast.adapters.memory.coordinator import MemoryCoordinator
@@ -19,13 +20,14 @@ from holdfast.adapters.system.clock import SystemClock
 from holdfast.errors import ConfigError
 from holdfast.gateway.clients import Clients, add, digest_of, read
 from holdfast.gateway.door import Door
+from holdfast.gateway.haproxy.binary import find
 from holdfast.gateway.haproxy.front import HaproxyOptions
 from holdfast.gateway.problem import MEDIA_TYPE
 from holdfast.gateway.service import Gateway
 from holdfast.ports.coordinator import Load, Member
 from holdfast.protocol.peer import Done, Reply, Request
 from holdfast.runtime.limits import Limits
-from holdfast.serving import PeerTls
+from holdfast.serving import CONNECTIONS_MAX, PeerTls
 from holdfast.streams.requests import Requests
 from holdfast.testing.servers import certificate
 
@@ -50,8 +52,10 @@ class Place:
         haproxy: HaproxyOptions | None,
         no_auth: bool = False,
         tls: PeerTls | None = None,
+        max_connections: int = CONNECTIONS_MAX,
     ) -> None:
         self._tls = tls
+        self._max_connections = max_connections
         self.node = Surface()
         self.log = Log()
         self._clients, self._haproxy, self._no_auth = clients, haproxy, no_auth
@@ -77,7 +81,7 @@ class Place:
         gateway = Gateway(
             coordinator, calling, clock, Limits(), self.log, host="127.0.0.1", port=0, secret=SECRET,
             peer_tls=self._tls, max_body_bytes=LIMIT, haproxy=self._haproxy, clients=self._clients,
-            no_auth=self._no_auth,
+            no_auth=self._no_auth, max_connections=self._max_connections,
         )  # fmt: skip
         await gateway.start()
         self.address = gateway.address
@@ -225,6 +229,28 @@ async def test_who_shows_a_key_may_send_from_any_page(file: Path, haproxy: Hapro
     key = add(file, "page", None)
     async with Place(Clients(file, SystemClock(), Log()), haproxy=haproxy).running() as place:
         assert (await place.post(key, Host="frames.example", Origin="https://other.example"))[0] == 200
+
+
+@pytest.mark.skipif(find() is None, reason="no HAProxy is here")
+async def test_one_address_can_t_have_all_connections_of_haproxy() -> None:
+    async with Place(None, haproxy=planes()["haproxy"], max_connections=40).running() as place:
+        port = URL(place.address).port
+        opened = []
+        async with asyncio.timeout(PATIENCE_S):
+            for n in range(45):
+                with contextlib.suppress(ConnectionError):
+                    opened.append(await asyncio.open_connection("127.0.0.1", port))
+                    if n >= 10:
+                        assert await opened[-1][0].read() == b"", "refused without a word"
+        other = aiohttp.TCPConnector(local_addr=("127.0.0.2", 0))
+        timeout = aiohttp.ClientTimeout(total=5)
+        async with (
+            aiohttp.ClientSession(connector=other, timeout=timeout) as session,
+            session.get(f"{place.address}/healthz") as answer,
+        ):
+            assert answer.status == 200
+        for _, writer in opened:
+            writer.close()
 
 
 @pytest.mark.parametrize("junk", ["{", "", '{"key": "another", "n": 1}', '{"key": "cam-1"}', "[]"])
