@@ -254,21 +254,21 @@ def _defaults(settings: Settings) -> list[str]:
 def _frontend(settings: Settings) -> list[str]:
     files = settings.files
     tls = f" ssl crt {settings.certificate} alpn h2,http/1.1" if settings.certificate else ""
-    lines = ["frontend clients", *(f"bind fd@{fd}{tls}" for fd in settings.listeners)]
+    lines = [
+        "frontend clients",
+        *(f"bind fd@{fd}{tls}" for fd in settings.listeners),
+        # For the head alone: a body has the longer time that backends give it.
+        f"timeout http-request {HEAD_S:.0f}s",
+        f"tcp-request connection track-sc1 {SOURCE} table sources",
+        f"tcp-request connection reject if {{ sc1_conn_cur gt {_of_one_source(settings)} }}",
+    ]
     if settings.access_log:
         lines += [
             f"log-format '{_ACCESS}'",
             "http-request set-var(txn.method) method",
             "http-request set-var(txn.path) path",
         ]
-    lines += [
-        # For the head alone: a body has the longer time that backends give it.
-        f"timeout http-request {HEAD_S:.0f}s",
-        f"tcp-request connection track-sc1 {SOURCE} table sources",
-        f"tcp-request connection reject if {{ sc1_conn_cur gt {_of_one_source(settings)} }}",
-        *_own_site(settings),
-        *_admit(settings),
-    ]
+    lines += [*_own_site(settings), *_admit(settings)]
     # By its seq or this id the owner knows a request that is sent again.
     known = f"{{ req.hdr({SEQ}) -m found }} || {{ req.hdr({REQUEST_ID}) -m found }}"
     lines.append(f"http-request set-header {REQUEST_ID} %[uuid] unless {known}")
