@@ -9,6 +9,8 @@ from typing import Any, cast
 import aiohttp
 import msgspec
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
 from prometheus_client import CollectorRegistry
 from tests.gateway.surface import LIMIT, MEMBER, RESULT, Surface, app, planes
 from tests.runtime.fakes import Log
@@ -18,7 +20,7 @@ from holdfast.adapters.http.peer import HttpPeer
 from holdfast.adapters.memory.coordinator import MemoryCoordinator
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.errors import ConfigError
-from holdfast.gateway.clients import Clients, add, digest_of, read
+from holdfast.gateway.clients import Clients, add, digest_of, read, source_of
 from holdfast.gateway.door import Door
 from holdfast.gateway.haproxy.binary import find
 from holdfast.gateway.haproxy.front import HaproxyOptions
@@ -180,7 +182,8 @@ async def test_who_keeps_sending_too_fast_is_served_as_fast_as_it_may(
 ) -> None:
     key, clock = add(file, "hasty", 5), SystemClock()
     async with Place(Clients(file, clock, Log()), haproxy=haproxy).running() as place:
-        begun, statuses = clock.monotonic(), []
+        begun = clock.monotonic()
+        statuses: list[int] = []
         async with asyncio.timeout(PATIENCE_S):
             while statuses.count(200) < 15:
                 statuses.append((await place.post(key))[0])
@@ -274,6 +277,52 @@ async def test_nodes_that_speak_tls_are_reached_by_it(tmp_path: Path, haproxy: H
         for _ in range(3):
             assert (await place.post())[:2] == (200, RESULT)
         assert not place.log.events("error")
+
+
+class Leaping(SystemClock):
+    """A clock whose first sleep is over at once, and the second never."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.slept = asyncio.Event()
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    async def sleep(self, seconds: float) -> None:
+        if self.now_s:
+            self.slept.set()
+            await asyncio.Event().wait()
+        self.now_s += seconds
+
+
+async def test_addresses_that_came_once_are_forgotten_without_a_file_too() -> None:
+    clock = Leaping()
+    clients = Clients(None, clock, Log(), per_s=2)
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response()
+
+    for n in range(100):
+        await clients.admit(make_mocked_request("POST", "/process/x").clone(remote=f"10.0.0.{n}"), answer)
+    assert len(clients._limiter) == 100
+    watching = asyncio.create_task(clients.watch())
+    await asyncio.wait_for(clock.slept.wait(), PATIENCE_S)
+    assert len(clients._limiter) == 0
+    watching.cancel()
+
+
+@pytest.mark.parametrize(
+    "one, other",
+    [("2001:db8::1", "2001:db8::ffff:1"), ("fe80::1%eth0", "fe80::2"), ("192.0.2.1", "192.0.2.1"), ("", "")],
+)
+def test_addresses_of_one_customer_are_one_client(one: str, other: str) -> None:
+    assert source_of(one) == source_of(other)
+
+
+def test_addresses_of_two_customers_are_two_clients() -> None:
+    assert source_of("2001:db8::1") != source_of("2001:db8:0:1::1")
+    assert source_of("192.0.2.1") != source_of("192.0.2.2")
 
 
 # --- the file
