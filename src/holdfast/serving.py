@@ -306,6 +306,10 @@ class PeerTls(msgspec.Struct, frozen=True):
             raise ConfigError(f"peer_tls_ca {self.ca} must be certificates: {error}") from None
 
 
+NO_TLS = "its address is not https://; set peer_tls_cert, peer_tls_key and peer_tls_ca on every node"
+"""Why a node isn't called by one that speaks TLS: the secret and all messages would travel in the clear."""
+
+
 class Secrets:
     """What callers must show one of, if there is any: ``Authorization: Bearer SECRET``."""
 
