@@ -336,6 +336,15 @@ def test_a_line_is_added_that_nobody_else_may_read(file: Path) -> None:
     assert (client.name, client.digest, client.per_s) == ("camera-7", digest_of(key), 50)
 
 
+@pytest.mark.parametrize("text", ["", "# clients", "# clients\n", f"a {'0' * 64}", f"a {'0' * 64}\n"])
+def test_a_line_is_added_as_a_line_of_its_own(file: Path, text: str) -> None:
+    file.write_text(text)
+    before = read(file)
+    key = add(file, "camera-7", None)
+    assert [client.digest for client in read(file)] == [*(each.digest for each in before), digest_of(key)]
+    assert "\n\n" not in file.read_text()
+
+
 @pytest.mark.parametrize(
     "line", ["camera", "camera x", f"camera {'A' * 64}", f"a b {'0' * 64}", f"camera {'0' * 64} 0",
              f"camera {'0' * 64} 1.5", f"camera {'0' * 64} 5 6", f"käse {'0' * 64}"],

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
+import os
 import re
 import secrets
 from collections.abc import Callable, Iterator
@@ -171,8 +172,11 @@ def add(file: Path, name: str, per_s: int | None) -> str:
     line = " ".join([name, digest_of(key), *([str(per_s)] if per_s else [])])
     try:
         file.touch(mode=0o600)
-        with file.open("a") as out:
-            out.write(f"{line}\n")
+        with file.open("a+b") as out:
+            if out.tell():  # an editor may have left the last line without its end
+                out.seek(-1, os.SEEK_END)
+                line = line if out.read() == b"\n" else f"\n{line}"
+            out.write(f"{line}\n".encode())
     except OSError as error:
         raise ConfigError(f"the key can't be added to {file}: {error.strerror}") from None
     return key
