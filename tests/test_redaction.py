@@ -259,3 +259,8 @@ def test_a_long_text_takes_no_long_time(piece: str) -> None:
     begun = process_time()
     redact(text)
     assert process_time() - begun < 5
+
+
+@pytest.mark.parametrize("word", ["pass:", "auth:", "sig:", "credential:", "pass: ", "auth: "])
+def test_words_of_a_sentence_are_read_however_many_follow_each_other(word: str) -> None:
+    assert redact(f"{word * 5000} token=abc") == f"{word * 5000} token=***"

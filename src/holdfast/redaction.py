@@ -16,7 +16,7 @@ _TELLING = (
     r"|access[_-]?key|private[_-]?key|(?<![a-z])(?:pwd|pass|auth|sig)(?![a-z])"
 )
 _NAME = re.compile(_TELLING, re.IGNORECASE)
-_PROSE = frozenset({"credential", "pass", "auth", "sig"})
+_PROSE = r"(?:credential|(?<![a-z])(?:pass|auth|sig)(?![a-z]))[\w.-]{0,64}[^\S\n]*:"
 """Before a colon these are words of a sentence too."""
 
 _SCHEME = r"[a-z][a-z0-9+.-]{0,40}://"
@@ -40,7 +40,8 @@ _PARAMETER = re.compile(r"([?&;])([^=&;\s]{1,200})=([^&\s]*)")
 _QUOTED = r"(?P<quote>\\?[\"'])(?:(?!(?P=quote))(?:\\\\\\.|\\.|[^\n]))*(?:(?P=quote)|$)"
 """Texts in quotes, escaped once or, as JSON in JSON has them, twice; to the end of the line if cut off."""
 _FIELD = re.compile(
-    rf"(?P<name>{_TELLING})(?P<told>[\w.-]{{0,64}}(?P<end>\\?[\"'])?[^\S\n]*(?P<is>[:=])[^\S\n]*(?:b(?=[\"']))?)"
+    rf"(?!{_PROSE})(?P<name>{_TELLING})"
+    rf"(?P<told>[\w.-]{{0,64}}(?:\\?[\"'])?[^\S\n]*[:=][^\S\n]*(?:b(?=[\"']))?)"
     rf"(?P<value>{_QUOTED}|[^\s&]+)",
     re.IGNORECASE | re.MULTILINE,
 )
@@ -150,8 +151,6 @@ def _without_value(found: re.Match[str]) -> str:
 
 
 def _without_field(found: re.Match[str]) -> str:
-    if found["is"] == ":" and not found["end"] and found["name"].lower() in _PROSE:
-        return f"{found['name']}{found['told']}{_FIELD.sub(_without_field, found['value'])}"
     return f"{found['name']}{found['told']}{_hidden(found)}"
 
 
