@@ -109,3 +109,17 @@ def test_what_values_are_made_of_hides_no_secret() -> None:
     told, _ = lines(out)
     assert told["error"] == "s3://id:***@host"
     assert told["settings"]["tries"] == [{"password": "***"}, 5, None, 1.5, True]
+
+
+def test_what_can_not_be_redacted_is_hidden_and_raises_nothing() -> None:
+    class Mute:
+        def __str__(self) -> str:
+            raise ValueError("no text")
+
+    round_and_round: list[Any] = []
+    round_and_round.append(round_and_round)
+    out = io.StringIO()
+    set_up("json", "info", out)
+    structlog.get_logger().info("told", mute=Mute(), endless=round_and_round)
+    (line,) = lines(out)
+    assert (line["event"], line["mute"], line["endless"]) == ("told", "***", "***")

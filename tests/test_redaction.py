@@ -259,3 +259,26 @@ def test_a_long_text_takes_no_long_time(piece: str) -> None:
     begun = process_time()
     redact(text)
     assert process_time() - begun < 5
+
+
+@pytest.mark.parametrize("word", ["pass:", "auth:", "sig:", "credential:", "pass: ", "auth: "])
+def test_words_of_a_sentence_are_read_however_many_follow_each_other(word: str) -> None:
+    assert redact(f"{word * 5000} token=abc") == f"{word * 5000} token=***"
+
+
+@pytest.mark.parametrize("between", [" ", "\n", ""])
+def test_a_long_text_takes_no_longer_than_its_beginning(between: str) -> None:
+    began = process_time()
+    shown = redact(f"what failed{between or ' '}" + f"redis://u:hunter2{between}" * 100_000)
+    assert process_time() - began < 5
+    assert "hunter2" not in shown
+    assert shown.startswith("what failed")
+    assert shown.endswith(HIDDEN)
+
+
+@pytest.mark.parametrize("secret", ["redis://u:hunter2 {}@host", "password='hunter2 {}'", "x redis://u:{}@h"])
+def test_a_secret_that_goes_beyond_what_is_read_is_hidden(secret: str) -> None:
+    for before in ("word " * 13_000, "line\n" * 13_000):
+        shown = redact(f"{before} {secret.format('hunter2' * 100_000)}")
+        assert "hunter2" not in shown
+        assert shown.startswith(before.strip())

@@ -66,7 +66,10 @@ def set_up(log_format: Format = "auto", level: Level = "info", stream: TextIO | 
 def _redact_event(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
     for name, value in event.items():
         if not name.startswith("_"):  # what processors tell each other
-            event[name] = _redacted(name, value)
+            try:
+                event[name] = _redacted(name, value)
+            except Exception:  # noqa: BLE001 (nobody expects that a line of the log raises)
+                event[name] = HIDDEN
     return event
 
 

@@ -11,12 +11,15 @@ from urllib.parse import unquote_plus
 
 HIDDEN = "***"
 
+LENGTH_MAX = 64 * 1024
+"""Characters of a text that are read; what follows them is hidden."""
+
 _TELLING = (
     r"passw(?:or)?d|passphrase|secret|token|credential|authorization|cookie|signature|api[_-]?key"
     r"|access[_-]?key|private[_-]?key|(?<![a-z])(?:pwd|pass|auth|sig)(?![a-z])"
 )
 _NAME = re.compile(_TELLING, re.IGNORECASE)
-_PROSE = frozenset({"credential", "pass", "auth", "sig"})
+_PROSE = r"(?:credential|(?<![a-z])(?:pass|auth|sig)(?![a-z]))[\w.-]{0,64}[^\S\n]*:"
 """Before a colon these are words of a sentence too."""
 
 _SCHEME = r"[a-z][a-z0-9+.-]{0,40}://"
@@ -40,7 +43,8 @@ _PARAMETER = re.compile(r"([?&;])([^=&;\s]{1,200})=([^&\s]*)")
 _QUOTED = r"(?P<quote>\\?[\"'])(?:(?!(?P=quote))(?:\\\\\\.|\\.|[^\n]))*(?:(?P=quote)|$)"
 """Texts in quotes, escaped once or, as JSON in JSON has them, twice; to the end of the line if cut off."""
 _FIELD = re.compile(
-    rf"(?P<name>{_TELLING})(?P<told>[\w.-]{{0,64}}(?P<end>\\?[\"'])?[^\S\n]*(?P<is>[:=])[^\S\n]*(?:b(?=[\"']))?)"
+    rf"(?!{_PROSE})(?P<name>{_TELLING})"
+    rf"(?P<told>[\w.-]{{0,64}}(?:\\?[\"'])?[^\S\n]*[:=][^\S\n]*(?:b(?=[\"']))?)"
     rf"(?P<value>{_QUOTED}|[^\s&]+)",
     re.IGNORECASE | re.MULTILINE,
 )
@@ -69,7 +73,10 @@ def redact(text: str) -> str:
     are named as secrets are, and without tokens and private keys.
 
     It must be whole: what is cut within a password could no more be known to hold one. Of a password that
-    begins like a port, or with a space, and goes on after a space, only ``redact_url`` knows the end."""
+    begins like a port, or with a space, and goes on after a space, only ``redact_url`` knows the end. Of more
+    than ``LENGTH_MAX`` characters the end is hidden, for the time that they take grows with their square."""
+    if len(text) > LENGTH_MAX:
+        return f"{redact(_beginning(text))}\n{HIDDEN}"
     text = _PRIVATE_KEY.sub(rf"\1{HIDDEN}\2", text)
     # Parameters first: the last @ may stand in one.
     text = _without_passwords(_PARAMETER.sub(_without_value, text))
@@ -77,6 +84,18 @@ def redact(text: str) -> str:
     text = _FIELD.sub(_without_field, text)
     text = _ELEMENT.sub(rf"\1{HIDDEN}", text)
     return _WEB_TOKEN.sub(HIDDEN, _LOGIN.sub(rf"\1 {HIDDEN}", text))
+
+
+def _beginning(text: str) -> str:
+    """The lines that are whole in the first ``LENGTH_MAX`` characters; of a line that is longer the words
+    before its first URL that may hold a password, whose end can't be seen."""
+    kept = text[: LENGTH_MAX - 10]
+    line_end = kept.rfind("\n")
+    if line_end >= 0:
+        return kept[:line_end]
+    found = _USER.search(kept)
+    words = kept[: found.start()] if found else kept
+    return words[: max(words.rfind(" "), 0)]
 
 
 def redact_url(url: str) -> str:
@@ -150,8 +169,6 @@ def _without_value(found: re.Match[str]) -> str:
 
 
 def _without_field(found: re.Match[str]) -> str:
-    if found["is"] == ":" and not found["end"] and found["name"].lower() in _PROSE:
-        return f"{found['name']}{found['told']}{_FIELD.sub(_without_field, found['value'])}"
     return f"{found['name']}{found['told']}{_hidden(found)}"
 
 

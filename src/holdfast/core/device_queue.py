@@ -97,7 +97,8 @@ class Head(msgspec.Struct, frozen=True):
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """A command as it is stored. ``tries`` counts publications and is part of their ids; ``spent`` counts
-    those that use up tries: not the ones that no device could hear. Times are wall times."""
+    those that use up tries: not the ones that no device could hear. Times are wall times. ``spoilt`` says
+    what in its row can't be read; such a command is never sent."""
 
     id: int
     device: str
@@ -120,6 +121,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     closed_at: float | None = None
     answer: bytes | None = None
     reason: str = ""
+    spoilt: str = ""
 
     @property
     def pair(self) -> tuple[str, int]:

@@ -558,7 +558,8 @@ class _Turn:
             keyed = [each for each in first.values() if isinstance(each, Entry) and each.supersede_key]
             replaced = self._rows.replaced(keyed) if keyed else frozenset()
             held = [head.command for head in going.values() if head.command]
-            out = self._rows.commands(held) if held else {}
+            found = self._rows.commands(held) if held else {}
+            out = {number: entry for number, entry in found.items() if entry.state not in queue.CLOSED}
             again = {}
             for pair, head in going.items():
                 entry = out.get(head.command) or first.get(pair)
@@ -585,6 +586,14 @@ class _Turn:
         """Do with the command what its verdict says; False if that closed it. ``job`` is the one whose rate
         counts, at its first try."""
         turn, now = self._turn, self._now
+        # Another program may have written the row, and one command must not hold up all others.
+        spoilt = entry.spoilt or (
+            "" if entry.shard == head.shard else "its row names a shard of other devices"
+        )
+        if spoilt:
+            cause = Cause.CANCEL if entry.state is State.SCHEDULED else Cause.GIVE_UP
+            self._close(entry, cause, reason=spoilt)
+            return False
         away = entry.device in turn.away
         phase = Phase.HELD if head.phase is Phase.HELD else Phase.WAITING
         paused = entry.device in self._found.paused

@@ -13,6 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.core.device_queue import State
+from holdfast.devices.briefs import brief_of
 from holdfast.errors import HoldfastError, InvalidMessage
 from holdfast.ports.outbox import Adding
 from holdfast.testing.conformance.outbox import OUTBOX, Dispatcher, answer
@@ -22,6 +23,10 @@ DEVICES = ["d1", "2042253", "A.b:c-d_e", "x" * 128, *(f"door-{n}" for n in range
 
 POSTGRESQL = "SELECT holdfast_outbox_add({})"
 SQLITE = "INSERT INTO holdfast_outbox_add ({}) VALUES ({})"
+HEAD = (
+    "INSERT INTO holdfast_outbox_head (outbox, device, lane, shard, phase, command, due)"
+    " SELECT outbox, {}, lane, shard, {} FROM holdfast_outbox_command WHERE device = 'd1'"
+)
 
 
 @pytest.fixture
@@ -141,11 +146,114 @@ async def test_what_another_program_spoilt_is_named_and_stops_nobody(
         )
     with pytest.raises(InvalidMessage, match="'gone'"):
         await store.command(1)
+    dispatcher = await owner_of_all(store)
+    assert [sending.device for sending in await dispatcher.send()] == ["d2"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"supersede_key": b"\xff"},
+        {"dedupe_key": b"k"},
+        {"trace_id": b"t"},
+        {"priority": "abc"},
+        {"priority": b"1"},
+        {"priority": 2**31},
+        {"priority": 1.5},
+    ],
+)
+async def test_what_sqlite_would_keep_though_its_type_is_wrong_is_refused(
+    store: SqlOutbox, engine: Engine, fields: dict[str, Any]
+) -> None:
+    if engine.dialect.name != "sqlite":
+        pytest.skip("PostgreSQL's function has types")
+    [name] = fields
+    with pytest.raises(DBAPIError, match=rf"holdfast: .*{name}.* must be"):
+        add(engine, device="d1", **fields)
+    assert await store.commands(OUTBOX) == []
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        "supersede_key = x'ff'",
+        "priority = 'abc'",
+        "body = 'text'",
+        "trace_id = x'ff', tries = 9223372036854775807",
+        "job = 'abc'",
+        "expires_at = x'00'",
+        "shard = 999",
+    ],
+)
+async def test_a_spoilt_command_of_sqlite_fails_alone(store: SqlOutbox, engine: Engine, spoilt: str) -> None:
+    if engine.dialect.name != "sqlite":
+        pytest.skip("PostgreSQL's columns have types")
+    add(engine, device="d1", supersede_key="k")
+    with engine.begin() as connection:
+        connection.execute(text(f"UPDATE holdfast_outbox_command SET {spoilt}"))
+    add(engine, device="d1", supersede_key="other", body="next")
+    add(engine, device="d2", supersede_key="k")
+    dispatcher = await owner_of_all(store)
+    turned = await dispatcher.turn(brief=True)
+    assert sorted((sending.device, sending.body) for sending in turned.sendings) == [
+        ("d1", b"next"),
+        ("d2", b'{"open": true}'),
+    ]
+    [closed] = turned.closed
+    assert (closed.id, closed.state) == (1, State.FAILED)
+    assert "its row" in closed.reason
+    for told in await store.briefs(OUTBOX, range(SHARDS), 10):
+        assert brief_of("app", OUTBOX, told, "node")
+    assert [entry.id for entry in await store.commands(OUTBOX, state=State.FAILED)] == [1]
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        "UPDATE holdfast_outbox_arrival SET supersede_key = x'ff' WHERE device = 'd1'",
+        "UPDATE holdfast_outbox_arrival SET command = 'abc' WHERE device = 'd1'",
+        "UPDATE holdfast_outbox_arrival SET lane = 'abc' WHERE device = 'd1'",
+        "UPDATE holdfast_outbox_arrival SET device = x'ff' WHERE device = 'd1'",
+        HEAD.format("device", "'gone', 'abc', x'00'"),
+        HEAD.format("x'ff'", "'waiting', 0, 1"),
+    ],
+)
+async def test_a_spoilt_row_of_sqlite_beside_a_command_stops_no_other_device(
+    store: SqlOutbox, engine: Engine, spoil: str
+) -> None:
+    if engine.dialect.name != "sqlite":
+        pytest.skip("PostgreSQL's columns have types")
+    add(engine, device="d1", supersede_key="k")
+    add(engine, device="d2", supersede_key="k")
+    with engine.begin() as connection:
+        connection.execute(text(spoil))
+    dispatcher = await owner_of_all(store)
+    sendings = await dispatcher.send()
+    assert "d2" in {sending.device for sending in sendings}
+    known = [each.device for shard in range(SHARDS) for each in await store.known(OUTBOX, shard)]
+    assert {*known} <= {"d1", "d2"}
+
+
+@pytest.mark.parametrize("state", ["gone", "acknowledged"])
+async def test_a_command_that_another_program_closed_while_it_was_held_stops_nobody(
+    store: SqlOutbox, engine: Engine, state: str
+) -> None:
+    add(engine, device="d1")
+    add(engine, device="d2")
+    with engine.begin() as connection:
+        connection.execute(text(HEAD.format("device", "'held', id, 1")))
+        connection.execute(text(f"UPDATE holdfast_outbox_command SET state = '{state}' WHERE device = 'd1'"))
+    dispatcher = await owner_of_all(store)
+    assert [sending.device for sending in await dispatcher.send()] == ["d2"]
+
+
+async def owner_of_all(store: SqlOutbox) -> Dispatcher:
+    """A dispatcher that owns all shards, now."""
     dispatcher = Dispatcher(store)
     for shard, epoch in (await store.epochs(OUTBOX)).items():
         dispatcher.grants[shard] = await store.open(OUTBOX, shard, epoch, "member")
     dispatcher.now = time.time()
-    assert [sending.device for sending in await dispatcher.send()] == ["d2"]
+    return dispatcher
 
 
 async def test_text_of_sqlite_that_is_none_holds_up_one_turn_at_most(
@@ -158,10 +266,7 @@ async def test_text_of_sqlite_that_is_none_holds_up_one_turn_at_most(
     with engine.begin() as connection:
         spoil = "UPDATE holdfast_outbox_command SET trace_id = CAST(x'ff41' AS TEXT) WHERE device = 'd1'"
         connection.execute(text(spoil))
-    dispatcher = Dispatcher(store)
-    for shard, epoch in (await store.epochs(OUTBOX)).items():
-        dispatcher.grants[shard] = await store.open(OUTBOX, shard, epoch, "member")
-    dispatcher.now = time.time()
+    dispatcher = await owner_of_all(store)
     with pytest.raises(HoldfastError, match="UTF-8"):
         await dispatcher.turn()
     sendings = await dispatcher.send()

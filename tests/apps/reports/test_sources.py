@@ -21,6 +21,7 @@ from tests.apps.reports.making import ORDERED_AT, csv_of, made, ordered, stored
 from holdfast.apps.reports.faults import UnreadableSource
 from holdfast.apps.reports.order import Column, Condition, Csv, Sort, Table
 from holdfast.apps.reports.report import Report
+from holdfast.apps.reports.sources import places
 from holdfast.apps.reports.sources import table as tables
 from holdfast.apps.reports.sources.places import check_root, is_below
 from holdfast.errors import InvalidMessage, Unavailable
@@ -442,6 +443,51 @@ def test_a_credential_opens_nothing_but_what_is_below_its_root(
         check_root(url, {"root": root, "authorization": "Bearer hunter2"}, "tables[0].sources[0]")
     assert below is None or refused.value.field == "tables[0].sources[0]"
     assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize("scheme", ["s3", "file"])
+@pytest.mark.parametrize("mark", ["?", "#"])
+def test_a_query_makes_no_source_of_another_folder(tmp_path: Path, scheme: str, mark: str) -> None:
+    stored(tmp_path / "root-private", ROWS)
+    root = f"{scheme}://{tmp_path if scheme == 'file' else 'b'}/root"
+    for url in (f"{root}{mark}*", f"{root}/t.parquet{mark}x", f"{root}{mark}"):
+        with pytest.raises(InvalidMessage, match="a \\? or #"):
+            places.list_places(url, {}, [root])
+
+
+def test_what_a_service_lists_outside_of_roots_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def listed(url: str, secret: object) -> list[places.Place]:
+        return [
+            places.Place(f"s3://b/{key}", 1, "v", remote=True, open=lambda: None, path=f"b/{key}")
+            for key in ("root/100%25.parquet", outside)
+        ]
+
+    monkeypatch.setattr(places, "_listed", listed)
+    outside = "root/in.parquet"
+    assert len(places.list_places("s3://b/root/", {"root": "s3://b/root"}, ["s3://b"])) == 2
+    outside = "root-private/t.parquet"
+    for secret, roots in (({"root": "s3://b/root"}, []), ({}, ["s3://b/root/"])):
+        with pytest.raises(UnreadableSource, match="leads out"):
+            places.list_places("s3://b/root/", secret, roots)
+
+
+def test_a_link_that_is_changed_after_it_was_followed_opens_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside, outside = stored(tmp_path / "in", ROWS), stored(tmp_path / "outside", ROWS)
+    link = tmp_path / "in" / "link.parquet"
+    link.symlink_to(outside)
+    really_listed = places._listed
+
+    def listed(url: str, secret: dict[str, str]) -> list[places.Place]:
+        found = really_listed(url, secret)
+        link.unlink()
+        link.symlink_to(inside)
+        return found
+
+    monkeypatch.setattr(places, "_listed", listed)
+    with pytest.raises(UnreadableSource, match="leads out"):
+        places.list_places(str(link), {}, [str(tmp_path / "in")])
 
 
 # --- HTTP

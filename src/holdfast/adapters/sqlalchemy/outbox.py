@@ -32,14 +32,26 @@ from holdfast.adapters.sqlalchemy import engine as engines
 from holdfast.adapters.sqlalchemy import tables
 from holdfast.adapters.sqlalchemy.bell import Listener, ring_at_commit
 from holdfast.adapters.sqlalchemy.engine import Durability
-from holdfast.adapters.sqlalchemy.rows import COLUMNS, JOB, PHASES, POSTGRESQL, SQLITE, STATES, SqlRows, entry
+from holdfast.adapters.sqlalchemy.rows import (
+    COLUMNS,
+    JOB,
+    JOB_KINDS,
+    KNOWN_KINDS,
+    PHASES,
+    POSTGRESQL,
+    SQLITE,
+    STATES,
+    SqlRows,
+    entry,
+    fits,
+)
 from holdfast.adapters.sqlalchemy.transaction import Transaction
 from holdfast.adapters.sqlalchemy.writer import MAKE, SqlWriter
 from holdfast.core import device_queue as queue
 from holdfast.core import device_turn
 from holdfast.core.device_queue import REASONS, TABLE, Cause, Entry, Phase, State
 from holdfast.core.device_turn import Job, Turn, Turned
-from holdfast.errors import ConfigError, Fenced, HoldfastError, OutcomeUnknown, Unavailable
+from holdfast.errors import ConfigError, Fenced, HoldfastError, InvalidMessage, OutcomeUnknown, Unavailable
 from holdfast.files import OWNER, Access
 from holdfast.ports.clock import Clock
 from holdfast.ports.outbox import Adding, DeviceStatus, Known, NewCommand, OnResult
@@ -178,7 +190,7 @@ class SqlOutbox:
             .where(h.outbox == outbox, h.shard == shard)
         )
         rows = await self._read(lambda connection: connection.execute(known).all())
-        return [Known(device, seen_at, bool(away)) for device, seen_at, away in rows]
+        return [Known(row[0], row[1], bool(row[2])) for row in rows if fits(row[:2], KNOWN_KINDS)]
 
     async def out(self, outbox: str, shards: Collection[int]) -> int:
         h = tables.head.c
@@ -333,7 +345,10 @@ class SqlOutbox:
             row = connection.execute(found).one_or_none()
             return entry(row) if row else None
 
-        return await self._read(one)
+        read = await self._read(one)
+        if read is not None and read.spoilt:
+            raise InvalidMessage(read.spoilt, "command")
+        return read
 
     async def retry(self, command: int) -> bool:
         values = {"spent": 0, "expires_at": None, "closed_at": None, "answer": None, "reason": ""}
@@ -472,7 +487,7 @@ class SqlOutbox:
         j = tables.job.c
         listed = select(text(JOB)).select_from(tables.job).where(j.outbox == outbox, j.id > after)
         rows = await self._read(lambda c: c.execute(listed.order_by(j.id).limit(limit)).all())
-        return [Job(*row) for row in rows]
+        return [Job(*row) for row in rows if fits(row, JOB_KINDS)]
 
     async def expire(self, outbox: str, before: float, limit: int, *, archive: bool = False) -> int:
         def expire(connection: Connection) -> int:

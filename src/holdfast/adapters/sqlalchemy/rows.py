@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from types import NoneType
 from typing import Any
 from zlib import crc32
 
 from holdfast.adapters.sqlalchemy.transaction import Query, Rows, Statement, Transaction
-from holdfast.core.device_queue import Entry, Head, Phase, State
+from holdfast.core.device_queue import TRIES_MAX, Entry, Head, Phase, State
 from holdfast.core.device_turn import Arrival, Cancel, Found, Job, Turn
 from holdfast.core.group_rate import Pair
-from holdfast.errors import InvalidMessage
 
 COLUMNS = (
     "id, device, lane, shard, state, body, priority, not_before, expires_at, tries, spent, epoch, dedupe_key,"
@@ -296,15 +296,18 @@ class SqlRows:
             queries["ready"] = self._query(self._sql.due, shards=sendable, now=turn.now, limit=turn.ready_max)
         found = dict(zip(queries, self._transaction.read(*queries.values()), strict=True))
         arrived = found["arrivals"]
-        standing = [head((*row[1:4], *row[6:])) for row in arrived if row[6] is not None]
+        if spoilt := {row[0] for row in arrived if not fits(row[:6], ARRIVAL_KINDS)}:
+            self._transaction.write(self._sql.drop_arrivals, {"ids": self._list(spoilt)})
+            arrived = [row for row in arrived if row[0] not in spoilt]
+        standing = heads((*row[1:4], *row[6:]) for row in arrived if row[6] is not None)
         return Found(
             epochs={row[0]: row[1] for row in found["epochs"]},
             commands={row[0]: entry(row) for row in found.get("commands", ())},
-            held=[head(row) for row in found.get("held", ())],
+            held=heads(found.get("held", ())),
             arrivals=[Arrival(*row[:6]) for row in arrived],
             heads={each.pair: each for each in standing},
-            out=[head(row) for row in found.get("out", ())],
-            ready=[head(row) for row in found.get("ready", ())],
+            out=heads(found.get("out", ())),
+            ready=heads(found.get("ready", ())),
             cancels=[Cancel(*row) for row in found["cancels"]],
             paused={row[0] for row in found["paused"]},
         )
@@ -324,8 +327,8 @@ class SqlRows:
         return {row[0]: entry(row) for row in self._rows(self._sql.commands, ids=self._list(ids))}
 
     def heads(self, pairs: Collection[Pair]) -> Mapping[Pair, Head]:
-        found = map(head, self._rows(self._sql.heads, **self._pairs(pairs)))
-        return {each.pair: each for each in found}
+        found = self._rows(self._sql.heads, **self._pairs(pairs))
+        return {each.pair: each for each in heads(found)}
 
     def shift(self, shards: Collection[int], by_s: float) -> None:
         statement = self._sql.shift_on if by_s > 0 else self._sql.shift_back
@@ -373,7 +376,7 @@ class SqlRows:
         for device, lane, earliest, *ready in self._rows(self._sql.first, now=now, **self._pairs(pairs)):
             if ready[0] is not None:
                 found[device, lane] = entry(ready)
-            elif earliest is not None:
+            elif isinstance(earliest, (int, float)):
                 found[device, lane] = earliest
         return found
 
@@ -387,7 +390,8 @@ class SqlRows:
         return [entry(row) for row in found[:limit]]
 
     def jobs(self, ids: Collection[int]) -> Mapping[int, Job]:
-        return {row[0]: Job(*row) for row in self._rows(self._sql.jobs, ids=self._list(ids))}
+        found = self._rows(self._sql.jobs, ids=self._list(ids))
+        return {row[0]: Job(*row) for row in found if fits(row, JOB_KINDS)}
 
     def save(self, entries: Sequence[Entry]) -> None:
         rows = [
@@ -452,11 +456,12 @@ class SqlRows:
 
 
 def entry(row: Sequence[Any]) -> Entry:
-    """A row of ``COLUMNS`` as a record. Raises InvalidMessage for what Holdfast never wrote."""
+    """A row of ``COLUMNS`` as a record. What Holdfast never wrote is left out, and named in ``spoilt``."""
+    spoilt = ""
+    if not fits(row, KINDS) or row[4] not in STATES or max(row[9], row[10]) >= TRIES_MAX:
+        row, spoilt = _without_spoilt(row)
     (number, device, lane, shard, state, body, priority, not_before, expires_at, tries, spent, epoch, dedupe,
      supersede, trace_id, job, created_at, published_at, closed_at, answer, reason) = row  # fmt: skip
-    if state not in STATES:
-        raise InvalidMessage(f"command {number}: its row says {state!r:.40}, which is no state", "state")
     return Entry(
         id=number,
         device=device,
@@ -479,14 +484,55 @@ def entry(row: Sequence[Any]) -> Entry:
         closed_at=closed_at,
         answer=answer,
         reason=reason,
+        spoilt=spoilt,
     )
 
 
-def head(row: Sequence[Any]) -> Head:
-    """A row of ``HEAD`` as a record."""
-    device, lane, shard, phase, command, due = row
-    return Head(device, lane, shard, PHASES[phase], command, due)
+def _without_spoilt(row: Sequence[Any]) -> tuple[Sequence[Any], str]:
+    """The row with harmless values for those that Holdfast never wrote, and which ones they are."""
+    sound: list[Any] = []
+    spoilt: list[str] = []
+    for name, value, kinds in zip(COLUMNS.split(", "), row, KINDS, strict=True):
+        fit = isinstance(value, kinds)
+        if fit and name == "state":
+            fit = value in STATES
+        elif fit and name in ("tries", "spent"):
+            fit = value < TRIES_MAX
+        if not fit:
+            spoilt.append(f"{name} {str(value)[:40]!r}")
+        standing_in = State.FAILED.value if name == "state" else None if NoneType in kinds else kinds[0]()
+        sound.append(value if fit else standing_in)
+    return sound, f"command {row[0]}: its row says what Holdfast never writes: {', '.join(spoilt)}"
+
+
+def heads(rows: Iterable[Sequence[Any]]) -> list[Head]:
+    """Rows of ``HEAD`` as records, without those that Holdfast never wrote."""
+    return [
+        Head(device, lane, shard, PHASES[phase], command, due)
+        for device, lane, shard, phase, command, due in rows
+        if fits((device, lane, shard, phase, command, due), HEAD_KINDS) and phase in PHASES
+    ]
+
+
+def fits(row: Sequence[Any], kinds: Sequence[tuple[type, ...]]) -> bool:
+    """Whether the values of a row are of its columns' types: SQLite keeps any type in any column."""
+    return all(map(isinstance, row, kinds))
 
 
 STATES = {state.value: state for state in State}
 PHASES = {phase.value: phase for phase in Phase}
+
+_TEXT, _TEXT_OR_NONE = (str,), (str, NoneType)
+_INT, _INT_OR_NONE = (int,), (int, NoneType)
+_TIME, _TIME_OR_NONE = (float, int), (float, int, NoneType)
+
+KINDS: Sequence[tuple[type, ...]] = (
+    _INT, _TEXT, _INT, _INT, _TEXT, (bytes,), _INT, _TIME, _TIME_OR_NONE, _INT, _INT, _INT, _TEXT_OR_NONE,
+    _TEXT_OR_NONE, _TEXT, _INT_OR_NONE, _TIME, _TIME_OR_NONE, _TIME_OR_NONE, (bytes, NoneType), _TEXT,
+)  # fmt: skip
+"""The types of ``COLUMNS``."""
+
+HEAD_KINDS = (_TEXT, _INT, _INT, _TEXT, _INT, _TIME_OR_NONE)
+JOB_KINDS = (_INT, _TEXT, _INT, _TIME, _INT, _INT, _INT, _TIME, _TIME_OR_NONE)
+ARRIVAL_KINDS = (_INT, _TEXT, _INT, _INT, _INT, _TEXT_OR_NONE)
+KNOWN_KINDS: Sequence[tuple[type, ...]] = (_TEXT, _TIME_OR_NONE)

@@ -96,6 +96,11 @@ BEGIN
         AND (NEW.body IS NULL OR length(CAST(NEW.body AS BLOB)) > s.max_body);
     SELECT RAISE(ABORT, 'holdfast: dedupe_key and supersede_key have 1 to 255 characters, or are NULL')
     WHERE length(NEW.dedupe_key) NOT BETWEEN 1 AND 255 OR length(NEW.supersede_key) NOT BETWEEN 1 AND 255;
+    SELECT RAISE(ABORT, 'holdfast: dedupe_key, supersede_key and trace_id must be text, or NULL')
+    WHERE typeof(NEW.dedupe_key) NOT IN ('text', 'null') OR typeof(NEW.supersede_key) NOT IN ('text', 'null')
+        OR typeof(NEW.trace_id) NOT IN ('text', 'null');
+    SELECT RAISE(ABORT, 'holdfast: priority must be an integer from -2147483648 to 2147483647, or NULL')
+    WHERE typeof(NEW.priority) NOT IN ('integer', 'null') OR NEW.priority NOT BETWEEN -2147483648 AND 2147483647;
     INSERT INTO holdfast_outbox_command
         (outbox, device, shard, body, priority, not_before, expires_at, dedupe_key, supersede_key, trace_id, created_at)
     SELECT

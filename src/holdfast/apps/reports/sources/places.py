@@ -34,6 +34,7 @@ _PASSING = re.compile(
 class Place:
     """One file: its URL, its size in bytes, and a version that changes when its content does.
 
+    ``path``: what is opened of a file system: of this machine without links, of S3 with the bucket.
     ``partition``: the columns that its folders name, as ``key=value``.
     """
 
@@ -42,6 +43,7 @@ class Place:
     version: str
     remote: bool
     open: Callable[[], pa.NativeFile] = field(repr=False)
+    path: str = ""
     partition: Mapping[str, str | None] = field(default_factory=dict)
 
 
@@ -53,16 +55,35 @@ def list_places(url: str, secret: Mapping[str, str], roots: Sequence[str] = ()) 
     parts = _parts(url)
     if parts.password is not None:
         raise InvalidMessage(f"sources: {shown(url)} holds a password; name it in credentials", "sources")
+    _check_whole(url, parts)
     with readable(shown(url)):
         if parts.scheme in ("http", "https"):
             return [_http_place(url, secret, roots)]
         places = _listed(url, secret)
     limits = [limit for limit in (roots, _own_root(secret)) if limit]
     for place in places:
-        path = place.url.removeprefix("file://")
-        if not place.remote and not all(is_below(path, limit) for limit in limits):
-            raise UnreadableSource(f"{place.url} is a link that leads out of the folders that may be read")
+        if not all(any(_opens_below(place, root) for root in limit) for limit in limits):
+            raise UnreadableSource(f"{place.url} leads out of the folders that may be read")
     return places
+
+
+def _opens_below(place: Place, root: str) -> bool:
+    """Whether what is opened lies below ``root``, wherever links led when the place was listed."""
+    limit = _parts(root)
+    if not place.remote:
+        folder = _local(root, limit)
+        return folder is not None and Path(place.path).is_relative_to(folder)
+    start = f"{limit.netloc}{unquote(limit.path)}".rstrip("/")
+    return limit.scheme == "s3" and (place.path == start or place.path.startswith(f"{start}/"))
+
+
+def _check_whole(url: str, parts: SplitResult) -> None:
+    """Raises InvalidMessage for what would be read at another place than the one that is checked."""
+    if parts.scheme in ("s3", "file") and {"?", "#"} & set(url):
+        raise InvalidMessage(
+            f"sources: {shown(url)} holds a ? or #, which such a URL can't; write %3F or %23",
+            "sources",
+        )
 
 
 def _listed(url: str, secret: Mapping[str, str]) -> list[Place]:
@@ -225,6 +246,7 @@ def _place(
         version=f"{info.size}-{info.mtime_ns}",
         remote=remote,
         open=lambda: system.open_input_file(path),
+        path=path,
         partition=partition,
     )
 
