@@ -785,6 +785,8 @@ class Owners:
             self._found(entry, ran.model, ran.error)
             self._obstructed(entry, generation, ran.error, len(ran.results))
             return
+        if ran.results:
+            self.obstacles.handled(spec.name)
         if ran.error:
             at = raised_at(ran.detail)
             self._log.warning("handler failed", key=entry.key, error=ran.error, at=at)
