@@ -980,6 +980,37 @@ class TestModels:
         bench.owner.models_failed("no file", 0)
         assert bench.owner.obstacle == "no file"
 
+    @pytest.mark.parametrize("is_loaded", [True, False])
+    def test_one_that_runs_alone_is_started_anew_after_it_waited_for_a_model(self, is_loaded: bool) -> None:
+        """While it waits, another stream's head may run alone on the node."""
+        bench = Bench(needs_models=True)
+        bench.opened(started=Started(name(0), ALONE_OPENINGS, 1))
+        bench.offer(held(0))
+        bench.only(LoadModels)
+        bench.owner.models_loaded(0)
+        assert bench.only(Start).alone
+        bench.owner.started(ALONE_OPENINGS + 1, 0)
+        bench.only(Run)
+        if is_loaded:
+            bench.owner.models_failed("no file", 0)
+            assert not bench.at_risk()
+            bench.owner.unblocked(0)
+        else:
+            bench.owner.slot_died(False, "killed", "", 0)
+        bench.only(LoadModels)
+        assert not bench.at_risk()
+        bench.offer(held(-1))  # late: a commit of that alone leaves the mark
+        commit = bench.write()
+        assert commit.starting == name(0)
+        bench.owner.models_loaded(0)
+        bench.silent()
+        bench.committed()
+        _, start = bench.out()
+        assert start == Start(name(0), alone=True)
+        bench.owner.started(ALONE_OPENINGS + 1, 0)
+        assert bench.at_risk()
+        bench.only(Run)
+
     def test_a_slot_that_is_replaced_has_none(self) -> None:
         bench = Bench(needs_models=True).opened()
         bench.offer(held(0))

@@ -921,6 +921,82 @@ async def test_an_answer_of_an_opening_that_is_over_changes_nothing(town: Town) 
     await finished(town, 2)
 
 
+def late(slot: MemorySlot, call: str) -> tuple[asyncio.Event, asyncio.Event]:
+    """Let the slot's first answer to a call come when the test says so; when it is asked, and that word."""
+    asked, answer, then = asyncio.Event(), asyncio.Event(), getattr(slot, call)
+
+    async def hold_back(*args: Any) -> None:
+        try:
+            await then(*args)
+        finally:
+            setattr(slot, call, then)
+            asked.set()
+            await answer.wait()
+
+    setattr(slot, call, hold_back)
+    return asked, answer
+
+
+def closings(slot: MemorySlot) -> list[str]:
+    """The streams that the slot is told to close from now on."""
+    told, close = [], slot.close
+
+    async def note(stream: str, key: str) -> None:
+        told.append(f"{stream}/{key}")
+        await close(stream, key)
+
+    slot.close = note  # type: ignore[method-assign]
+    return told
+
+
+@pytest.mark.parametrize("call, models", [("load", "weights"), ("open", ())])
+async def test_a_stream_that_is_let_go_while_its_slot_takes_it_is_closed_there(
+    town: Town, call: str, models: Any
+) -> None:
+    node = await town.start(app_of(models=models), limits=msgspec.structs.replace(LIMITS, slots=1))
+    slot = node.slots.slots[0]
+    asked, answer = late(slot, call)
+    told = closings(slot)
+    await town.send(*numbers(0))
+    await asked.wait()
+    node.work.owners.adopt = lambda *args: False  # type: ignore[method-assign]  # it goes elsewhere
+    node.work.owners.drop_all()
+    await town.clock.sleep(1)
+    assert told == []
+    answer.set()
+    await town.clock.sleep(1)
+    assert told == [KEY], "else its models are in use for ever"
+    assert [seat.streams for seat in node.work.owners._pool._seats] == [0]
+
+
+@pytest.mark.parametrize("call", ["load", "open"])
+async def test_a_stream_that_came_again_is_not_closed_by_who_had_it_before(town: Town, call: str) -> None:
+    limits = msgspec.structs.replace(LIMITS, slots=1)
+    node = await town.start(app_of(models="weights", max_tries=1), limits=limits)
+    asked, answer = late(node.slots.slots[0], call)
+    await town.send(*numbers(0))
+    await asked.wait()
+    node.work.owners.drop_all()
+    await town.until(lambda: (entry := node.work.owners.get(KEY)) is not None and entry.seat is not None)
+    answer.set()
+    await finished(town, 1)
+    await town.send(*numbers(1))
+    await finished(town, 2)
+
+
+async def test_a_stream_that_is_let_go_before_its_models_are_asked_for_takes_no_seat(town: Town) -> None:
+    node = await town.start(app_of(models="weights"))
+    await town.send(*numbers(0))
+    await finished(town, 1)
+    owners = node.work.owners
+    entry = owners.get(KEY)
+    assert entry is not None
+    generation = entry.owner.generation
+    owners.drop_all()
+    await owners._load_models(entry, generation)
+    assert [seat.streams for seat in owners._pool._seats] == [0, 0]
+
+
 # --- what is hidden in the queue
 
 

@@ -583,10 +583,11 @@ class Owner:
         head = self._head(now)
         if head is None:
             return
+        places, held = head
         if not self._equipped:
+            self._give_up_turn(held)
             self._load_models()
             return
-        places, held = head
         if not self._is_suspect(held) or self._counted == held.place.name:
             self._next_head = held.place.name
         if now < held.retry_at:
@@ -643,7 +644,15 @@ class Owner:
         self._run_cap = handled
         if not handled:
             self.obstacle = obstacle
+            for place in places[:1]:
+                self._give_up_turn(self._held[place])
         self._advance(now)
+
+    def _give_up_turn(self, head: Held) -> None:
+        """A suspect that has to wait for a model lets another one run alone on the node meanwhile: it is
+        started anew after that, and its mark stands until then."""
+        if self._counted == head.place.name and self._is_suspect(head):
+            self._suspect, self._counted = self._counted, ""
 
     def unblocked(self, now: float) -> None:
         """What stood in the way may be gone: try again."""

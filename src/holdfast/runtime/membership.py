@@ -152,6 +152,9 @@ class Membership:
                 self._log.warning("can't join yet", error=str(error))
                 await self._clock.sleep(self._backoff.delay_s(tries, self._clock.random()))
         await self._view.refresh_quietly()  # the membership stands, whether or not this is answered
+        self._has_joined()
+
+    def _has_joined(self) -> None:
         self._stats.memberships += 1
         self.joined.set()
         self._log.info("joined", member=self.id, address=self._address)
@@ -178,6 +181,8 @@ class Membership:
                 await self._coordinator.renew(self._me(), self._limits.ttl_s)
                 self._lease = self._lease.renewed(sent_at)
                 self._silent_until, self._cut_off = -math.inf, False
+                if not self.joined.is_set() and not self._has_left():
+                    self._has_joined()  # an error of input or output had ended the join after it took effect
                 await self.refresh()
             except MembershipLost:
                 if self._has_left():

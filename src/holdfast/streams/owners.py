@@ -318,16 +318,20 @@ class Owners:
         return [entry for entry in self if entry.spec.name == stream and entry.owner.obstacle]
 
     async def _load_models(self, entry: Owned, generation: int) -> None:
-        owner, spec, seat = entry.owner, entry.spec, self._seat(entry)
+        owner, spec = entry.owner, entry.spec
+        if owner.generation != generation:
+            return  # it may have been let go, and would keep a seat for ever
+        seat = self._seat(entry)
         if obstacle := self._known_obstacle(spec, seat):
             self._obstructed(entry, generation, obstacle)
             return
         try:
-            _, entry.slot = await self._pool.call(
+            _, slot = await self._pool.call(
                 seat, spec.timeout_s, lambda slot: slot.load(spec.name, entry.plain_key, spec.models)
             )
+            self._is_in(entry, slot)
         except ModelFailed as error:
-            entry.slot = seat.slot
+            self._is_in(entry, seat.slot)
             self.obstacles.found(spec.name, error.model, redact(str(error)), seat)
             self._obstructed(entry, generation, redact(str(error)))
         except Died as error:
@@ -820,6 +824,8 @@ class Owners:
             self._found(entry, ran.model, ran.error)
             self._obstructed(entry, generation, ran.error, len(ran.results))
             return
+        if ran.results:
+            self.obstacles.handled(spec.name)
         if ran.error:
             at = raised_at(ran.detail)
             self._log.warning("handler failed", key=entry.key, error=ran.error, at=at)
@@ -833,11 +839,23 @@ class Owners:
 
     async def _open_handler(self, entry: Owned, command: commands.Run) -> None:
         spec, key = entry.spec, entry.plain_key
-        _, entry.slot = await self._pool.call(
+        _, slot = await self._pool.call(
             self._seat(entry),
             spec.timeout_s,
             lambda slot: slot.open(spec.name, key, command.state, command.version),
         )
+        self._is_in(entry, slot)
+
+    def _is_in(self, entry: Owned, slot: Slot | None) -> None:
+        """A slot has a stream's models, or its handler. One that was let go meanwhile is closed there, unless
+        it has come again and is in the same slot: that is another's to close."""
+        standing = self._entries.get(entry.key)
+        if standing is entry:
+            entry.slot = slot
+        elif slot is not None and (
+            standing is None or standing.seat is None or standing.seat.slot is not slot
+        ):
+            self._tasks.spawn(slot.close(entry.spec.name, entry.plain_key))
 
     def _settle(self, entry: Owned, command: commands.Settle) -> None:
         owner = entry.owner
