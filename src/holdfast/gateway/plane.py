@@ -141,8 +141,8 @@ class Plane:
         return await serve(request, answer, self._max_body_bytes)
 
     def _full_key(self, request: web.Request) -> str:
-        """The full key of a request: the stream is named, or the only one that nodes declare. While no node is
-        there, as when all have to join again, those that were there tell; the request waits for them."""
+        """The full key of a request: the stream is named, or the only one that nodes declare. While no node
+        is there, as when all have to join again, those that were there tell; the request waits for them."""
         key = key_of(request.rel_url.raw_path)
         served = frozenset(name for member in self._view.members.values() for name in member.load.serves)
         self._declared = served or self._declared
