@@ -128,8 +128,8 @@ fmt: $(VENV)/.dev ## format the code and fix what lint can fix
 .PHONY: soak
 soak: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) ## fresh seeds (FRESH=10000), random chaos on real processes (CHAOS_MINUTES=10), then all tests again and again (LOOPS=20)
 	@for world in streams tasks devices; do \
-		$(BIN)/python -m holdfast.testing.simulator --fresh --world $$world --seeds $(FRESH) \
-			--failures .cache/seeds-that-failed || exit 1; \
+	    $(BIN)/python -m holdfast.testing.simulator --fresh --world $$world --seeds $(FRESH) \
+	        --failures .cache/seeds-that-failed || exit 1; \
 	done
 	@$(BIN)/python -m pytest -m soak --timeout 0 $(ARGS)
 	@for loop in $$(seq $(LOOPS)); do \

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 from aiohttp import web
 
-from holdfast.serving import FILES_RESERVED, HEAD_S, IDLE_S, Connections, allow_files
+from holdfast.serving import FILES_RESERVED, HEAD_S, IDLE_S, RESERVE, Connections, allow_files
 from holdfast.testing.simulator.loop import SimClock
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -54,10 +54,25 @@ class Server:
         await self.go_on.wait()
         return web.Response(text="here")
 
+    async def look(self, request: web.Request) -> web.Response:
+        return web.Response(text="alive")
+
+    async def fill(self) -> list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        """Make all connections but those of the reserve busy."""
+        busy = []
+        for _ in range(self.connections.most):
+            busy.append(await self.connect())
+            self.begun.clear()
+            busy[-1][1].write(REQUEST)
+            await self.begun.wait()
+        return busy
+
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator["Server"]:
         app = web.Application(middlewares=[self.connections.note])
         app.router.add_get("/", self.answer)
+        for path in ("/healthz", "/readyz", "/v1/peer/presence"):
+            app.router.add_get(path, self.look)
         runner = web.AppRunner(app, handler_cancellation=True)
         await runner.setup()
         assert runner.server is not None
@@ -149,13 +164,10 @@ async def test_where_there_is_no_room_the_longest_idle_makes_it() -> None:
 
 async def test_where_all_are_busy_the_next_is_told_so_and_readiness_too() -> None:
     async with Server(2).running() as server:
-        busy = [await server.connect() for _ in range(2)]
-        for _, writer in busy:
-            server.begun.clear()
-            writer.write(REQUEST)
-            await server.begun.wait()
+        busy = await server.fill()
         assert "max_connections" in server.connections.trouble
         reader, writer = await server.connect()
+        writer.write(REQUEST)
         said = await ended(reader)
         assert said.startswith(b"HTTP/1.1 503 ")
         assert b"application/problem+json" in said
@@ -167,6 +179,23 @@ async def test_where_all_are_busy_the_next_is_told_so_and_readiness_too() -> Non
         while server.connections.trouble:
             await server.clock.looked()
         for _, each in (*busy, (reader, writer)):
+            each.close()
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/v1/peer/presence"])
+async def test_where_all_are_busy_nodes_and_looks_at_health_are_heard(path: str) -> None:
+    async with Server(2).running() as server:
+        opened = await server.fill()
+        opened += [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(RESERVE)]
+        while len(server.connections) < server.connections.most + RESERVE:
+            await server.clock.looked()
+        reader, writer = await server.connect()  # one that is silent makes room
+        writer.write(REQUEST.replace(b"GET /", f"GET {path}".encode()))
+        await asyncio.wait_for(reader.readuntil(b"alive"), PATIENCE_S)
+        assert "max_connections" in server.connections.trouble
+        assert (server.connections.closed, server.connections.refused) == (1, 0)
+        server.go_on.set()
+        for _, each in (*opened, (reader, writer)):
             each.close()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import aiohttp
 import pytest
 
 from holdfast import adapters, wiring
@@ -432,3 +433,17 @@ async def test_slots_have_the_settings_of_their_node(place: Path, monkeypatch: p
         slot = await services.task_slots("sees:app").spawn(ear)
         slot.offer(0, Attempt("t", "ttl", b""))
         assert (await ear.outcome(0)).result == b"77.0"
+
+
+async def test_the_connections_of_a_node_are_counted_and_bounded_as_configured(place: Path) -> None:
+    async with Services(load({"max_connections": 50})) as services, aiohttp.ClientSession() as client:
+        node = make_node(services, "examples.tasks:app")
+        await node.start()
+        try:
+            (member,) = await services.coordinator().members()
+            async with client.get(f"{member.address}/metrics") as answer:
+                said = await answer.text()
+        finally:
+            await node.stop()
+    (count,) = re.findall(r"^holdfast_connections (\S+)$", said, re.MULTILINE)
+    assert float(count) > 0

@@ -9,6 +9,7 @@ import hmac
 import ipaddress
 import math
 import os
+import re
 import resource
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -40,6 +41,11 @@ BODY_PAUSE_S = 30.0
 """How long a body may stand still on its way."""
 
 CONNECTIONS_MAX = 10_000
+RESERVE = 16
+"""Connections beyond the limit, for what has to be heard while all others are busy."""
+
+_HEARD_ALWAYS = re.compile(r"/healthz|/readyz|/v1/peer(/.*)?")
+
 FILES_RESERVED = 256
 """Open files that are kept for all else than connections of clients, or half of what a process may have."""
 
@@ -63,8 +69,10 @@ class Problem(msgspec.Struct, omit_defaults=True):
 class Connections:
     """The connections of one server: ``most`` at once, and none of them stands idle or half-sent for long.
 
-    Where there is no room, the one that has been idle for longest makes it. If none is, the new one is told
-    503. ``most`` becomes less if the process may not have so many open files."""
+    Where there is no room, the one that has been idle for longest makes it. If none is, the new one is of the
+    reserve: there only other nodes and looks at this one's health are served, and all else is told 503, as
+    is whoever comes when the reserve is busy too. ``most`` becomes less if the process may not have so many
+    open files."""
 
     def __init__(self, clock: Clock, most: int) -> None:
         self._clock = clock
@@ -115,6 +123,11 @@ class Connections:
         self._idle.pop(connection, None)
         connection.half_sent = False
         try:
+            if self._lacks_room(connection) and not _HEARD_ALWAYS.fullmatch(request.path):
+                self.refused += 1
+                answer = problem_response(_NO_ROOM, {"Retry-After": str(RETRY_AFTER_S)})
+                answer.force_close()
+                return answer
             return await handler(request)
         finally:
             if request.protocol in self._all:
@@ -123,7 +136,7 @@ class Connections:
     @property
     def trouble(self) -> str:
         """Why the server can't take more connections, for ``/readyz``; empty if it can."""
-        if len(self._all) >= self.most and not self._idle:
+        if len(self._all) >= self.most and all(idle.of_reserve for idle in self._idle):
             return f"all of {self.most} connections are busy (max_connections)"
         try:
             os.close(os.open(os.devnull, os.O_RDONLY))
@@ -136,13 +149,19 @@ class Connections:
     def opened(self, connection: _Connection, inner: asyncio.BaseProtocol) -> bool:
         """Whether there is room for one more."""
         if len(self._all) >= self.most:
-            longest = next(iter(self._idle), None)
-            if longest is None:
+            full = len(self._all) >= self.most + RESERVE
+            # The reserve makes room only once it is full: what was just opened there is idle too.
+            longest = next((idle for idle in self._idle if full or not idle.of_reserve), None)
+            if longest is not None:
+                self.closed += 1
+                connection.of_reserve = longest.of_reserve
+                longest.close()
+                self.lost(longest)
+            elif full:
                 self.refused += 1
                 return False
-            self.closed += 1
-            longest.close()
-            self.lost(longest)
+            else:
+                connection.of_reserve = True
         self._all[inner] = connection
         self._rest(connection, HEAD_S)
         return True
@@ -158,6 +177,9 @@ class Connections:
         self._all.pop(connection.inner, None)
         self._idle.pop(connection, None)
 
+    def _lacks_room(self, connection: _Connection) -> bool:
+        return connection.of_reserve and len(self._all) > self.most
+
     def _rest(self, connection: _Connection, time_s: float) -> None:
         connection.ends_at = self._clock.monotonic() + time_s
         self._idle[connection] = None
@@ -167,7 +189,7 @@ class _Connection(asyncio.Protocol):
     """One connection: all goes on to aiohttp's protocol, and the beginning and the end are told to
     ``connections``."""
 
-    __slots__ = ("_connections", "_transport", "ends_at", "half_sent", "inner")
+    __slots__ = ("_connections", "_transport", "ends_at", "half_sent", "inner", "of_reserve")
 
     def __init__(self, connections: Connections, inner: asyncio.BaseProtocol) -> None:
         self._connections = connections
@@ -175,12 +197,13 @@ class _Connection(asyncio.Protocol):
         self.inner = inner
         self.ends_at = math.inf
         self.half_sent = False
+        self.of_reserve = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are none by inheritance.
         self._transport = cast("asyncio.Transport", transport)
         if not self._connections.opened(self, self.inner):
-            self._transport.write(_NO_ROOM)
+            self._transport.write(_NO_ROOM_ANSWER)
             self._transport.close()
             self._transport = None
             return
@@ -283,6 +306,10 @@ class PeerTls(msgspec.Struct, frozen=True):
             raise ConfigError(f"peer_tls_ca {self.ca} must be certificates: {error}") from None
 
 
+NO_TLS = "its address is not https://; set peer_tls_cert, peer_tls_key and peer_tls_ca on every node"
+"""Why a node isn't called by one that speaks TLS: the secret and all messages would travel in the clear."""
+
+
 class Secrets:
     """What callers must show one of, if there is any: ``Authorization: Bearer SECRET``."""
 
@@ -376,10 +403,9 @@ def not_ready(reason: str) -> Problem:
 
 _OF_BODY = frozenset({"content-type", "content-length"})
 
-_NO_ROOM_BODY = msgspec.json.encode(
-    Problem("urn:holdfast:unavailable", "Not now", 503, "too many connections are open; come again")
-)
-_NO_ROOM = (
+_NO_ROOM = Problem("urn:holdfast:unavailable", "Not now", 503, "too many connections are open; come again")
+_NO_ROOM_BODY = msgspec.json.encode(_NO_ROOM)
+_NO_ROOM_ANSWER = (
     f"HTTP/1.1 503 Service Unavailable\r\nContent-Type: {MEDIA_TYPE}\r\nRetry-After: {RETRY_AFTER_S}\r\n"
     f"Content-Length: {len(_NO_ROOM_BODY)}\r\nConnection: close\r\n\r\n"
 ).encode() + _NO_ROOM_BODY

@@ -76,11 +76,11 @@ async def make_gateway(tmp_path: Path) -> AsyncIterator[Callable[..., GatewayPro
     await cluster.close()
 
 
-async def send(address: str, n: int) -> int:
+async def send(address: str, n: int, **more: str) -> int:
     """Send one message; the status."""
     async with aiohttp.ClientSession() as client:
         body = json.dumps({"key": "cam", "n": n}).encode()
-        headers = {"Content-Type": "application/json"}
+        headers = {"Content-Type": "application/json", **more}
         async with client.post(f"{address}/process/cam", data=body, headers=headers) as response:
             return response.status
 
@@ -119,6 +119,14 @@ async def test_the_data_plane_in_python(make_gateway: Callable[..., GatewayProce
     address = await started.runs()
     assert await send(address, 0) == 200
     assert psutil.Process(started.child.pid).children() == []
+
+
+async def test_a_proxy_before_it_may_have_another_name_if_no_auth_says_so(
+    make_gateway: Callable[..., GatewayProcess],
+) -> None:
+    started = make_gateway("--data-plane", "python", "--no-auth")
+    address = await started.runs()
+    assert await send(address, 0, Host="gateway.example") == 200
 
 
 def test_without_haproxy_python_does_it_and_says_what_to_install(

@@ -84,6 +84,7 @@ def test_status_shows_every_declared_queue_before_anything_was_committed(
     assert task_queue("seeing", "report.make") in holdfast("status").out
 
 
+@pytest.mark.usefixtures("database")
 def test_status_shows_the_queues_of_an_app_that_no_node_runs(holdfast: Any, place: Path) -> None:
     (place / "seeing.py").write_text(APP)
     assert task_queue("seeing", "report.make") in holdfast("status", "seeing:app").out

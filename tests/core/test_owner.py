@@ -793,17 +793,78 @@ class TestRestarts:
         bench.offer(held(6, run=NO_RUN))
         assert {held.place for held in bench.owner.holding()} == {Place(7, 5), Place(7, 6)}
 
+    def test_what_comes_again_during_a_transfer_that_came_to_nothing_is_held_once(self) -> None:
+        bench = self.bench(0.0)
+        bench.offer(held(12, "first", run=NO_RUN))
+        bench.owner.move("n2", bench.now)
+        bench.only(Transfer)
+        bench.offer(held(12, "second", run=NO_RUN))
+        bench.owner.transferred("kept", bench.now)
+        (message,) = bench.owner.holding()
+        assert [receipt.receipt for receipt in message.receipts] == ["first", "second"]
+        bench.tick()
+        assert bench.write().starting == name(12, 2)
+
     def test_whoever_is_next_to_own_it_judges_for_itself(self) -> None:
         bench = self.bench()
-        waiting = held(0, run=NO_RUN)
+        waiting = held(10, run=NO_RUN)
         bench.begin(waiting)
         bench.ran()
         bench.only(Write)
         bench.owner.fenced(0)
-        assert waiting.place == Place(NO_RUN, 0)
+        assert waiting.place == Place(NO_RUN, 10)
         bench.owner.drop()
         messages = [command.messages for command in bench.out() if isinstance(command, Return)]
         assert messages == [(waiting,)]
+
+    def test_a_new_run_is_known_after_a_commit_of_an_operator_ended_the_quiet_time(self) -> None:
+        bench = self.bench()
+        bench.owner.parked = "paused"
+        bench.offer(held(0, run=NO_RUN), held(1, run=NO_RUN))
+        bench.silent()
+        bench.owner.fenced(0)
+        bench.offer(held(1, "again", run=NO_RUN), held(2, run=NO_RUN))
+        bench.only(CheckClaim)
+        bench.owner.claim_checked(True, 0)
+        bench.only(Peek)
+        bench.owner.peeked(Checkpoint(KEY, epoch=3, number=1, log=RunLog(2, 0, 9)), 0)
+        bench.only(Open)
+        bench.owner.opened(Checkpoint(KEY, epoch=4, number=1, log=RunLog(2, 0, 9)), 0, 0.0)
+        assert bench.only(Start).head == name(0, 3), "the old run is not waited for"
+        receipts = {held.place: {r.receipt for r in held.receipts} for held in bench.owner.holding()}
+        assert receipts == {Place(3, 0): {"r-1.0"}, Place(3, 1): {"r-1.1", "again"}, Place(3, 2): {"r-1.2"}}
+
+    def test_a_new_run_is_known_to_whom_it_is_handed_off(self) -> None:
+        bench = self.bench()
+        bench.owner.parked = "paused"
+        message = held(0, run=NO_RUN)
+        bench.offer(message)
+        bench.owner.move("n2", 0)
+        bench.only(Transfer)
+        bench.owner.transferred("done", 0)
+        assert bench.out() == [HandOff("n2", (message,)), Dropped()]
+        assert (message.place, message.counted) == (Place(3, 0), True)
+        other = self.bench(0.0)
+        other.offer(message, held(1, run=NO_RUN))
+        assert [held.place for held in other.owner.holding()] == [Place(3, 0), Place(3, 1)]
+
+    def test_what_came_again_during_a_transfer_is_held_once_after_another_opening(self) -> None:
+        bench = self.bench(0.0)
+        message = held(12, "first", run=NO_RUN)
+        bench.offer(message)
+        bench.owner.move("n2", 0)
+        bench.only(Transfer)
+        bench.offer(held(12, "second", run=NO_RUN), held(13, run=NO_RUN))
+        bench.owner.fenced(0)
+        assert bench.owner.waiting == 2
+        assert [receipt.receipt for receipt in message.receipts] == ["first", "second"]
+
+    def test_what_finds_no_room_goes_as_it_came(self) -> None:
+        bench = Bench(order={**self.ORDER, "inbox_limit": 1}).opened(log=RunLog(2, 0, 9))
+        bench.offer(held(12, run=NO_RUN))
+        message = held(13, run=NO_RUN)
+        assert bench.owner.offer(message, 0) == "full"
+        assert message.place == Place(NO_RUN, 13)
 
 
 class TestStandstill:
@@ -918,6 +979,37 @@ class TestModels:
         assert isinstance(run, Run)
         bench.owner.models_failed("no file", 0)
         assert bench.owner.obstacle == "no file"
+
+    @pytest.mark.parametrize("is_loaded", [True, False])
+    def test_one_that_runs_alone_is_started_anew_after_it_waited_for_a_model(self, is_loaded: bool) -> None:
+        """While it waits, another stream's head may run alone on the node."""
+        bench = Bench(needs_models=True)
+        bench.opened(started=Started(name(0), ALONE_OPENINGS, 1))
+        bench.offer(held(0))
+        bench.only(LoadModels)
+        bench.owner.models_loaded(0)
+        assert bench.only(Start).alone
+        bench.owner.started(ALONE_OPENINGS + 1, 0)
+        bench.only(Run)
+        if is_loaded:
+            bench.owner.models_failed("no file", 0)
+            assert not bench.at_risk()
+            bench.owner.unblocked(0)
+        else:
+            bench.owner.slot_died(False, "killed", "", 0)
+        bench.only(LoadModels)
+        assert not bench.at_risk()
+        bench.offer(held(-1))  # late: a commit of that alone leaves the mark
+        commit = bench.write()
+        assert commit.starting == name(0)
+        bench.owner.models_loaded(0)
+        bench.silent()
+        bench.committed()
+        _, start = bench.out()
+        assert start == Start(name(0), alone=True)
+        bench.owner.started(ALONE_OPENINGS + 1, 0)
+        assert bench.at_risk()
+        bench.only(Run)
 
     def test_a_slot_that_is_replaced_has_none(self) -> None:
         bench = Bench(needs_models=True).opened()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.ledger import Checkpoint, RunLog, Span
+from holdfast.core.ledger import Checkpoint, RunLog, Span, Started
 from holdfast.core.message import Place
 from holdfast.core.sequencer import (
     PAST_RUNS_MAX,
@@ -21,6 +21,7 @@ from holdfast.core.sequencer import (
 )
 
 GAP_S = 10.0
+MARK = Started(Place(0, 9).name, 2, 1)
 
 
 def at(seq: int, run: int = 0) -> Place:
@@ -259,6 +260,22 @@ class TestStart:
         seq = offered(sequencer(first="lowest", start_timeout_s=2.0), at(5))
         assert seq.next(0, 8) == Wait(2, gap=True)
         assert seq.next(2, 8) == ready(at(5))
+
+    @pytest.mark.parametrize(
+        "fields, is_known",
+        [
+            ({"started": MARK}, True),
+            ({"suspects": (MARK,)}, True),
+            ({"started": MARK, "number": 7}, True),
+            ({"suspects": (MARK,), "number": 7}, False),
+        ],
+    )
+    def test_a_start_that_an_opening_found_out_is_not_waited_for_again_unless_it_was_reset(
+        self, fields: dict[str, Any], is_known: bool
+    ) -> None:
+        checkpoint = Checkpoint("s/k", **fields)
+        seq = offered(Sequencer(Rules(first="lowest", gap_timeout_s=GAP_S), checkpoint), at(5))
+        assert seq.next(0, 8) == (ready(at(5)) if is_known else Wait(GAP_S, gap=True))
 
     def test_later_runs_wait_like_a_gap_and_start_where_they_can(self) -> None:
         seq = offered(sequencer(RunLog(0, 0, 4), start_timeout_s=2.0), at(1, 1))

@@ -9,23 +9,27 @@ from typing import Any, cast
 import aiohttp
 import msgspec
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
 from prometheus_client import CollectorRegistry
 from tests.gateway.surface import LIMIT, MEMBER, RESULT, Surface, app, planes
 from tests.runtime.fakes import Log
+from yarl import URL
 
 from holdfast.adapters.http.peer import HttpPeer
 from holdfast.adapters.memory.coordinator import MemoryCoordinator
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.errors import ConfigError
-from holdfast.gateway.clients import Clients, add, digest_of, read
+from holdfast.gateway.clients import Clients, add, digest_of, read, source_of
 from holdfast.gateway.door import Door
+from holdfast.gateway.haproxy.binary import find
 from holdfast.gateway.haproxy.front import HaproxyOptions
 from holdfast.gateway.problem import MEDIA_TYPE
 from holdfast.gateway.service import Gateway
 from holdfast.ports.coordinator import Load, Member
 from holdfast.protocol.peer import Done, Reply, Request
 from holdfast.runtime.limits import Limits
-from holdfast.serving import PeerTls
+from holdfast.serving import CONNECTIONS_MAX, PeerTls
 from holdfast.streams.requests import Requests
 from holdfast.testing.servers import certificate
 
@@ -50,8 +54,10 @@ class Place:
         haproxy: HaproxyOptions | None,
         no_auth: bool = False,
         tls: PeerTls | None = None,
+        max_connections: int = CONNECTIONS_MAX,
     ) -> None:
         self._tls = tls
+        self._max_connections = max_connections
         self.node = Surface()
         self.log = Log()
         self._clients, self._haproxy, self._no_auth = clients, haproxy, no_auth
@@ -77,7 +83,7 @@ class Place:
         gateway = Gateway(
             coordinator, calling, clock, Limits(), self.log, host="127.0.0.1", port=0, secret=SECRET,
             peer_tls=self._tls, max_body_bytes=LIMIT, haproxy=self._haproxy, clients=self._clients,
-            no_auth=self._no_auth,
+            no_auth=self._no_auth, max_connections=self._max_connections,
         )  # fmt: skip
         await gateway.start()
         self.address = gateway.address
@@ -171,6 +177,20 @@ async def test_each_client_sends_only_so_fast(file: Path, haproxy: HaproxyOption
         assert (await place.post(quick))[0] == 200, "the others are not held up"
 
 
+async def test_who_keeps_sending_too_fast_is_served_as_fast_as_it_may(
+    file: Path, haproxy: HaproxyOptions | None
+) -> None:
+    key, clock = add(file, "hasty", 5), SystemClock()
+    async with Place(Clients(file, clock, Log()), haproxy=haproxy).running() as place:
+        begun = clock.monotonic()
+        statuses: list[int] = []
+        async with asyncio.timeout(PATIENCE_S):
+            while statuses.count(200) < 15:
+                statuses.append((await place.post(key))[0])
+        assert set(statuses) == {200, 429}
+        assert clock.monotonic() - begun > 1.5
+
+
 @pytest.mark.parametrize(
     "headers, status",
     [
@@ -214,6 +234,28 @@ async def test_who_shows_a_key_may_send_from_any_page(file: Path, haproxy: Hapro
         assert (await place.post(key, Host="frames.example", Origin="https://other.example"))[0] == 200
 
 
+@pytest.mark.skipif(find() is None, reason="no HAProxy is here")
+async def test_one_address_can_t_have_all_connections_of_haproxy() -> None:
+    async with Place(None, haproxy=planes()["haproxy"], max_connections=40).running() as place:
+        port = URL(place.address).port
+        opened = []
+        async with asyncio.timeout(PATIENCE_S):
+            for n in range(45):
+                with contextlib.suppress(ConnectionError):
+                    opened.append(await asyncio.open_connection("127.0.0.1", port))
+                    if n >= 10:
+                        assert await opened[-1][0].read() == b"", "refused without a word"
+        other = aiohttp.TCPConnector(local_addr=("127.0.0.2", 0))
+        timeout = aiohttp.ClientTimeout(total=5)
+        async with (
+            aiohttp.ClientSession(connector=other, timeout=timeout) as session,
+            session.get(f"{place.address}/healthz") as answer,
+        ):
+            assert answer.status == 200
+        for _, writer in opened:
+            writer.close()
+
+
 @pytest.mark.parametrize("junk", ["{", "", '{"key": "another", "n": 1}', '{"key": "cam-1"}', "[]"])
 async def test_a_message_of_a_camera_that_can_t_be_read_takes_no_number(
     haproxy: HaproxyOptions | None, junk: str
@@ -237,6 +279,52 @@ async def test_nodes_that_speak_tls_are_reached_by_it(tmp_path: Path, haproxy: H
         assert not place.log.events("error")
 
 
+class Leaping(SystemClock):
+    """A clock whose first sleep is over at once, and the second never."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.slept = asyncio.Event()
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    async def sleep(self, seconds: float) -> None:
+        if self.now_s:
+            self.slept.set()
+            await asyncio.Event().wait()
+        self.now_s += seconds
+
+
+async def test_addresses_that_came_once_are_forgotten_without_a_file_too() -> None:
+    clock = Leaping()
+    clients = Clients(None, clock, Log(), per_s=2)
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response()
+
+    for n in range(100):
+        await clients.admit(make_mocked_request("POST", "/process/x").clone(remote=f"10.0.0.{n}"), answer)
+    assert len(clients._limiter) == 100
+    watching = asyncio.create_task(clients.watch())
+    await asyncio.wait_for(clock.slept.wait(), PATIENCE_S)
+    assert len(clients._limiter) == 0
+    watching.cancel()
+
+
+@pytest.mark.parametrize(
+    "one, other",
+    [("2001:db8::1", "2001:db8::ffff:1"), ("fe80::1%eth0", "fe80::2"), ("192.0.2.1", "192.0.2.1"), ("", "")],
+)
+def test_addresses_of_one_customer_are_one_client(one: str, other: str) -> None:
+    assert source_of(one) == source_of(other)
+
+
+def test_addresses_of_two_customers_are_two_clients() -> None:
+    assert source_of("2001:db8::1") != source_of("2001:db8:0:1::1")
+    assert source_of("192.0.2.1") != source_of("192.0.2.2")
+
+
 # --- the file
 
 
@@ -246,6 +334,15 @@ def test_a_line_is_added_that_nobody_else_may_read(file: Path) -> None:
     assert key not in file.read_text()
     [client] = read(file)
     assert (client.name, client.digest, client.per_s) == ("camera-7", digest_of(key), 50)
+
+
+@pytest.mark.parametrize("text", ["", "# clients", "# clients\n", f"a {'0' * 64}", f"a {'0' * 64}\n"])
+def test_a_line_is_added_as_a_line_of_its_own(file: Path, text: str) -> None:
+    file.write_text(text)
+    before = read(file)
+    key = add(file, "camera-7", None)
+    assert [client.digest for client in read(file)] == [*(each.digest for each in before), digest_of(key)]
+    assert "\n\n" not in file.read_text()
 
 
 @pytest.mark.parametrize(

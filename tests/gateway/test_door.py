@@ -2,6 +2,8 @@
 
 import asyncio
 import base64
+import gzip
+import threading
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
@@ -24,7 +26,7 @@ from holdfast.errors import (
     SetAside,
     Unavailable,
 )
-from holdfast.gateway.door import Door
+from holdfast.gateway.door import UNPACK_HERE_BYTES, Door, decoded, unpacked
 from holdfast.streams.requests import Answer, Requests
 
 LIMIT = 100_000
@@ -375,3 +377,26 @@ async def test_a_bad_websocket_is_refused_before_it_is_one(client: Client, query
 async def test_a_get_that_is_no_websocket(client: Client) -> None:
     async with client.get("/process/cam-1?stream=raw") as response:
         assert response.status == 426
+
+
+@pytest.mark.parametrize(
+    "body, limit, here",
+    [
+        (b"\0" * UNPACK_HERE_BYTES * 2, UNPACK_HERE_BYTES * 2, False),
+        (b"\0" * 1000, UNPACK_HERE_BYTES * 2, True),
+        (b"\0" * UNPACK_HERE_BYTES, UNPACK_HERE_BYTES, True),
+    ],
+    ids=["a large one", "a small one", "one that the limit keeps small"],
+)
+async def test_a_body_that_may_become_large_is_unpacked_beside_the_loop(
+    monkeypatch: pytest.MonkeyPatch, body: bytes, limit: int, here: bool
+) -> None:
+    threads: list[int] = []
+
+    def noted(*arguments: Any) -> bytes:
+        threads.append(threading.get_ident())
+        return decoded(*arguments)
+
+    monkeypatch.setattr("holdfast.gateway.door.decoded", noted)
+    assert await unpacked(gzip.compress(body), {"Content-Encoding": "gzip"}, limit) == body
+    assert [thread == threading.get_ident() for thread in threads] == [here]

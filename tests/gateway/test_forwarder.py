@@ -2,18 +2,23 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
 from typing import cast
 
+import msgspec
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from holdfast.adapters.system.clock import SystemClock
+from holdfast.errors import Unavailable
 from holdfast.gateway.assigner import Assigner
 from holdfast.gateway.forwarder import Forwarder
 from holdfast.gateway.routes import Route, Routes
 from holdfast.ports.coordinator import Member
 from holdfast.runtime.view import View
+from holdfast.serving import PeerTls
+from holdfast.testing.servers import certificate
 
 TIMEOUT_S = 10.0
 
@@ -148,3 +153,25 @@ async def test_who_is_cut_off_asks_another_node_than_the_one_that_can_not_be_rea
     assert await forward(forwarder, b"1") == b"1"
     assert nodes.doubted == ["silent"]
     assert (forwarder.retries, nodes.routes.get("s/k")) == (2, Route("good", 2))
+
+
+async def test_where_nodes_speak_tls_none_is_asked_in_the_clear(nodes: Nodes, tmp_path: Path) -> None:
+    cert, key = certificate.make(tmp_path)
+    made = Forwarder(
+        cast("Assigner", nodes),
+        nodes.routes,
+        cast("View", nodes),
+        SystemClock(),
+        secret="s" * 16,
+        tls=PeerTls(cert, key, cert),
+    )
+    nodes.owner = "good"
+    with pytest.raises(Unavailable, match="peer_tls_ca"):
+        await made.forward("s/k", "/process/k", {}, b"frame", 0.2)
+    assert not nodes.asked.is_set()
+    assert not nodes.headers
+    good = nodes.members["good"]
+    nodes.members["good"] = msgspec.structs.replace(good, foreign=True)
+    assert await forward(made, b"frame") == b"frame", "another program gets no secret"
+    assert "Authorization" not in nodes.headers[0]
+    await made.close()

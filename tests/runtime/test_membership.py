@@ -170,6 +170,26 @@ async def test_while_the_coordinator_is_silent_it_stands_and_not_a_moment_longer
     assert (node.membership.alive, node.membership.stands) == (False, False)
 
 
+async def test_who_learns_that_others_reach_the_coordinator_stands_no_longer(
+    clock: Clock, town: Town
+) -> None:
+    node = town.node("a")
+    await node.start()
+    node.membership.cut_off()
+    node.coordinator.down = True
+    await clock.sleep(2 * TTL_S)
+    assert (node.membership.alive, node.membership.stands) == (False, True), "told while it was alive"
+    node.membership.cut_off()
+    await clock.sleep(2 * TTL_S)
+    assert (node.membership.alive, node.membership.stands) == (False, False)
+    node.coordinator.down = False
+    await clock.sleep(2 * TTL_S)
+    assert node.membership.alive
+    node.coordinator.down = True
+    await clock.sleep(2 * TTL_S)
+    assert (node.membership.alive, node.membership.stands) == (False, True), "that was another silence"
+
+
 async def hang(*args: Any) -> None:
     await asyncio.Event().wait()
 
@@ -256,6 +276,39 @@ async def test_joining_again_backs_off(clock: Clock, town: Town) -> None:
     node.coordinator.down = False
     await clock.sleep(2 * TTL_S)
     assert node.alive()
+
+
+@pytest.mark.parametrize("call", ["join", "members"])
+async def test_a_join_that_breaks_off_after_it_took_effect_is_one(
+    clock: Clock, town: Town, call: str
+) -> None:
+    node = town.node("a")
+    first = await node.start()
+    then, errors = getattr(town.coordinator, call), [OSError("connection reset")]
+
+    async def break_off(*args: Any) -> Any:
+        answer = await then(*args)
+        if node.losses and errors:
+            raise errors.pop()
+        return answer
+
+    node.coordinator.instead[call] = break_off
+    await town.coordinator.evict(first)
+    await clock.sleep(10 * TTL_S)
+    assert errors == []
+    assert node.alive()
+    assert await town.ids() == [node.membership.id]
+    assert node.stats.memberships == 2
+
+
+async def test_a_renewal_that_is_answered_after_leaving_is_no_join(clock: Clock, town: Town) -> None:
+    node = town.node("a")
+    await node.start()
+    node.coordinator.answers_after_s = 1.0
+    await clock.sleep(LIMITS.renew_s + 0.5)
+    await node.membership.leave()
+    await clock.sleep(1.0)
+    assert not node.membership.joined.is_set()
 
 
 async def test_a_node_that_can_t_reach_itself_owns_nothing(clock: Clock, town: Town) -> None:

@@ -11,7 +11,7 @@ from holdfast.adapters.memory.state import MemoryState
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.core.ledger import Checkpoint, Commit, RunLog, Span
 from holdfast.core.message import Place
-from holdfast.core.sequencer import Rules, Sequencer, Verdict
+from holdfast.core.sequencer import Rules, Sequencer, Verdict, Wait
 from holdfast.errors import Fenced, OperationRefused, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Member
@@ -185,6 +185,19 @@ async def test_resetting_forgets_all_but_the_fence(state: MemoryState) -> None:
     assert (after.log, after.past, after.recent, after.state, after.parked) == (None, (), (), None, "")
     assert after.epoch > before.epoch
     assert after.number > before.number
+
+
+async def test_after_a_reset_the_start_of_the_stream_is_waited_for_again(state: MemoryState) -> None:
+    """What openings had begun of the forgotten run says nothing of where the next one starts."""
+    opened = await state.open(KEY, 0, "m")
+    for seq in (9, 8):
+        await state.start(KEY, opened.epoch, Place(0, seq).name)
+    await commit(state, log=RunLog(0, 8, 9))
+    after = await operations.reset(state, KEY)
+    assert after.suspects != ()
+    sequencer = Sequencer(Rules(first="lowest", gap_timeout_s=10.0), after)
+    sequencer.offer(Place(0, 5))
+    assert sequencer.next(0.0, 8) == Wait(10.0, gap=True)
 
 
 async def test_resetting_the_state_alone_keeps_the_place(state: MemoryState) -> None:

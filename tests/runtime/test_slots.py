@@ -214,6 +214,26 @@ async def test_who_hangs_is_killed_with_its_stack_after_its_timeout(rig: Rig) ->
     assert death.value.guilty
 
 
+async def test_what_needs_a_slot_that_is_being_killed_does_not_run_in_the_next_one(rig: Rig) -> None:
+    """And isn't to blame for that."""
+    seat = rig.pool.assign()
+    slot = await rig.run(seat, "good")
+    seat.ready.clear()  # the pool has begun to kill it
+    ran: list[Slot] = []
+
+    async def work(slot: Slot) -> None:
+        ran.append(slot)
+
+    needs = asyncio.ensure_future(rig.pool.call(seat, TIMEOUT_S, work, slot))
+    await settle_down()
+    await slot.kill("it hangs")
+    with pytest.raises(Died, match="the slot was replaced") as death:
+        await needs
+    assert not death.value.guilty
+    assert ran == []
+    await rig.run(seat, "good")
+
+
 async def test_waiting_for_one_s_turn_is_not_hanging(rig: Rig) -> None:
     rig.deeds["slow"] = lambda host: rig.clock.sleep(0.9 * TIMEOUT_S)
     seat = rig.pool.assign()

@@ -1,9 +1,11 @@
 """A model that doesn't load is the node's fault: no message pays for it, and its streams go on elsewhere, or
 here once it loads."""
 
+import asyncio
 import functools
+import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
@@ -13,7 +15,7 @@ from holdfast import App, Context, StreamHandler
 from holdfast.adapters.memory.slots import MemorySlot
 from holdfast.core.message import Place
 from holdfast.errors import Unavailable
-from holdfast.streams.obstacles import AGAIN
+from holdfast.streams.obstacles import AGAIN, PAUSE_PER_LOAD
 
 VIRTUAL = True
 KEY = "s/k"
@@ -226,3 +228,71 @@ async def test_what_a_function_with_arguments_builds_is_the_message_s_own_affair
     assert results(town) == [1]
     (letter,) = town.letters()
     assert "no file for-0.onnx" in letter.reason
+
+
+class Building(StreamHandler[Item]):
+    """Uses a model that the app doesn't declare."""
+
+    files: ClassVar[set[str]] = set()
+    tried_at: ClassVar[list[float]] = []
+
+    def process(self, message: Item, context: Context) -> Any:
+        return {"n": message.n, "with": context.model(build)}
+
+
+def build() -> str:
+    Building.tried_at.append(asyncio.get_running_loop().time())
+    if not Building.files:
+        raise FileNotFoundError("no file built.onnx")
+    return "built"
+
+
+async def test_a_model_that_is_not_declared_is_tried_ever_more_rarely_too(town: Town) -> None:
+    """Whether it loads only a message shows, and each that does begins a stream anew."""
+    Building.files.clear()
+    Building.tried_at.clear()
+    app = App("town")
+    app.stream("s", message=Item, seq="n", first_seq=0, max_tries=1)(Building)
+    node = await town.start(app)
+    await town.send(*numbers(0))
+    await town.clock.sleep(20 * AGAIN.max_s)
+    assert 20 <= len(Building.tried_at) < 50
+    assert town.letters() == []
+    assert len([event for event in node.log.events("error") if "does not load" in event]) == 1
+    Building.files.add("built")
+    await town.until_over()
+    assert results(town) == [0]
+    Building.files.clear()
+    Building.tried_at.clear()
+    for slot in list(node.slots.slots):
+        slot.die("was killed")
+    await town.send(*numbers(1))
+    await town.clock.sleep(5.0)
+    assert len(Building.tried_at) > 2, "what was handled since begins the pauses anew"
+    Building.files.add("built")
+    await town.until_over()
+
+
+async def test_a_load_that_does_not_end_leaves_its_slot_to_others_most_of_the_time(town: Town) -> None:
+    limits = msgspec.structs.replace(LIMITS, slots=1, model_timeout_s=60.0)
+    disk = Disk()
+    node = await town.start(app_on(disk), limits=limits)
+    load_s, tried_at = 20.0, []
+
+    def slow(slot: MemorySlot) -> None:
+        load = slot.load
+
+        async def load_slowly(stream: str, key: str, models: Any) -> None:
+            tried_at.append(town.clock.monotonic())
+            await town.clock.sleep(load_s)
+            await load(stream, key, models)
+
+        slot.load = load_slowly  # type: ignore[method-assign]
+
+    slow(node.slots.slots[0])
+    await town.send(*numbers(0))
+    await obstructed(town, node)
+    await town.clock.sleep(1000.0)
+    pauses_s = [later - before for before, later in itertools.pairwise(tried_at)]
+    assert len(pauses_s) > 2
+    assert min(pauses_s[1:]) >= PAUSE_PER_LOAD * load_s

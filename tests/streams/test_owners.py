@@ -13,6 +13,7 @@ from holdfast import App, Context, StreamHandler
 from holdfast.adapters.memory.slots import MemorySlot
 from holdfast.core.ledger import Checkpoint, Commit
 from holdfast.core.message import Place
+from holdfast.core.owner import ALONE_OPENINGS
 from holdfast.core.retry import Backoff
 from holdfast.errors import (
     ClaimLost,
@@ -333,6 +334,20 @@ async def test_a_stream_that_another_opened_meanwhile_is_let_go(town: Town) -> N
     assert town.state.standing[KEY].epoch == 2
 
 
+SILENT = (
+    "renew",
+    "watch",
+    "members",
+    "lookup",
+    "claim",
+    "claims",
+    "join",
+    "evict",
+    "transfer",
+    "release",
+)
+
+
 async def fall_silent(town: Town, *nodes: TownNode) -> None:
     """Let the coordinator answer these nodes no more, nor end what waits there."""
     waits_over_s = 5.0
@@ -348,7 +363,7 @@ async def fall_silent(town: Town, *nodes: TownNode) -> None:
         node.coordinator.instead["watch"] = not_yet
     await town.clock.sleep(waits_over_s)
     for node in nodes:
-        for call in ("renew", "watch", "members", "lookup", "claim", "claims", "join", "evict"):
+        for call in SILENT:
             node.coordinator.instead[call] = silence
 
 
@@ -417,6 +432,53 @@ async def test_who_is_cut_off_lets_go_of_what_another_opened(town: Town) -> None
     await finished(town, 2)
     assert other.owns(KEY)
     assert town.state.standing[KEY].epoch == 3
+
+
+async def test_a_move_that_the_coordinator_does_not_answer_comes_to_nothing(town: Town) -> None:
+    """The stream goes on where it is, and goes once the coordinator answers again."""
+    nodes = node, other = [await town.start(app_of(idle_timeout_s=1e6), name) for name in "ab"]
+    await town.send(*numbers(0))
+    await finished(town, 1)
+    if other.owns(KEY):
+        node, other = other, node
+    await fall_silent(town, *nodes)
+    assert await node.work.move(KEY, other.id) == "", "its membership is still alive"
+    moved = asyncio.ensure_future(node.work.owners.gone(KEY))
+    await town.clock.sleep(2 * LIMITS.ttl_s)
+    assert moved.done()
+    await town.send(*numbers(1))
+    await town.until(lambda: len(town.results("k")) == 2, LIMITS.visibility_s)
+    assert "silent" in await node.work.move(KEY, other.id)
+    for one in nodes:
+        one.coordinator.instead.clear()
+    await town.until(lambda: node.host.membership.alive)
+    assert await node.work.move(KEY, other.id) == ""
+    await town.until(lambda: not node.owns(KEY))
+    await town.send(*numbers(2))
+    await finished(town, 3)
+    assert other.owns(KEY)
+
+
+async def test_who_is_cut_off_keeps_no_message_from_the_new_owner(town: Town) -> None:
+    """It commits nothing, as it waits for messages that the new owner has: it looks at the store, and then
+    receives nothing more."""
+    node = await town.start(app_of(idle_timeout_s=1e6))
+    await town.send(*numbers(0))
+    await finished(town, 1)
+    await fall_silent(town, node)
+    await town.clock.sleep(2 * LIMITS.ttl_s)
+    other = await town.start(app_of(idle_timeout_s=1e6), "b")
+    await town.clock.sleep(20)
+    body = json.dumps({"key": "k", "n": 1}).encode()
+    await other.work.requests.process("s", KEY, Place(0, 1), body, {}, 5.0)
+    for n in range(2, 42):
+        await town.send(*numbers(n))
+        await town.clock.sleep(1)
+    assert not node.owns(KEY)
+    assert not node.host.membership.stands
+    await finished(town, 42)
+    node.coordinator.instead.clear()
+    await town.until(lambda: node.host.membership.alive)
 
 
 async def test_a_claim_that_somebody_deleted_comes_back(town: Town) -> None:
@@ -717,6 +779,29 @@ async def test_an_operator_s_word_counts_at_once(town: Town) -> None:
     await finished(town, 2)
 
 
+async def test_numbers_that_start_anew_in_a_paused_stream_are_known_wherever_it_is_resumed(
+    town: Town,
+) -> None:
+    """The operator's commit ends the quiet time by which the new run was told."""
+    app = app_of(idle_timeout_s=1e6, gap_timeout_s=20.0, restart_after_s=20.0)
+    node = await town.start(app)
+    await town.send(*numbers(0, 1))
+    await finished(town, 2)
+    await pause(town.state, KEY)
+    node.work.owners.poke(KEY)
+    await town.clock.sleep(30)
+    await town.send(*numbers(0, 1))
+    await town.clock.sleep(5)
+    other = await town.start(app, "b")
+    await town.until(lambda: other.id in node.host.membership.view)
+    assert await node.work.move(KEY, other.id) == ""
+    await resume(town.state, town.queue(), KEY)
+    other.work.owners.poke(KEY)
+    await town.until(lambda: not town.queue().messages, 10)
+    assert [result["n"] for result in town.results("k")] == [0, 1, 0, 1]
+    assert other.owns(KEY)
+
+
 async def test_a_slot_s_death_restores_its_streams_and_spends_no_try(town: Town) -> None:
     node = await town.start(app_of(max_tries=1), limits=msgspec.structs.replace(LIMITS, slots=1))
     keys = ["a", "b", "c"]
@@ -729,6 +814,39 @@ async def test_a_slot_s_death_restores_its_streams_and_spends_no_try(town: Town)
     for key in keys:
         await finished(town, 3, key)
     assert Sum.story[3:] == ["open a 1", "open b 1", "open c 1"]
+
+
+async def test_a_slot_that_hangs_spends_no_try_of_what_comes_while_it_is_killed(town: Town) -> None:
+    limits = msgspec.structs.replace(LIMITS, slots=1)
+    node = await town.start(app_of(max_tries=1, timeout_s=2.0), limits=limits)
+    for key in ("hangs", "good"):
+        await town.send(*numbers(0, key=key))
+    await town.until_over()
+    slot = node.slots.slots[0]
+    kill, killing, dumped = slot.kill, asyncio.Event(), asyncio.Event()
+
+    async def kill_late(reason: str) -> str:
+        killing.set()
+        await dumped.wait()  # its stack is being dumped
+        return await kill(reason)
+
+    async def hang(slot: MemorySlot) -> None:
+        await asyncio.Event().wait()
+
+    slot.kill = kill_late  # type: ignore[method-assign]
+    [message] = numbers(1, key="hangs")
+    town.deeds[json.dumps(message).encode()] = hang
+    await town.send(message)
+    await killing.wait()
+    await town.send(*numbers(1, key="good"))
+    good = node.work.owners.get("s/good")
+    assert good is not None
+    await town.until(lambda: good.owner.waiting)
+    await town.clock.sleep(1)
+    dumped.set()
+    await town.until_over()
+    assert [letter.body for letter in town.letters()] == [json.dumps(message).encode()]
+    assert [r["n"] for r in town.results("good")] == [0, 1]
 
 
 async def test_a_message_that_kills_nodes_is_passed_over_and_no_other(town: Town) -> None:
@@ -759,6 +877,27 @@ async def test_a_message_that_kills_nodes_is_passed_over_and_no_other(town: Town
     assert [r["n"] for r in town.results("other")] == [0, 1]
 
 
+async def test_an_opening_that_ended_while_it_waited_to_run_alone_keeps_no_other_from_it(town: Town) -> None:
+    """Its stream is opened anew while another's head runs alone, and then waits for the same turn twice."""
+    node = await town.start(app_of())
+    owners = node.work.owners
+    await owners._quarantine.acquire()  # another stream's head runs alone
+    for epoch in range(ALONE_OPENINGS):
+        await town.state.open(KEY, epoch, "one that died at work")
+        await town.state.start(KEY, epoch + 1, Place(0, 0).name)
+    await town.send(*numbers(0))
+    await town.until(lambda: (entry := owners.get(KEY)) is not None and entry.owner.at_risk)
+    entry = owners.get(KEY)
+    assert entry is not None
+    epoch = entry.owner.epoch
+    await town.state.open(KEY, epoch, "operator")
+    owners.poke(KEY)
+    await town.until(lambda: entry.owner.epoch > epoch and entry.owner.at_risk)
+    owners._quarantine.release()
+    await finished(town, 1)
+    await town.until(lambda: not owners._quarantine.locked())
+
+
 async def test_an_answer_of_an_opening_that_is_over_changes_nothing(town: Town) -> None:
     """The store's answer to a start comes after the stream was opened anew."""
     node = await town.start(app_of())
@@ -780,6 +919,82 @@ async def test_an_answer_of_an_opening_that_is_over_changes_nothing(town: Town) 
     await town.clock.sleep(1)
     answer.set()
     await finished(town, 2)
+
+
+def late(slot: MemorySlot, call: str) -> tuple[asyncio.Event, asyncio.Event]:
+    """Let the slot's first answer to a call come when the test says so; when it is asked, and that word."""
+    asked, answer, then = asyncio.Event(), asyncio.Event(), getattr(slot, call)
+
+    async def hold_back(*args: Any) -> None:
+        try:
+            await then(*args)
+        finally:
+            setattr(slot, call, then)
+            asked.set()
+            await answer.wait()
+
+    setattr(slot, call, hold_back)
+    return asked, answer
+
+
+def closings(slot: MemorySlot) -> list[str]:
+    """The streams that the slot is told to close from now on."""
+    told, close = [], slot.close
+
+    async def note(stream: str, key: str) -> None:
+        told.append(f"{stream}/{key}")
+        await close(stream, key)
+
+    slot.close = note  # type: ignore[method-assign]
+    return told
+
+
+@pytest.mark.parametrize("call, models", [("load", "weights"), ("open", ())])
+async def test_a_stream_that_is_let_go_while_its_slot_takes_it_is_closed_there(
+    town: Town, call: str, models: Any
+) -> None:
+    node = await town.start(app_of(models=models), limits=msgspec.structs.replace(LIMITS, slots=1))
+    slot = node.slots.slots[0]
+    asked, answer = late(slot, call)
+    told = closings(slot)
+    await town.send(*numbers(0))
+    await asked.wait()
+    node.work.owners.adopt = lambda *args: False  # type: ignore[method-assign]  # it goes elsewhere
+    node.work.owners.drop_all()
+    await town.clock.sleep(1)
+    assert told == []
+    answer.set()
+    await town.clock.sleep(1)
+    assert told == [KEY], "else its models are in use for ever"
+    assert [seat.streams for seat in node.work.owners._pool._seats] == [0]
+
+
+@pytest.mark.parametrize("call", ["load", "open"])
+async def test_a_stream_that_came_again_is_not_closed_by_who_had_it_before(town: Town, call: str) -> None:
+    limits = msgspec.structs.replace(LIMITS, slots=1)
+    node = await town.start(app_of(models="weights", max_tries=1), limits=limits)
+    asked, answer = late(node.slots.slots[0], call)
+    await town.send(*numbers(0))
+    await asked.wait()
+    node.work.owners.drop_all()
+    await town.until(lambda: (entry := node.work.owners.get(KEY)) is not None and entry.seat is not None)
+    answer.set()
+    await finished(town, 1)
+    await town.send(*numbers(1))
+    await finished(town, 2)
+
+
+async def test_a_stream_that_is_let_go_before_its_models_are_asked_for_takes_no_seat(town: Town) -> None:
+    node = await town.start(app_of(models="weights"))
+    await town.send(*numbers(0))
+    await finished(town, 1)
+    owners = node.work.owners
+    entry = owners.get(KEY)
+    assert entry is not None
+    generation = entry.owner.generation
+    owners.drop_all()
+    await owners._load_models(entry, generation)
+    assert [seat.streams for seat in owners._pool._seats] == [0, 0]
 
 
 # --- what is hidden in the queue

@@ -70,7 +70,17 @@ def gateway(
     tls = Tls(tls_cert, tls_key) if tls_cert is not None and tls_key is not None else None
     haproxy = choose(data_plane, replay_bytes)
     return uvloop.run(
-        serve(config, host, port, haproxy=haproxy, tls=tls, access_log=access_log, keys=keys, per_s=per_s)
+        serve(
+            config,
+            host,
+            port,
+            haproxy=haproxy,
+            tls=tls,
+            access_log=access_log,
+            keys=keys,
+            no_auth=no_auth,
+            per_s=per_s,
+        )
     )
 
 

@@ -315,6 +315,8 @@ class Owner:
             self._unjudged[held.place] = held
             return "accepted"
         taken = self._judge(held, now)
+        if not taken:
+            self._come_back(held)
         self._advance(now)
         return "accepted" if taken else "full"
 
@@ -339,10 +341,13 @@ class Owner:
     def _place_in_run(self, held: Held, now: float) -> None:
         """Where messages carry no run the owner counts runs: a seq that has fallen, once nothing was heard
         for long and nothing waits, begins the next one. What repeats the last doesn't."""
-        after_s, log = self.rules.order.restart_after_s, self._seq.log
-        if after_s is None or held.place.run != NO_RUN:
+        after_s = self.rules.order.restart_after_s
+        if after_s is None:
             return
-        self._run_now = max(self._run_now, log.run if log is not None else 0)
+        self._run_now = max(self._run_now, self._run_answered)
+        if held.place.run != NO_RUN:
+            self._go_on_from(held)
+            return
         held.counted = True
         held.place = Place(self._run_now, held.place.seq)
         if self._seq.has_fallen(held.place) and self._is_quiet(now - after_s):
@@ -350,14 +355,23 @@ class Owner:
             self._seq.quiet_run = self._run_now
             held.place = Place(self._run_now, held.place.seq)
 
+    def _go_on_from(self, held: Held) -> None:
+        """A run that was counted before, and that no commit has recorded yet, is the current one."""
+        if held.counted and held.place.run > self._run_now:
+            self._run_now = self._seq.quiet_run = held.place.run
+
+    @property
+    def _run_answered(self) -> int:
+        return self._seq.log.run if self._seq.log is not None else 0
+
     def _is_quiet(self, since: float) -> bool:
         return not self._held and self._heard_at <= since
 
-    @staticmethod
-    def _come_back(held: Held) -> None:
-        """Whoever is next to judge it finds it as it was received."""
+    def _come_back(self, held: Held) -> None:
+        """Whoever is next to judge it finds it as it was received. Only a new run that no commit has recorded
+        stays known: a commit may have ended the quiet time by which it was told."""
         held.come_back()
-        if held.counted:
+        if held.counted and held.place.run <= self._run_answered:
             held.place = Place(NO_RUN, held.place.seq)
 
     def _judge(self, held: Held, now: float) -> bool:
@@ -459,9 +473,15 @@ class Owner:
         arrived = list(unjudged.values())
         if self.rules.order.restart_after_s is not None:
             arrived.sort(key=lambda held: held.place)  # a new run is known by its low numbers
+            self._run_now = max(self._run_now, self._run_answered)
+            for held in arrived:
+                self._go_on_from(held)
         for held in arrived:
             self._place_in_run(held, now)
-            if not self._judge(held, now):
+            standing = self._held.get(held.place)
+            if standing is not None:  # it had another name as long as its run was not known
+                self._merge(standing, held)
+            elif not self._judge(held, now):
                 self._return(held)
 
     def open_failed(self, now: float) -> None:
@@ -483,7 +503,13 @@ class Owner:
         for held in self._held.values():
             held.tries, held.spent, held.retry_at = 0, False, 0.0
             self._come_back(held)
-        self._unjudged = {held.place: held for held in self._held.values()} | self._unjudged
+        unjudged = self._unjudged
+        self._unjudged = {held.place: held for held in self._held.values()}
+        for held in unjudged.values():
+            if held.place in self._unjudged:  # it had another name as long as its run was known
+                self._merge(self._unjudged[held.place], held)
+            else:
+                self._unjudged[held.place] = held
         self._held = {}
         self._forget_opening()
         self.generation += 1
@@ -557,10 +583,11 @@ class Owner:
         head = self._head(now)
         if head is None:
             return
+        places, held = head
         if not self._equipped:
+            self._give_up_turn(held)
             self._load_models()
             return
-        places, held = head
         if not self._is_suspect(held) or self._counted == held.place.name:
             self._next_head = held.place.name
         if now < held.retry_at:
@@ -617,7 +644,15 @@ class Owner:
         self._run_cap = handled
         if not handled:
             self.obstacle = obstacle
+            for place in places[:1]:
+                self._give_up_turn(self._held[place])
         self._advance(now)
+
+    def _give_up_turn(self, head: Held) -> None:
+        """A suspect that has to wait for a model lets another one run alone on the node meanwhile: it is
+        started anew after that, and its mark stands until then."""
+        if self._counted == head.place.name and self._is_suspect(head):
+            self._suspect, self._counted = self._counted, ""
 
     def unblocked(self, now: float) -> None:
         """What stood in the way may be gone: try again."""

@@ -8,6 +8,8 @@ nothing of it. The file is read again when it changes.
 from __future__ import annotations
 
 import hashlib
+import ipaddress
+import os
 import re
 import secrets
 from collections.abc import Callable, Iterator
@@ -50,7 +52,7 @@ class Clients:
     Args:
         file: who they are; None where nobody is asked.
         per_s: requests a second that each may send, if its line says nothing else; 0 for any number. Where
-            nobody is asked, each address counts as a client.
+            nobody is asked, each address counts as a client, and of IPv6 each /64.
     """
 
     def __init__(self, file: Path | None, clock: Clock, log: Any, *, per_s: int = 0) -> None:
@@ -81,10 +83,13 @@ class Clients:
         return self.per_s > 0 or any(client.per_s for client in self)
 
     async def watch(self) -> None:
-        """Read the file again when it changes, until cancelled. One that is wrong changes nothing."""
-        while self._file is not None:
+        """Forget who has not come lately, and read the file again when it changes, until cancelled. One that
+        is wrong changes nothing."""
+        while True:
             await self._clock.sleep(LOOK_S)
             self._limiter.forget(self._clock.monotonic())
+            if self._file is None:
+                continue
             if (stamp := _stamp(self._file)) == self._stamp:
                 continue
             self._stamp = stamp
@@ -115,7 +120,7 @@ class Clients:
 
     def _name(self, request: web.Request) -> str:
         if self._file is None:
-            return request.remote or ""
+            return source_of(request.remote or "")
         shown = _BEARER.sub("", request.headers.get("Authorization", ""), count=1)
         client = self._by_digest.get(digest_of(shown))
         if client is None:
@@ -167,11 +172,25 @@ def add(file: Path, name: str, per_s: int | None) -> str:
     line = " ".join([name, digest_of(key), *([str(per_s)] if per_s else [])])
     try:
         file.touch(mode=0o600)
-        with file.open("a") as out:
-            out.write(f"{line}\n")
+        with file.open("a+b") as out:
+            if out.tell():  # an editor may have left the last line without its end
+                out.seek(-1, os.SEEK_END)
+                line = line if out.read() == b"\n" else f"\n{line}"
+            out.write(f"{line}\n".encode())
     except OSError as error:
         raise ConfigError(f"the key can't be added to {file}: {error.strerror}") from None
     return key
+
+
+def source_of(address: str) -> str:
+    """Whom a rate is for, where nobody is asked: of IPv6 a customer usually has a whole /64."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if found.version == 4:
+        return address
+    return str(ipaddress.IPv6Address(int(found) >> 64 << 64))
 
 
 def digest_of(key: str) -> str:

@@ -39,6 +39,12 @@ IMAGES = ("image/jpeg", "image/png")
 ENCODINGS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 """What bodies may be compressed by, and what zlib calls it."""
 
+UNPACKED_MAX = 1032
+"""Bytes that one compressed byte stands for at most, by either."""
+
+UNPACK_HERE_BYTES = 4 * 1024 * 1024
+"""Unpacking more than this takes so long that it is done in a thread."""
+
 TIMEOUT_S = 30.0
 TIMEOUT_MAX_S = 3600.0
 
@@ -92,7 +98,7 @@ class Door:
             timeout_s = timeout_of(request.headers)
             async with asyncio.timeout(timeout_s):
                 sent = await read_body(request, self._max_body_bytes)
-            body = decoded(sent, request.headers, self._max_body_bytes)
+            body = await unpacked(sent, request.headers, self._max_body_bytes)
             place, message = compose(spec, key, request.headers, body, self._clock)
             answer = await self._process(spec, key, place, message, timeout_s)
         except TimeoutError:
@@ -197,6 +203,13 @@ async def read_body(request: web.Request, limit: int) -> bytes:
         body += chunk
         if len(body) > limit:
             raise TooLarge(f"the body is over the limit (max_message_bytes) of {limit} bytes")
+
+
+async def unpacked(body: bytes, headers: Mapping[str, str], limit: int) -> bytes:
+    """As :func:`decoded`; what may become large doesn't hold up all other requests meanwhile."""
+    if "Content-Encoding" in headers and min(limit, len(body) * UNPACKED_MAX) > UNPACK_HERE_BYTES:
+        return await asyncio.to_thread(decoded, body, headers, limit)
+    return decoded(body, headers, limit)
 
 
 def decoded(body: bytes, headers: Mapping[str, str], limit: int) -> bytes:

@@ -23,7 +23,7 @@ from holdfast.gateway.routes import Routes
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim, Member
 from holdfast.runtime.view import View
-from holdfast.serving import PeerTls
+from holdfast.serving import NO_TLS, PeerTls
 
 CONNECT_TIMEOUT_S = 1.0
 LATE_S = 1.0
@@ -140,6 +140,8 @@ class Forwarder:
     async def _try(
         self, member: Member, path: str, headers: Mapping[str, str], body: bytes, left_s: float
     ) -> Reply:
+        if self._tls is not None and not member.foreign and not member.address.startswith("https://"):
+            raise Unreached(f"{member.name} is not called without TLS: {NO_TLS}", member.id)
         sent = {**headers, TIMEOUT: str(max(1, int(left_s * 1000)))}
         if self._authorization and not member.foreign:  # what nodes share is for nodes
             sent["Authorization"] = self._authorization

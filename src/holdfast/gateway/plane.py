@@ -85,6 +85,7 @@ class Plane:
         self._more_metrics = more_metrics
         self._max_body_bytes = max_body_bytes
         self._middlewares = middlewares
+        self._declared: frozenset[str] = frozenset()
 
     def app(self) -> web.Application:
         """The server's application."""
@@ -140,12 +141,14 @@ class Plane:
         return await serve(request, answer, self._max_body_bytes)
 
     def _full_key(self, request: web.Request) -> str:
-        """The full key of a request: the stream is named, or the only one that nodes declare."""
+        """The full key of a request: the stream is named, or the only one that nodes declare. While no node is
+        there, as when all have to join again, those that were there tell; the request waits for them."""
         key = key_of(request.rel_url.raw_path)
-        declared = {name for member in self._view.members.values() for name in member.load.serves}
-        if not declared:
+        served = frozenset(name for member in self._view.members.values() for name in member.load.serves)
+        self._declared = served or self._declared
+        if not self._declared:
             raise Unavailable("no node is there yet")
-        return f"{stream_of(request, declared)}/{key}"
+        return f"{stream_of(request, self._declared)}/{key}"
 
     async def _on_health(self, request: web.Request) -> web.Response:
         return web.Response(text="ok\n")

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from holdfast.core.message import RUN_DIGITS, SEQ_DIGITS
+from holdfast.core.message import NO_RUN, RUN_DIGITS, SEQ_DIGITS
 
 VERSION = 1
 
@@ -17,6 +17,10 @@ _DIGITS = f"^[0-9]{{1,{max(RUN_DIGITS, SEQ_DIGITS)}}}$"
 Number = Annotated[int, Meta(ge=0)] | Annotated[str, Meta(pattern=_DIGITS)]
 """A run or seq: an integer, or its decimal text where MessagePack has no integer so large. ``int()`` reads
 both."""
+
+
+Run = Annotated[int, Meta(ge=NO_RUN)] | Annotated[str, Meta(pattern=_DIGITS)]
+"""A run, or ``NO_RUN`` for a message that carries none and whose owner is to count it."""
 
 
 def number(value: int) -> Number:
@@ -29,13 +33,14 @@ class Parcel(msgspec.Struct, frozen=True, array_like=True):
 
     ``number`` is the sender's own name for it, used in answers and reports. ``expires_in_s`` is what is
     left of its visibility as the sender reckons, ``age_s`` how long ago the queue gave it out. ``after`` is
-    the seq of the message before it, where the queue told.
+    the seq of the message before it, where the queue told. ``counted`` is true where an owner
+    counted the run.
     """
 
     number: int
     stream: str
     key: str
-    run: Number
+    run: Run
     seq: Number
     id: str
     receipt: str
@@ -45,6 +50,7 @@ class Parcel(msgspec.Struct, frozen=True, array_like=True):
     receives: int
     age_s: float = 0.0
     after: Number | None = None
+    counted: bool = False
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):

@@ -70,6 +70,7 @@ class Membership:
         self._backoff = Backoff(limits.ttl_s / 20, limits.ttl_s)
         self._left = False
         self._silent_until = -math.inf
+        self._cut_off = False
         self.renew_now = asyncio.Event()
         self.joined = asyncio.Event()
         self.id = ""
@@ -102,6 +103,14 @@ class Membership:
         that the membership is over. For what the state store judges anyway, and for nothing else. Who stood
         still hasn't asked lately, and stands only once the coordinator has answered."""
         return self.alive or (self.joined.is_set() and self._clock.monotonic() < self._silent_until)
+
+    def cut_off(self) -> None:
+        """Another node has opened a stream of this one: the coordinator is silent for this node alone. It
+        stands no longer, until the coordinator has answered."""
+        if not self.alive and not self._cut_off:
+            self._cut_off = True
+            self._silent_until = -math.inf
+            self._log.warning("others reach the coordinator; waiting for its answer", member=self.id)
 
     async def start(self, address: str) -> None:
         """Join under ``address`` and keep the membership alive."""
@@ -143,6 +152,9 @@ class Membership:
                 self._log.warning("can't join yet", error=str(error))
                 await self._clock.sleep(self._backoff.delay_s(tries, self._clock.random()))
         await self._view.refresh_quietly()  # the membership stands, whether or not this is answered
+        self._has_joined()
+
+    def _has_joined(self) -> None:
         self._stats.memberships += 1
         self.joined.set()
         self._log.info("joined", member=self.id, address=self._address)
@@ -168,17 +180,20 @@ class Membership:
             try:
                 await self._coordinator.renew(self._me(), self._limits.ttl_s)
                 self._lease = self._lease.renewed(sent_at)
-                self._silent_until = -math.inf
+                self._silent_until, self._cut_off = -math.inf, False
+                if not self.joined.is_set() and not self._has_left():
+                    self._has_joined()  # an error of input or output had ended the join after it took effect
                 await self.refresh()
             except MembershipLost:
                 if self._has_left():
                     return
                 self._log.warning("membership lost; joining again", member=self.id)
                 self.joined.clear()
+                self._cut_off = False
                 self._on_lost()
                 await self._join()
             except HoldfastError as error:
-                if error.retry in (Retry.SAFE, Retry.SAME):
+                if error.retry in (Retry.SAFE, Retry.SAME) and not self._cut_off:
                     self._silent_until = self._clock.monotonic() + SILENCE_S
                 self._log.warning("could not renew", error=str(error))
 

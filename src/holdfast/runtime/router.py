@@ -156,7 +156,13 @@ class Router:
                     foreign.append(receipt)
                 elif not receipt.stale:
                     own = Held(
-                        held.place, held.body, held.attributes, [receipt], held.receives, after=held.after
+                        held.place,
+                        held.body,
+                        held.attributes,
+                        [receipt],
+                        held.receives,
+                        after=held.after,
+                        counted=held.counted,
                     )
                     item = self._take(stream, key, own)
                     if to:
@@ -548,4 +554,5 @@ def _parcel(item: Custody, now: float) -> Parcel:
         receives=item.held.receives,
         age_s=max(0.0, now - receipt.received_at),
         after=None if item.held.after is None else number(item.held.after),
+        counted=item.held.counted,
     )

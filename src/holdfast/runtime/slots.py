@@ -131,12 +131,19 @@ class SlotPool:
         )
 
     async def call(
-        self, seat: Seat, timeout_s: float, work: Callable[[Slot], Awaitable[T]]
+        self,
+        seat: Seat,
+        timeout_s: float,
+        work: Callable[[Slot], Awaitable[T]],
+        expected: Slot | None = None,
     ) -> tuple[T, Slot]:
-        """Do ``work`` in the seat's slot, in turn; returns the slot with the answer. Raises Died."""
+        """Do ``work`` in the seat's slot, in turn; returns the slot with the answer. ``expected`` is the slot
+        that the work needs, if it isn't any. Raises Died, also where that slot was replaced."""
         await seat.ready.wait()
         slot = seat.slot
         assert slot is not None
+        if expected is not None and slot is not expected:
+            raise Died("the slot was replaced", "", guilty=False)
         call = Call(timeout_s)
         seat.calls.append(call)
         self._promote(seat)

@@ -22,6 +22,9 @@ from holdfast.streams.spec import StreamSpec
 AGAIN = Backoff(1.0, 15.0)
 """The pauses between tries of a load that failed."""
 
+PAUSE_PER_LOAD = 10
+"""A pause is so many times as long as the last try, at least: other streams wait for the slot meanwhile."""
+
 
 class Obstacle(msgspec.Struct, frozen=True):
     """Why a stream can't run here: the model, what its load said, and the seat whose slot was to have it."""
@@ -54,6 +57,8 @@ class Obstacles:
         self._log = log
         self._on_change = on_change
         self._known: dict[str, Obstacle] = {}
+        self._unproven: dict[str, int] = {}
+        """The tries made for streams whose model isn't declared, so that only a message shows if it loads."""
 
     @property
     def streams(self) -> Mapping[str, Obstacle]:
@@ -70,39 +75,54 @@ class Obstacles:
         is_new = stream not in self._known
         self._known[stream] = Obstacle(model, reason, seat)
         if is_new:
-            self._log.error(
-                "a model does not load here; its streams go to other nodes or wait",
-                stream=stream,
-                model=model,
-                error=reason,
-            )
+            if stream not in self._unproven:
+                self._log.error(
+                    "a model does not load here; its streams go to other nodes or wait",
+                    stream=stream,
+                    model=model,
+                    error=reason,
+                )
             self._tasks.spawn(self._try_again(stream))
             self._on_change(stream)
 
+    def handled(self, stream: str) -> None:
+        """A message of the stream was handled."""
+        self._unproven.pop(stream, None)
+
     async def _try_again(self, stream: str) -> None:
         """Load until that works: then the streams go on."""
-        failures = 0
+        failures, took_s = self._unproven.get(stream, 0), 0.0
         while True:
             failures += 1
-            await self._clock.sleep(AGAIN.delay_s(failures, self._clock.random()))
-            known = self._known[stream]
+            pause_s = AGAIN.delay_s(failures, self._clock.random())
+            await self._clock.sleep(max(pause_s, PAUSE_PER_LOAD * took_s))
+            known, began_at = self._known[stream], self._clock.monotonic()
             try:
-                await self._load(stream, known)
+                is_loaded = await self._load(stream, known)
             except (HandlerFailed, Died) as error:
+                took_s = self._clock.monotonic() - began_at
                 self._log.debug("a model still does not load", stream=stream, error=str(error))
                 self._known[stream] = Obstacle(known.model, redact(str(error)), known.seat)
                 self._on_change(stream)
             else:
                 del self._known[stream]
-                self._log.info("a model loads again; its streams go on", stream=stream, model=known.model)
+                if is_loaded:
+                    self._unproven.pop(stream, None)
+                    self._log.info("a model loads again; its streams go on", stream=stream, model=known.model)
+                else:
+                    self._unproven[stream] = failures
+                    self._log.debug("a message is to show if a model loads", stream=stream, model=known.model)
                 self._on_change(stream)
                 return
 
-    async def _load(self, stream: str, known: Obstacle) -> None:
-        """Only for its own sake: each stream that opens in the slot takes the model for itself."""
+    async def _load(self, stream: str, known: Obstacle) -> bool:
+        """Only for its own sake: each stream that opens in the slot takes the model for itself. False if it
+        is none that the app declares, which only its handler can load."""
         spec = self._specs[stream]
         models = tuple(dict.fromkeys((*spec.models, known.model)))
         _, slot = await self._pool.call(
             known.seat, spec.timeout_s, lambda slot: slot.load(stream, "", models)
         )
+        is_loaded = known.model in slot.models
         await slot.close(stream, "")
+        return is_loaded

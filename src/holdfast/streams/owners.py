@@ -38,6 +38,7 @@ from holdfast.redaction import redact
 from holdfast.runtime.keeper import Keeper, Reporter, Settlement
 from holdfast.runtime.limits import Limits
 from holdfast.runtime.membership import Membership
+from holdfast.runtime.operations import MEMBER
 from holdfast.runtime.router import Router
 from holdfast.runtime.service import Tasks
 from holdfast.runtime.slots import Died, Seat, SlotPool
@@ -50,6 +51,10 @@ T = TypeVar("T")
 
 FAILURES_TOLD = 4
 TELL_EVERY_S = 5.0
+
+SILENT_LOOK_S = 2.0
+"""How often owners that hold messages look at the store while the coordinator is silent: one that commits
+nothing would not learn that another node has opened its stream, and keep its messages from that one."""
 
 NUMBERS_MAX = 100_000
 """Streams whose number of commits is remembered, to notice that the store has lost some."""
@@ -64,6 +69,7 @@ class Owned:
         "claim",
         "key",
         "last",
+        "looks",
         "owner",
         "reopened",
         "seat",
@@ -84,6 +90,8 @@ class Owned:
         self.last: Checkpoint | None = None
         """What the last answered commit has left at the store."""
         self.reopened = 0
+        self.looks = 0
+        """Looks at the store that aren't answered yet."""
         self.alone = False
         self.timer_at: float | None = None
 
@@ -188,7 +196,7 @@ class Owners:
         self._numbers: dict[str, int] = {}
         """How many commits streams had, as far as was seen here."""
         self._told_at = -TELL_EVERY_S
-        self._forgot = asyncio.Event()
+        self._went = asyncio.Event()
         self.loads = Loads(clock)
         self._on_obstacle = on_obstacle
         self.obstacles = Obstacles(specs, pool, clock, tasks, log, on_change=self._obstacle_changed)
@@ -196,6 +204,7 @@ class Owners:
     def start(self) -> None:
         """Begin to serve timers."""
         self._tasks.repeat(self._serve_timers, self._clock, self._log)
+        self._tasks.repeat(self._look_in_silence, self._clock, self._log)
 
     # -- what others ask --------------------------------------------------------------------------------
 
@@ -224,7 +233,7 @@ class Owners:
         for entry in self._holding.values():
             if entry.spec.name != stream or entry.owner.suspended:
                 continue
-            if not opened or entry.owner.phase is Phase.OWNER:
+            if not opened or entry.owner.phase in (Phase.OWNER, Phase.MOVING):
                 for held in entry.owner.holding():
                     yield entry.plain_key, held
 
@@ -309,16 +318,20 @@ class Owners:
         return [entry for entry in self if entry.spec.name == stream and entry.owner.obstacle]
 
     async def _load_models(self, entry: Owned, generation: int) -> None:
-        owner, spec, seat = entry.owner, entry.spec, self._seat(entry)
+        owner, spec = entry.owner, entry.spec
+        if owner.generation != generation:
+            return  # it may have been let go, and would keep a seat for ever
+        seat = self._seat(entry)
         if obstacle := self._known_obstacle(spec, seat):
             self._obstructed(entry, generation, obstacle)
             return
         try:
-            _, entry.slot = await self._pool.call(
+            _, slot = await self._pool.call(
                 seat, spec.timeout_s, lambda slot: slot.load(spec.name, entry.plain_key, spec.models)
             )
+            self._is_in(entry, slot)
         except ModelFailed as error:
-            entry.slot = seat.slot
+            self._is_in(entry, seat.slot)
             self.obstacles.found(spec.name, error.model, redact(str(error)), seat)
             self._obstructed(entry, generation, redact(str(error)))
         except Died as error:
@@ -416,9 +429,13 @@ class Owners:
         return True
 
     async def gone(self, key: str) -> None:
-        """Return when ``key`` is not owned here any more."""
-        while key in self._entries:
-            await self._forgot.wait()
+        """Return when ``key`` is not owned here any more, or when its move has come to nothing."""
+        while (entry := self._entries.get(key)) is not None and entry.owner.phase is not Phase.OWNER:
+            await self._went.wait()
+
+    def _tell_went(self) -> None:
+        self._went.set()
+        self._went = asyncio.Event()
 
     def give_up_all(self) -> None:
         """Finish what runs, commit, and free every key for whoever comes."""
@@ -548,13 +565,25 @@ class Owners:
         else:
             self._log.debug("trying again", key=entry.key, error=str(error))
 
+    async def _look_in_silence(self) -> None:
+        while True:
+            await self._clock.sleep(SILENT_LOOK_S)
+            if not self._membership().alive:
+                for entry in self.with_messages():
+                    if not entry.looks:
+                        entry.owner.poked()
+                        self._perform(entry)
+
     async def _peek(self, entry: Owned, generation: int) -> None:
+        entry.looks += 1
         try:
             checkpoint = await self._insist(
                 entry, generation, lambda: self._state.peek(entry.key), Retry.SAFE, Retry.SAME
             )
         except Fenced:
             return
+        finally:
+            entry.looks -= 1
         self._answer(entry, generation, lambda now: entry.owner.peeked(checkpoint, now))
 
     async def _open(self, entry: Owned, generation: int, expect: int) -> None:
@@ -636,7 +665,7 @@ class Owners:
             await self._clock.sleep(self._limits.retry.delay_s(entry.reopened, self._clock.random()))
         try:
             claim = await self._insist(
-                entry, generation, lambda: self._standing_claim(entry.key), Retry.SAFE, Retry.SAME
+                entry, generation, lambda: self._standing_claim(entry), Retry.SAFE, Retry.SAME
             )
         except Fenced:
             return
@@ -645,14 +674,28 @@ class Owners:
             entry.claim = claim
         self._answer(entry, generation, lambda now: entry.owner.claim_checked(ours, now))
 
-    async def _standing_claim(self, key: str) -> Claim | None:
+    async def _standing_claim(self, entry: Owned) -> Claim | None:
         """The claim on a key; none where the coordinator is silent for so long that ours may be over."""
         try:
-            return await self._coordinator.lookup(key)
+            return await self._coordinator.lookup(entry.key)
         except (Unavailable, OutcomeUnknown):
             if self._membership().alive:
                 raise
-            return None
+        await self._see_who_opened(entry)
+        return None
+
+    async def _see_who_opened(self, entry: Owned) -> None:
+        """Another opening than this owner's may stand while the coordinator is silent. An operator can have
+        made it; another node can't, unless the coordinator answers it."""
+        try:
+            standing = await self._state.peek(entry.key)
+        except HoldfastError as error:
+            self._log.debug("could not see who opened a stream", key=entry.key, error=str(error))
+            return
+        if standing is None or not 0 < entry.owner.epoch < standing.epoch:
+            return
+        if standing.member not in ("", MEMBER, self._membership().id):
+            self._membership().cut_off()
 
     async def _reclaim(self, entry: Owned, generation: int, epoch: int | None) -> None:
         """After a lost membership: the store says whether this opening still stands."""
@@ -683,10 +726,10 @@ class Owners:
         epoch = entry.owner.epoch
         if command.alone:
             await self._quarantine.acquire()
-            entry.alone = True
             if entry.owner.generation != generation:
-                self._perform(entry)
+                self._quarantine.release()  # a later opening of this stream may be the next in turn
                 return
+            entry.alone = True
         try:
             openings = await self._insist(
                 entry,
@@ -742,7 +785,7 @@ class Owners:
             if owner.generation != generation:
                 return  # its handler may stand in the slot by now: run nothing in it
             seat, slot = entry.seat, entry.slot
-            if seat is None or slot is None or seat.slot is not slot:
+            if seat is None or slot is None:
                 raise Died("the slot was replaced", "", guilty=False)
             began_at = self._clock.monotonic()
             ran, _ = await self._pool.call(
@@ -751,6 +794,7 @@ class Owners:
                 lambda slot: slot.run(
                     spec.name, entry.plain_key, works, command.limit, spec.checkpoint_after_ms / 1000
                 ),
+                slot,
             )
         except StateRejected as error:
             reason = redact(str(error))
@@ -780,6 +824,8 @@ class Owners:
             self._found(entry, ran.model, ran.error)
             self._obstructed(entry, generation, ran.error, len(ran.results))
             return
+        if ran.results:
+            self.obstacles.handled(spec.name)
         if ran.error:
             at = raised_at(ran.detail)
             self._log.warning("handler failed", key=entry.key, error=ran.error, at=at)
@@ -793,11 +839,23 @@ class Owners:
 
     async def _open_handler(self, entry: Owned, command: commands.Run) -> None:
         spec, key = entry.spec, entry.plain_key
-        _, entry.slot = await self._pool.call(
+        _, slot = await self._pool.call(
             self._seat(entry),
             spec.timeout_s,
             lambda slot: slot.open(spec.name, key, command.state, command.version),
         )
+        self._is_in(entry, slot)
+
+    def _is_in(self, entry: Owned, slot: Slot | None) -> None:
+        """A slot has a stream's models, or its handler. One that was let go meanwhile is closed there, unless
+        it has come again and is in the same slot: that is another's to close."""
+        standing = self._entries.get(entry.key)
+        if standing is entry:
+            entry.slot = slot
+        elif slot is not None and (
+            standing is None or standing.seat is None or standing.seat.slot is not slot
+        ):
+            self._tasks.spawn(slot.close(entry.spec.name, entry.plain_key))
 
     def _settle(self, entry: Owned, command: commands.Settle) -> None:
         owner = entry.owner
@@ -845,6 +903,7 @@ class Owners:
         except Fenced:
             return
         self._answer(entry, generation, lambda now: entry.owner.transferred(outcome, now))
+        self._tell_went()
 
     async def _try_transfer(self, entry: Owned, target: str) -> Literal["done", "kept", "refused"]:
         try:
@@ -855,6 +914,10 @@ class Owners:
             # Perhaps an earlier try took effect and its answer was lost.
             claim = await self._coordinator.lookup(entry.key)
             return "done" if claim is not None and claim.member == target else "refused"
+        except (Unavailable, OutcomeUnknown):
+            if self._membership().alive:
+                raise
+            return "kept"  # should it have taken effect, the next commit or look shows who has opened
         return "done"
 
     async def _release(self, entry: Owned, generation: int) -> None:
@@ -868,8 +931,7 @@ class Owners:
         if self._entries.get(entry.key) is entry:
             del self._entries[entry.key]
             self.loads.forget(entry.key)
-            self._forgot.set()
-            self._forgot = asyncio.Event()
+            self._tell_went()
         if entry.seat is not None:
             self._pool.leave(entry.seat, entry.spec.models)
             if entry.slot is not None:

@@ -307,7 +307,9 @@ class StreamWork:
         )
         place = Place(int(parcel.run), int(parcel.seq), parcel.id)
         after = None if parcel.after is None else int(parcel.after)
-        held = Held(place, parcel.body, parcel.attributes, [receipt], parcel.receives, after)
+        held = Held(
+            place, parcel.body, parcel.attributes, [receipt], parcel.receives, after, counted=parcel.counted
+        )
         verdict = self.owners.offer(parcel.key, held)
         if verdict in ("accepted", "full"):
             self._host.stats.accepted += verdict == "accepted"
@@ -338,6 +340,8 @@ class StreamWork:
             return str(error)
         if isinstance(reply, Done) and not reply.ok:
             return reply.text
+        if not self._host.membership.alive and not self._host.draining:
+            return "the coordinator is silent: nobody can be told that the stream moves"
         return "" if self.owners.move(key, target) else f"{key} is just being opened or released"
 
     def _others_for(self, stream: str) -> list[Member]:

@@ -17,7 +17,7 @@ from holdfast.core.record import UNREADABLE
 from holdfast.core.task import State, Task
 from holdfast.errors import HoldfastError, InvalidMessage, OutcomeUnknown, Unavailable
 from holdfast.gateway import problem
-from holdfast.gateway.door import decoded, read_body, slow_body
+from holdfast.gateway.door import read_body, slow_body, unpacked
 from holdfast.gateway.problem import Refused
 from holdfast.ports.queue import Outgoing
 from holdfast.serving import Secrets
@@ -156,7 +156,7 @@ class TaskApi:
                 sent = await read_body(request, self._max_body_bytes)
         except TimeoutError:
             raise slow_body() from None
-        data = decoded(sent, request.headers, self._max_body_bytes)
+        data = await unpacked(sent, request.headers, self._max_body_bytes)
         try:
             asked = _asked.decode(data)
             body = msgspec.json.decode(asked.body)

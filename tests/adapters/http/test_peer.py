@@ -369,6 +369,26 @@ async def test_nodes_speak_tls_by_certificates_of_their_authority(
         await make_peer(tls=ours).call(address.replace("https", "http"), Probe("m"), 5)
 
 
+async def test_where_nodes_speak_tls_none_is_called_in_the_clear(make_peer: MakePeer, tmp_path: Path) -> None:
+    cert, key = certificate.make(tmp_path)
+    asked: list[Request] = []
+
+    async def handler(request: Request) -> Reply:
+        asked.append(request)
+        return await agree(request)
+
+    address, clock = await make_peer(secret="s" * 16).serve(handler), Pauses()
+    caller = HttpPeer(clock, secret="s" * 16, tls=PeerTls(cert, key, cert))
+    with pytest.raises(Unavailable, match="peer_tls_ca"):
+        await caller.call(address, Probe("m"), 5)
+    watching = asyncio.create_task(caller.gone(address, "m"))
+    await asyncio.wait_for(clock.slept.wait(), 5)
+    assert not watching.done(), "what is not asked shows nothing"
+    assert not asked
+    watching.cancel()
+    await caller.close()
+
+
 async def test_a_certificate_for_another_name_is_refused(make_peer: MakePeer, tmp_path: Path) -> None:
     cert, key = certificate.make(tmp_path)
     tls = PeerTls(cert, key, cert)
@@ -497,6 +517,18 @@ async def test_another_secret_shows_nothing(make_peer: MakePeer) -> None:
     clock.go_on.set()
     await asyncio.wait_for(watching, 5)
     await stranger.close()
+
+
+async def test_a_node_whose_connections_are_all_busy_is_not_gone(make_server: MakeServer) -> None:
+    clock = Pauses()
+    watcher = HttpPeer(clock)
+    watching = asyncio.create_task(watcher.gone(await make_server(status=503), "m"))
+    slept = asyncio.create_task(clock.slept.wait())
+    await asyncio.wait((watching, slept), timeout=5, return_when=asyncio.FIRST_COMPLETED)
+    assert slept.done()
+    assert not watching.done()
+    watching.cancel()
+    await watcher.close()
 
 
 @pytest.mark.parametrize("failure", [errno.EMFILE, errno.ENETUNREACH])

@@ -20,7 +20,8 @@ from holdfast.adapters.sqlalchemy.migrations import (
 )
 from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
 from holdfast.adapters.system.clock import SystemClock
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, Unavailable
+from holdfast.testing.servers import PostgresqlServer
 
 DIALECTS = {"sqlite": sqlite.dialect(), "postgresql": postgresql.dialect()}  # type: ignore[no-untyped-call]
 
@@ -78,6 +79,34 @@ async def test_a_store_brings_tables_of_the_first_migration_up_to_date(engine: E
     await store.close()
     with engine.begin() as connection:
         assert compare_metadata(MigrationContext.configure(connection), tables.metadata) == []
+
+
+async def test_a_store_may_try_again_while_the_business_keeps_it_from_making_tables(
+    engine: Engine, url: str
+) -> None:
+    """An open transaction that has added a command holds up the indexes of the second migration."""
+    with engine.begin() as connection:
+        for statement in statements(1, dialect_of(connection)):
+            connection.exec_driver_sql(statement)
+    hurried = SqlOutbox(url, SystemClock(), busy_timeout_s=0.05)
+    with engine.begin() as connection:
+        row = {"outbox": "doors", "device": "d1", "shard": 0, "body": b"{}"}
+        connection.execute(insert(tables.command), row)
+        with pytest.raises(Unavailable):
+            await hurried.prepare("doors", 1)
+    await hurried.close()
+    store = SqlOutbox(url, SystemClock())
+    await store.prepare("doors", 1)
+    assert [entry.device for entry in await store.commands("doors")] == ["d1"]
+    await store.close()
+
+
+async def test_a_store_whose_user_may_make_nothing_says_so(postgresql_server: PostgresqlServer) -> None:
+    only_reads = "?options=-c%20default_transaction_read_only%3Don"
+    store = SqlOutbox(postgresql_server.url + only_reads, SystemClock())
+    with pytest.raises(ConfigError, match=r"read-only transaction(.|\n)*let a user who may make its tables"):
+        await store.prepare("doors", 1)
+    await store.close()
 
 
 def _run(connection: Connection, step: object) -> None:

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -148,7 +148,7 @@ def test_the_order_in_the_docs_is_one() -> None:
 @pytest.mark.parametrize(
     "make, field",
     [
-        (lambda: Column(source=""), "source"),
+        (lambda: Column(source=cast("str", 7)), "source"),
         (lambda: Column(source="n", decimals=True), "decimals"),
         (lambda: Column(source="n", decimals=16), "decimals"),
         (lambda: Column(source="n", width=math.inf), "width"),

@@ -54,6 +54,12 @@ def test_buffers_hold_what_is_to_be_sent_again(tmp_path: Path) -> None:
     assert f"tune.bufsize {(1 << 20) + 2048}\n" in render(larger)
 
 
+def test_a_head_has_less_time_than_a_body(tmp_path: Path) -> None:
+    defaults, frontend = render(settings(tmp_path)).split("\n\n")[1:3]
+    assert "timeout http-request 30s" in defaults
+    assert "timeout http-request 10s" in frontend
+
+
 def test_numbers_are_told_where_it_can(tmp_path: Path) -> None:
     assert "prometheus" not in render(settings(tmp_path, OLD))
     assert "use-service prometheus-exporter" in render(settings(tmp_path, NEW))
@@ -61,7 +67,11 @@ def test_numbers_are_told_where_it_can(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "more",
-    [{}, {"authorized": True, "access_log": True, "replay_bytes": 1 << 20, "only": "-a_stream.of~mine"}],
+    [
+        {},
+        {"limits": True, "per_s": 5},
+        {"authorized": True, "access_log": True, "replay_bytes": 1 << 20, "only": "-a_stream.of~mine"},
+    ],
 )
 def test_haproxy_takes_it_without_a_warning(tmp_path: Path, more: dict[str, object]) -> None:
     build = find()
@@ -72,6 +82,7 @@ def test_haproxy_takes_it_without_a_warning(tmp_path: Path, more: dict[str, obje
         made.files.routes,
         made.files.recent,
         made.files.refused,
+        made.files.rates,
         *map(made.files.error, ERRORS),
     ):
         file.write_text(error_page(400) if "error" in file.name else "")

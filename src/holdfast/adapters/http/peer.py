@@ -44,6 +44,7 @@ from holdfast.protocol.peer import VERSION, Probe, Reply, Request, Stranger
 from holdfast.redaction import redact
 from holdfast.serving import (
     CONNECTIONS_MAX,
+    NO_TLS,
     TLS_HANDSHAKE_S,
     Connections,
     OwnSite,
@@ -118,7 +119,8 @@ class HttpPeer:
         self._max_body_bytes = max_body_bytes
         self._routes = routes
         self._ready = ready
-        self._connections = connections or Connections(clock, CONNECTIONS_MAX)
+        # One without any connection is false, as all that is empty.
+        self._connections = connections if connections is not None else Connections(clock, CONNECTIONS_MAX)
         self._registry = registry
         self._encoder = msgspec.msgpack.Encoder()
         self._requests: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
@@ -187,6 +189,8 @@ class HttpPeer:
     async def call(self, address: str, request: Request, timeout_s: float) -> Reply:
         """Call the node at ``address``. Raises NobodyThere if the connection is refused, Unavailable if the
         request was not taken, OutcomeUnknown if it may have been, TooLarge before anything is sent."""
+        if self._in_the_clear(address):
+            raise Unavailable(f"the node at {address} is not called without TLS: {NO_TLS}")
         body = self._encoder.encode(request)
         if len(body) > self._max_body_bytes:
             raise TooLarge(
@@ -224,6 +228,9 @@ class HttpPeer:
 
     async def _is_gone(self, address: str, member: str) -> bool:
         """Read the presence to its end; False if that shows nothing."""
+        if self._in_the_clear(address):
+            log.warning("a node is not called without TLS", address=address, why=NO_TLS)
+            return False
         try:
             async with self._client().get(
                 f"{address}{PATH}/presence",
@@ -231,7 +238,8 @@ class HttpPeer:
                 headers=self._headers(),
                 allow_redirects=False,
             ) as response:
-                if VERSION_HEADER not in response.headers or response.status == 404:
+                busy = response.status == 503  # said before anybody looks at what is asked
+                if response.status == 404 or (VERSION_HEADER not in response.headers and not busy):
                     return True  # the port is someone else's now, or the membership is over
                 if response.status != 200:
                     log.warning(
@@ -360,6 +368,9 @@ class HttpPeer:
                 auto_decompress=False,
             )
         return self._session
+
+    def _in_the_clear(self, address: str) -> bool:
+        return self._tls is not None and not address.startswith("https://")
 
     def _headers(self) -> dict[str, str]:
         headers = {VERSION_HEADER: str(VERSION), "Content-Type": MEDIA_TYPE}

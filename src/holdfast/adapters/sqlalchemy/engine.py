@@ -160,13 +160,27 @@ def named(error: Exception, url: URL, *, committing: bool = False) -> HoldfastEr
 def lacks_tables(error: DBAPIError) -> bool:
     """Whether the outbox's tables, or what they have since a later migration, aren't there; or aren't this
     user's."""
-    state = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)  # of psycopg2
-    said = str(error.orig)
+    state, said = _state(error.orig), str(error.orig)
     return PREFIX in said and (state in LACKING if state else "no such" in said or "has no" in said)
+
+
+def passes(error: DBAPIError) -> bool:
+    """Whether it may be gone at the next try: a lock of others, a server that restarts."""
+    state = _state(error.orig)
+    busy = state.startswith(PASSING) if state else "locked" in str(error.orig)
+    return busy or error.connection_invalidated
+
+
+def _state(origin: object) -> str:
+    """What PostgreSQL calls the error, as psycopg or psycopg2 tells it; empty where nobody does."""
+    return getattr(origin, "sqlstate", None) or getattr(origin, "pgcode", None) or ""
 
 
 LACKING = ("42P01", "42703", "42501")
 """PostgreSQL knows no such table, or no such column; or doesn't let this user at it."""
+
+PASSING = ("08", "40", "53", "55", "57", "58")
+"""Classes of PostgreSQL's errors that say something of the moment, not of the statement."""
 
 UNSURE = ("08", "57", "58", "XX")
 """Classes of PostgreSQL's errors after which a commit may have happened. After any other it has not."""

@@ -133,6 +133,8 @@ class SqlOutbox:
             try:
                 tables.metadata.create_all(connection, [tables.metadata.tables[name] for name in missing])
             except DBAPIError as error:
+                if engines.passes(error):
+                    raise
                 raise ConfigError(f"the outbox can't be made ({error.orig}): {HELP}") from error
         standing = list(self._epochs(connection, outbox))
         if not standing:

@@ -77,7 +77,7 @@ class Column(_Part, frozen=True):
     ``number_format``: the cell format in XLSX, such as ``#,##0.00``; ``width``: there, in characters.
     """
 
-    source: Text
+    source: str  # of any length: sources name their columns as they like
     title: str | None = None
     decimals: Annotated[int, Meta(ge=0, le=15)] | None = None
     pattern: Text | None = None

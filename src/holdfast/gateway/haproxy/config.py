@@ -20,6 +20,7 @@ from holdfast.gateway.problem import (
     RETRY_AFTER_S,
     Problem,
 )
+from holdfast.serving import HEAD_S
 
 AUTHORIZATION = "HOLDFAST_AUTHORIZATION"
 """The environment variable that gives HAProxy the secret, which so stands in no file and no command line."""
@@ -38,6 +39,12 @@ CONNECT_TIMEOUT_MS = 50
 
 CLIENTS_MAX = 100_000
 """Clients whose rates HAProxy remembers."""
+
+OF_ONE_SOURCE = 4
+"""One address may have this part of all connections, a quarter, so that the rest is left for others."""
+
+SOURCE = "src,ipmask(32,64)"
+"""Who connects: of IPv6 a customer usually has a whole /64."""
 
 FALLBACK = "fallback"
 """The backend, and in each other backend the server, that brings what HAProxy can't."""
@@ -176,7 +183,7 @@ def render(settings: Settings) -> str:
     sections = [_global(settings), _defaults(settings), _frontend(settings)]
     for name, address in settings.servers.items():
         sections += [_small(settings, name, address), _large(settings, name, address)]
-    sections.append(_fallback(settings))
+    sections += [_fallback(settings), _sources(settings)]
     if settings.build.prometheus:
         sections.append(_metrics(settings))
     return "\n\n".join("\n    ".join(section) for section in sections) + "\n"
@@ -247,7 +254,14 @@ def _defaults(settings: Settings) -> list[str]:
 def _frontend(settings: Settings) -> list[str]:
     files = settings.files
     tls = f" ssl crt {settings.certificate} alpn h2,http/1.1" if settings.certificate else ""
-    lines = ["frontend clients", *(f"bind fd@{fd}{tls}" for fd in settings.listeners)]
+    lines = [
+        "frontend clients",
+        *(f"bind fd@{fd}{tls}" for fd in settings.listeners),
+        # For the head alone: a body has the longer time that backends give it.
+        f"timeout http-request {HEAD_S:.0f}s",
+        f"tcp-request connection track-sc1 {SOURCE} table sources",
+        f"tcp-request connection reject if {{ sc1_conn_cur gt {_of_one_source(settings)} }}",
+    ]
     if settings.access_log:
         lines += [
             f"log-format '{_ACCESS}'",
@@ -302,16 +316,17 @@ def _admit(settings: Settings) -> list[str]:
             "http-request del-header Authorization",
         ]
     elif settings.limits:
-        lines.append("http-request set-var(txn.client) src")
+        lines.append(f"http-request set-var(txn.client) {SOURCE}")
     if settings.limits:
         rate = f"map_str_int({settings.files.rates},{settings.per_s})"
-        over = "{ var(txn.rate) -m int gt 0 } { var(txn.over) -m int gt 0 }"
+        over = "{ var(txn.rate) -m int gt 0 } { var(txn.over) -m int ge 0 }"
         lines += [
             f"stick-table type string len 64 size {CLIENTS_MAX} expire 10s store http_req_rate(1s)",
             f"http-request set-var(txn.rate) var(txn.client),{rate}",
-            "http-request track-sc0 var(txn.client) if !told_to_all",
-            "http-request set-var(txn.over) sc_http_req_rate(0),sub(txn.rate)",
+            "http-request set-var(txn.over) var(txn.client),table_http_req_rate,sub(txn.rate)",
             f"http-request deny deny_status 429 if !told_to_all {over}",
+            # Only here: who sends too fast is served as fast as it may, for what is refused doesn't count.
+            "http-request track-sc0 var(txn.client) if !told_to_all",
         ]
     return lines
 
@@ -390,6 +405,16 @@ def _deny(settings: Settings) -> str:
 def _fallback(settings: Settings) -> list[str]:
     server = f"server {FALLBACK} unix@{settings.files.fallback}"
     return [f"backend {FALLBACK}", "timeout connect 5s", _deny(settings), server]
+
+
+def _sources(settings: Settings) -> list[str]:
+    """The connections of each address."""
+    size = max(1000, settings.connections_max)
+    return ["backend sources", f"stick-table type ipv6 size {size} expire 10s store conn_cur"]
+
+
+def _of_one_source(settings: Settings) -> int:
+    return max(1, settings.connections_max // OF_ONE_SOURCE)
 
 
 def _metrics(settings: Settings) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from holdfast.core.message import RUN_DIGITS, SEQ_DIGITS
+from holdfast.core.message import NO_RUN, RUN_DIGITS, SEQ_DIGITS
 from holdfast.errors import NobodyThere, OutcomeUnknown, Unavailable
 from holdfast.ports.peer import Peer
 from holdfast.protocol.peer import (
@@ -83,9 +83,11 @@ class PeerConformance:
             Parcel(1, "s", ODD, 0, 0, "id", "receipt", bytes(range(256)), {"a": ODD}, 12.5, 3),
             Parcel(2, "s", "k", number(run), number(seq), "", "", b"", {}, 0.0, 1),
             Parcel(3, "s", "k", 0, 1, "", ODD, b"\xff" * 250_000, {}, 0.0, 1),
+            Parcel(4, "s", "k", number(NO_RUN), 1, "", "", b"", {}, 0.0, 1),
+            Parcel(5, "s", "k", 3, 1, "", "", b"", {}, 0.0, 1, counted=True),
         ]
         reply = await client.call(address, Forward("member-b", "member-a", "http://a", parcels), PATIENCE_S)
-        assert reply == Answers([Answer(n, "no", "member-c", 7) for n in (1, 2, 3)])
+        assert reply == Answers([Answer(n, "no", "member-c", 7) for n in (1, 2, 3, 4, 5)])
         assert taken == parcels
         assert (int(taken[1].run), int(taken[1].seq)) == (run, seq)
 
