@@ -2,10 +2,13 @@
 
 from collections.abc import AsyncIterator
 from random import Random
+from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.adapters.memory.outbox import MemoryOutbox
+from holdfast.core.device_queue import State
 from holdfast.core.device_turn import Unsent
 from holdfast.ports.clock import Clock
 from holdfast.testing.conformance import OutboxConformance
@@ -63,3 +66,17 @@ class TestTurns(OutboxConformance):
         with begin() as db:
             db.add([new("d1"), new("d2"), new("d3")])
         assert [(await dispatcher.turn(limit=limit)).more for limit in (2, 2)] == [True, False]
+
+    @pytest.mark.parametrize("spoilt", [{"spoilt": "its row is spoilt"}, {"shard": 999}])
+    async def test_a_row_that_another_program_spoilt_fails_alone(
+        self, dispatcher: Dispatcher, begin: Begin, store: MemoryOutbox, spoilt: dict[str, Any]
+    ) -> None:
+        with begin() as db:
+            [number, *_] = db.add([new("d1"), new("d1"), new("d2")])
+        outbox, entry = store.tables.commands[number]
+        store.tables.commands[number] = (outbox, msgspec.structs.replace(entry, **spoilt))
+        turned = await dispatcher.turn()
+        assert sorted(sending.device for sending in turned.sendings) == ["d1", "d2"]
+        [closed] = turned.closed
+        assert (closed.id, closed.state) == (number, State.FAILED)
+        assert "its row" in closed.reason

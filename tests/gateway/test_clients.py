@@ -237,7 +237,7 @@ async def test_who_shows_a_key_may_send_from_any_page(file: Path, haproxy: Hapro
 @pytest.mark.skipif(find() is None, reason="no HAProxy is here")
 async def test_one_address_can_t_have_all_connections_of_haproxy() -> None:
     async with Place(None, haproxy=planes()["haproxy"], max_connections=40).running() as place:
-        port = URL(place.address).port
+        port = URL(place.address).port or 0
         async with asyncio.timeout(PATIENCE_S):
             reading = [asyncio.ensure_future(said(port)) for _ in range(45)]
             refused = 0
