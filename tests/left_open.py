@@ -10,6 +10,7 @@ import os
 import socket
 import stat
 import sys
+import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ import pytest
 from holdfast.testing.servers import Server
 
 FDS = Path("/proc/self/fd") if Path("/proc/self/fd").exists() else Path("/dev/fd")
+
+PATIENCE_S, LOOK_S = 5.0, 0.05
 
 BEFORE = pytest.StashKey[set[int]]()
 
@@ -113,7 +116,9 @@ def left_open(before: set[int]) -> list[str]:
         gc.collect()
     finally:
         sys.unraisablehook = usual
-    known = before | lifelines()
+    known, given_up_at = before | lifelines(), time.monotonic() + PATIENCE_S
+    while sockets().keys() - known and not told and time.monotonic() < given_up_at:
+        time.sleep(LOOK_S)  # a thread may be about to close what it used
     return told + [words(fd) for inode, fd in sockets().items() if inode not in known]
 
 
