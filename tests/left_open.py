@@ -10,6 +10,7 @@ import os
 import socket
 import stat
 import sys
+import threading
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -118,7 +119,7 @@ def left_open(before: set[int]) -> list[str]:
         sys.unraisablehook = usual
     known, given_up_at = before | lifelines(), time.monotonic() + PATIENCE_S
     while sockets().keys() - known and not told and time.monotonic() < given_up_at:
-        time.sleep(LOOK_S)  # a thread may be about to close what it used
+        threading.Event().wait(LOOK_S)  # for a thread that is about to close what it used
     return told + [words(fd) for inode, fd in sockets().items() if inode not in known]
 
 
