@@ -42,6 +42,7 @@ class TcpFaults:
         self._flowing = asyncio.Event()
         self._flowing.set()
         self._replies_to_lose = 0
+        self._closed = False
         self._cut_at = math.inf
         self._links: set[_Link] = set()
         self._door = Door(self._protocol, listen)
@@ -61,7 +62,8 @@ class TcpFaults:
         await self.accept()
 
     async def close(self) -> None:
-        """Stop listening and drop all connections."""
+        """Stop listening and drop all connections, those too that were accepted and have yet to begin."""
+        self._closed = True
         self._door.close()
         tasks = [link.task for link in self._links]
         self.cut()
@@ -113,6 +115,9 @@ class TcpFaults:
         return asyncio.StreamReaderProtocol(reader, self._begin)
 
     def _begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._closed:
+            reset(writer.transport)
+            return
         self.accepted += 1
         link = _Link(writer)
         self._links.add(link)
