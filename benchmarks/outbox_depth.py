@@ -102,7 +102,7 @@ async def measure(depth: int, devices: int, silent: float, seconds: float) -> di
     rates = {}
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
         for name, share in (("ready", 0.0), ("silent", silent)):
-            names = devices_named(devices * (5 if share else 1), "")
+            names = devices_named(devices * (5 if share else 1))
             answering = names[: round(len(names) * (1 - share))] if share else None
             path = Path(folder) / f"{name}.db"
             await fill(path, depth, names)

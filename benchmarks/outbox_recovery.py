@@ -37,7 +37,7 @@ async def recover(devices: int, each: int, seconds: float) -> dict[str, float]:
         async with (
             broker() as server,
             fleet(server.url, devices, "--latency-ms", "20", "--spread", "0.3") as simulated,
-            dispatching(url, server.url, outbox, devices_named(devices, ""), each) as running,
+            dispatching(url, server.url, outbox, devices_named(devices), each) as running,
         ):
             await asyncio.sleep(seconds)
             before = await running.rate(seconds)

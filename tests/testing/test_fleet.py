@@ -40,13 +40,10 @@ async def devices(address: MqttAddress) -> AsyncIterator[MqttDevices]:
     await devices.close()
 
 
-@pytest.mark.parametrize("connections", [1, 4])
-async def test_every_device_answers_what_it_was_asked(
-    address: MqttAddress, devices: MqttDevices, connections: int
-) -> None:
+async def test_every_device_answers_what_it_was_asked(address: MqttAddress, devices: MqttDevices) -> None:
     ears = Ears(devices)
     await ears.until(Connected)
-    async with Fleet(address, NAMES, SystemClock(), connections=connections) as fleet:
+    async with Fleet(address, NAMES, SystemClock()) as fleet:
         for round_ in range(5):
             for name in NAMES:
                 devices.publish(Command(name, f"1.{round_}.{name}", BODY))
@@ -96,7 +93,7 @@ async def test_work_is_done_by_the_device_that_was_asked(address: MqttAddress, d
 async def test_the_fleet_comes_back_when_the_broker_does(broker: MosquittoServer) -> None:
     address = parse(f"{broker.url}?session_s=0")
     devices = MqttDevices(address, "me", SystemClock())
-    async with Fleet(address, NAMES, SystemClock(), connections=2) as fleet:
+    async with Fleet(address, NAMES, SystemClock()) as fleet:
         await broker.restart()
         await devices.start()
         ears = Ears(devices)

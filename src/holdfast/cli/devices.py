@@ -11,13 +11,11 @@ from holdfast.adapters.system.clock import SystemClock
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.cli.outbox import opened
-from holdfast.cli.simulate import simulate
 from holdfast.core.device_queue import Entry, Phase, State
 from holdfast.errors import ConfigError
 from holdfast.ports.outbox import DeviceStatus, OutboxStore
 
 app = App(name="devices", help="Devices that take commands from an outbox.")
-app.command(simulate)
 
 STALE_S = 120.0
 PAGE = 500
