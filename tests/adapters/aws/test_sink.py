@@ -11,7 +11,7 @@ import boto3
 import pytest
 from tests.adapters.aws.conftest import REGION
 
-from holdfast.adapters.aws.client import Answer, Refused
+from holdfast.adapters.aws.client import AwsRefused, AwsResponse
 from holdfast.adapters.aws.s3_url import Spot
 from holdfast.adapters.aws.sink import MIB, PART_BYTES_MIN, S3Sink, S3SinkUrl
 from holdfast.adapters.aws.sink_upload import AT_ONCE, S3Upload
@@ -133,11 +133,13 @@ class SlowS3:
         self.buffers: set[int] = set()
         self._asks = asks
 
-    async def call(self, operation: str, spot: Spot, method: str, query: str, **sent: Any) -> Answer:
+    async def call(self, operation: str, spot: Spot, method: str, query: str, **sent: Any) -> AwsResponse:
         body = sent["body"]
         if self._asks and body and "Content-MD5" not in sent["headers"]:
-            answer = Answer(400, {}, b"")
-            raise Refused("Content-MD5 OR x-amz-checksum- HTTP header is required", "InvalidRequest", answer)
+            answer = AwsResponse(400, {}, b"")
+            raise AwsRefused(
+                "Content-MD5 OR x-amz-checksum- HTTP header is required", "InvalidRequest", answer
+            )
         if operation == "UploadPart":
             self.buffers.add(id(body.obj))
             self.waiting.release()
@@ -145,7 +147,7 @@ class SlowS3:
             assert sent["body_sha256"] == hashlib.sha256(body).hexdigest()
             self.parts[query] = bytes(body)
         size = sum(len(part) for part in self.parts.values())
-        return Answer(200, {"ETag": "-", "Content-Length": str(size)}, b"<UploadId>u</UploadId>")
+        return AwsResponse(200, {"ETag": "-", "Content-Length": str(size)}, b"<UploadId>u</UploadId>")
 
 
 async def test_so_many_parts_are_in_memory_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:

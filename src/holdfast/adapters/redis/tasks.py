@@ -20,7 +20,7 @@ import msgspec
 from holdfast.adapters.redis.connection import RedisConnection, Script
 from holdfast.adapters.redis.lane import Word
 from holdfast.adapters.redis.replicas import ConfirmedConnection
-from holdfast.adapters.redis.shards import Shards
+from holdfast.adapters.redis.shards import StateShards
 from holdfast.core.record import reading
 from holdfast.core.task import Beat, End, Return, Start, State, Task
 from holdfast.errors import Fenced, OutcomeUnknown, Unavailable
@@ -58,13 +58,13 @@ class RedisTasks:
         self._connection = connection
         self._app = quote(app, safe="")
         self._clock = clock
-        self._shards = Shards(connection)
+        self._shards = StateShards(connection)
         self._confirmed = (
             ConfirmedConnection(connection.address, connection.meter)
             if connection.address.wait_replicas
             else connection
         )
-        self._changes = Shards(self._confirmed)
+        self._changes = StateShards(self._confirmed)
 
     # --- changes
 
@@ -161,7 +161,7 @@ class RedisTasks:
 
     # --- how it is done
 
-    async def _change(self, request: str, rows: Sequence[Row], by: Shards | None = None) -> Answers:
+    async def _change(self, request: str, rows: Sequence[Row], by: StateShards | None = None) -> Answers:
         """Make requests of one kind; what became of each is at its place in the answers."""
         shards = by or self._changes
         places: dict[int, list[int]] = {}

@@ -30,7 +30,7 @@ from sqlalchemy.orm import Session
 
 from holdfast.adapters.sqlalchemy import engine as engines
 from holdfast.adapters.sqlalchemy import tables
-from holdfast.adapters.sqlalchemy.bell import Listener, ring_at_commit
+from holdfast.adapters.sqlalchemy.bell import NotifyListener, ring_at_commit
 from holdfast.adapters.sqlalchemy.engine import Durability
 from holdfast.adapters.sqlalchemy.rows import (
     COLUMNS,
@@ -45,7 +45,7 @@ from holdfast.adapters.sqlalchemy.rows import (
     entry,
     fits,
 )
-from holdfast.adapters.sqlalchemy.transaction import Transaction
+from holdfast.adapters.sqlalchemy.transaction import OutboxTransaction
 from holdfast.adapters.sqlalchemy.writer import MAKE, SqlWriter
 from holdfast.core import device_queue as queue
 from holdfast.core import device_turn
@@ -110,7 +110,7 @@ class SqlOutbox:
         self._postgresql = self._url.get_backend_name() == "postgresql"
         self._statements = POSTGRESQL if self._postgresql else SQLITE
         self._errors = DBAPIError, self._engine.dialect.loaded_dbapi.Error
-        self._listener = Listener(self._url, clock)
+        self._listener = NotifyListener(self._url, clock)
         self._failures = self._failures_told = 0
         self._lenient = False
         self._commit = threading.Lock()
@@ -211,7 +211,7 @@ class SqlOutbox:
             self._failures_told = self._failures
             raise
 
-    def _turn(self, transaction: Transaction, turn: Turn, on_result: OnResult | None) -> Turned:
+    def _turn(self, transaction: OutboxTransaction, turn: Turn, on_result: OnResult | None) -> Turned:
         rows = SqlRows(transaction, turn.outbox, self._statements)
         turned = device_turn.take(rows, turn, self._clock.random)
         if on_result is not None and turned.closed:
@@ -297,7 +297,7 @@ class SqlOutbox:
     async def fill(
         self, outbox: str, shard: int, epoch: int, source: str, cursor: str, commands: Sequence[NewCommand]
     ) -> None:
-        def fill(transaction: Transaction) -> None:
+        def fill(transaction: OutboxTransaction) -> None:
             standing = SqlRows(transaction, outbox, self._statements).epochs([shard]).get(shard, 0)
             if standing != epoch:
                 raise _fenced(outbox, shard, standing)
@@ -393,7 +393,7 @@ class SqlOutbox:
 
     def _operate(
         self,
-        transaction: Transaction,
+        transaction: OutboxTransaction,
         command: int,
         cause: Cause,
         values: dict[str, Any],
@@ -520,11 +520,11 @@ class SqlOutbox:
     async def _change(self, change: Callable[[Connection], T], *, relaxed: bool = False) -> T:
         return await self._write(lambda transaction: change(transaction.connection), relaxed=relaxed)
 
-    async def _write(self, change: Callable[[Transaction], T], *, relaxed: bool = False) -> T:
+    async def _write(self, change: Callable[[OutboxTransaction], T], *, relaxed: bool = False) -> T:
         running = asyncio.get_running_loop().run_in_executor(self._writer, self._transact, change, relaxed)
         return await asyncio.shield(running)
 
-    def _transact(self, change: Callable[[Transaction], T], relaxed: bool) -> T:
+    def _transact(self, change: Callable[[OutboxTransaction], T], relaxed: bool) -> T:
         committing = False
         try:
             with self._connect() as connection:

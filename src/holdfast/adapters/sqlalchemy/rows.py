@@ -15,7 +15,7 @@ from types import NoneType
 from typing import Any
 from zlib import crc32
 
-from holdfast.adapters.sqlalchemy.transaction import Query, Rows, Statement, Transaction
+from holdfast.adapters.sqlalchemy.transaction import OutboxTransaction, Query, Rows, Statement
 from holdfast.core.device_queue import TRIES_MAX, Entry, Head, Phase, State
 from holdfast.core.device_turn import Arrival, Cancel, Found, Job, Turn
 from holdfast.core.group_rate import Pair
@@ -30,7 +30,7 @@ HEAD = "device, lane, shard, phase, command, due"
 JOB = "id, name, total, abort_share, done, failed, aborted, created_at, rate"
 
 
-class Dialect:
+class SqlDialect:
     """How a database is given lists, and what it must lock."""
 
     def __init__(self, *, postgresql: bool) -> None:
@@ -155,7 +155,7 @@ class Statements:
     """All statements of a turn, in one dialect."""
 
     def __init__(self, *, postgresql: bool) -> None:
-        self.dialect = dialect = Dialect(postgresql=postgresql)
+        self.dialect = dialect = SqlDialect(postgresql=postgresql)
 
         def made(template: str) -> Statement:
             parts = {"@next": NEXTS, "@standing": STANDING, "@pairs": PAIRS, "@marks": MARKS}
@@ -270,7 +270,7 @@ POSTGRESQL = Statements(postgresql=True)
 class SqlRows:
     """The rows of one outbox, in a transaction."""
 
-    def __init__(self, transaction: Transaction, outbox: str, statements: Statements) -> None:
+    def __init__(self, transaction: OutboxTransaction, outbox: str, statements: Statements) -> None:
         self._transaction = transaction
         self._outbox = outbox
         self._sql = statements
