@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.adapters.mqtt.address import parse
 from holdfast.adapters.system.clock import SystemClock
-from holdfast.testing.fleet import Conduct, Counts
+from holdfast.testing.fleet import Conduct, FleetCounts
 from holdfast.testing.fleet import Fleet as Simulated
 from holdfast.testing.servers import MosquittoServer
 
@@ -41,13 +41,13 @@ class Fleet:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
-    async def stop(self) -> Counts:
+    async def stop(self) -> FleetCounts:
         """Switch it off; returns what it saw."""
         assert self._process.stdout is not None
         self._process.send_signal(signal.SIGTERM)
         lines = (await self._process.stdout.read()).splitlines()
         await self._process.wait()
-        return msgspec.json.decode(lines[-1], type=Counts)
+        return msgspec.json.decode(lines[-1], type=FleetCounts)
 
 
 @contextlib.asynccontextmanager

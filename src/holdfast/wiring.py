@@ -45,7 +45,7 @@ from holdfast.errors import ConfigError
 from holdfast.files import OWNER, Access, access_for
 from holdfast.gateway import models
 from holdfast.gateway.clients import Clients
-from holdfast.gateway.door import Door
+from holdfast.gateway.door import NodeRoutes
 from holdfast.gateway.haproxy.front import HaproxyOptions
 from holdfast.gateway.listen import Tls
 from holdfast.gateway.service import Gateway
@@ -639,7 +639,7 @@ def make_node(services: Services, place: str) -> Node:
     secret, also = _revealed(config.peer_secret), _revealed(config.peer_secret_also)
     routes: list[web.AbstractRouteDef] = []
     if app.streams:
-        door = Door(
+        door = NodeRoutes(
             app.streams,
             services.clock,
             requests=lambda: _only(streams).requests,

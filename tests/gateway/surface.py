@@ -20,7 +20,7 @@ from holdfast.adapters.http.peer import HttpPeer
 from holdfast.adapters.memory.coordinator import MemoryCoordinator
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.core.message import Place
-from holdfast.gateway.door import Door
+from holdfast.gateway.door import NodeRoutes
 from holdfast.gateway.haproxy.binary import find
 from holdfast.gateway.haproxy.front import HaproxyOptions
 from holdfast.gateway.service import Gateway
@@ -87,7 +87,7 @@ class Surface:
     async def serve(self, ready: threading.Event, over: asyncio.Event) -> None:
         """Serve until it is over."""
         clock, coordinator, streams = SystemClock(), MemoryCoordinator(SystemClock()), app().streams
-        door = Door(
+        door = NodeRoutes(
             streams,
             clock,
             requests=lambda: cast("Requests", self),

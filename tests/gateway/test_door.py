@@ -26,7 +26,7 @@ from holdfast.errors import (
     SetAside,
     Unavailable,
 )
-from holdfast.gateway.door import UNPACK_HERE_BYTES, Door, decoded, unpacked
+from holdfast.gateway.door import UNPACK_HERE_BYTES, NodeRoutes, decoded, unpacked
 from holdfast.streams.requests import Answer, Requests
 
 LIMIT = 100_000
@@ -75,7 +75,7 @@ def taken() -> Taken:
 
 
 async def serve(taken: Taken, streams: Any, secret: str | None = None) -> Client:
-    door = Door(
+    door = NodeRoutes(
         streams,
         SystemClock(),
         requests=lambda: cast("Requests", taken),

@@ -18,7 +18,7 @@ from holdfast.core.task import State, Task
 from holdfast.errors import HoldfastError, InvalidMessage, OutcomeUnknown, Unavailable
 from holdfast.gateway import problem
 from holdfast.gateway.door import read_body, slow_body, unpacked
-from holdfast.gateway.problem import Refused
+from holdfast.gateway.problem import RequestRefused
 from holdfast.ports.queue import Outgoing
 from holdfast.serving import Secrets
 from holdfast.tasks.outcome import value_of
@@ -108,7 +108,9 @@ class TaskApi:
         async def guarded(request: web.Request) -> web.Response:
             try:
                 if not self._secrets.admit(request):
-                    raise Refused(401, "unauthorized", "Who are you?", "the secret is missing or wrong")
+                    raise RequestRefused(
+                        401, "unauthorized", "Who are you?", "the secret is missing or wrong"
+                    )
                 return await handle(request)
             except (Unavailable, OutcomeUnknown) as error:
                 log.warning("a request about tasks failed", error=str(error))  # which is for operators
@@ -125,11 +127,13 @@ class TaskApi:
         if known is not None and known.state is State.SUCCEED:
             return _duplicate(known)
         if known is not None and known.state is State.RUNNING:
-            raise Refused(409, "running", "It is running", f"task {known.trace!r} runs on node {known.node}")
+            raise RequestRefused(
+                409, "running", "It is running", f"task {known.trace!r} runs on node {known.node}"
+            )
         task_type = order.task_type or (known.type if known else "")
         if task_type not in self._types:
             names = ", ".join(self._types)
-            raise Refused(
+            raise RequestRefused(
                 404,
                 "no-task-type",
                 "No such task type",
@@ -150,7 +154,7 @@ class TaskApi:
     async def _read(self, request: web.Request) -> Order:
         if request.content_type in FORM_TYPES and "Content-Type" in request.headers:
             text = f"Content-Type is {request.content_type}; send application/json"
-            raise Refused(415, "type", "Unknown content type", text)
+            raise RequestRefused(415, "type", "Unknown content type", text)
         try:
             async with asyncio.timeout(BODY_S):
                 sent = await read_body(request, self._max_body_bytes)
@@ -179,7 +183,9 @@ class TaskApi:
     async def _on_cancel(self, request: web.Request) -> web.Response:
         task = await self._known(request)
         if task.ended:
-            raise Refused(409, "ended", "It has ended", f"task {task.trace!r} is {task.state.value} already")
+            raise RequestRefused(
+                409, "ended", "It has ended", f"task {task.trace!r} is {task.state.value} already"
+            )
         why = request.query.get("reason", "") or "over HTTP"
         cancelled = await self._producer.cancel(task.trace, why)
         self._stop_here(task.trace, why)
@@ -193,7 +199,9 @@ class TaskApi:
             raise InvalidMessage("field 'trace' is no UTF-8", "trace") from None
         task = await self._producer.status(trace)
         if task is None:
-            raise Refused(404, "no-task", "No such task", f"no task {trace!r} is known, or not any more")
+            raise RequestRefused(
+                404, "no-task", "No such task", f"no task {trace!r} is known, or not any more"
+            )
         return task
 
 

@@ -20,7 +20,7 @@ from holdfast.errors import ConfigError, Unavailable
 from holdfast.ports.sink import Sink, Upload
 from holdfast.testing.conformance import SinkConformance
 from holdfast.testing.conformance.sink import held, part, put
-from holdfast.testing.faults import Fault, Rule, S3Faults
+from holdfast.testing.faults import CallFault, Rule, S3Faults
 from holdfast.testing.servers import MotoServer
 
 
@@ -113,7 +113,7 @@ async def test_an_upload_that_fails_is_aborted(moto_server: MotoServer) -> None:
     bucket = made_bucket(moto_server.endpoint)
     async with S3Faults(moto_server.endpoint, seed=1) as faults:
         sink = connect(faults.endpoint, bucket)
-        faults.plan.add(Rule(fault=Fault.ERROR, operation="UploadPart", status=500))
+        faults.plan.add(Rule(fault=CallFault.ERROR, operation="UploadPart", status=500))
         upload = await sink.open("a.csv", "")
         with pytest.raises(Unavailable):
             await write_until_it_fails(upload)
@@ -181,7 +181,7 @@ async def test_a_lost_answer_to_the_last_call_is_found_out(moto_server: MotoServ
     bucket = made_bucket(moto_server.endpoint)
     async with S3Faults(moto_server.endpoint, seed=1) as faults:
         sink = connect(faults.endpoint, bucket)
-        faults.plan.add(Rule(fault=Fault.LOSE_REPLY, operation="CompleteMultipartUpload", times=1))
+        faults.plan.add(Rule(fault=CallFault.LOSE_REPLY, operation="CompleteMultipartUpload", times=1))
         await put(sink, "a.csv", part(1, 2 * PART_BYTES_MIN))
         assert await held(sink, "a.csv") == part(1, 2 * PART_BYTES_MIN)
         assert faults.calls["CompleteMultipartUpload"] == 2

@@ -16,7 +16,7 @@ from holdfast.core.device_queue import State
 from holdfast.devices.briefs import brief_of
 from holdfast.errors import HoldfastError, InvalidMessage
 from holdfast.ports.outbox import Adding
-from holdfast.testing.conformance.outbox import OUTBOX, Dispatcher, answer
+from holdfast.testing.conformance.outbox import OUTBOX, ManualDispatcher, answer
 
 SHARDS, LANES = 7, 3
 DEVICES = ["d1", "2042253", "A.b:c-d_e", "x" * 128, *(f"door-{n}" for n in range(20))]
@@ -70,7 +70,7 @@ async def test_they_go_where_those_of_python_go(store: SqlOutbox, engine: Engine
 async def test_a_dispatcher_sends_and_closes_them(store: SqlOutbox, engine: Engine) -> None:
     add(engine, device="d1", body='{"n": 1}', supersede_key="951")
     add(engine, device="d1", body='{"n": 2}', supersede_key="951")
-    dispatcher = Dispatcher(store)
+    dispatcher = ManualDispatcher(store)
     standing = await store.epochs(OUTBOX)
     for shard, epoch in standing.items():
         dispatcher.grants[shard] = await store.open(OUTBOX, shard, epoch, "member")
@@ -247,9 +247,9 @@ async def test_a_command_that_another_program_closed_while_it_was_held_stops_nob
     assert [sending.device for sending in await dispatcher.send()] == ["d2"]
 
 
-async def owner_of_all(store: SqlOutbox) -> Dispatcher:
+async def owner_of_all(store: SqlOutbox) -> ManualDispatcher:
     """A dispatcher that owns all shards, now."""
-    dispatcher = Dispatcher(store)
+    dispatcher = ManualDispatcher(store)
     for shard, epoch in (await store.epochs(OUTBOX)).items():
         dispatcher.grants[shard] = await store.open(OUTBOX, shard, epoch, "member")
     dispatcher.now = time.time()

@@ -14,7 +14,7 @@ from holdfast.adapters.system.clock import SystemClock
 from holdfast.apps.reports import deliver as delivering
 from holdfast.apps.reports import deliver_pipe, deliver_plan
 from holdfast.apps.reports.deliver import Delivered, deliver
-from holdfast.apps.reports.deliver_plan import Companion, Parcel, Record, Stage
+from holdfast.apps.reports.deliver_plan import Companion, DeliveryStage, Parcel, Record
 from holdfast.errors import (
     AlreadyThere,
     ConfigError,
@@ -67,7 +67,7 @@ class Desk:
         self.files: dict[str, bytearray] = {}
         self.sink = sink or MemorySink(self.files)
         self.record: Record | None = None
-        self.stages: list[Stage] = []
+        self.stages: list[DeliveryStage] = []
         self.calls = 0
         self.at = -1
         self.after = False
@@ -155,7 +155,7 @@ def whole(desk: Desk) -> None:
     }
     assert desk.shown <= {b"none", b"old", BODY}
     assert desk.record is not None
-    assert (desk.record.stage, desk.record.size, desk.record.sha256) == (Stage.DONE, len(BODY), SUM)
+    assert (desk.record.stage, desk.record.size, desk.record.sha256) == (DeliveryStage.DONE, len(BODY), SUM)
 
 
 async def test_a_file_and_what_belongs_beside_it(desk: Desk) -> None:
@@ -165,8 +165,8 @@ async def test_a_file_and_what_belongs_beside_it(desk: Desk) -> None:
     assert (done.duplicated, done.sent, done.tries) == (False, len(BODY), 1)
     assert told == sorted(told)
     assert told[-1] == len(BODY)
-    assert desk.stages[0] is Stage.SENDING
-    assert desk.stages[-3:] == [Stage.PLACING, Stage.PLACED, Stage.DONE]
+    assert desk.stages[0] is DeliveryStage.SENDING
+    assert desk.stages[-3:] == [DeliveryStage.PLACING, DeliveryStage.PLACED, DeliveryStage.DONE]
 
 
 async def test_the_same_again_is_a_duplicate_and_sends_nothing(desk: Desk) -> None:

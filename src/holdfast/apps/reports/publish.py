@@ -12,10 +12,10 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from holdfast.apps.reports.audit import Attempt, Audit, Row
+from holdfast.apps.reports.audit import Audit, AuditedAttempt, Row
 from holdfast.apps.reports.deliver import Connect, deliver
 from holdfast.apps.reports.deliver_credentials import Credential, Credentials
-from holdfast.apps.reports.deliver_plan import Companion, Parcel, Record, Stage
+from holdfast.apps.reports.deliver_plan import Companion, DeliveryStage, Parcel, Record
 from holdfast.apps.reports.deliver_pool import PoolLimits, SinkPool
 from holdfast.apps.reports.deliver_root import is_below
 from holdfast.apps.reports.names import remote_name
@@ -117,7 +117,7 @@ class Publisher:
     async def publish(
         self,
         order: ReportOrder,
-        attempt: Attempt,
+        attempt: AuditedAttempt,
         told: Callable[[Headway], None] = lambda _: None,
         *,
         leave: bool = True,
@@ -152,7 +152,7 @@ class Publisher:
             await book.fail(error)
             raise
 
-    async def refuse(self, misread: Misread, attempt: Attempt) -> NoReturn:
+    async def refuse(self, misread: Misread, attempt: AuditedAttempt) -> NoReturn:
         """Tell in the audit of an order that can't be understood, and raise why."""
         ordered_at = await self._ordered_at(attempt)
         day = misread.date or ordered_at.date()
@@ -161,13 +161,13 @@ class Publisher:
         await book.fail(misread.error)
         raise misread.error
 
-    async def _ordered_at(self, attempt: Attempt) -> dt.datetime:
+    async def _ordered_at(self, attempt: AuditedAttempt) -> dt.datetime:
         at = await self._audit.ordered_at(attempt.trace, attempt.ordered_at)
         return dt.datetime.fromtimestamp(at, dt.UTC)
 
     def _book(
         self,
-        attempt: Attempt,
+        attempt: AuditedAttempt,
         ordered_at: dt.datetime,
         day: dt.date,
         customer: str,
@@ -210,7 +210,7 @@ class Publisher:
         *,
         leave: bool,
     ) -> Published:
-        maker = _Maker(report)
+        maker = _FileMaker(report)
         counter = _Counter(self._clock, report, told)
         files: list[PublishedFile] = []
         while (file := await maker.file(len(files) + 1)) is not None:
@@ -246,7 +246,7 @@ class Publisher:
 class _Book:
     """The row of the file at hand; a ``blank`` one tells what all of an order's files have in common."""
 
-    def __init__(self, audit: Audit, blank: Row, attempt: Attempt, clock: Clock) -> None:
+    def __init__(self, audit: Audit, blank: Row, attempt: AuditedAttempt, clock: Clock) -> None:
         self._audit = audit
         self._blank = blank
         self._attempt = attempt
@@ -276,14 +276,14 @@ class _Book:
             )
         )
 
-    async def note(self, maker: _Maker, record: Record) -> None:
+    async def note(self, maker: _FileMaker, record: Record) -> None:
         """Keep how far its delivery is; the last step is kept with its end."""
         made = maker.made
         rows = made.rows if made is not None and made.ended else self.row.rows
         row = msgspec.structs.replace(
             self.row, record=record, size=record.size, sha256=record.sha256, rows=rows
         )
-        if record.stage is Stage.DONE:
+        if record.stage is DeliveryStage.DONE:
             self.row = row
         else:
             await self._keep(row)
@@ -320,7 +320,7 @@ class _Book:
         self.row = row
 
 
-class _Maker:
+class _FileMaker:
     """Makes a report's files, each as often as it is asked for, and each but once if all goes well.
 
     ``made`` is the file at hand."""

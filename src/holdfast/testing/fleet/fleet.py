@@ -23,7 +23,7 @@ TICK_S = 0.005
 """Answers that are due within so long of each other leave together."""
 
 
-class Counts(msgspec.Struct, frozen=True):
+class FleetCounts(msgspec.Struct, frozen=True):
     """What became of a fleet's commands. ``crowded`` came while their device was still busy; ``at_once`` is
     the most that any device had to do at a time. ``lost`` are commands and answers that went astray."""
 
@@ -97,10 +97,10 @@ class Fleet:
         await self.stop()
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> FleetCounts:
         """What happened so far."""
         now, all_of_them = self._clock.monotonic(), self.terminals.values()
-        return Counts(
+        return FleetCounts(
             devices=len(self.terminals),
             heard=sum(terminal.heard for terminal in all_of_them),
             said=self._said,

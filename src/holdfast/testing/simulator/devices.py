@@ -35,9 +35,9 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.device import Accepted, Answer, Command, Devices, Event, Seen
 from holdfast.ports.outbox import OnResult
 from holdfast.runtime.node import Work
-from holdfast.testing.simulator.faults import Faulty, Line, Weather
+from holdfast.testing.simulator.faults import Faulty, ServiceLine, Weather
 from holdfast.testing.simulator.loop import SimClock
-from holdfast.testing.simulator.scenario import TROUBLE_S, Fault, Setting
+from holdfast.testing.simulator.scenario import TROUBLE_S, Fault, WorldSetting
 from holdfast.testing.simulator.stage import Dying, SimNode, Stage
 
 OUTBOX = "doors"
@@ -74,7 +74,7 @@ KINDS = (
 )  # fmt: skip
 
 
-class Planned(msgspec.Struct, frozen=True):
+class PlannedCommand(msgspec.Struct, frozen=True):
     """What the business does at ``at_s``: add a command, in a transaction that may fail."""
 
     at_s: float
@@ -85,7 +85,7 @@ class Planned(msgspec.Struct, frozen=True):
     rolls_back: bool
 
 
-class Wish(msgspec.Struct, frozen=True):
+class PlannedOperation(msgspec.Struct, frozen=True):
     """What an operator does at ``at_s``: ``retry`` something that failed or expired, take back (``cancel``)
     what waits for a device, or ``pause`` it for ``for_s``; all devices if that is empty."""
 
@@ -95,7 +95,7 @@ class Wish(msgspec.Struct, frozen=True):
     for_s: float = 0.0
 
 
-class Scenario(Setting, frozen=True, kw_only=True):
+class DevicesScenario(WorldSetting, frozen=True, kw_only=True):
     """Everything that a seed decides in advance."""
 
     shards: int
@@ -104,15 +104,15 @@ class Scenario(Setting, frozen=True, kw_only=True):
     rate: float | None
     group_rate: float | None
     """Commands a second, of a node: to all devices, and to the one group that they all belong to."""
-    planned: tuple[Planned, ...]
+    planned: tuple[PlannedCommand, ...]
     absent: tuple[str, ...]
     """Devices that were never there."""
     heartbeats: bool
     callback_fails: float
-    wishes: tuple[Wish, ...]
+    wishes: tuple[PlannedOperation, ...]
 
 
-def make(seed: int) -> Scenario:
+def make(seed: int) -> DevicesScenario:
     """The scenario of a seed."""
     random = Random(f"{seed}:devices")  # noqa: S311 - to be repeated, not to be secret
     calm = random.random() < 0.2
@@ -152,7 +152,7 @@ def make(seed: int) -> Scenario:
     devices = [f"d{n}" for n in range(random.randint(1, 8))]
     absent = random.choice(((), (), ("d99",)))
     planned = [
-        Planned(
+        PlannedCommand(
             at_s=random.random() * random.choice((1.0, 25.0)),
             device=random.choice((*devices, *absent)),
             number=number,
@@ -162,7 +162,7 @@ def make(seed: int) -> Scenario:
         )
         for number in range(random.randint(5, 60 if conduct.latency_s < SLOW_S else 15))
     ]
-    return Scenario(
+    return DevicesScenario(
         seed=seed,
         nodes=nodes,
         weather=Weather(
@@ -186,9 +186,9 @@ def make(seed: int) -> Scenario:
     )
 
 
-def _wishes(random: Random, devices: Sequence[str]) -> tuple[Wish, ...]:
+def _wishes(random: Random, devices: Sequence[str]) -> tuple[PlannedOperation, ...]:
     wishes = [
-        Wish(
+        PlannedOperation(
             at_s=random.random() * TROUBLE_S,
             kind=random.choice(("retry", "retry", "retry", "cancel", "pause")),
             device=random.choice(devices),
@@ -290,14 +290,14 @@ def _replaces(newer: Entry, entry: Entry) -> bool:
 class DeviceWorld(Stage):
     """Devices on the stage."""
 
-    def __init__(self, scenario: Scenario, verbose: bool = False) -> None:
+    def __init__(self, scenario: DevicesScenario, verbose: bool = False) -> None:
         super().__init__(scenario, verbose)
         self.scenario = scenario
         self.store = CheckedOutbox(HostClock(self, self.clock), scenario.in_flight_max)
         self.broker = SimBroker(self.clock, delay_s=0.005)
         devices = sorted({planned.device for planned in scenario.planned} - set(scenario.absent))
         self.fleet = MemoryFleet(self.broker, devices, scenario.conduct, f"{scenario.seed}", self._work)
-        self.committed: dict[int, Planned] = {}
+        self.committed: dict[int, PlannedCommand] = {}
         self.arrived: list[Arrived] = []
         self.answered: dict[str, float] = {}
         """When an answer to a try was first heard, by its id."""
@@ -306,7 +306,7 @@ class DeviceWorld(Stage):
         self.taken_back: list[tuple[Entry, int]] = []
         """What was to be taken back, as it stood, and how often it had been retried."""
         self.works: dict[SimNode, DeviceWork] = {}
-        self.uplinks: dict[SimNode, Connections] = {}
+        self.uplinks: dict[SimNode, BrokerConnections] = {}
         self.jump_s = 0.0
         self.broker.lose = self._reached
         self._business = scenario.random("business")
@@ -326,7 +326,7 @@ class DeviceWorld(Stage):
         self.outbox.on_result(self._on_result)
 
     def make_works(self, node: SimNode) -> tuple[Sequence[Work], Sequence[Dying]]:
-        connections = Connections(self, node)
+        connections = BrokerConnections(self, node)
         node.host.clock = HostClock(self, node.clock)
         work = DeviceWork(node.host, self.outbox, SimStore(self.store, "state", node.line), connections.open)
         self.works[node], self.uplinks[node] = work, connections
@@ -359,7 +359,7 @@ class DeviceWorld(Stage):
             await asyncio.sleep(max(0.0, planned.at_s - asyncio.get_running_loop().time()))
             self._add(planned)
 
-    def _add(self, planned: Planned) -> None:
+    def _add(self, planned: PlannedCommand) -> None:
         """One change of the business, and its command, both or none."""
         try:
             with self.store.transaction() as db:
@@ -376,7 +376,7 @@ class DeviceWorld(Stage):
             return
         self.committed[command] = planned
 
-    async def _wish(self, wish: Wish) -> None:
+    async def _wish(self, wish: PlannedOperation) -> None:
         """What an operator wants."""
         await asyncio.sleep(wish.at_s)
         if wish.kind == "retry":
@@ -483,7 +483,7 @@ class HostClock:
 class SimStore(Faulty):
     """The outbox as one node sees it: a crash ends its connection, which it notices with the next turn."""
 
-    def __init__(self, store: CheckedOutbox, name: str, line: Line) -> None:
+    def __init__(self, store: CheckedOutbox, name: str, line: ServiceLine) -> None:
         super().__init__(store, name, line)
         self._store = store
         self._crashes = store.crashes
@@ -520,7 +520,7 @@ class SimDevices(MemoryDevices):
     """A node's connection: it stands still with its node, and with its line."""
 
     def __init__(
-        self, world: DeviceWorld, node: SimNode, uplink: Connections, identity: str, still_ours: Any
+        self, world: DeviceWorld, node: SimNode, uplink: BrokerConnections, identity: str, still_ours: Any
     ) -> None:
         super().__init__(world.broker, identity, still_ours=still_ours)
         self.uplink = uplink
@@ -565,7 +565,7 @@ class SimDevices(MemoryDevices):
             self.cut_off("the broker doesn't answer", taken=False)
 
 
-class Connections:
+class BrokerConnections:
     """All that a node has at the broker; they end with its process."""
 
     def __init__(self, world: DeviceWorld, node: SimNode) -> None:

@@ -30,8 +30,8 @@ from holdfast.tasks.spec import TaskSpec
 from holdfast.tasks.wire import Envelope, Unreadable, decode_task
 from holdfast.tasks.work import TaskWork
 from holdfast.tasks.worker import Worker
-from holdfast.testing.simulator.faults import Faulty, Line, draw_weather
-from holdfast.testing.simulator.scenario import TROUBLE_S, Fault, FaultKind, Setting
+from holdfast.testing.simulator.faults import Faulty, ServiceLine, draw_weather
+from holdfast.testing.simulator.scenario import TROUBLE_S, Fault, FaultKind, WorldSetting
 from holdfast.testing.simulator.stage import Dying, Quiet, SimNode, Stage
 
 APP = "sim"
@@ -68,7 +68,7 @@ class PlannedTask(msgspec.Struct, frozen=True):
     again_s: float | None = None
 
 
-class TaskScenario(Setting, frozen=True, kw_only=True):
+class TaskScenario(WorldSetting, frozen=True, kw_only=True):
     """Everything that a seed decides in advance of a world of tasks. ``maximum`` is how many may run at once
     over all nodes (0: any number)."""
 
@@ -197,7 +197,7 @@ SPECS: Mapping[str, TaskSpec] = {
 }
 
 
-class Ran(msgspec.Struct, frozen=True):
+class RanAttempt(msgspec.Struct, frozen=True):
     """An attempt that began in a slot (``end`` False), or was over."""
 
     at: float
@@ -209,7 +209,7 @@ class Ran(msgspec.Struct, frozen=True):
 class Patient:
     """A slot is a process of its own: what it says reaches its node's listener once that goes on."""
 
-    def __init__(self, listener: Listener, line: Line) -> None:
+    def __init__(self, listener: Listener, line: ServiceLine) -> None:
         self._listener = listener
         self._line = line
         self._words: deque[Callable[[], None]] = deque()
@@ -235,7 +235,7 @@ class Patient:
 class SimTaskSlots:
     """Makes slots whose words wait while the node stands still."""
 
-    def __init__(self, slots: MemoryTaskSlots, line: Line) -> None:
+    def __init__(self, slots: MemoryTaskSlots, line: ServiceLine) -> None:
         self._slots = slots
         self._line = line
 
@@ -277,11 +277,11 @@ class TaskWorld(Stage):
 
     def make_works(self, node: SimNode) -> tuple[Sequence[Work], Sequence[Dying]]:
         async def before(slot: MemoryTaskSlot, attempt: Attempt) -> None:
-            self.log.append(Ran(self.clock.monotonic(), attempt.trace, attempt.epoch))
+            self.log.append(RanAttempt(self.clock.monotonic(), attempt.trace, attempt.epoch))
             try:
                 await self._before(node, slot, attempt)
             finally:
-                self.log.append(Ran(self.clock.monotonic(), attempt.trace, attempt.epoch, end=True))
+                self.log.append(RanAttempt(self.clock.monotonic(), attempt.trace, attempt.epoch, end=True))
 
         slots = self.slots[node] = MemoryTaskSlots(
             lambda host: Worker(APP, SPECS, host),
@@ -480,7 +480,7 @@ def _history(world: TaskWorld) -> list[str]:
                 wrong.append(f"{event.trace} went back to epoch {after.epoch} from {before.epoch}")
             if after.attempts > TRIES:
                 wrong.append(f"{event.trace} had {after.attempts} attempts")
-        elif isinstance(event, Ran) and not event.end:
+        elif isinstance(event, RanAttempt) and not event.end:
             task = standing.get(event.trace)
             if task is None or task.epoch < event.epoch:
                 wrong.append(f"{event.trace} ran at epoch {event.epoch}, which was never given")
@@ -522,7 +522,7 @@ def _at_once(world: TaskWorld) -> list[str]:
     wrong = []
     running: dict[tuple[str, int], float] = {}
     for event in world.log:
-        if not isinstance(event, Ran):
+        if not isinstance(event, RanAttempt):
             continue
         if event.end:
             running.pop((event.trace, event.epoch), None)

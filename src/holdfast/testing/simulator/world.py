@@ -26,7 +26,7 @@ from holdfast.streams.owners import Owned
 from holdfast.streams.spec import StreamSpec
 from holdfast.streams.work import StreamWork
 from holdfast.streams.worker import Worker
-from holdfast.testing.simulator.faults import Faulty, Line
+from holdfast.testing.simulator.faults import Faulty, ServiceLine
 from holdfast.testing.simulator.handler import Chain, Number
 from holdfast.testing.simulator.scenario import (
     GAP_TIMEOUT_S,
@@ -36,7 +36,7 @@ from holdfast.testing.simulator.scenario import (
     STREAM,
     TROUBLE_S,
     Fault,
-    Planned,
+    PlannedMessage,
     Scenario,
 )
 from holdfast.testing.simulator.stage import Dying, SimNode, Stage
@@ -59,7 +59,7 @@ AGREE_S = 2.0
 class SimSlot:
     """A slot is a process of its own: it goes on while its node stands still."""
 
-    def __init__(self, slot: MemorySlot, line: Line) -> None:
+    def __init__(self, slot: MemorySlot, line: ServiceLine) -> None:
         self.slot = slot
         self.name = slot.name
         self._line = line
@@ -113,7 +113,7 @@ class SimSlot:
 class SimSlots:
     """Makes such slots."""
 
-    def __init__(self, slots: MemorySlots, line: Line) -> None:
+    def __init__(self, slots: MemorySlots, line: ServiceLine) -> None:
         self.slots = slots
         self._line = line
 
@@ -140,7 +140,7 @@ class World(Stage):
     def __init__(self, scenario: Scenario, verbose: bool = False) -> None:
         super().__init__(scenario, verbose)
         self.scenario = scenario
-        self.deaths: Counter[Planned] = Counter()
+        self.deaths: Counter[PlannedMessage] = Counter()
         self.queue = MemoryQueue(
             self.clock,
             frees_on_evict=scenario.frees_on_evict,
@@ -156,8 +156,8 @@ class World(Stage):
         self.works: dict[SimNode, StreamWork] = {}
         self.slots: dict[SimNode, MemorySlots] = {}
         self.rewound = False
-        self.asking: dict[Planned, None] = {}
-        self.answers: dict[Planned, bytes | None] = {}
+        self.asking: dict[PlannedMessage, None] = {}
+        self.answers: dict[PlannedMessage, bytes | None] = {}
         self.broken: dict[int, float] = {}
         """Until when models don't load, by node."""
         self.produced = False
@@ -231,7 +231,7 @@ class World(Stage):
             await self._produce(again, asyncio.get_running_loop().time())
         self.produced = True
 
-    async def _produce(self, messages: Sequence[Planned], from_s: float) -> None:
+    async def _produce(self, messages: Sequence[PlannedMessage], from_s: float) -> None:
         loop = asyncio.get_running_loop()
         for message in messages:
             await asyncio.sleep(max(0.0, from_s + message.at_s - loop.time()))
@@ -241,7 +241,7 @@ class World(Stage):
             else:
                 await self.queue.send([Outgoing(body_of(message), {}, key=message.key)])
 
-    async def _ask(self, message: Planned) -> None:
+    async def _ask(self, message: PlannedMessage) -> None:
         """A client brings its message to any node, follows where it is sent, and asks again until it has an
         answer."""
         key = f"{STREAM}/{message.key}"
@@ -424,7 +424,7 @@ def spec_of(scenario: Scenario) -> StreamSpec:
     )
 
 
-def body_of(message: Planned) -> bytes:
+def body_of(message: PlannedMessage) -> bytes:
     """The message as it is sent."""
     return json.dumps(
         {
