@@ -24,7 +24,7 @@ from benchmarks.peers.replaced import scheduler
 from benchmarks.report import Report
 from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
 from holdfast.adapters.system.clock import SystemClock
-from holdfast.core.device_queue import Entry, Patience
+from holdfast.core.device_queue import Patience, StoredCommand
 from holdfast.core.presence import PresenceRules
 from holdfast.devices.outbox import Outbox
 
@@ -74,7 +74,7 @@ async def rate(path: Path, devices: Sequence[str], silent: float, seconds: float
     answered: list[str] = []
     seen: dict[str, None] = {}
 
-    def on_result(_: object, command: Entry) -> None:
+    def on_result(_: object, command: StoredCommand) -> None:
         answered.append(command.device)
         seen[command.device] = None
 

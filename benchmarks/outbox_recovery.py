@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.dispatching import DURABILITY, dispatching
 from benchmarks.fleet import broker, devices_named, fleet
 from benchmarks.report import Report
-from holdfast.core.device_queue import Patience, State
+from holdfast.core.device_queue import CommandState, Patience
 from holdfast.core.presence import PresenceRules
 from holdfast.devices.outbox import Outbox
 
@@ -54,7 +54,7 @@ async def recover(devices: int, each: int, seconds: float) -> dict[str, float]:
             return {
                 "before_per_s": before,
                 "recovery_s": recovered_s,
-                "lost": devices * each - counts.get(State.ACKNOWLEDGED, 0),
+                "lost": devices * each - counts.get(CommandState.ACKNOWLEDGED, 0),
                 "max_in_flight": seen.at_once,
                 "repeated": running.dispatcher.counts.repeated,
                 "strays": running.dispatcher.counts.strays,

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from holdfast.adapters.memory.outbox import MemoryOutbox
-from holdfast.core.device_queue import State
+from holdfast.core.device_queue import CommandState
 from holdfast.core.device_turn import Unsent
 from holdfast.ports.clock import Clock
 from holdfast.testing.conformance import OutboxConformance
@@ -78,5 +78,5 @@ class TestTurns(OutboxConformance):
         turned = await dispatcher.turn()
         assert sorted(sending.device for sending in turned.sendings) == ["d1", "d2"]
         [closed] = turned.closed
-        assert (closed.id, closed.state) == (number, State.FAILED)
+        assert (closed.id, closed.state) == (number, CommandState.FAILED)
         assert "its row" in closed.reason

@@ -19,7 +19,7 @@ from tests.docs.pages import DOCS, PAGES, ROOT, blocks, name, prose, rows
 from docs import generate
 from holdfast import cli, config
 from holdfast.config import Config
-from holdfast.core.owner import Phase
+from holdfast.core.owner import OwnerPhase
 from holdfast.devices import metrics
 from holdfast.devices.spec import OutboxSpec
 from holdfast.runtime.stats import MEANINGS, Stats
@@ -54,7 +54,7 @@ def test_every_generated_part_has_its_place() -> None:
 
 def test_every_phase_of_an_owner_is_told() -> None:
     listed = [code(row[0]) for row in rows(DOCS / "architecture.md", "## The owner of one key")]
-    assert listed == [phase.name for phase in Phase]
+    assert listed == [phase.name for phase in OwnerPhase]
 
 
 def test_settings_of_a_stream() -> None:

@@ -27,7 +27,7 @@ from holdfast.gateway.service import Gateway
 from holdfast.ports.coordinator import Load, Member
 from holdfast.protocol.peer import Done
 from holdfast.runtime.limits import Limits
-from holdfast.streams.requests import Answer, Requests
+from holdfast.streams.requests import RequestAnswer, Requests
 
 LIMIT = 50_000
 MEMBER = "node-1"
@@ -79,10 +79,10 @@ class Surface:
 
     async def process(
         self, stream: str, key: str, place: Place, body: bytes, attributes: Any, timeout_s: float
-    ) -> Answer:
+    ) -> RequestAnswer:
         """Stands for the streams of the node."""
         self.taken.append(Taken(stream, key.partition("/")[2], place, body))
-        return Answer(RESULT, 1)
+        return RequestAnswer(RESULT, 1)
 
     async def serve(self, ready: threading.Event, over: asyncio.Event) -> None:
         """Serve until it is over."""

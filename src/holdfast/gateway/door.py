@@ -25,7 +25,7 @@ from holdfast.gateway.sockets import OF_TEXT, SocketFrame, SocketReply, serve
 from holdfast.ports.clock import Clock
 from holdfast.serving import BODY_PAUSE_S, Secrets
 from holdfast.streams.codec import address, labels, wrap
-from holdfast.streams.requests import Answer, Requests
+from holdfast.streams.requests import RequestAnswer, Requests
 from holdfast.streams.spec import StreamSpec
 
 PATH = "/process/"
@@ -115,12 +115,12 @@ class NodeRoutes:
         place: Place,
         body: bytes,
         timeout_s: float,
-    ) -> Answer:
+    ) -> RequestAnswer:
         return await self._requests().process(
             spec.name, spec.full_key(key), place, body, labels(spec, key, place), timeout_s
         )
 
-    def _response(self, answer: Answer, passed_on: dict[str, str]) -> web.Response:
+    def _response(self, answer: RequestAnswer, passed_on: dict[str, str]) -> web.Response:
         headers = {OWNER: self._member(), EPOCH: str(answer.epoch), **passed_on}
         if answer.duplicate:
             headers[DUPLICATE] = "true"

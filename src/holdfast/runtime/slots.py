@@ -22,7 +22,7 @@ MODEL_STREAMS = 2
 """How many more streams a seat gets than others rather than have another slot load a model too."""
 
 
-class Call:
+class SlotCall:
     """One call into a slot. ``begun_at`` is set when the slot gets to it: then it is the one at work."""
 
     __slots__ = ("begun_at", "timeout_s")
@@ -40,7 +40,7 @@ class Seat:
     def __init__(self) -> None:
         self.slot: Slot | None = None
         self.ready = asyncio.Event()
-        self.calls: deque[Call] = deque()
+        self.calls: deque[SlotCall] = deque()
         self.streams = 0
         self.wanted: Counter[str] = Counter()
 
@@ -144,7 +144,7 @@ class SlotPool:
         assert slot is not None
         if expected is not None and slot is not expected:
             raise Died("the slot was replaced", "", guilty=False)
-        call = Call(timeout_s)
+        call = SlotCall(timeout_s)
         seat.calls.append(call)
         self._promote(seat)
         try:
@@ -159,7 +159,7 @@ class SlotPool:
         self._finish(seat, call)
         return answer, slot
 
-    def _finish(self, seat: Seat, call: Call) -> None:
+    def _finish(self, seat: Seat, call: SlotCall) -> None:
         if call in seat.calls:
             seat.calls.remove(call)
             self._promote(seat)
@@ -243,7 +243,7 @@ class SlotPool:
                 next_at = at if next_at is None else min(next_at, at)
         return next_at
 
-    def _patience(self, call: Call, slot: Slot) -> tuple[float, str]:
+    def _patience(self, call: SlotCall, slot: Slot) -> tuple[float, str]:
         """How long a call may stand still, and what to say of one that does so for longer."""
         if slot.loading:
             # No handler is to blame; but where its own time is longer, that is looked at first.

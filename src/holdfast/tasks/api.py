@@ -43,7 +43,7 @@ class Asked(msgspec.Struct, forbid_unknown_fields=True):
     delay_s: float = 0.0
 
 
-class Standing(msgspec.Struct):
+class TaskStanding(msgspec.Struct):
     """How a task stands, as the API tells it."""
 
     trace_id: str
@@ -205,9 +205,9 @@ class TaskApi:
         return task
 
 
-def shown(task: Task) -> Standing:
+def shown(task: Task) -> TaskStanding:
     """A task as the API and the command line tell it."""
-    return Standing(
+    return TaskStanding(
         trace_id=task.trace,
         task_type=task.type,
         state=task.state,

@@ -14,7 +14,7 @@ from holdfast.ports.slots import drive
 from holdfast.ports.task_slots import Attempt, Progress, Sign
 from holdfast.tasks.body import Body, body_of
 from holdfast.tasks.spec import TaskSpec
-from holdfast.tasks.worker import Worker
+from holdfast.tasks.worker import TaskExecutor
 
 
 class TaskTest:
@@ -75,7 +75,7 @@ class TaskTest:
         self._cancel_at = cancel_at
         self._over_time_at = over_time_at
         self._now = 0.0
-        self._worker = Worker(handler.name, handler.tasks, self)
+        self._worker = TaskExecutor(handler.name, handler.tasks, self)
         self._errors: list[BaseException] = []
 
     def run(self, body: Any = None) -> Any:

@@ -16,7 +16,7 @@ from holdfast.adapters.sqlalchemy.rows import entry as archived
 from holdfast.adapters.sqlalchemy.transaction import PostgresqlTransaction
 from holdfast.adapters.sqlalchemy.writer import SqlWriter
 from holdfast.adapters.system.clock import SystemClock
-from holdfast.core.device_queue import State
+from holdfast.core.device_queue import CommandState
 from holdfast.testing.conformance import OutboxConformance
 from holdfast.testing.conformance.outbox import NOW, OUTBOX, Begin, ManualDispatcher, answer, bodies, new
 from holdfast.testing.servers import PostgresqlServer
@@ -78,8 +78,8 @@ class SqlConformance(OutboxConformance):
         asked: list[tuple[str, Any]] = []
         event.listen(store._engine, "before_cursor_execute", lambda *a: asked.append((a[2], a[3])))
         await store.commands(OUTBOX, device="d1")
-        await store.commands(OUTBOX, device="d1", state=State.SCHEDULED)
-        await store.commands(OUTBOX, state=State.FAILED)
+        await store.commands(OUTBOX, device="d1", state=CommandState.SCHEDULED)
+        await store.commands(OUTBOX, state=CommandState.FAILED)
         await store.commands(OUTBOX)
         postgresql = business.dialect.name == "postgresql"
         plans = []
@@ -124,7 +124,7 @@ class TestPostgresqlOutbox(SqlConformance):
         [sending] = await dispatcher.send(heard=[answer(sending)])
         slow.__exit__(None, None, None)
         turned = await dispatcher.turn(heard=[answer(sending)])
-        assert [(e.id, e.state) for e in turned.closed[1:]] == [(old, State.SUPERSEDED)]
+        assert [(e.id, e.state) for e in turned.closed[1:]] == [(old, CommandState.SUPERSEDED)]
         assert turned.sendings == [], "who was taken off must not come in again"
 
     async def test_taking_back_waits_for_nobody_and_nobody_for_it(
@@ -138,7 +138,7 @@ class TestPostgresqlOutbox(SqlConformance):
         assert bodies(first) == [b"1", b"2"], "it isn't committed yet"
         open_still.__exit__(None, None, None)
         turned = await dispatcher.turn(heard=[answer(each) for each in first])
-        assert {entry.state for entry in turned.closed} == {State.ACKNOWLEDGED}
+        assert {entry.state for entry in turned.closed} == {CommandState.ACKNOWLEDGED}
 
     async def test_a_turn_is_three_messages(self, dispatcher: ManualDispatcher, begin: Begin) -> None:
         with begin() as db:

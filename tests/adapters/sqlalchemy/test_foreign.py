@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 
 from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
 from holdfast.adapters.system.clock import SystemClock
-from holdfast.core.device_queue import State
+from holdfast.core.device_queue import CommandState
 from holdfast.devices.briefs import brief_of
 from holdfast.errors import HoldfastError, InvalidMessage
 from holdfast.ports.outbox import Adding
@@ -62,7 +62,7 @@ async def test_they_go_where_those_of_python_go(store: SqlOutbox, engine: Engine
     for entry in entries:
         assert entry.shard == zlib.crc32(entry.device.encode()) % SHARDS
         assert entry.lane == zlib.crc32(f"person {entry.device} é".encode()) % LANES
-        assert (entry.state, entry.body, entry.trace_id) == (State.SCHEDULED, b'{"open": true}', "")
+        assert (entry.state, entry.body, entry.trace_id) == (CommandState.SCHEDULED, b'{"open": true}', "")
         assert abs(entry.created_at - time.time()) < 60
         assert entry.expires_at == pytest.approx(entry.created_at + 60, abs=0.01)
 
@@ -76,7 +76,7 @@ async def test_a_dispatcher_sends_and_closes_them(store: SqlOutbox, engine: Engi
         dispatcher.grants[shard] = await store.open(OUTBOX, shard, epoch, "member")
     dispatcher.now = time.time()
     turned = await dispatcher.turn()
-    assert [entry.state for entry in turned.closed] == [State.SUPERSEDED]
+    assert [entry.state for entry in turned.closed] == [CommandState.SUPERSEDED]
     [sending] = turned.sendings
     assert sending.body == b'{"n": 2}'
     assert len((await dispatcher.turn(heard=[answer(sending)])).closed) == 1
@@ -200,11 +200,11 @@ async def test_a_spoilt_command_of_sqlite_fails_alone(store: SqlOutbox, engine: 
         ("d2", b'{"open": true}'),
     ]
     [closed] = turned.closed
-    assert (closed.id, closed.state) == (1, State.FAILED)
+    assert (closed.id, closed.state) == (1, CommandState.FAILED)
     assert "its row" in closed.reason
     for told in await store.briefs(OUTBOX, range(SHARDS), 10):
         assert brief_of("app", OUTBOX, told, "node")
-    assert [entry.id for entry in await store.commands(OUTBOX, state=State.FAILED)] == [1]
+    assert [entry.id for entry in await store.commands(OUTBOX, state=CommandState.FAILED)] == [1]
 
 
 @pytest.mark.parametrize(

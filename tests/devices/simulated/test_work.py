@@ -7,7 +7,7 @@ import pytest
 from tests.devices.simulated.conftest import Site
 
 from holdfast.adapters.memory.device import MemoryDevices
-from holdfast.core.device_queue import State
+from holdfast.core.device_queue import CommandState
 from holdfast.devices import work as module
 from holdfast.devices.work import DeviceWork
 
@@ -31,12 +31,12 @@ async def test_what_closed_long_ago_goes_a_few_at_a_time(
     await site.start(1, keep_s=KEEP_S, archive=archive)
     work = worked(site)
     old = [await site.add("d0") for _ in range(5)]
-    await site.until(old[-1], State.ACKNOWLEDGED)
+    await site.until(old[-1], CommandState.ACKNOWLEDGED)
     await work.maintain()
     assert len(await site.store.commands("doors")) == 5
     await site.clock.sleep(KEEP_S)
     fresh = await site.add("d0")
-    await site.until(fresh, State.ACKNOWLEDGED)
+    await site.until(fresh, CommandState.ACKNOWLEDGED)
     calls: list[bool] = []
     expire = site.store.expire
 
@@ -59,7 +59,7 @@ async def test_whoever_takes_a_shard_hears_the_devices_that_have_had_commands(
     await site.start(2)
     assert watched == []
     for device in ("d0", "d1"):
-        await site.until(await site.add(device), State.ACKNOWLEDGED)
+        await site.until(await site.add(device), CommandState.ACKNOWLEDGED)
     await site.dispatcher.disown(0)
     epoch = (await site.store.epochs("doors"))[0]
     await site.dispatcher.own(0, await site.store.open("doors", 0, epoch, "me"))

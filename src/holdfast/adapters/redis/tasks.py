@@ -22,7 +22,7 @@ from holdfast.adapters.redis.lane import Word
 from holdfast.adapters.redis.replicas import ConfirmedConnection
 from holdfast.adapters.redis.shards import StateShards
 from holdfast.core.record import reading
-from holdfast.core.task import Beat, End, Return, Start, State, Task
+from holdfast.core.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, State, Task
 from holdfast.errors import Fenced, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
 
@@ -72,23 +72,23 @@ class RedisTasks:
         rows = [(t.trace, msgspec.json.encode(_fields(t))) for t in tasks]
         return cast("list[Task]", await self._change("queue", rows))
 
-    async def start(self, wishes: Sequence[Start]) -> list[Task]:
+    async def start(self, wishes: Sequence[StartAttempt]) -> list[Task]:
         rows = [
             (w.trace, w.type, w.member, w.node, w.tries, _micros(w.lease_s), w.group, w.instead_of)
             for w in wishes
         ]
         return cast("list[Task]", await self._change("start", rows))
 
-    async def beat(self, beats: Sequence[Beat]) -> list[Task | Fenced]:
+    async def beat(self, beats: Sequence[AttemptBeat]) -> list[Task | Fenced]:
         rows = [(b.trace, b.epoch, _micros(b.lease_s), _number(b.progress), b.note) for b in beats]
         # A beat that is lost ends the attempt, and a brief is sent again: no replica needs to have them.
         return cast("list[Task | Fenced]", await self._change("beat", rows, self._shards))
 
-    async def give_back(self, returns: Sequence[Return]) -> list[Task | Fenced]:
+    async def give_back(self, returns: Sequence[ReturnAttempt]) -> list[Task | Fenced]:
         rows = [(r.trace, r.epoch, int(r.spent), r.detail) for r in returns]
         return cast("list[Task | Fenced]", await self._change("give_back", rows))
 
-    async def end(self, ends: Sequence[End]) -> list[Task | Fenced]:
+    async def end(self, ends: Sequence[EndAttempt]) -> list[Task | Fenced]:
         rows = [(e.trace, e.epoch, e.state.value, e.result, e.detail) for e in ends]
         return cast("list[Task | Fenced]", await self._change("end", rows))
 

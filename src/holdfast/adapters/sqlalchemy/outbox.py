@@ -49,12 +49,12 @@ from holdfast.adapters.sqlalchemy.transaction import OutboxTransaction
 from holdfast.adapters.sqlalchemy.writer import MAKE, SqlWriter
 from holdfast.core import device_queue as queue
 from holdfast.core import device_turn
-from holdfast.core.device_queue import REASONS, TABLE, Cause, Entry, Phase, State
-from holdfast.core.device_turn import Job, Turn, Turned
+from holdfast.core.device_queue import REASONS, TABLE, Cause, CommandState, HeadPhase, StoredCommand
+from holdfast.core.device_turn import Rollout, Turn, Turned
 from holdfast.errors import ConfigError, Fenced, HoldfastError, InvalidMessage, OutcomeUnknown, Unavailable
 from holdfast.files import OWNER, Access
 from holdfast.ports.clock import Clock
-from holdfast.ports.outbox import Adding, DeviceStatus, Known, NewCommand, OnResult
+from holdfast.ports.outbox import Adding, DeviceStatus, KnownDevice, NewCommand, OnResult
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ WAITING_MAX = 1000
 SWITCH_S = 0.0001
 """How long a busy thread may keep the interpreter from one that is ready (Python's default is 0.005)."""
 
-ENDED_BADLY = (State.FAILED, State.EXPIRED)
+ENDED_BADLY = (CommandState.FAILED, CommandState.EXPIRED)
 ENDED_BADLY_SQL = "state IN ('failed', 'expired')"
 """What operators look for among a million that went well: it has an index."""
 
@@ -180,7 +180,7 @@ class SqlOutbox:
 
         return await self._change(opened)
 
-    async def known(self, outbox: str, shard: int) -> list[Known]:
+    async def known(self, outbox: str, shard: int) -> list[KnownDevice]:
         h, d = tables.head.c, tables.device.c
         known = (
             select(h.device, d.seen_at, d.away)
@@ -190,7 +190,7 @@ class SqlOutbox:
             .where(h.outbox == outbox, h.shard == shard)
         )
         rows = await self._read(lambda connection: connection.execute(known).all())
-        return [Known(row[0], row[1], bool(row[2])) for row in rows if fits(row[:2], KNOWN_KINDS)]
+        return [KnownDevice(row[0], row[1], bool(row[2])) for row in rows if fits(row[:2], KNOWN_KINDS)]
 
     async def out(self, outbox: str, shards: Collection[int]) -> int:
         h = tables.head.c
@@ -223,7 +223,7 @@ class SqlOutbox:
             transaction.harden()
         return turned
 
-    def _tell(self, connection: Connection, closed: Sequence[Entry], on_result: OnResult) -> set[int]:
+    def _tell(self, connection: Connection, closed: Sequence[StoredCommand], on_result: OnResult) -> set[int]:
         """Call the business, within the transaction; returns for which commands that failed: these a sweep
         tells again. Only if something fails are they told one by one."""
         if not closed or _told(connection, closed, on_result):
@@ -251,19 +251,19 @@ class SqlOutbox:
         if told:
             connection.execute(update(tables.command).where(c.id.in_(told)).values(untold=None))
 
-    async def briefs(self, outbox: str, shards: Collection[int], limit: int) -> list[Entry]:
+    async def briefs(self, outbox: str, shards: Collection[int], limit: int) -> list[StoredCommand]:
         c, b = tables.command.c, tables.brief.c
         due = select(b.command).where(b.outbox == outbox, b.shard.in_(shards)).limit(limit).subquery()
         closed = select(text(COLUMNS)).select_from(tables.command).join(due, due.c.command == c.id)
 
-        def read(connection: Connection) -> list[Entry]:
+        def read(connection: Connection) -> list[StoredCommand]:
             found = [entry(row) for row in connection.execute(closed)]
             with self._commit:  # SQLite shows a commit before it is hardened
                 return found
 
         return await self._read(read)
 
-    async def briefed(self, outbox: str, told: Sequence[Entry]) -> None:
+    async def briefed(self, outbox: str, told: Sequence[StoredCommand]) -> None:
         b = tables.brief.c
         # Not every end of a command: it may have been retried and closed again.
         forget = delete(tables.brief).where(b.command == bindparam("number"), b.closed_at == bindparam("at"))
@@ -325,8 +325,14 @@ class SqlOutbox:
     # --- operators
 
     async def commands(
-        self, outbox: str, *, after: int = 0, limit: int = 100, state: State | None = None, device: str = ""
-    ) -> list[Entry]:
+        self,
+        outbox: str,
+        *,
+        after: int = 0,
+        limit: int = 100,
+        state: CommandState | None = None,
+        device: str = "",
+    ) -> list[StoredCommand]:
         c = tables.command.c
         listed = select(text(COLUMNS)).select_from(tables.command).where(c.outbox == outbox, c.id > after)
         if state is not None:
@@ -338,10 +344,10 @@ class SqlOutbox:
         listed = listed.order_by(c.id).limit(limit)
         return await self._read(lambda connection: [entry(row) for row in connection.execute(listed)])
 
-    async def command(self, command: int) -> Entry | None:
+    async def command(self, command: int) -> StoredCommand | None:
         found = select(text(COLUMNS)).select_from(tables.command).where(tables.command.c.id == command)
 
-        def one(connection: Connection) -> Entry | None:
+        def one(connection: Connection) -> StoredCommand | None:
             row = connection.execute(found).one_or_none()
             return entry(row) if row else None
 
@@ -417,7 +423,7 @@ class SqlOutbox:
         outbox, changed = row[0], entry(row[1:])
         rows = SqlRows(transaction, outbox, self._statements)
         if changed.job is not None:
-            rows.save_jobs({changed.job: (0, 1 if target is State.FAILED else -1)})
+            rows.save_jobs({changed.job: (0, 1 if target is CommandState.FAILED else -1)})
         if changed.closed_at is not None:
             rows.save_briefs([changed])
         mark = {"outbox": outbox, "shard": changed.shard, "device": changed.device, "lane": changed.lane}
@@ -425,12 +431,12 @@ class SqlOutbox:
         ring_at_commit(connection, outbox)
         return True
 
-    async def counts(self, outbox: str) -> Mapping[State, int]:
+    async def counts(self, outbox: str) -> Mapping[CommandState, int]:
         c = tables.command.c
         counted = select(c.state, func.count()).where(c.outbox == outbox).group_by(c.state)
         rows = await self._read(lambda connection: connection.execute(counted).all())
         found = {STATES[state]: count for state, count in rows}
-        return {state: found[state] for state in State if state in found}
+        return {state: found[state] for state in CommandState if state in found}
 
     async def devices(
         self, outbox: str, *, after: str = "", limit: int = 100, device: str = ""
@@ -451,7 +457,7 @@ class SqlOutbox:
         ]
         both = named[0].union(named[1]).subquery()
         names = connection.execute(select(both.c.device).order_by(both.c.device).limit(limit)).scalars().all()
-        phases: dict[str, list[Phase]] = {}
+        phases: dict[str, list[HeadPhase]] = {}
         for name, phase in connection.execute(
             select(h.device, h.phase).where(h.outbox == outbox, h.device.in_(names)).order_by(h.lane)
         ):
@@ -473,7 +479,7 @@ class SqlOutbox:
             waits = text("state = 'scheduled' AND lane >= 0")
             scheduled = select(c.id).where(c.outbox == outbox, c.device == name, waits)
             count = select(func.count()).select_from(scheduled.limit(WAITING_MAX).subquery())
-            out = phases.get(name, []).count(Phase.OUT)
+            out = phases.get(name, []).count(HeadPhase.OUT)
             waiting = min(WAITING_MAX, connection.execute(count).scalar_one() + out)
             seen_at, away = seen.get(name, (None, False))
             shard = queue.shard_of(name, shards)
@@ -483,11 +489,11 @@ class SqlOutbox:
             )
         return statuses
 
-    async def jobs(self, outbox: str, *, after: int = 0, limit: int = 100) -> list[Job]:
+    async def jobs(self, outbox: str, *, after: int = 0, limit: int = 100) -> list[Rollout]:
         j = tables.job.c
         listed = select(text(JOB)).select_from(tables.job).where(j.outbox == outbox, j.id > after)
         rows = await self._read(lambda c: c.execute(listed.order_by(j.id).limit(limit)).all())
-        return [Job(*row) for row in rows if fits(row, JOB_KINDS)]
+        return [Rollout(*row) for row in rows if fits(row, JOB_KINDS)]
 
     async def expire(self, outbox: str, before: float, limit: int, *, archive: bool = False) -> int:
         def expire(connection: Connection) -> int:
@@ -581,7 +587,7 @@ def _all_told() -> ColumnElement[bool]:
     return c.untold.is_(None) & ~select(b.command).where(b.command == c.id).exists()
 
 
-def _told(connection: Connection, closed: Sequence[Entry], on_result: OnResult) -> bool:
+def _told(connection: Connection, closed: Sequence[StoredCommand], on_result: OnResult) -> bool:
     """Call the business for commands, all or none of them."""
     each = closed[0]
     try:

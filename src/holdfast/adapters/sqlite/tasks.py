@@ -16,7 +16,7 @@ import msgspec
 from holdfast.adapters.sqlite.database import Database, Transaction
 from holdfast.core import task as rules
 from holdfast.core.record import reading
-from holdfast.core.task import Beat, End, Return, Start, State, Task
+from holdfast.core.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, State, Task
 from holdfast.errors import Fenced
 from holdfast.ports.clock import Clock
 
@@ -91,19 +91,19 @@ class SqliteTasks:
     async def queue(self, tasks: Sequence[Task]) -> list[Task]:
         return cast("list[Task]", await self._change([TaskChange(rules.queue, t.trace, t) for t in tasks]))
 
-    async def start(self, wishes: Sequence[Start]) -> list[Task]:
+    async def start(self, wishes: Sequence[StartAttempt]) -> list[Task]:
         return cast("list[Task]", await self._change([TaskChange(rules.start, w.trace, w) for w in wishes]))
 
-    async def beat(self, beats: Sequence[Beat]) -> list[Task | Fenced]:
+    async def beat(self, beats: Sequence[AttemptBeat]) -> list[Task | Fenced]:
         # A power failure that takes back a beat ends the attempt too; a brief is sent again.
         changes = [TaskChange(rules.beat, b.trace, b) for b in beats]
         return cast("list[Task | Fenced]", await self._change(changes, confirmed=False))
 
-    async def give_back(self, returns: Sequence[Return]) -> list[Task | Fenced]:
+    async def give_back(self, returns: Sequence[ReturnAttempt]) -> list[Task | Fenced]:
         changes = [TaskChange(_give_back, r.trace, r) for r in returns]
         return cast("list[Task | Fenced]", await self._change(changes))
 
-    async def end(self, ends: Sequence[End]) -> list[Task | Fenced]:
+    async def end(self, ends: Sequence[EndAttempt]) -> list[Task | Fenced]:
         changes = [TaskChange(rules.end, e.trace, e) for e in ends]
         return cast("list[Task | Fenced]", await self._change(changes))
 
@@ -244,7 +244,7 @@ def _expire(transaction: Transaction, number: int, before: float, after: int) ->
     return ExpiryPage(len(expired), page[-1][0] if more else after, more)
 
 
-def _give_back(standing: Task | None, wish: Return, now: float) -> Task:
+def _give_back(standing: Task | None, wish: ReturnAttempt, now: float) -> Task:
     return rules.give_back(standing, wish)
 
 

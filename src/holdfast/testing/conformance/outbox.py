@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.core.device_queue import Correlation, Entry, Patience, Phase, State, shard_of
+from holdfast.core.device_queue import CommandState, Correlation, HeadPhase, Patience, StoredCommand, shard_of
 from holdfast.core.device_turn import Heard, Sending, Turn, Turned, Unsent
 from holdfast.core.group_rate import GroupRate, JobRates
 from holdfast.errors import ConfigError, Fenced
@@ -40,7 +40,7 @@ class ManualDispatcher:
         self.member = member
         self.now = NOW
         self.grants: dict[int, int] = {}
-        self.told: list[Entry] = []
+        self.told: list[StoredCommand] = []
 
     async def open(self, *shards: int) -> None:
         """Open shards, or all."""
@@ -58,7 +58,7 @@ class ManualDispatcher:
         """What goes out in the next turn."""
         return (await self.turn(**brought)).sendings
 
-    def _hear(self, db: Any, entry: Entry) -> None:
+    def _hear(self, db: Any, entry: StoredCommand) -> None:
         self.told.append(entry)
 
 
@@ -118,14 +118,19 @@ class OutboxConformance:
         assert sending.correlation == Correlation(dispatcher.grants[sending.shard], number, 1)
         assert 10.0 <= sending.due - NOW <= LATEST_S
         entry = await self._command(store, number)
-        assert (entry.state, entry.tries, entry.spent, entry.published_at) == (State.PUBLISHED, 1, 1, NOW)
+        assert (entry.state, entry.tries, entry.spent, entry.published_at) == (
+            CommandState.PUBLISHED,
+            1,
+            1,
+            NOW,
+        )
         dispatcher.now += 1
         turned = await dispatcher.turn(heard=[answer(sending, b"\xffok")])
         assert (turned.sendings, turned.strays, turned.freed) == ([], [], 1)
         entry = await self._command(store, number)
-        assert (entry.state, entry.answer, entry.closed_at) == (State.ACKNOWLEDGED, b"\xffok", NOW + 1)
+        assert (entry.state, entry.answer, entry.closed_at) == (CommandState.ACKNOWLEDGED, b"\xffok", NOW + 1)
         assert turned.closed == dispatcher.told == [entry]
-        assert await store.counts(OUTBOX) == {State.ACKNOWLEDGED: 1}
+        assert await store.counts(OUTBOX) == {CommandState.ACKNOWLEDGED: 1}
         assert await store.next_due(OUTBOX, range(SHARDS)) is None
 
     async def test_a_rolled_back_transaction_adds_nothing(
@@ -270,7 +275,7 @@ class OutboxConformance:
             db.add([new("d1", b"newest", supersede_key="p1")])
         dispatcher.told.clear()
         assert bodies(await dispatcher.send()) == [b"another device"]
-        assert [(entry.body, entry.state) for entry in dispatcher.told] == [(b"old", State.SUPERSEDED)]
+        assert [(entry.body, entry.state) for entry in dispatcher.told] == [(b"old", CommandState.SUPERSEDED)]
         sent = []
         for _ in range(2):
             [sending] = await dispatcher.send(heard=[answer(sending)])
@@ -286,7 +291,7 @@ class OutboxConformance:
             [old, _] = db.add([new("d1", b"%d" % n, supersede_key="p1") for n in range(2)])
         turned = await dispatcher.turn(limit=1)
         assert ([entry.id for entry in turned.closed], bodies(turned.sendings)) == ([old], [b"1"])
-        assert (await self._command(store, old)).state is State.SUPERSEDED
+        assert (await self._command(store, old)).state is CommandState.SUPERSEDED
 
     async def test_only_a_try_of_what_is_out_can_be_answered(
         self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
@@ -308,7 +313,7 @@ class OutboxConformance:
         ]
         turned = await dispatcher.turn(heard=strays)
         assert (turned.strays, turned.closed) == (strays, [])
-        assert (await self._command(store, number)).state is State.PUBLISHED
+        assert (await self._command(store, number)).state is CommandState.PUBLISHED
         turned = await dispatcher.turn(heard=[answer(second), answer(second)])
         assert (len(turned.closed), turned.strays) == (1, [answer(second)])
         turned = await dispatcher.turn(heard=[answer(second)])
@@ -327,7 +332,7 @@ class OutboxConformance:
         turned = await dispatcher.turn(heard=[answer(first, b"late")])
         assert (turned.late, turned.strays, turned.freed, turned.sendings) == (1, [], 0, [])
         entry = await self._command(store, number)
-        assert (entry.state, entry.answer, dispatcher.told) == (State.ACKNOWLEDGED, b"late", [entry])
+        assert (entry.state, entry.answer, dispatcher.told) == (CommandState.ACKNOWLEDGED, b"late", [entry])
         turned = await dispatcher.turn(heard=[answer(first, b"late")])
         assert (len(turned.strays), turned.closed, turned.sendings) == (1, [], [])
         turned = await dispatcher.turn(heard=[answer(second)])
@@ -374,7 +379,7 @@ class OutboxConformance:
         [sending] = await dispatcher.send()
         assert bodies(await dispatcher.send(heard=[answer(sending, b"no", ok=False)])) == [b"2"]
         entry = await self._command(store, number)
-        assert (entry.state, entry.answer, entry.reason) == (State.FAILED, b"no", "the device refused")
+        assert (entry.state, entry.answer, entry.reason) == (CommandState.FAILED, b"no", "the device refused")
 
     # --- tries, expiry, absence
 
@@ -397,7 +402,7 @@ class OutboxConformance:
         turned = await dispatcher.turn()
         assert (bodies(turned.sendings), turned.freed, turned.repeats) == ([b"2"], 1, 0)
         entry = await self._command(store, number)
-        assert (entry.state, entry.reason) == (State.FAILED, "no answer in all tries")
+        assert (entry.state, entry.reason) == (CommandState.FAILED, "no answer in all tries")
         assert dispatcher.told == [entry]
 
     async def test_what_has_expired_is_not_sent(
@@ -414,7 +419,7 @@ class OutboxConformance:
             sendings = await dispatcher.send()
         assert bodies(sendings) == [b"lasting"]
         states = [(await self._command(store, number)).state for number in numbers]
-        assert states == [State.ACKNOWLEDGED, *[State.EXPIRED] * 29]
+        assert states == [CommandState.ACKNOWLEDGED, *[CommandState.EXPIRED] * 29]
         assert len(dispatcher.told) == 30
 
     async def test_a_sweep_finds_what_expires_in_the_queue(
@@ -425,7 +430,7 @@ class OutboxConformance:
         await dispatcher.turn()
         dispatcher.now += 5
         await dispatcher.turn(sweep=True)
-        assert (await self._command(store, number)).state is State.EXPIRED
+        assert (await self._command(store, number)).state is CommandState.EXPIRED
         assert [entry.body for entry in dispatcher.told] == [b"short"]
 
     async def test_nothing_goes_to_a_device_that_is_away_but_probes_which_use_up_no_tries(
@@ -443,7 +448,7 @@ class OutboxConformance:
             turned = await dispatcher.turn(away=away)
             assert (turned.sendings, turned.freed) == ([], 1)
         assert (await self._command(store, number)).spent == 0
-        assert [status.phases for status in await store.devices(OUTBOX)] == [(Phase.HELD,)]
+        assert [status.phases for status in await store.devices(OUTBOX)] == [(HeadPhase.HELD,)]
         [sending] = await dispatcher.send(back=["d1"])
         assert sending.correlation.tries == 5
         turned = await dispatcher.turn(heard=[answer(sending)])
@@ -719,7 +724,7 @@ class OutboxConformance:
         sendings = await dispatcher.send()
         failing = True
 
-        def on_result(db: Any, entry: Entry) -> None:
+        def on_result(db: Any, entry: StoredCommand) -> None:
             dispatcher.told.append(entry)
             if failing and entry.body == b"1":
                 raise RuntimeError("the business failed")
@@ -766,7 +771,7 @@ class OutboxConformance:
         await dispatcher.turn(sweep=True)
         [known] = await store.jobs(OUTBOX)
         assert (known.done, known.failed, known.over) == (1, 9, True)
-        assert await store.counts(OUTBOX) == {State.ACKNOWLEDGED: 1, State.FAILED: 9}
+        assert await store.counts(OUTBOX) == {CommandState.ACKNOWLEDGED: 1, CommandState.FAILED: 9}
 
     async def test_a_job_follows_what_operators_do(
         self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
@@ -828,8 +833,8 @@ class OutboxConformance:
         await dispatcher.turn(brief=True, heard=answers)
         due = sorted(await store.briefs(OUTBOX, range(SHARDS), 10), key=lambda entry: entry.id)
         assert [(entry.id, entry.state) for entry in due] == [
-            (ids[0], State.FAILED),
-            (ids[1], State.ACKNOWLEDGED),
+            (ids[0], CommandState.FAILED),
+            (ids[1], CommandState.ACKNOWLEDGED),
         ]
         assert len(await store.briefs(OUTBOX, range(SHARDS), 1)) == 1
         by_shard = [await store.briefs(OUTBOX, [shard], 10) for shard in range(SHARDS)]
@@ -847,7 +852,9 @@ class OutboxConformance:
         await dispatcher.turn(brief=True, heard=[answer(sending)])
         await store.briefed(OUTBOX, due[:1])
         [again] = await store.briefs(OUTBOX, range(SHARDS), 10)
-        assert (again.id, again.state) == (ids[0], State.ACKNOWLEDGED), "another end than that which was told"
+        assert (again.id, again.state) == (ids[0], CommandState.ACKNOWLEDGED), (
+            "another end than that which was told"
+        )
         await store.briefed(OUTBOX, [again])
         assert await store.expire(OUTBOX, NOW + 1e6, 10) == 2
 
@@ -903,7 +910,7 @@ class OutboxConformance:
         [again] = await dispatcher.send()
         assert again.correlation.tries == 2
         await dispatcher.turn(heard=[answer(again)])
-        assert (await self._command(store, number)).state is State.ACKNOWLEDGED
+        assert (await self._command(store, number)).state is CommandState.ACKNOWLEDGED
         assert not await store.retry(number)
         assert not await store.retry(number + 1000)
 
@@ -935,7 +942,7 @@ class OutboxConformance:
         [sending] = await dispatcher.send(heard=[answer(sending)])
         assert sending.body == b"out"
         assert await dispatcher.send(heard=[answer(sending)]) == []
-        assert (await self._command(store, old)).state is State.SUPERSEDED
+        assert (await self._command(store, old)).state is CommandState.SUPERSEDED
 
     async def test_only_what_isn_t_out_can_be_cancelled(
         self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
@@ -946,7 +953,7 @@ class OutboxConformance:
         assert not await store.cancel(out)
         assert await store.cancel(waiting)
         entry = await self._command(store, waiting)
-        assert (entry.state, entry.reason) == (State.FAILED, "cancelled")
+        assert (entry.state, entry.reason) == (CommandState.FAILED, "cancelled")
         await dispatcher.turn(sweep=True)
         assert [told.id for told in dispatcher.told] == [waiting]
         [sending] = await dispatcher.send(heard=[answer(sending)])
@@ -968,7 +975,9 @@ class OutboxConformance:
             assert db.cancel(OUTBOX, command=last + 1000) == 0
             assert db.cancel("gates", command=last) == 0
         turned = await dispatcher.turn()
-        assert [(e.id, e.state, e.reason) for e in turned.closed] == [(waiting, State.FAILED, "cancelled")]
+        assert [(e.id, e.state, e.reason) for e in turned.closed] == [
+            (waiting, CommandState.FAILED, "cancelled")
+        ]
         assert dispatcher.told == turned.closed
         [sending] = await dispatcher.send(heard=[answer(sending)])
         assert sending.correlation.command == last
@@ -1076,10 +1085,12 @@ class OutboxConformance:
         await dispatcher.turn()
         assert [entry.id for entry in await store.commands(OUTBOX)] == numbers
         assert [entry.id for entry in await store.commands(OUTBOX, after=numbers[1], limit=2)] == numbers[2:4]
-        assert [entry.id for entry in await store.commands(OUTBOX, state=State.PUBLISHED)] == numbers[:2]
+        assert [entry.id for entry in await store.commands(OUTBOX, state=CommandState.PUBLISHED)] == numbers[
+            :2
+        ]
         assert [entry.id for entry in await store.commands(OUTBOX, device="d1")] == numbers[1::2]
         assert await store.command(numbers[-1] + 1000) is None
-        assert await store.counts(OUTBOX) == {State.SCHEDULED: 4, State.PUBLISHED: 2}
+        assert await store.counts(OUTBOX) == {CommandState.SCHEDULED: 4, CommandState.PUBLISHED: 2}
 
     async def test_devices_are_listed(
         self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
@@ -1090,9 +1101,9 @@ class OutboxConformance:
         statuses = await store.devices(OUTBOX)
         told = [(s.device, s.phases, s.waiting, s.seen_at, s.away) for s in statuses]
         assert told == [
-            ("d1", (Phase.OUT,), 2, None, False),
-            ("d2", (Phase.OUT,), 1, NOW - 5, False),
-            ("d3", (Phase.OUT,), 1, None, False),
+            ("d1", (HeadPhase.OUT,), 2, None, False),
+            ("d2", (HeadPhase.OUT,), 1, NOW - 5, False),
+            ("d3", (HeadPhase.OUT,), 1, None, False),
             ("d4", (), 0, NOW - 500, True),
         ]
         assert all(status.shard == shard_of(status.device, SHARDS) for status in statuses)
@@ -1115,7 +1126,7 @@ class OutboxConformance:
         assert await store.expire(OUTBOX, NOW + 1, 2) == 2
         assert await store.expire(OUTBOX, NOW + 1, 2) == 1
         assert await store.expire(OUTBOX, NOW + 1, 2) == 0
-        assert await store.counts(OUTBOX) == {State.PUBLISHED: 1, State.ACKNOWLEDGED: 1}
+        assert await store.counts(OUTBOX) == {CommandState.PUBLISHED: 1, CommandState.ACKNOWLEDGED: 1}
 
     async def test_what_is_archived_is_dropped_too(
         self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
@@ -1160,7 +1171,7 @@ class OutboxConformance:
         await store.close()
         await asyncio.wait_for(waiting, PATIENCE_S)
 
-    async def _command(self, store: OutboxStore, number: int) -> Entry:
+    async def _command(self, store: OutboxStore, number: int) -> StoredCommand:
         entry = await store.command(number)
         assert entry is not None
         return entry

@@ -29,7 +29,7 @@ from holdfast.tasks.producer import Order, Producer
 from holdfast.tasks.spec import TaskSpec
 from holdfast.tasks.wire import Envelope, Unreadable, decode_task
 from holdfast.tasks.work import TaskWork
-from holdfast.tasks.worker import Worker
+from holdfast.tasks.worker import TaskExecutor
 from holdfast.testing.simulator.faults import Faulty, ServiceLine, draw_weather
 from holdfast.testing.simulator.scenario import TROUBLE_S, Fault, FaultKind, WorldSetting
 from holdfast.testing.simulator.stage import Dying, Quiet, SimNode, Stage
@@ -284,7 +284,7 @@ class TaskWorld(Stage):
                 self.log.append(RanAttempt(self.clock.monotonic(), attempt.trace, attempt.epoch, end=True))
 
         slots = self.slots[node] = MemoryTaskSlots(
-            lambda host: Worker(APP, SPECS, host),
+            lambda host: TaskExecutor(APP, SPECS, host),
             node.slot_clock,
             before=before,
             spawn_s=0.02,

@@ -13,19 +13,19 @@ from holdfast.adapters.memory.slots import MemorySlot, MemorySlots
 from holdfast.adapters.memory.state import MemoryState
 from holdfast.core.ledger import Commit
 from holdfast.core.message import NO_RUN, Place
-from holdfast.core.owner import Phase
+from holdfast.core.owner import OwnerPhase
 from holdfast.core.retry import Backoff
 from holdfast.errors import Fenced, HoldfastError, SetAside, TooLarge
 from holdfast.ports.coordinator import Load, Member
 from holdfast.ports.queue import Outgoing
-from holdfast.ports.slots import Ran, Slot, Work
+from holdfast.ports.slots import MessageWork, Ran, Slot
 from holdfast.protocol.peer import Poke
 from holdfast.runtime.node import Work as RunningWork
 from holdfast.streams.models import ModelSpec
 from holdfast.streams.owners import Owned
 from holdfast.streams.spec import StreamSpec
 from holdfast.streams.work import StreamWork
-from holdfast.streams.worker import Worker
+from holdfast.streams.worker import StreamWorker
 from holdfast.testing.simulator.faults import Faulty, ServiceLine
 from holdfast.testing.simulator.handler import Chain, Number
 from holdfast.testing.simulator.scenario import (
@@ -92,7 +92,9 @@ class SimSlot:
         finally:
             await self._line.gate.enter()
 
-    async def run(self, stream: str, key: str, work: Sequence[Work], limit: int, after_s: float) -> Ran:
+    async def run(
+        self, stream: str, key: str, work: Sequence[MessageWork], limit: int, after_s: float
+    ) -> Ran:
         try:
             return await self.slot.run(stream, key, work, limit, after_s)
         finally:
@@ -164,7 +166,7 @@ class World(Stage):
         self._clients = scenario.random("clients")
 
     def make_works(self, node: SimNode) -> tuple[Sequence[RunningWork], Sequence[Dying]]:
-        async def before(slot: MemorySlot, stream: str, key: str, work: Work) -> None:
+        async def before(slot: MemorySlot, stream: str, key: str, work: MessageWork) -> None:
             await self._before(node, work)
 
         def load_model() -> str:
@@ -177,7 +179,7 @@ class World(Stage):
             node.clock.set_by_s = asyncio.get_running_loop().time() - node.clock.monotonic()
         models = {MODEL: ModelSpec(name=MODEL, load=load_model)}
         slots = self.slots[node] = MemorySlots(
-            lambda host: Worker(self.specs, None, host, models=models),
+            lambda host: StreamWorker(self.specs, None, host, models=models),
             node.slot_clock,
             before=before,
             spawn_s=0.02,
@@ -192,7 +194,7 @@ class World(Stage):
         )
         return [work], [slots]
 
-    async def _before(self, node: SimNode, work: Work) -> None:
+    async def _before(self, node: SimNode, work: MessageWork) -> None:
         """What this message does to its process."""
         planned = self.plan_by_body[work.body]
         if planned.kills and self.deaths[planned] != planned.kills and not node.clock.gate.dead:
@@ -331,7 +333,7 @@ class World(Stage):
         return {
             entry
             for entry in self.works[node].owners
-            if entry.key not in mine and entry.owner.phase is Phase.OWNER and not entry.owner.suspended
+            if entry.key not in mine and entry.owner.phase is OwnerPhase.OWNER and not entry.owner.suspended
         }
 
     async def _pause_a_key(self, fault: Fault) -> None:
