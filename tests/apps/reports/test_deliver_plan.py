@@ -10,8 +10,8 @@ from holdfast.apps.reports.deliver_plan import (
     Companion,
     DeliveryStage,
     DeliveryStep,
+    FileToDeliver,
     Mark,
-    Parcel,
     Record,
     best,
     companion,
@@ -21,7 +21,7 @@ from holdfast.apps.reports.deliver_plan import (
 from holdfast.errors import InvalidMessage
 from holdfast.ports.sink import RemoteFile
 
-PARCEL = Parcel(name="a/b.csv", content="v1")
+PARCEL = FileToDeliver(name="a/b.csv", content="v1")
 SUM = hashlib.sha256(b"x").hexdigest()
 MIB = 1 << 20
 
@@ -98,13 +98,13 @@ def test_companions_are_what_programs_read() -> None:
 @pytest.mark.parametrize("name", ["../x", "/x", "a\nb", "x" * 300])
 def test_names_are_checked_before_anything_is_made(name: str) -> None:
     with pytest.raises(InvalidMessage):
-        Parcel(name=name, content="v1")
+        FileToDeliver(name=name, content="v1")
 
 
 def test_names_of_companions_are_checked_too() -> None:
-    Parcel(name="x" * 255, content="v1")
+    FileToDeliver(name="x" * 255, content="v1")
     with pytest.raises(InvalidMessage):
-        Parcel(name="x" * 255, content="v1", companions=(Companion.OK,))
+        FileToDeliver(name="x" * 255, content="v1", companions=(Companion.OK,))
 
 
 def test_a_record_is_kept_as_json() -> None:

@@ -19,7 +19,7 @@ import pytest
 from tests.apps.reports.making import ORDERED_AT, csv_of, made, ordered, stored
 
 from holdfast.apps.reports.faults import UnreadableSource, UnwritableColumn
-from holdfast.apps.reports.order import Column, Condition, Csv, Delivery, Table, Xlsx
+from holdfast.apps.reports.order import Column, Condition, Csv, ReportDelivery, Table, Xlsx
 from holdfast.apps.reports.report import Report, ReportProgress
 from holdfast.testing.servers import FauxqsServer, FtpServer
 
@@ -85,7 +85,7 @@ def test_the_id_is_that_of_the_bytes(tmp_path: Path) -> None:
 
     first = id_of()
     assert id_of() == first
-    assert id_of(delivery=Delivery(destination="sftp://host/")) == first
+    assert id_of(delivery=ReportDelivery(destination="sftp://host/")) == first
     assert id_of(ORDERED_AT + dt.timedelta(hours=1)) != first  # another day, another name
     assert id_of(form=Csv(delimiter=";")) != first
     stored(tmp_path, {"n": [1, 2]})

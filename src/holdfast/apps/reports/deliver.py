@@ -16,8 +16,8 @@ from holdfast.apps.reports.deliver_plan import (
     Companion,
     DeliveryStage,
     DeliveryStep,
+    FileToDeliver,
     Mark,
-    Parcel,
     Record,
     best,
     companion,
@@ -51,7 +51,7 @@ class Delivered(msgspec.Struct, frozen=True):
 
 
 async def deliver(
-    parcel: Parcel,
+    parcel: FileToDeliver,
     chunks: Chunks,
     connect: Connect,
     clock: Clock,
@@ -93,7 +93,7 @@ class _Work:
 
     def __init__(
         self,
-        parcel: Parcel,
+        parcel: FileToDeliver,
         chunks: Chunks,
         connect: Connect,
         clock: Clock,

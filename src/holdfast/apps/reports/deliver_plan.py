@@ -33,7 +33,7 @@ class Companion(enum.Enum):
     OK = ".ok"
 
 
-class Parcel(msgspec.Struct, frozen=True, kw_only=True):
+class FileToDeliver(msgspec.Struct, frozen=True, kw_only=True):
     """One file to deliver.
 
     Args:
@@ -106,7 +106,7 @@ class DeliveryStep(enum.Enum):
     NOTHING = "nothing"
 
 
-def decide(parcel: Parcel, record: Record | None, found: RemoteFile | None) -> DeliveryStep:
+def decide(parcel: FileToDeliver, record: Record | None, found: RemoteFile | None) -> DeliveryStep:
     """SEND it anew; RESUME what was half-sent; LOOK whether the file that was being placed is the one that
     stands there, and RESUME if not; FINISH, for only companions lack; or NOTHING, for it was delivered.
 

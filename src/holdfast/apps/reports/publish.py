@@ -15,11 +15,11 @@ import msgspec
 from holdfast.apps.reports.audit import Audit, AuditedAttempt, Row
 from holdfast.apps.reports.deliver import Connect, deliver
 from holdfast.apps.reports.deliver_credentials import Credential, Credentials
-from holdfast.apps.reports.deliver_plan import Companion, DeliveryStage, Parcel, Record
+from holdfast.apps.reports.deliver_plan import Companion, DeliveryStage, FileToDeliver, Record
 from holdfast.apps.reports.deliver_pool import PoolLimits, SinkPool
 from holdfast.apps.reports.deliver_root import is_below
 from holdfast.apps.reports.names import remote_name
-from holdfast.apps.reports.order import Delivery, ReportOrder, Xlsx
+from holdfast.apps.reports.order import ReportDelivery, ReportOrder, Xlsx
 from holdfast.apps.reports.report import Report, ReportFile
 from holdfast.core.task import State
 from holdfast.errors import Fenced, HoldfastError, InvalidMessage, Retry, Unavailable
@@ -31,7 +31,7 @@ ERROR_CHARS_MAX = 1000
 CONFLICTS_MAX = 20
 MB = 1_000_000
 OPTIONS = {"replace": bool, "read_back": bool, "in_place": bool, "if_gone": str}
-"""What ``delivery.options`` may hold: fields of :class:`Parcel`."""
+"""What ``delivery.options`` may hold: fields of :class:`FileToDeliver`."""
 
 OpenSink = Callable[[str, Credential], Sink]
 
@@ -186,7 +186,7 @@ class Publisher:
         )
         return _Book(self._audit, blank, attempt, self._clock)
 
-    async def _connect(self, order: ReportOrder, delivery: Delivery) -> Connect:
+    async def _connect(self, order: ReportOrder, delivery: ReportDelivery) -> Connect:
         where = delivery.destination
         if self._destinations and not any(is_below(where, root) for root in self._destinations):
             field = "delivery.destination"
@@ -202,7 +202,7 @@ class Publisher:
     async def _deliver(
         self,
         report: Report,
-        delivery: Delivery,
+        delivery: ReportDelivery,
         options: dict[str, Any],
         connect: Connect,
         book: _Book,
@@ -216,7 +216,7 @@ class Publisher:
         while (file := await maker.file(len(files) + 1)) is not None:
             if files:
                 await book.begin(file.number, file.name)
-            parcel = Parcel(
+            parcel = FileToDeliver(
                 name=file.name,
                 content=f"{report.id}-{file.number}",
                 companions=tuple(Companion[kind.upper()] for kind in delivery.companions),
@@ -391,7 +391,7 @@ class _Counter:
         self._size = 0
 
 
-def delivery_of(order: ReportOrder) -> tuple[Delivery, dict[str, Any]]:
+def delivery_of(order: ReportOrder) -> tuple[ReportDelivery, dict[str, Any]]:
     """An order's delivery, with its options. Raises InvalidMessage that names the field."""
     delivery = order.delivery
     if delivery is None:
