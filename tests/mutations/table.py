@@ -567,7 +567,7 @@ ADAPTERS = [
     _of(
         "adapters/aws/client.py",
         "a lost answer to a read may have had an effect",
-        "outcome.cause is Cause.BROKEN and method not in READING",
+        "outcome.cause is TryFailure.BROKEN and method not in READING",
         "outcome.cause is Cause.BROKEN",
         "adapters/aws/test_client.py",
     ),
