@@ -66,8 +66,8 @@ async def with_redis_py(address: RedisAddress) -> AsyncIterator[Call]:
     else:
         client = Redis(host=host, port=port, max_connections=CALLERS, **settings)
     try:
-        await client.script_load(TEXT)
-        yield lambda key: client.evalsha(SCRIPT.sha, 1, key, BODY)
+        script = client.register_script(TEXT)
+        yield lambda key: script(keys=[key], args=[BODY])
     finally:
         await client.aclose()
 
