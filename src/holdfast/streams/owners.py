@@ -606,6 +606,7 @@ class Owners:
         self._answer(
             entry, generation, lambda now: entry.owner.opened(standing, now, quiet_s, recalled=recalled)
         )
+        self._tell_went()  # a move that an opening has ended came to nothing
 
     async def _quiet_s(self, entry: Owned, generation: int, standing: Checkpoint) -> float:
         """How long ago the last commit was, where that matters; by the clock that dated it, as this host's
