@@ -71,7 +71,7 @@ class Obstacles:
         return known.reason if known is not None else ""
 
     def found(self, stream: str, model: str, reason: str, seat: Seat) -> None:
-        """A model of the stream didn't load in a seat's slot."""
+        """A model of the stream didn't load in a seat's slot, in the last call into it."""
         is_new = stream not in self._known
         self._known[stream] = Obstacle(model, reason, seat)
         if is_new:
@@ -82,25 +82,25 @@ class Obstacles:
                     model=model,
                     error=reason,
                 )
-            self._tasks.spawn(self._try_again(stream))
+            self._tasks.spawn(self._try_again(stream, seat.took_s))
             self._on_change(stream)
 
     def handled(self, stream: str) -> None:
         """A message of the stream was handled."""
         self._unproven.pop(stream, None)
 
-    async def _try_again(self, stream: str) -> None:
-        """Load until that works: then the streams go on."""
-        failures, took_s = self._unproven.get(stream, 0), 0.0
+    async def _try_again(self, stream: str, took_s: float) -> None:
+        """Load until that works: then the streams go on. The try that failed took so long."""
+        failures = self._unproven.get(stream, 0)
         while True:
             failures += 1
             pause_s = AGAIN.delay_s(failures, self._clock.random())
             await self._clock.sleep(max(pause_s, PAUSE_PER_LOAD * took_s))
-            known, began_at = self._known[stream], self._clock.monotonic()
+            known = self._known[stream]
             try:
                 is_loaded = await self._load(stream, known)
             except (HandlerFailed, Died) as error:
-                took_s = self._clock.monotonic() - began_at
+                took_s = known.seat.took_s
                 self._log.debug("a model still does not load", stream=stream, error=str(error))
                 self._known[stream] = Obstacle(known.model, redact(str(error)), known.seat)
                 self._on_change(stream)

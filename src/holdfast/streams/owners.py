@@ -322,6 +322,12 @@ class Owners:
         if owner.generation != generation:
             return  # it may have been let go, and would keep a seat for ever
         seat = self._seat(entry)
+        async with seat.loads:
+            if owner.generation == generation:
+                await self._load_in(entry, generation, seat)
+
+    async def _load_in(self, entry: Owned, generation: int, seat: Seat) -> None:
+        owner, spec = entry.owner, entry.spec
         if obstacle := self._known_obstacle(spec, seat):
             self._obstructed(entry, generation, obstacle)
             return
@@ -401,8 +407,12 @@ class Owners:
             checkpoint = await self._state.peek(key)
         except HoldfastError as error:
             return f"the state can't be read: {error}"
-        if obstacle := self._known_obstacle(spec, seat):
-            return obstacle
+        async with seat.loads:
+            if obstacle := self._known_obstacle(spec, seat):
+                return obstacle
+            return await self._open_in(spec, key, seat, checkpoint)
+
+    async def _open_in(self, spec: StreamSpec, key: str, seat: Seat, checkpoint: Checkpoint | None) -> str:
         plain = key.partition("/")[2]
         state, version = (checkpoint.state, checkpoint.state_version) if checkpoint else (None, 0)
         try:
