@@ -699,7 +699,7 @@ def make_node(services: Services, place: str) -> Node:
 
 def _streams(services: Services, app: App, host: Host, place: str) -> StreamWork:
     queues = {name: services.queue(name) for name in app.streams}
-    return StreamWork(host, app.streams, queues, services.state(), services.slots(place))
+    return StreamWork(host, app.streams, queues, services.state(), services.slots(place), models=app.models)
 
 
 def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:

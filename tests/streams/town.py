@@ -72,7 +72,7 @@ class TownNode:
         )
         self.log = Log()
         self.host = Host(self.coordinator, self.peer, self.clock, limits, self.log, name)
-        self.work = StreamWork(self.host, app.streams, self.queues, self.state, self.slots)
+        self.work = StreamWork(self.host, app.streams, self.queues, self.state, self.slots, models=app.models)
         self.node = Node(self.host, [self.work])
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -76,7 +76,8 @@ def first_hide_s(limits: Limits) -> float:
 
 
 class StreamWork:
-    """The streams of one app on one node. ``queues`` holds a queue for each declared stream."""
+    """The streams of one app on one node. ``queues`` holds a queue for each declared stream, ``models`` the
+    names of the declared ones."""
 
     def __init__(
         self,
@@ -85,6 +86,8 @@ class StreamWork:
         queues: Mapping[str, Queue],
         state: StateStore,
         slots: Slots,
+        *,
+        models: Collection[str] = (),
     ) -> None:
         self._host = host
         self._specs = specs
@@ -130,6 +133,7 @@ class StreamWork:
         )
         self.owners = Owners(
             specs,
+            models,
             host.coordinator,
             state,
             self.pool,
