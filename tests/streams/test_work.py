@@ -428,3 +428,21 @@ async def test_bad_messages_among_good_ones_cost_nothing_else(town: Town) -> Non
         expected = [n for n in range(40) if (key, n) not in bad]
         assert [result["n"] for result in town.results(key)] == expected
         assert [result["count"] for result in town.results(key)] == list(range(1, len(expected) + 1))
+
+
+async def test_a_node_whose_clock_is_ahead_drops_nothing_that_is_fresh(town: Town) -> None:
+    keep_s = 3600.0
+    limits = msgspec.structs.replace(LIMITS, results_keep_s=keep_s, idle_keep_s=keep_s, dead_keep_s=keep_s)
+    app = App("town")
+    app.stream("s", message=Item, seq="n", first_seq=0)(lambda message, context: {"n": message.n})
+    node = await town.start(app, limits=limits)
+    await town.send({"key": "k", "n": 0}, b"no message")
+    await town.until_over()
+    node.clock.set_by_s = 24 * keep_s
+    await node.work.maintain()
+    assert len(town.state.logged) == len(town.letters()) == 1
+    assert town.state.standing["s/k"].log is not None
+    await town.clock.sleep(keep_s + 1.0)
+    await node.work.maintain()
+    assert town.state.logged == town.letters() == []
+    assert town.state.standing["s/k"].log is None

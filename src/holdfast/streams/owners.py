@@ -67,6 +67,7 @@ class Owned:
     __slots__ = (
         "alone",
         "claim",
+        "committed_at",
         "failed_loads",
         "key",
         "last",
@@ -91,6 +92,8 @@ class Owned:
         self.slot: Slot | None = None
         self.last: Checkpoint | None = None
         """What the last answered commit has left at the store."""
+        self.committed_at: float | None = None
+        """When its last commit was answered, in monotonic seconds."""
         self.reopened = 0
         self.looks = 0
         """Looks at the store that aren't answered yet."""
@@ -652,7 +655,7 @@ class Owners:
         self._stats.opened += 1
         standing, recalled = self._recall(entry, checkpoint)
         try:
-            quiet_s = await self._quiet_s(entry, generation, standing)
+            quiet_s = await self._quiet_s(entry, generation, standing, recalled)
         except Fenced:
             return
         self._answer(
@@ -660,11 +663,13 @@ class Owners:
         )
         self._tell_went()  # a move that an opening has ended came to nothing
 
-    async def _quiet_s(self, entry: Owned, generation: int, standing: Checkpoint) -> float:
+    async def _quiet_s(self, entry: Owned, generation: int, standing: Checkpoint, recalled: bool) -> float:
         """How long ago the last commit was, where that matters; by the clock that dated it, as this host's
-        may be set meanwhile."""
+        may be set meanwhile. One that only its owner knows of, the owner has seen."""
         if entry.owner.rules.order.restart_after_s is None:
             return 0.0
+        if recalled and entry.committed_at is not None:
+            return self._clock.monotonic() - entry.committed_at
         now = await self._insist(
             entry, generation, lambda: self._state.now(entry.key), Retry.SAFE, Retry.SAME
         )
@@ -814,7 +819,8 @@ class Owners:
         self._stats.commits += 1
         self._stats.committed += commit.done
         if entry.last is not None and entry.last.epoch == commit.epoch:
-            entry.last = ledger.commit(entry.last, commit, self._clock.wall()) or entry.last
+            entry.last = ledger.commit(entry.last, commit, entry.last.at) or entry.last
+            entry.committed_at = self._clock.monotonic()
             self._note_number(entry.key, commit.number)
         self._tell_gaps(entry, command.gaps)
         entry.reopened = 0

@@ -474,12 +474,14 @@ class StreamWork:
         await self.pool.close()
 
     async def maintain(self) -> None:
-        """Drop results, dead letters and idle checkpoints that are kept long enough."""
-        limits, now = self._host.limits, self._host.clock.wall()
+        """Drop results, dead letters and idle checkpoints that are kept long enough, by the store's clock."""
+        limits = self._host.limits
         try:
+            now = await self._state.now("")
             await self._state.expire(now - limits.results_keep_s, now - limits.idle_keep_s)
         except HoldfastError as error:
             self._host.log.warning("could not clean up", error=str(error))
+            return
         await expire(self._queues.values(), now - limits.dead_keep_s, self._host.log)
 
 
