@@ -29,7 +29,7 @@ from holdfast.adapters.forkserver.task_slots import ForkserverTaskSlots
 from holdfast.adapters.http.peer import HttpPeer
 from holdfast.adapters.sqlite.coordinator import SqliteCoordinator
 from holdfast.adapters.sqlite.database import Database
-from holdfast.adapters.sqlite.queue import SqliteQueue
+from holdfast.adapters.sqlite.queue import SqliteQueue, filled
 from holdfast.adapters.sqlite.registry import SqliteRegistry
 from holdfast.adapters.sqlite.state import SqliteState
 from holdfast.adapters.sqlite.tasks import SqliteTasks
@@ -167,6 +167,12 @@ class Services:
             examples = (SQLITE, "sqs://eu-west-1/")
             self._queues[name] = self._kept(by_scheme("queue_url", self.config.queue_url, openers, examples))
         return self._queues[name]
+
+    async def filled_queues(self) -> list[str]:
+        """The names of all queues that hold messages, whoever declares them. None from a service that
+        doesn't tell: SQS lists names by their beginning, and not what is in them."""
+        url = self.config.queue_url
+        return await filled(self._database("queue_url", url)) if urlsplit(url).scheme == "sqlite" else []
 
     def queue_setup(self) -> SqsSetup | None:
         """What makes and checks the queues of streams; None where the service makes them by itself."""
@@ -699,7 +705,7 @@ def make_node(services: Services, place: str) -> Node:
 
 def _streams(services: Services, app: App, host: Host, place: str) -> StreamWork:
     queues = {name: services.queue(name) for name in app.streams}
-    return StreamWork(host, app.streams, queues, services.state(), services.slots(place))
+    return StreamWork(host, app.streams, queues, services.state(), services.slots(place), models=app.models)
 
 
 def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:

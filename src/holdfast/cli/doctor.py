@@ -17,7 +17,7 @@ from holdfast import config as settings
 from holdfast.app import App
 from holdfast.cli import exits, output
 from holdfast.cli.options import DEFAULTS, Json, Options
-from holdfast.cli.status import stream_names, what_waits
+from holdfast.cli.status import nobody_s, stream_names, what_waits
 from holdfast.config import Config
 from holdfast.errors import ConfigError, HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.older_names import ANY_BUCKET
@@ -235,6 +235,7 @@ async def _services(services: Services, app: App | None) -> list[Finding]:
     ]
     if all(finding.verdict == "ok" for finding in findings):
         findings += await _nodes(services)
+        findings += await _undeclared(services, queues_of(app) if app else ())
     return findings
 
 
@@ -353,6 +354,13 @@ async def _nodes(services: Services) -> list[Finding]:
             findings.append(Finding(check, "ok" if alive else "warning", text, fix))
             findings += await _lacks(peer, member)
     return findings
+
+
+async def _undeclared(services: Services, declared: Iterable[str]) -> Iterable[Finding]:
+    """The queues that hold messages for nobody, where the service lists its queues."""
+    told = {name for member in await services.coordinator().members() for name in member.load.queues}
+    strays = nobody_s({*await services.filled_queues()} - {*declared}, told)
+    return [Finding("queues", "warning", text) for text in strays]
 
 
 async def _lacks(peer: Peer, member: Member) -> Iterable[Finding]:

@@ -1,5 +1,6 @@
 """An outbox as a node's work: what it keeps, and what it remembers of devices."""
 
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ from holdfast.adapters.memory.device import MemoryDevices
 from holdfast.core.device_queue import State
 from holdfast.devices import work as module
 from holdfast.devices.work import DeviceWork
+from holdfast.testing.simulator.loop import SimClock
 
 KEEP_S = 100.0
 
@@ -64,3 +66,14 @@ async def test_whoever_takes_a_shard_hears_the_devices_that_have_had_commands(
     epoch = (await site.store.epochs("doors"))[0]
     await site.dispatcher.own(0, await site.store.open("doors", 0, epoch, "me"))
     assert sorted(watched) == ["d0", "d1"]
+
+
+async def test_a_node_whose_clock_is_ahead_drops_nothing_that_closed_lately(site: Site) -> None:
+    await site.start(1, keep_s=KEEP_S)
+    work = worked(site)
+    await site.until(await site.add("d0"), State.ACKNOWLEDGED)
+    clock = SimClock(Random(1), "ahead")
+    clock.set_by_s = 2 * KEEP_S
+    work._host.clock = clock
+    await work.maintain()
+    assert len(await site.store.commands("doors")) == 1

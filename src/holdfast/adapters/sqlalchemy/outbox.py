@@ -28,8 +28,8 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
+from holdfast.adapters.sqlalchemy import bell, tables
 from holdfast.adapters.sqlalchemy import engine as engines
-from holdfast.adapters.sqlalchemy import tables
 from holdfast.adapters.sqlalchemy.bell import Listener, ring_at_commit
 from holdfast.adapters.sqlalchemy.engine import Durability
 from holdfast.adapters.sqlalchemy.rows import (
@@ -488,6 +488,9 @@ class SqlOutbox:
         listed = select(text(JOB)).select_from(tables.job).where(j.outbox == outbox, j.id > after)
         rows = await self._read(lambda c: c.execute(listed.order_by(j.id).limit(limit)).all())
         return [Job(*row) for row in rows if fits(row, JOB_KINDS)]
+
+    async def now(self) -> float:
+        return await self._read(bell.clock)
 
     async def expire(self, outbox: str, before: float, limit: int, *, archive: bool = False) -> int:
         def expire(connection: Connection) -> int:
