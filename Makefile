@@ -122,7 +122,7 @@ test: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) ## run the tests (ARGS="-
 
 .PHONY: quick
 quick: $(VENV)/.dev ## run the tests of the core, memory and SQLite, and 100 simulated seeds, in a minute
-	@$(PYTEST) -q $(call folders,$(QUICK)) $(ARGS)
+	@$(PYTEST) -q -m "not slow and not soak" $(call folders,$(QUICK)) $(ARGS)
 	@$(BIN)/python -m holdfast.testing.simulator --seeds 100
 
 .PHONY: check
