@@ -14,8 +14,8 @@ from holdfast.errors import (
 )
 from holdfast.streams.handler import Context, StreamHandler
 from holdfast.tasks.handler import Cancelled, Job
+from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import Outcome
-from holdfast.tasks.producer import Order
 
 if TYPE_CHECKING:
     from holdfast.client import AsyncClient, Client

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from holdfast.core.settings import check_setting
 from holdfast.devices.outbox import Outbox
@@ -12,8 +12,11 @@ from holdfast.errors import ConfigError
 from holdfast.streams.handler import Context, StreamHandler
 from holdfast.streams.models import ModelSpec
 from holdfast.streams.spec import MAX_JUMP, StreamSpec, names_of
-from holdfast.tasks.periodic import DLQ_BACKUP, Orders, Periodic
+from holdfast.tasks.order import Orders
 from holdfast.tasks.spec import TaskSpec
+
+if TYPE_CHECKING:
+    from holdfast.tasks.periodic import Periodic
 
 H = TypeVar("H")
 F = TypeVar("F", bound=Orders)
@@ -216,6 +219,8 @@ class App:
 
         Raises ConfigError for a setting that is impossible.
         """
+        # Few apps have any, and cron and time zones, asyncio and protobuf come with it.
+        from holdfast.tasks.periodic import DLQ_BACKUP, Periodic  # noqa: PLC0415
 
         def declare(orders: F) -> F:
             if name in self.periodics:

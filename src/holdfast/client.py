@@ -15,8 +15,9 @@ from holdfast.config import load
 from holdfast.core.task import Task
 from holdfast.files import access_for
 from holdfast.tasks.letters import Choice, Letters
+from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import Outcome
-from holdfast.tasks.producer import Brief, Order, Producer
+from holdfast.tasks.producer import Brief, Producer
 from holdfast.wiring import backup_at, make_letters, make_producer, producing
 
 T = TypeVar("T")
