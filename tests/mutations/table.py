@@ -431,14 +431,28 @@ DEVICES = [
         "a draining member counts",
         "in member.load.outboxes and not member.load.draining",
         "in member.load.outboxes",
-        "devices/simulated/test_work.py",
+        "devices/simulated/test_shards.py",
     ),
     _of(
         "devices/shards.py",
         "a shard that can't be served is counted as served",
         "            self._claims.pop(number, None)  # it is in doubt, and so looked at again\n",
         "",
-        "devices/simulated/test_work.py",
+        "devices/simulated/test_shards.py",
+    ),
+    _of(
+        "devices/shards.py",
+        "a node that drains takes more shards",
+        "if len(self._claims) >= share or self._host.draining:",
+        "if len(self._claims) >= share:",
+        "devices/simulated/test_shards.py",
+    ),
+    _of(
+        "devices/shards.py",
+        "a shard that was opened during the drain is kept",
+        "        if self._host.draining:  # it began to meanwhile\n",
+        "        if False:\n",
+        "devices/simulated/test_shards.py",
     ),
     _of(
         "devices/briefs.py",
@@ -461,8 +475,7 @@ DEVICES = [
         "sources are fetched on while a node drains",
         "    async def drain(self) -> None:\n        for task in self._filling:\n            task.cancel()\n",
         "    async def drain(self) -> None:\n",
-        "devices/simulated/test_source.py",
-        "devices/simulated/test_work.py",
+        "devices/simulated/test_shards.py",
     ),
 ]
 
