@@ -1,8 +1,9 @@
 """``make mutate``: break the code in one place at a time, and see that a test finds it.
 
 Each mutation of :mod:`tests.mutations.table` is applied to a copy of the tree, in which only the tests named
-beside it run. The last line is JSON: how many were found, which survived, and which no longer fit the code,
-because the text that they replace is gone or stands there twice. Exit code 0 says that all were found.
+beside it run. The last line is JSON: how many were found, which survived, and which no longer apply,
+because the text that they replace is gone or stands there twice, or a test has another name. Exit code 0 says
+that all were found.
 """
 
 import argparse
@@ -27,7 +28,7 @@ SHARED = (".venv", ".cache")
 LIMIT_S = 600.0
 """Tests that a mutation has hang so long have found it."""
 
-TESTS_FAILED, COLLECTION_FAILED = 1, 2
+TESTS_FAILED, COLLECTION_FAILED, NO_SUCH_TEST = 1, 2, 4
 """Exit codes of pytest."""
 
 Fate = Literal["found", "survived", "no longer applies"]
@@ -73,6 +74,8 @@ def tried(folder: Path, mutation: Mutation) -> tuple[Fate, str]:
     if code in (TESTS_FAILED, COLLECTION_FAILED):
         [*_, last] = [line for line in said.splitlines() if line.startswith(("FAILED", "ERROR"))] or [""]
         return "found", last
+    if code == NO_SUCH_TEST:
+        return "no longer applies", f"there is no {' '.join(mutation.tests)}"
     if code:
         raise RuntimeError(f"pytest ended with {code} for {mutation.tests}:\n{said}")
     return "survived", f"by {' '.join(mutation.tests)}"
@@ -80,11 +83,13 @@ def tried(folder: Path, mutation: Mutation) -> tuple[Fate, str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="*", default=[], metavar="NAME", help="these mutations, by name")
+    parser.add_argument(
+        "--only", nargs="*", default=[], metavar="NAME", help="mutations that have this in their name"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="copies to try in at once")
     parser.add_argument("--no-baseline", action="store_true", help="don't see first that the tests pass")
     options = parser.parse_args()
-    mutations = [each for each in MUTATIONS if not options.only or each.name in options.only]
+    mutations = [each for each in MUTATIONS if not options.only or any(n in each.name for n in options.only)]
     fates: dict[Fate, list[str]] = {"found": [], "survived": [], "no longer applies": []}
     folders = SimpleQueue[Path]()
 
