@@ -9,11 +9,13 @@ from random import Random
 import pytest
 from aiohttp import web
 
-from holdfast.serving import FILES_RESERVED, HEAD_S, IDLE_S, RESERVE, Connections, allow_files
+from holdfast.serving import FILES_RESERVED, HEAD_S, IDLE_S, RESERVE, Connections, _Connection, allow_files
 from holdfast.testing.simulator.loop import SimClock
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 PATIENCE_S = 10.0
+LARGE = 4 * 1024 * 1024
+"""More than the buffers of any connection hold."""
 
 
 class Clock(SimClock):
@@ -48,11 +50,12 @@ class Server:
         self.begun = asyncio.Event()
         self.go_on = asyncio.Event()
         self.port = 0
+        self.text = "here"
 
     async def answer(self, request: web.Request) -> web.Response:
         self.begun.set()
         await self.go_on.wait()
-        return web.Response(text="here")
+        return web.Response(text=self.text)
 
     async def look(self, request: web.Request) -> web.Response:
         return web.Response(text="alive")
@@ -116,6 +119,47 @@ async def test_who_sends_no_whole_request_is_closed(sent: bytes) -> None:
         assert await ended(reader) == b""
         assert (len(server.connections), server.connections.closed) == (0, 1)
         writer.close()
+
+
+async def test_a_head_that_comes_a_byte_at_a_time_has_no_more_time_than_any() -> None:
+    async with Server(10).running() as server:
+        reader, writer = await server.connect()
+        (connection,) = server.connections._idle
+        writer.write(b"G")
+        while not connection.half_sent:
+            await server.clock.looked()
+        ends_at, received = connection.ends_at, asyncio.Event()
+        begun = server.connections.begun
+
+        def noted(connection: _Connection) -> None:
+            begun(connection)
+            received.set()
+
+        server.connections.begun = noted  # type: ignore[method-assign]
+        server.clock.at = HEAD_S - 1
+        writer.write(b"E")
+        await asyncio.wait_for(received.wait(), PATIENCE_S)
+        assert connection.ends_at == ends_at
+        server.clock.at = HEAD_S
+        assert await ended(reader) == b""
+        writer.close()
+
+
+async def test_a_connection_whose_other_end_reads_nothing_is_closed_all_the_same() -> None:
+    async with Server(10).running() as server:
+        server.go_on.set()
+        server.text = "here" * LARGE
+        _, writer = await server.connect()
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(REQUEST)
+        await server.begun.wait()
+        await server.clock.looked()
+        server.clock.at = 2 * IDLE_S
+        async with asyncio.timeout(PATIENCE_S):
+            while len(server.connections):
+                await server.clock.looked()
+        assert server.connections.closed == 1
+        writer.transport.abort()
 
 
 async def test_a_connection_is_kept_for_a_while_after_its_answer_and_closed_then() -> None:
