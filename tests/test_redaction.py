@@ -38,7 +38,7 @@ from holdfast.redaction import HIDDEN, redact, redact_url
         ("postgresql://h/x?user=a&password=pw&port=5", "postgresql://h/x?user=a&password=***&port=5"),
         ("at 'https://h/a?X-Amz-Credential=pw' and ?x=1", "at 'https://h/a?X-Amz-Credential=***' and ?x=1"),
         ("https://h/a?X-Amz-Signature=abc: 403 Forbidden", "https://h/a?X-Amz-Signature=***: 403 Forbidden"),
-        ("?pass%77ord=abc&x=1", "?pass%77ord=***&x=1"),
+        ("?p%61ssword=abc&x=1", "?p%61ssword=***&x=1"),
         ("sqlite:///holdfast.db", "sqlite:///holdfast.db"),
         ("Authorization: Bearer abc.def, x\nnext", "Authorization: ***\nnext"),
         ("{'Authorization': 'Bearer a\"b', 'x': 1}", "{'Authorization': '***', 'x': 1}"),
