@@ -32,6 +32,7 @@ from holdfast.redaction import HIDDEN, redact, redact_url
         ("mqtt://a@b:pw@h", "mqtt://a@b:***@h"),
         ("redis://u:secret", "redis://u:***"),
         ("http://host:80/a@b", "http://host:80/a@b"),
+        ("redis://u:80/a@h", "redis://u:***@h"),
         ("at https://h: ask me@x", "at https://h: ask me@x"),
         ("mqtt://u@h:1883: can't x@y", "mqtt://u@h:1883: can't x@y"),
         ("http://[::1]:80/a@b", "http://[::1]:80/a@b"),

@@ -231,8 +231,9 @@ async def test_where_all_are_busy_nodes_and_looks_at_health_are_heard(path: str)
     async with Server(2).running() as server:
         opened = await server.fill()
         opened += [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(RESERVE)]
-        while len(server.connections) < server.connections.most + RESERVE:
-            await server.clock.looked()
+        async with asyncio.timeout(PATIENCE_S):
+            while len(server.connections) < server.connections.most + RESERVE:
+                await server.clock.looked()
         reader, writer = await server.connect()  # one that is silent makes room
         writer.write(REQUEST.replace(b"GET /", f"GET {path}".encode()))
         await asyncio.wait_for(reader.readuntil(b"alive"), PATIENCE_S)

@@ -40,14 +40,14 @@ PRELOADED = (
 )  # fmt: skip
 """Imported before children are forked; nothing of the tree is among it."""
 
+LIMIT_S, TEST_LIMIT_S = 600.0, 60.0
+"""Tests, or one of them, that a mutation has hang so long have found it."""
+
 OPTIONS = (
-    *("-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist"),
+    *("-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", f"--timeout={TEST_LIMIT_S:g}"),
     *("-W", "ignore::pytest.PytestAssertRewriteWarning"),
 )
 """The warning is about what is preloaded."""
-
-LIMIT_S = 600.0
-"""Tests that a mutation has hang so long have found it."""
 
 NO_SUCH_TEST = 4
 """An exit code of pytest."""
