@@ -8,8 +8,18 @@ from random import Random
 
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
 
-from holdfast.serving import FILES_RESERVED, HEAD_S, IDLE_S, RESERVE, Connections, _Connection, allow_files
+from holdfast.serving import (
+    FILES_RESERVED,
+    HEAD_S,
+    IDLE_S,
+    RESERVE,
+    Connections,
+    _Connection,
+    allow_files,
+    problems,
+)
 from holdfast.testing.simulator.loop import SimClock
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -267,3 +277,12 @@ async def test_readiness_tells_when_no_more_files_can_be_opened(monkeypatch: pyt
     assert not connections.trouble
     monkeypatch.setattr("os.open", refuse)
     assert "Too many open files" in connections.trouble
+
+
+async def test_what_an_error_says_tells_no_secret() -> None:
+    async def refuse(_: web.Request) -> web.Response:
+        raise web.HTTPBadRequest(text="no answer from redis://me:hunter2@host/0")
+
+    answer = await problems(make_mocked_request("GET", "/"), refuse)
+    assert isinstance(answer, web.Response)
+    assert "redis://me:***@host/0" in str(answer.text)
