@@ -654,7 +654,7 @@ TASKS = [
         "a slot that was spoiled is used on",
         "if tried.spoiled or run.fate is not None:",
         "if run.fate is not None:",
-        "tests/tasks/test_slots.py",
+        "tests/tasks/test_slots.py::test_memory_is_limited_by_task",
     ),
     _at(
         "src/holdfast/tasks/periodic.py",
@@ -708,7 +708,7 @@ DEVICES = [
         "                    await self._store.briefed(self._outbox, closed)",
         "                    await self._store.briefed(self._outbox, closed)\n"
         "                    await self._tell(closed)",
-        "tests/devices/simulated/test_briefs.py",
+        "tests/devices/simulated/test_briefs.py::test_what_an_earlier_owner_left_is_told_even_if_the_queue_was_away",
     ),
     _at(
         "src/holdfast/devices/source.py",
@@ -845,7 +845,7 @@ ADAPTERS = [
         "an outage is told again and again",
         "        if isinstance(self._told, Disconnected) and not taken:\n            return\n",
         "",
-        "tests/adapters/mqtt/test_device.py",
+        "tests/adapters/mqtt/test_device.py::test_a_broker_that_was_killed_is_found_again",
     ),
     _at(
         "src/holdfast/adapters/sqlalchemy/rows.py",
