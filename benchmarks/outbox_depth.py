@@ -22,11 +22,11 @@ from benchmarks.dispatching import DURABILITY, Dispatching, dispatching
 from benchmarks.fleet import broker, devices_named, fleet
 from benchmarks.peers.replaced import scheduler
 from benchmarks.report import Report
+from holdfast import App
 from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.core.device_queue import Entry, Patience
 from holdfast.core.presence import PresenceRules
-from holdfast.devices.outbox import Outbox
 
 DEPTHS = (10_000, 100_000, 1_000_000)
 SILENT = 0.999
@@ -70,7 +70,7 @@ async def refill(running: Dispatching, closed: list[str]) -> None:
 
 async def rate(path: Path, devices: Sequence[str], silent: float, seconds: float) -> float:
     """Commands closed a second."""
-    outbox = Outbox("faces", patience=PATIENCE, presence=NO_PRESENCE)
+    outbox = App("office").outbox("faces", patience=PATIENCE, presence=NO_PRESENCE)
     answered: list[str] = []
     seen: dict[str, None] = {}
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, Unpack
 from urllib.parse import quote, urlsplit
 
 import psutil
@@ -93,6 +93,7 @@ if TYPE_CHECKING:
     from holdfast.apps.reports.order import ReportOrder
     from holdfast.apps.reports.publish import Publisher
     from holdfast.tasks.handler import Job
+    from holdfast.tasks.spec import TaskSettings
 
 
 class Closing(Protocol):
@@ -540,7 +541,7 @@ def publish_reports(
     destinations: Sequence[str] = (),
     preload: Sequence[str] = (),
     config: Config | None = None,
-    **settings: Any,
+    **settings: Unpack[TaskSettings],
 ) -> None:
     """Declare the task type ``report.publish`` in an app: its body is an order, its files are delivered.
 

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast import App
 from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.cli import run
 from holdfast.core.device_turn import Heard, Turn
-from holdfast.devices.outbox import Outbox
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def commands(url: str) -> list[int]:
     """Four commands: one failed, one out, two waiting behind it; and a job."""
 
     async def fill() -> list[int]:
-        clock, outbox = SystemClock(), Outbox("faces")
+        clock, outbox = SystemClock(), App("office").outbox("faces")
         store = SqlOutbox(url, clock)
         await store.prepare("faces", 1)
         added = [
@@ -133,7 +133,7 @@ def test_what_waits_for_a_device_is_taken_back(
 
 def test_a_replaced_command_is_not_retried(capsys: pytest.CaptureFixture[str], url: str) -> None:
     async def fill() -> int:
-        clock, outbox = SystemClock(), Outbox("faces")
+        clock, outbox = SystemClock(), App("office").outbox("faces")
         store = SqlOutbox(url, clock)
         await store.prepare("faces", 1)
         old, _ = await store.add(

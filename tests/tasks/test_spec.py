@@ -94,7 +94,6 @@ def test_a_lease_is_for_what_advances() -> None:
         ({"resumable": 1}, "resumable is 1; it must be True or False"),
         ({"probe": 5}, "probe is 5; it must be a function or None"),
         ({"group": 7}, "task 't': group is 7; it must be a text or a function"),
-        ({"timeout": 5}, "task 't': Unexpected keyword argument 'timeout'; see App.task for the settings"),
     ],
 )
 def test_what_can_t_be_is_refused(settings: dict[str, Any], complaint: str) -> None:

@@ -11,6 +11,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
+from holdfast import App
 from holdfast.adapters.sqlalchemy import tables
 from holdfast.adapters.sqlalchemy.engine import lacks_tables
 from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
@@ -41,7 +42,7 @@ async def async_engine(url: str, engine: Engine) -> AsyncIterator[AsyncEngine]:
 
 @pytest.fixture
 def outbox() -> Outbox:
-    return Outbox("doors", dialect=PlainDialect())
+    return App("office").outbox("doors", dialect=PlainDialect())
 
 
 async def bodies(store: SqlOutbox) -> list[bytes]:

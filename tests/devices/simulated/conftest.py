@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.runtime.fakes import Log
 
+from holdfast import App
 from holdfast.adapters.memory.device import MemoryBroker, MemoryDevices, MemoryFleet
 from holdfast.adapters.memory.outbox import MemoryOutbox
 from holdfast.adapters.memory.terminal import Conduct
@@ -41,7 +42,7 @@ class Site:
 
     async def start(self, devices: int = 0, conduct: Conduct | None = None, **settings: Any) -> None:
         """Serve an outbox with these settings, and devices ``d0``, ``d1`` and so on."""
-        self.outbox = Outbox("doors", **settings)
+        self.outbox = App("office").outbox("doors", **settings)
         self.outbox.wall = self.clock.wall
         await self.store.prepare("doors", self.outbox.spec.shards)
         self.dispatcher = Dispatcher(
