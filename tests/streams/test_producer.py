@@ -15,8 +15,9 @@ from holdfast import App, AsyncClient, Client, Context, StreamMessage
 from holdfast.config import load
 from holdfast.core.message import Place
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge
-from holdfast.ports.queue import Delivery
+from holdfast.ports.queue import Delivery, Outgoing
 from holdfast.streams.codec import address
+from holdfast.streams.producer import StreamProducer
 from holdfast.wiring import Services
 
 
@@ -123,20 +124,17 @@ async def test_a_message_id_tells_messages_without_seqs_apart(client: AsyncClien
     assert await placed(url, "plain") == [("a", Place(0, 0, "first"))]
 
 
-async def test_the_key_goes_to_queues_that_keep_order_by_it(client: AsyncClient) -> None:
-    from holdfast.ports.queue import Outgoing
-    from holdfast.streams.producer import StreamProducer
-
-    producer = StreamProducer("numbered", None, app.streams["numbered"])  # type: ignore[arg-type]
-    assert producer._outgoing(StreamMessage({}, key="a", delay_s=3)) == Outgoing(b'{"key":"a"}', {}, 3, "a")
-    undeclared = StreamProducer("other", None)  # type: ignore[arg-type]
-    assert undeclared._outgoing(StreamMessage({"x": 1}, "a", 2, 3)) == Outgoing(
-        b'{"x":1,"key":"a","seq":2,"run":3}', {}, 0, "a"
-    )
-    assert undeclared._outgoing(StreamMessage(b"x", "a", 2)) == Outgoing(
-        b"x", {"key": "a", "seq": "2"}, 0, "a"
-    )
-    assert undeclared._outgoing(StreamMessage({"meter": "m"})) == Outgoing(b'{"meter":"m"}')
+async def test_the_key_goes_to_queues_that_keep_order_by_it(url: str) -> None:
+    async with Services(load({"url": url})) as services:
+        declared = StreamProducer("numbered", services.queue("numbered"), app.streams["numbered"])
+        made = declared.outgoing(StreamMessage({}, key="a", delay_s=3))
+        assert made == Outgoing(b'{"key":"a"}', {}, 3, "a")
+        undeclared = StreamProducer("other", services.queue("other"))
+        made = undeclared.outgoing(StreamMessage({"x": 1}, "a", 2, 3))
+        assert made == Outgoing(b'{"x":1,"key":"a","seq":2,"run":3}', {}, 0, "a")
+        made = undeclared.outgoing(StreamMessage(b"x", "a", 2))
+        assert made == Outgoing(b"x", {"key": "a", "seq": "2"}, 0, "a")
+        assert undeclared.outgoing(StreamMessage({"meter": "m"})) == Outgoing(b'{"meter":"m"}')
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -54,26 +54,17 @@ class StreamProducer:
         """Send messages in as few calls as the queue allows; returns the queue's ids for them, in order.
         Raises InvalidMessage and TooLarge before anything is sent; if the queue doesn't answer, some may have
         been sent, and to send the same again does no harm if they have seqs or message ids."""
-        outgoing = [self._outgoing(message) for message in messages]
-        for each in outgoing:
-            if len(each.body) > self._queue.max_bytes:
-                raise TooLarge(
-                    f"a message of {len(each.body)} bytes is over max_bytes of the queue of stream"
-                    f" {self._name!r}, {self._queue.max_bytes}"
-                )
-            if each.delay_s > self._queue.delay_max_s:
-                raise InvalidMessage(
-                    f"field 'delay_s' is {each.delay_s:g}; it is 0 to {self._queue.delay_max_s:g} on this"
-                    " queue",
-                    "delay_s",
-                )
+        return await self.send_outgoing([self.outgoing(message) for message in messages])
+
+    async def send_outgoing(self, outgoing: Sequence[Outgoing]) -> list[str]:
+        """Send what ``outgoing`` made, as ``send`` does."""
         ids: list[str] = []
         for start in range(0, len(outgoing), self._queue.max_batch):
             ids += await self._queue.send(outgoing[start : start + self._queue.max_batch])
         return ids
 
-    def _outgoing(self, message: StreamMessage) -> Outgoing:
-        """A message as the queue takes it. Raises InvalidMessage."""
+    def outgoing(self, message: StreamMessage) -> Outgoing:
+        """A message as the queue takes it. Raises InvalidMessage, TooLarge."""
         is_raw = isinstance(message.body, bytes | bytearray | memoryview)
         if self._spec is not None and self._spec.message is bytes and not is_raw:
             raise InvalidMessage(
@@ -92,8 +83,21 @@ class StreamProducer:
             key = "" if message.key is None else check_key(message.key, "key")
         else:
             key, _ = address(self._spec, body, attributes, "to be sent", 0)
-            decoder(self._spec.message)(body)  # which no retry would make fit, once it is there
+            decoder(self._spec.message)(body)  # one that doesn't fit is refused now, not by the handler
+        self._check_fits(body, message.delay_s)
         return Outgoing(body, attributes, message.delay_s, key)
+
+    def _check_fits(self, body: bytes, delay_s: float) -> None:
+        queue = self._queue
+        if len(body) > queue.max_bytes:
+            raise TooLarge(
+                f"a message of {len(body)} bytes is over max_bytes of the queue of stream {self._name!r},"
+                f" {queue.max_bytes}"
+            )
+        if delay_s > queue.delay_max_s:
+            raise InvalidMessage(
+                f"field 'delay_s' is {delay_s:g}; it is 0 to {queue.delay_max_s:g} on this queue", "delay_s"
+            )
 
     def _place(self, message: StreamMessage) -> dict[str, str | int]:
         """What is said of a message's place beside its body, by the names of fields or attributes."""

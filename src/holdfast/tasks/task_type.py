@@ -70,6 +70,7 @@ class TaskType(Generic[B, R]):
         self.spec = spec
         self.name = spec.name
         self.handler = spec.handler
+        self.__name__: str = getattr(spec.handler, "__name__", spec.name)
         self._app = app
         self._sender = sender
         functools.update_wrapper(cast("Callable[..., Any]", self), spec.handler, updated=())
