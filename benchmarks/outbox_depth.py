@@ -27,6 +27,7 @@ from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.core.device_queue import Entry, Patience
 from holdfast.core.presence import PresenceRules
+from holdfast.devices.spec import CommandFields
 
 DEPTHS = (10_000, 100_000, 1_000_000)
 SILENT = 0.999
@@ -89,7 +90,7 @@ async def rate(path: Path, devices: Sequence[str], silent: float, seconds: float
             await asyncio.sleep(REFILL_S)
         await asyncio.sleep(WARM_S)
         if silent:  # those that do answer must not run out of commands
-            lively = [{"device": device, "command": b"{}"} for device in seen]
+            lively: list[CommandFields] = [{"device": device, "command": b"{}"} for device in seen]
             for _ in range(AHEAD):
                 await running.store.add(outbox.new(lively))
         closed = await running.rate(seconds)

@@ -13,6 +13,7 @@ from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.cli import run
 from holdfast.core.device_turn import Heard, Turn
+from holdfast.devices.spec import CommandFields
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def commands(url: str) -> list[int]:
         clock, outbox = SystemClock(), App("office").outbox("faces")
         store = SqlOutbox(url, clock)
         await store.prepare("faces", 1)
-        added = [
+        added: list[CommandFields] = [
             {"device": "d1", "command": {"n": 0}},
             *({"device": "d2", "command": {"n": n}} for n in range(3)),
         ]

@@ -99,7 +99,8 @@ def test_limits_are_named(db: Notes) -> None:
         made(max_body=10).add(db, device="d1", command=b"x" * 11)
     for key in ("dedupe_key", "supersede_key"):
         with pytest.raises(InvalidMessage, match=key):
-            made().add(db, device="d1", command=b"", **{key: "k" * 300})
+            too_long: dict[str, Any] = {key: "k" * 300}
+            made().add(db, device="d1", command=b"", **too_long)
 
 
 def test_times_count_from_now(db: Notes) -> None:

@@ -113,9 +113,9 @@ def test_a_task_is_declared_once_and_of_something_to_run() -> None:
     with pytest.raises(ConfigError, match="task 't' is declared twice in app 'a'"):
         app.task("t")(handle)
     with pytest.raises(ConfigError, match="neither a function nor a class with a method run"):
-        app.task("other")(Order)
+        app.task("other")(Order)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="handler is a object; it must be a function or a class"):
-        app.task("other")(object())
+        app.task("other")(object())  # type: ignore[call-overload]
 
 
 LONG = duration_pb2.Duration(seconds=90)

@@ -44,7 +44,7 @@ def mypy() -> Found:
 
 def pyright() -> Found:
     program = Path(sys.executable).with_name("basedpyright")
-    command = [
+    command: list[str | Path] = [
         program,
         "--outputjson",
         "--project",
