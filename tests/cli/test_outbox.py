@@ -29,10 +29,8 @@ def commands(url: str) -> list[int]:
         clock, outbox = SystemClock(), App("office").outbox("faces")
         store = SqlOutbox(url, clock)
         await store.prepare("faces", 1)
-        added: list[CommandFields] = [
-            {"device": "d1", "command": {"n": 0}},
-            *({"device": "d2", "command": {"n": n}} for n in range(3)),
-        ]
+        added: list[CommandFields] = [{"device": "d1", "command": {"n": 0}}]
+        added += [{"device": "d2", "command": {"n": n}} for n in range(3)]
         ids = await store.add(outbox.new(added))
         epoch = await store.open("faces", 0, 0, "me")
         turn = Turn(outbox="faces", grants={0: epoch}, sendable=[0], now=clock.wall())

@@ -98,8 +98,8 @@ def test_limits_are_named(db: Notes) -> None:
     with pytest.raises(TooLarge, match="max_body"):
         made(max_body=10).add(db, device="d1", command=b"x" * 11)
     for key in ("dedupe_key", "supersede_key"):
+        too_long: dict[str, Any] = {key: "k" * 300}
         with pytest.raises(InvalidMessage, match=key):
-            too_long: dict[str, Any] = {key: "k" * 300}
             made().add(db, device="d1", command=b"", **too_long)
 
 
