@@ -16,6 +16,7 @@ FRESH ?= 10000
 LOOPS ?= 20
 SERVICES ?=
 NAME ?= streams
+PART ?=
 ARGS ?=
 CODE := $(wildcard src tests benchmarks examples)
 
@@ -106,9 +107,23 @@ sim: $(VENV)/.demo ## simulate with seeded faults (SEEDS=500, ARGS="--break RULE
 .PHONY: dev
 dev: $(VENV)/.dev ## set up .venv for development, and nothing else
 
+PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+# The folders of tests with these names, such as "redis" or "adapters/redis".
+folders = $(foreach name,$(1),$(or $(shell find tests -type d -path '*/$(name)'), \
+    $(error No folder of tests is called "$(name)": name one below tests, such as adapters/redis)))
+
+# Pure rules, and services that are in this process.
+QUICK := core adapters/memory adapters/sqlite
+
 .PHONY: test
-test: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) ## run the tests (ARGS="-k sequencer")
-	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+test: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) ## run the tests (ARGS="-k sequencer"), or those in some folders (PART="core redis")
+	@$(PYTEST) $(call folders,$(PART)) $(ARGS)
+
+.PHONY: quick
+quick: $(VENV)/.dev ## run the tests of the core, memory and SQLite, and 100 simulated seeds, in a minute
+	@$(PYTEST) -q -m "not slow and not soak" $(call folders,$(QUICK)) $(ARGS)
+	@$(BIN)/python -m holdfast.testing.simulator --seeds 100
 
 .PHONY: check
 check: lint test ## formatting, lint, strict types and layers, then the tests
@@ -134,7 +149,7 @@ soak: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) ## fresh seeds (FRESH=100
 	@$(BIN)/python -m pytest -m soak --timeout 0 $(ARGS)
 	@for loop in $$(seq $(LOOPS)); do \
 	    echo "soak: all tests, $$loop of $(LOOPS)"; \
-	    $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q $(ARGS) || exit 1; \
+	    $(PYTEST) -q $(ARGS) || exit 1; \
 	done
 
 .PHONY: mutate

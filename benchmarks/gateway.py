@@ -30,7 +30,7 @@ from benchmarks.gateways import gateways
 from benchmarks.proxies import Cores, Load, Rate, aiohttp_proxy, backends, cores, haproxy, nginx_hash
 from benchmarks.report import Report
 from holdfast.errors import ConfigError
-from holdfast.gateway.haproxy.config import REPLAY_BYTES
+from holdfast.gateway.haproxy.buffers import REPLAY_BYTES
 from holdfast.ports.coordinator import Coordinator, Member
 from holdfast.ports.coordinator import Load as NodeLoad
 

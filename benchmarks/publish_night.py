@@ -37,7 +37,7 @@ from benchmarks.cluster import Cluster, cluster, until
 from benchmarks.report import Report, percentile
 from holdfast.apps.reports.audit import TASK_TYPE
 from holdfast.core.task import State, Task
-from holdfast.tasks.producer import Order
+from holdfast.tasks.order import Order
 from holdfast.testing.faults import TcpFaults
 from holdfast.testing.servers import FauxqsServer
 from holdfast.wiring import make_producer

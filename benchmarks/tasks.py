@@ -31,7 +31,8 @@ from benchmarks.peers.task_queues import measure as measure_peer
 from benchmarks.report import Report, percentile
 from holdfast.core.task import State
 from holdfast.tasks.names import brief_queue, task_queue
-from holdfast.tasks.producer import Brief, Order, Producer
+from holdfast.tasks.order import Order
+from holdfast.tasks.producer import Brief, Producer
 from holdfast.testing.servers import RedisServer
 from holdfast.wiring import make_producer
 

@@ -27,7 +27,8 @@ from benchmarks.peers.sqs_unbatched import Unbatched
 from benchmarks.report import Report
 from benchmarks.tap import Tap, tap
 from holdfast.core.task import State
-from holdfast.tasks.producer import Order, Producer
+from holdfast.tasks.order import Order
+from holdfast.tasks.producer import Producer
 from holdfast.testing.servers import RedisServer
 from holdfast.wiring import make_producer
 

@@ -21,7 +21,7 @@ from holdfast.adapters.sqlalchemy import engine
 from holdfast.adapters.zookeeper import address as zookeeper
 from holdfast.config import Config, load
 from holdfast.errors import ConfigError
-from holdfast.redaction import HIDDEN, redact, redact_url
+from holdfast.redaction import HIDDEN, LENGTH_MAX, redact, redact_url
 
 
 @pytest.mark.parametrize(
@@ -273,12 +273,39 @@ def test_a_long_text_takes_no_longer_than_its_beginning(between: str) -> None:
     assert process_time() - began < 5
     assert "hunter2" not in shown
     assert shown.startswith("what failed")
-    assert shown.endswith(HIDDEN)
+    assert shown.rstrip().endswith(HIDDEN)
 
 
 @pytest.mark.parametrize("secret", ["redis://u:hunter2 {}@host", "password='hunter2 {}'", "x redis://u:{}@h"])
 def test_a_secret_that_goes_beyond_what_is_read_is_hidden(secret: str) -> None:
-    for before in ("word " * 13_000, "line\n" * 13_000):
+    for before in ("word " * 6_500, "line\n" * 6_500):  # it begins just before the middle
         shown = redact(f"{before} {secret.format('hunter2' * 100_000)}")
         assert "hunter2" not in shown
         assert shown.startswith(before.strip())
+
+
+def test_the_end_of_a_long_traceback_is_shown_without_its_secrets() -> None:
+    frames = '  File "app.py", line 1, in process\n    call(again)\n' * 5_000
+    text = f"Traceback (most recent call last):\n{frames}ValueError: redis://u:hunter2@host is away"
+    shown = redact(text)
+    assert shown.startswith("Traceback (most recent call last):\n")
+    assert shown.endswith("\nValueError: redis://u:***@host is away")
+    assert len(shown) <= LENGTH_MAX
+    assert redact(shown) == shown
+
+
+def test_a_private_key_whose_beginning_is_hidden_with_the_middle_is_hidden_to_its_end() -> None:
+    lines = "hunter2hunter2\n" * 10_000
+    key = f"-----BEGIN RSA PRIVATE KEY-----\n{lines}"
+    whole = f"{key}-----END RSA PRIVATE KEY-----\nValueError: no key"
+    assert "hunter2" not in redact("line\n" * 13_000 + key)
+    shown = redact("line\n" * 13_000 + whole)
+    assert "hunter2" not in shown
+    assert shown.endswith("ValueError: no key")
+
+
+def test_an_element_whose_name_is_hidden_with_the_middle_is_hidden_to_its_end() -> None:
+    value = "hunter2\n" * 10_000
+    shown = redact("line\n" * 13_000 + f"<token>\n{value}</token>\nValueError: no token")
+    assert "hunter2" not in shown
+    assert shown.endswith("ValueError: no token")

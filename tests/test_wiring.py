@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from holdfast import adapters, wiring
+from holdfast import adapters
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.app import App
 from holdfast.apps.reports.deliver_credentials import Credential
@@ -23,9 +23,10 @@ from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.ports.task_slots import Attempt
 from holdfast.protocol.peer import Done, Probe, Reply, Request
 from holdfast.slot_wiring import open_objects, open_slot_objects
+from holdfast.tasks import discovery
 from holdfast.tasks.discovery import Announcer, Directory, Listing
 from holdfast.tasks.names import task_queue
-from holdfast.tasks.producer import Order
+from holdfast.tasks.order import Order
 from holdfast.testing.conformance.task_slots import Ear
 from holdfast.testing.servers import RedisServer
 from holdfast.wiring import (
@@ -321,7 +322,7 @@ async def test_a_node_tells_which_deeds_of_the_clock_it_can_do(
             told.append(named)
             super().__init__(*given, **named)
 
-    monkeypatch.setattr(wiring, "Announcer", Telling)
+    monkeypatch.setattr(discovery, "Announcer", Telling)
     async with Services(load(settings)) as services:
         make_node(services, "examples.tasks:app")
     assert [named["deeds"] for named in told] == [deeds]

@@ -13,10 +13,10 @@ from holdfast.errors import (
     Unavailable,
 )
 from holdfast.streams.handler import Context, StreamHandler
-from holdfast.streams.producer import StreamMessage
+from holdfast.streams.message import StreamMessage
 from holdfast.tasks.handler import Cancelled, Job
+from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import Outcome
-from holdfast.tasks.producer import Order
 from holdfast.tasks.task_type import Signature, TaskType
 
 if TYPE_CHECKING:

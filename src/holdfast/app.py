@@ -25,7 +25,7 @@ from holdfast.streams.models import ModelSpec
 from holdfast.streams.spec import BACKOFF as STREAM_BACKOFF
 from holdfast.streams.spec import MAX_JUMP, QUEUE_NUMBER, StreamSpec, names_of
 from holdfast.tasks.handler import Job
-from holdfast.tasks.periodic import DLQ_BACKUP, Orders, Periodic
+from holdfast.tasks.order import Orders
 from holdfast.tasks.spec import BACKOFF as TASK_BACKOFF
 from holdfast.tasks.spec import TaskSpec
 from holdfast.tasks.task_type import TaskDecorator, TaskType
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from holdfast.client import Client
     from holdfast.config import ClientSettings
+    from holdfast.tasks.periodic import Periodic
 
     B = DefaultTypeVar("B", default=dict[str, Any])
     M = DefaultTypeVar("M", default=dict[str, Any])
@@ -464,6 +465,8 @@ class App:
 
         Raises ConfigError for a setting that is impossible.
         """
+        # Few apps have any, and cron and time zones, asyncio and protobuf come with it.
+        from holdfast.tasks.periodic import DLQ_BACKUP, Periodic  # noqa: PLC0415
 
         def declare(orders: F) -> F:
             if name in self.periodics:

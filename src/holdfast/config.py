@@ -124,7 +124,7 @@ class Config(BaseSettings):
 
     node_name: str = _setting(
         socket.gethostname,
-        "Name of this node, for people.",
+        "Name of this node, for people. One that finds another alive under its name says so in the log.",
         shown="the host's name, and four characters that tell its nodes apart",
         min_length=1,
     )

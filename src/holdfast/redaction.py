@@ -12,7 +12,8 @@ from urllib.parse import unquote_plus
 HIDDEN = "***"
 
 LENGTH_MAX = 64 * 1024
-"""Characters of a text that are read; what follows them is hidden."""
+"""Characters of a text that are read: half of them at its beginning and half at its end, where a traceback
+has its error. What is between is hidden."""
 
 _TELLING = (
     r"passw(?:or)?d|passphrase|secret|token|credential|authorization|cookie|signature|api[_-]?key"
@@ -74,9 +75,10 @@ def redact(text: str) -> str:
 
     It must be whole: what is cut within a password could no more be known to hold one. Of a password that
     begins like a port, or with a space, and goes on after a space, only ``redact_url`` knows the end. Of more
-    than ``LENGTH_MAX`` characters the end is hidden, for the time that they take grows with their square."""
+    than ``LENGTH_MAX`` characters the middle is hidden: the time that they take grows with their square."""
     if len(text) > LENGTH_MAX:
-        return f"{redact(_beginning(text))}\n{HIDDEN}"
+        end = _end(text)
+        return f"{redact(_beginning(text))}\n{HIDDEN}" + (f"\n{redact(end)}" if end else "")
     text = _PRIVATE_KEY.sub(rf"\1{HIDDEN}\2", text)
     # Parameters first: the last @ may stand in one.
     text = _without_passwords(_PARAMETER.sub(_without_value, text))
@@ -87,15 +89,36 @@ def redact(text: str) -> str:
 
 
 def _beginning(text: str) -> str:
-    """The lines that are whole in the first ``LENGTH_MAX`` characters; of a line that is longer the words
-    before its first URL that may hold a password, whose end can't be seen."""
-    kept = text[: LENGTH_MAX - 10]
+    """The lines that are whole in the first half of ``LENGTH_MAX`` characters; of a line that is longer the
+    words before its first URL that may hold a password, whose end can't be seen."""
+    kept = text[: LENGTH_MAX // 2 - 10]
     line_end = kept.rfind("\n")
     if line_end >= 0:
         return kept[:line_end]
     found = _USER.search(kept)
     words = kept[: found.start()] if found else kept
     return words[: max(words.rfind(" "), 0)]
+
+
+def _end(text: str) -> str:
+    """The lines that are whole in the last half of ``LENGTH_MAX`` characters, without those that belong to a
+    private key or to an element which began before them."""
+    kept = text[-(LENGTH_MAX // 2 - 10) :]
+    line_end = kept.find("\n")
+    if line_end < 0:
+        return ""
+    lines = kept[line_end + 1 :]
+    before = text[: len(text) - len(lines)]
+    if before.rfind("-----BEGIN ") > before.rfind("-----END "):
+        lines = _after_line(lines, "-----END ")
+    if _ELEMENT.match(before, max(before.rfind("<"), 0)):
+        lines = _after_line(lines, "<")
+    return lines
+
+
+def _after_line(text: str, mark: str) -> str:
+    """What follows the first line with ``mark`` in it."""
+    return text.partition(mark)[2].partition("\n")[2]
 
 
 def redact_url(url: str) -> str:

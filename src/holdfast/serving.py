@@ -277,6 +277,17 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or host.endswith(".localhost")
 
 
+def tls_server(cert: Path, key: Path, named: str) -> ssl.SSLContext:
+    """TLS for whoever is called, with a certificate and its key. Raises ConfigError, which calls them
+    ``named``."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(cert, key)
+    except OSError as error:  # which an SSLError is
+        raise ConfigError(f"{named} must be a certificate and its key: {error}") from None
+    return context
+
+
 class PeerTls(msgspec.Struct, frozen=True):
     """TLS between nodes: this node's certificate with its chain and its key, and the authority that signed
     those of all, in PEM form."""
@@ -287,15 +298,7 @@ class PeerTls(msgspec.Struct, frozen=True):
 
     def server(self) -> ssl.SSLContext:
         """For whoever is called. Raises ConfigError."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        try:
-            context.load_cert_chain(self.cert, self.key)
-        except OSError as error:  # which an SSLError is
-            raise ConfigError(
-                f"peer_tls_cert {self.cert} and peer_tls_key {self.key} must be a certificate and its key:"
-                f" {error}"
-            ) from None
-        return context
+        return tls_server(self.cert, self.key, f"peer_tls_cert {self.cert} and peer_tls_key {self.key}")
 
     def client(self) -> ssl.SSLContext:
         """For whoever calls: only a certificate of the authority, for the address called, will do. Raises

@@ -1,4 +1,8 @@
-"""Turns a config into adapters: the only module that knows which adapter serves which URL."""
+"""Turns a config into adapters: the only module that knows which adapter serves which URL.
+
+Each function imports what it makes: a command that reads results needs neither an HTTP server nor slots, and
+imports are most of what a process takes to start.
+"""
 
 from __future__ import annotations
 
@@ -16,39 +20,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, Unpack
 from urllib.parse import quote, urlsplit
 
-import psutil
-import structlog
-from aiohttp import web
-from prometheus_client import REGISTRY, CollectorRegistry, ProcessCollector
-from pydantic import SecretStr
-
 from holdfast.adapters.file.backup import FileBackup
 from holdfast.adapters.file.sink import FileSink
-from holdfast.adapters.forkserver.slots import ForkserverSlots
-from holdfast.adapters.forkserver.task_slots import ForkserverTaskSlots
-from holdfast.adapters.http.peer import HttpPeer
-from holdfast.adapters.sqlite.coordinator import SqliteCoordinator
-from holdfast.adapters.sqlite.database import Database
-from holdfast.adapters.sqlite.queue import SqliteQueue
-from holdfast.adapters.sqlite.registry import SqliteRegistry
-from holdfast.adapters.sqlite.state import SqliteState
-from holdfast.adapters.sqlite.tasks import SqliteTasks
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.app import App
-from holdfast.apps.reports.deliver_credentials import Credential, Credentials
-from holdfast.config import FORWARD_OVERHEAD_BYTES, Config, check, load
-from holdfast.devices.dispatcher import Connect
-from holdfast.devices.metrics import OutboxMetrics
 from holdfast.devices.spec import OutboxSpec
-from holdfast.devices.work import DeviceWork
 from holdfast.errors import ConfigError
 from holdfast.files import OWNER, Access, access_for
-from holdfast.gateway import models
-from holdfast.gateway.clients import Clients
-from holdfast.gateway.door import Door
-from holdfast.gateway.haproxy.front import HaproxyOptions
-from holdfast.gateway.listen import Tls
-from holdfast.gateway.service import Gateway
 from holdfast.ports.backup import Backup
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Coordinator
@@ -65,35 +43,44 @@ from holdfast.ports.task_slots import TaskSlotMaker
 from holdfast.ports.tasks import TaskStore
 from holdfast.redaction import redact_url
 from holdfast.runtime.limits import FORWARD_BYTES_MAX, Limits
-from holdfast.runtime.metrics import NodeMetrics
-from holdfast.runtime.node import Host, Node
-from holdfast.serving import ConnectionMetrics, Connections, PeerTls
 from holdfast.slot_wiring import open_objects, open_slot_objects
 from holdfast.streams.models import ModelSpec
 from holdfast.streams.spec import QUEUE_NUMBER
-from holdfast.streams.work import StreamWork
-from holdfast.tasks.api import TaskApi
-from holdfast.tasks.discovery import SHARED, Announcer, Directory, shareable, usable
-from holdfast.tasks.letters import Choice, Letters
 from holdfast.tasks.names import brief_queue, task_queue
-from holdfast.tasks.periodic import DLQ_BACKUP, Deed, Scheduler, Sender, Times
-from holdfast.tasks.permits import PermitKeeper
-from holdfast.tasks.producer import BRIEF_VISIBILITY_S, Producer
-from holdfast.tasks.work import TaskWork
 from holdfast.urls import by_scheme, extra, named, path_in
 
 if TYPE_CHECKING:
+    from aiohttp import web
+    from prometheus_client import CollectorRegistry
+    from pydantic import SecretStr
+
     from holdfast.adapters.aws.setup import SqsSetup
     from holdfast.adapters.aws.sqs import Sqs
     from holdfast.adapters.aws.url import SqsUrl
     from holdfast.adapters.redis.connection import RedisConnection
     from holdfast.adapters.redis.durability import Risk
+    from holdfast.adapters.sqlite.database import Database
+    from holdfast.apps.reports.deliver_credentials import Credential, Credentials
     from holdfast.apps.reports.deliver_pool import PoolLimits
     from holdfast.apps.reports.dry_run import Outlook
     from holdfast.apps.reports.order import ReportOrder
     from holdfast.apps.reports.publish import Publisher
+    from holdfast.config import Config
+    from holdfast.devices.dispatcher import Connect
+    from holdfast.devices.work import DeviceWork
+    from holdfast.gateway.clients import Clients
+    from holdfast.gateway.haproxy.front import HaproxyOptions
+    from holdfast.gateway.listen import Tls
+    from holdfast.gateway.service import Gateway
+    from holdfast.runtime.node import Host, Node
+    from holdfast.serving import Connections, PeerTls
+    from holdfast.streams.work import StreamWork
     from holdfast.tasks.handler import Job
+    from holdfast.tasks.letters import Letters
+    from holdfast.tasks.periodic import Deed, Times
+    from holdfast.tasks.producer import Producer
     from holdfast.tasks.spec import TaskSettings
+    from holdfast.tasks.work import TaskWork
 
 
 class Closing(Protocol):
@@ -169,6 +156,16 @@ class Services:
             self._queues[name] = self._kept(by_scheme("queue_url", self.config.queue_url, openers, examples))
         return self._queues[name]
 
+    async def filled_queues(self) -> list[str]:
+        """The names of all queues that hold messages, whoever declares them. None from a service that
+        doesn't tell: SQS lists names by their beginning, and not what is in them."""
+        url = self.config.queue_url
+        if urlsplit(url).scheme != "sqlite":
+            return []
+        from holdfast.adapters.sqlite.queue import filled  # noqa: PLC0415
+
+        return await filled(self._database("queue_url", url))
+
     def queue_setup(self) -> SqsSetup | None:
         """What makes and checks the queues of streams; None where the service makes them by itself."""
         url = self.config.queue_url
@@ -196,7 +193,7 @@ class Services:
         """The coordinator."""
         if self._coordinator is None:
             openers: dict[str, Callable[[str], Coordinator]] = {
-                "sqlite": lambda url: SqliteCoordinator(self._database("coordinator_url", url), self.clock),
+                "sqlite": self._sqlite_coordinator,
                 **dict.fromkeys(REDIS_SCHEMES, self._redis_coordinator),
                 "zookeeper": self._zookeeper,
             }
@@ -286,7 +283,7 @@ class Services:
         """How the tasks of the app of that name stand."""
         if app not in self._task_stores:
             openers: dict[str, Callable[[str], TaskStore]] = {
-                "sqlite": lambda url: SqliteTasks(self._database("tasks_url", url), app, self.clock),
+                "sqlite": lambda url: self._sqlite_tasks(url, app),
                 **dict.fromkeys(REDIS_SCHEMES, lambda url: self._redis_tasks(url, app)),
             }
             self._task_stores[app] = self._kept(
@@ -298,7 +295,7 @@ class Services:
         """The documents that nodes, producers and operators share."""
         if self._registry is None:
             openers: dict[str, Callable[[str], Registry]] = {
-                "sqlite": lambda url: SqliteRegistry(self._database("registry_url", url), self.clock),
+                "sqlite": self._sqlite_registry,
                 **dict.fromkeys(REDIS_SCHEMES, self._redis_registry),
             }
             self._registry = self._kept(
@@ -328,9 +325,13 @@ class Services:
         routes: Sequence[web.AbstractRouteDef] = (),
         ready: Callable[[], str] = lambda: "",
         connections: Connections | None = None,
-        registry: CollectorRegistry = REGISTRY,
+        registry: CollectorRegistry | None = None,
     ) -> Peer:
         """A new peer; the rest is as :class:`~holdfast.adapters.http.peer.HttpPeer` has it."""
+        from prometheus_client import REGISTRY  # noqa: PLC0415
+
+        from holdfast.adapters.http.peer import HttpPeer  # noqa: PLC0415
+
         config = self.config
         return self._kept(
             HttpPeer(
@@ -345,12 +346,14 @@ class Services:
                 routes=routes,
                 ready=ready,
                 connections=connections,
-                registry=registry,
+                registry=registry or REGISTRY,
             )
         )
 
     def slots(self, app: str) -> Slots:
         """Makes slots for the app at ``module:name``."""
+        from holdfast.adapters.forkserver.slots import ForkserverSlots  # noqa: PLC0415
+
         return self._kept(
             ForkserverSlots(
                 app,
@@ -367,6 +370,8 @@ class Services:
 
     def task_slots(self, app: str) -> TaskSlotMaker:
         """Makes slots for the tasks of the app at ``module:name``."""
+        from holdfast.adapters.forkserver.task_slots import ForkserverTaskSlots  # noqa: PLC0415
+
         config = self.config
         return self._kept(
             ForkserverTaskSlots(
@@ -383,14 +388,35 @@ class Services:
         return service
 
     def _sqlite_queue(self, url: str, name: str) -> Queue:
+        from holdfast.adapters.sqlite.queue import SqliteQueue  # noqa: PLC0415
+
         database, max_bytes = self._database("queue_url", url), self.config.max_message_bytes
         return SqliteQueue(database, name, self.clock, max_bytes=max_bytes)
 
+    def _sqlite_coordinator(self, url: str) -> Coordinator:
+        from holdfast.adapters.sqlite.coordinator import SqliteCoordinator  # noqa: PLC0415
+
+        return SqliteCoordinator(self._database("coordinator_url", url), self.clock)
+
+    def _sqlite_tasks(self, url: str, app: str) -> TaskStore:
+        from holdfast.adapters.sqlite.tasks import SqliteTasks  # noqa: PLC0415
+
+        return SqliteTasks(self._database("tasks_url", url), app, self.clock)
+
+    def _sqlite_registry(self, url: str) -> Registry:
+        from holdfast.adapters.sqlite.registry import SqliteRegistry  # noqa: PLC0415
+
+        return SqliteRegistry(self._database("registry_url", url), self.clock)
+
     def _sqlite_state(self, url: str) -> StateStore:
+        from holdfast.adapters.sqlite.state import SqliteState  # noqa: PLC0415
+
         database, max_bytes = self._database("state_url", url), self.config.max_state_bytes
         return SqliteState(database, self.clock, max_state_bytes=max_bytes)
 
     def _database(self, setting: str, url: str) -> Database:
+        from holdfast.adapters.sqlite.database import Database  # noqa: PLC0415
+
         path = path_in(setting, url, SQLITE)
         if path not in self._databases:
             self._databases[path] = self._kept(
@@ -555,6 +581,9 @@ def publish_reports(
         config: says where rows of the audit are kept (``registry_url``); without, the node's own.
         settings: of ``App.task``, in place of those of :mod:`holdfast.apps.reports.task`.
     """
+    from holdfast.apps.reports.deliver_credentials import Credentials  # noqa: PLC0415
+    from holdfast.config import load  # noqa: PLC0415
+
     with extra("reports", "report.publish"):
         from holdfast.apps.reports.task import declare  # noqa: PLC0415
     for scheme in preload:
@@ -622,6 +651,13 @@ def report_sample(
 
 def make_node(services: Services, place: str) -> Node:
     """A node that runs the app at ``module:name``, not started yet. Raises ConfigError."""
+    import structlog  # noqa: PLC0415
+    from prometheus_client import CollectorRegistry, ProcessCollector  # noqa: PLC0415
+
+    from holdfast.runtime.metrics import NodeMetrics  # noqa: PLC0415
+    from holdfast.runtime.node import Host, Node  # noqa: PLC0415
+    from holdfast.serving import ConnectionMetrics, Connections  # noqa: PLC0415
+
     config, app = services.config, load_app(place)
     check_app(services, app)
     registry = CollectorRegistry()
@@ -640,6 +676,9 @@ def make_node(services: Services, place: str) -> Node:
     secret, also = _revealed(config.peer_secret), _revealed(config.peer_secret_also)
     routes: list[web.AbstractRouteDef] = []
     if app.streams:
+        from holdfast.gateway import models  # noqa: PLC0415
+        from holdfast.gateway.door import Door  # noqa: PLC0415
+
         door = Door(
             app.streams,
             services.clock,
@@ -651,6 +690,8 @@ def make_node(services: Services, place: str) -> Node:
         )
         routes += [*door.routes(), models.of_node(app.models, lambda: _only(streams))]
     if app.tasks:
+        from holdfast.tasks.api import TaskApi  # noqa: PLC0415
+
         api = TaskApi(
             app.tasks,
             make_producer(services, app.name),
@@ -673,17 +714,7 @@ def make_node(services: Services, place: str) -> Node:
     )
     streams = _streams(services, app, host, place) if app.streams else None
     tasks = _tasks(services, app, host, place) if app.tasks else None
-    outboxes = [
-        DeviceWork(
-            host,
-            outbox,
-            services.outbox_store(),
-            services.devices(outbox.spec),
-            app=app.name,
-            briefs=services.queue(outbox.spec.briefs) if outbox.spec.briefs else None,
-        )
-        for outbox in app.outboxes.values()
-    ]
+    outboxes = _outboxes(services, app, host)
     node = Node(host, [*(work for work in (streams, tasks) if work is not None), *outboxes])
     registry.register(
         NodeMetrics(
@@ -694,16 +725,43 @@ def make_node(services: Services, place: str) -> Node:
         )
     )
     if outboxes:
+        from holdfast.devices.metrics import OutboxMetrics  # noqa: PLC0415
+
         registry.register(OutboxMetrics(outboxes))
     return node
 
 
+def _outboxes(services: Services, app: App, host: Host) -> list[DeviceWork]:
+    if not app.outboxes:
+        return []
+    from holdfast.devices.work import DeviceWork  # noqa: PLC0415
+
+    return [
+        DeviceWork(
+            host,
+            outbox,
+            services.outbox_store(),
+            services.devices(outbox.spec),
+            app=app.name,
+            briefs=services.queue(outbox.spec.briefs) if outbox.spec.briefs else None,
+        )
+        for outbox in app.outboxes.values()
+    ]
+
+
 def _streams(services: Services, app: App, host: Host, place: str) -> StreamWork:
+    from holdfast.streams.work import StreamWork  # noqa: PLC0415
+
     queues = {name: services.queue(name) for name in app.streams}
-    return StreamWork(host, app.streams, queues, services.state(), services.slots(place))
+    return StreamWork(host, app.streams, queues, services.state(), services.slots(place), models=app.models)
 
 
 def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
+    from holdfast.tasks.discovery import SHARED, Announcer, Directory, shareable  # noqa: PLC0415
+    from holdfast.tasks.periodic import Scheduler, Sender  # noqa: PLC0415
+    from holdfast.tasks.permits import PermitKeeper  # noqa: PLC0415
+    from holdfast.tasks.work import TaskWork  # noqa: PLC0415
+
     queues = {name: services.queue(task_queue(app.name, name)) for name in app.tasks}
     producer = make_producer(services, app.name)
     deeds: list[tuple[Times, Deed]] = [
@@ -763,6 +821,8 @@ def _only(work: T | None) -> T:
 
 def check_app(services: Services, app: App) -> None:
     """Raise ConfigError if the streams of ``app`` can't run on these services, or contradict the config."""
+    from holdfast.config import check  # noqa: PLC0415
+
     config = services.config
     check(config, app.streams.values())
     _check_one_stream(config, app)
@@ -816,6 +876,8 @@ async def discovered(
     """The config with what is not set, and told by the registry of the app that ``app`` names. Nobody is
     asked unless the registry is set by itself. ``reads_only`` is as that of ``Services``. Raises as the
     registry does, or InvalidMessage; ConfigError if nobody has told it what the caller ``needs``."""
+    from holdfast.tasks.discovery import SHARED, Directory, usable  # noqa: PLC0415
+
     missing = [name for name in SHARED if not {name, "url"} & config.model_fields_set]
     if not missing or "registry_url" not in config.model_fields_set:
         return config
@@ -858,6 +920,8 @@ async def look_for_queues(services: Services, app: App) -> list[str]:
 def queues_of(app: App) -> dict[str, float]:
     """The names of an app's queues, each with how long it should hide, in seconds, what is received by
     somebody who doesn't say for how long."""
+    from holdfast.tasks.producer import BRIEF_VISIBILITY_S  # noqa: PLC0415
+
     streams = {name: spec.timeout_s + spec.gap_timeout_s for name, spec in app.streams.items()}
     tasks = {task_queue(app.name, name): spec.visibility_s for name, spec in app.tasks.items()}
     names = [spec.briefs for outbox in app.outboxes.values() if (spec := outbox.spec).briefs]
@@ -895,6 +959,11 @@ def _sql_backup(setting: str, url: str, access: Access) -> Backup:
 def backing_up(services: Services, app: str) -> Iterable[tuple[Times, Deed]]:
     """What backs up the dead letters of an app's tasks, and when, if the config says where to. Raises
     ConfigError."""
+    import structlog  # noqa: PLC0415
+
+    from holdfast.tasks.letters import Choice  # noqa: PLC0415
+    from holdfast.tasks.periodic import DLQ_BACKUP, Times  # noqa: PLC0415
+
     config = services.config
     if not config.dlq_backup_url:
         return
@@ -912,6 +981,11 @@ def backing_up(services: Services, app: str) -> Iterable[tuple[Times, Deed]]:
 
 def make_letters(services: Services, app: str) -> Letters:
     """The dead letters of the tasks of the app of that name. Raises ConfigError."""
+    import structlog  # noqa: PLC0415
+
+    from holdfast.tasks.discovery import Directory  # noqa: PLC0415
+    from holdfast.tasks.letters import Letters  # noqa: PLC0415
+
     directory = Directory(services.registry(), app, services.clock)
     producer, log = make_producer(services, app), structlog.get_logger()
     return Letters(app, services.queue, services.task_store(app), directory, producer, log)
@@ -919,6 +993,11 @@ def make_letters(services: Services, app: str) -> Letters:
 
 def make_producer(services: Services, app: str) -> Producer:
     """What sends the tasks of the app of that name, and hears of their outcomes. Raises ConfigError."""
+    import structlog  # noqa: PLC0415
+
+    from holdfast.tasks.discovery import Directory  # noqa: PLC0415
+    from holdfast.tasks.producer import Producer  # noqa: PLC0415
+
     directory = Directory(services.registry(), app, services.clock)
 
     async def declared() -> Collection[str]:
@@ -937,6 +1016,8 @@ def make_producer(services: Services, app: str) -> Producer:
 
 def peer_tls(config: Config) -> PeerTls | None:
     """The certificates by which nodes speak TLS, if they do."""
+    from holdfast.serving import PeerTls  # noqa: PLC0415
+
     if config.peer_tls_cert is None or config.peer_tls_key is None or config.peer_tls_ca is None:
         return None
     return PeerTls(config.peer_tls_cert, config.peer_tls_key, config.peer_tls_ca)
@@ -949,6 +1030,8 @@ def _revealed(secret: SecretStr | None) -> str | None:
 def _machine() -> tuple[float, float]:
     """The shares of this machine's processors and of its memory in use; none where the system doesn't tell,
     as when there are no file descriptors left to ask it by."""
+    import psutil  # noqa: PLC0415
+
     try:
         return psutil.cpu_percent() / 100, psutil.virtual_memory().percent / 100
     except (OSError, psutil.Error):
@@ -968,6 +1051,10 @@ def make_gateway(
 ) -> Gateway:
     """A gateway for clients, not started yet; the rest is as
     :class:`~holdfast.gateway.service.Gateway` has it. Raises ConfigError."""
+    import structlog  # noqa: PLC0415
+
+    from holdfast.gateway.service import Gateway  # noqa: PLC0415
+
     config = services.config
     return Gateway(
         services.coordinator(),
@@ -994,6 +1081,7 @@ def gauges(
     streams: StreamWork | None, tasks: TaskWork | None, models: Mapping[str, ModelSpec]
 ) -> Iterable[tuple[str, str, float]]:
     """What a node holds at this moment, beside the limits that say how much it may."""
+
     if tasks is not None:
         yield "tasks_held", "Tasks in hand (limit: max_held).", len(tasks.hand)
         yield "tasks_running", "Attempts that run (limit: task_slots).", len(tasks.slots.running)
@@ -1026,6 +1114,8 @@ def gauges(
 
 def limits(config: Config) -> Limits:
     """What of a config the runtime goes by."""
+    from holdfast.config import FORWARD_OVERHEAD_BYTES  # noqa: PLC0415
+
     return Limits(
         ttl_s=config.ttl_s,
         renew_s=config.renew_s,

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,23 @@ def test_one_is_shown_in_full(capsys: pytest.CaptureFixture[str], url: str, comm
     )
     assert run(["outbox", "show", "999", "--set", f"outbox_url={url}"]) != 0
     assert "no command 999" in capsys.readouterr().err
+
+
+def test_what_another_program_spoilt_is_named_beside_all_the_rest(
+    capsys: pytest.CaptureFixture[str], url: str, commands: list[int]
+) -> None:
+    with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
+        spoil = "UPDATE holdfast_outbox_command SET {} WHERE id = ?"
+        connection.execute(spoil.format("state = 'gone'"), [commands[1]])
+        connection.execute(spoil.format("created_at = 1e300"), [commands[2]])
+        connection.execute("INSERT INTO holdfast_outbox_pause VALUES ('faces', '', 1e300)")
+    connection.close()
+    assert run(["outbox", "stats", "faces", "--set", f"outbox_url={url}"]) == 0
+    said = capsys.readouterr()
+    assert f"{commands[1]}, 'gone'" in said.err
+    assert "is paused since 1e+300" in said.out
+    assert run(["outbox", "ls", "faces", "--set", f"outbox_url={url}"]) == 0
+    assert "d1" in capsys.readouterr().out
 
 
 def test_retry_and_cancel(capsys: pytest.CaptureFixture[str], url: str, commands: list[int]) -> None:

@@ -23,7 +23,7 @@ from holdfast.apps.reports.deliver_plan import MARK_BYTES
 from holdfast.config import load
 from holdfast.core.task import State, Task
 from holdfast.errors import HoldfastError, NoRoom, Unavailable
-from holdfast.tasks.producer import Order
+from holdfast.tasks.order import Order
 from holdfast.testing.faults import TcpFaults
 from holdfast.testing.servers import FtpServer
 from holdfast.wiring import Services, make_producer

@@ -84,6 +84,27 @@ def test_status_shows_every_declared_queue_before_anything_was_committed(
     assert task_queue("seeing", "report.make") in holdfast("status").out
 
 
+def test_messages_that_no_node_is_there_for_are_shown(node: Process, holdfast: Any, arrange: Any) -> None:
+    """A program puts them into the queue itself, so that no command could warn it."""
+
+    async def send(services: Services) -> None:
+        await services.queue("cuont").send([Outgoing(b"{}")])
+        await services.queue("empty").depth()
+
+    arrange(send)
+    found = status(holdfast)
+    shown = {entry["stream"]: entry["ready"] for entry in found["queues"]}
+    assert shown["cuont"] == 1
+    assert "empty" not in shown
+    [trouble] = found["troubles"]
+    assert trouble.startswith("no node runs 'cuont', whose queue holds messages: ")
+    assert "They run count, " in trouble
+    told = holdfast("doctor")
+    assert "no node runs 'cuont'" in told.out
+    node.end()
+    assert status(holdfast)["troubles"] == [], "nobody declares anything"
+
+
 @pytest.mark.usefixtures("database")
 def test_status_shows_the_queues_of_an_app_that_no_node_runs(holdfast: Any, place: Path) -> None:
     (place / "seeing.py").write_text(APP)

@@ -79,6 +79,13 @@ def test_a_head_that_another_supplants_stays_suspect_with_its_count() -> None:
     assert applied(again, changed(epoch=4, starting="")).suspects == (Started("0:8", 1, 3),)
 
 
+def test_a_commit_may_clear_the_suspects() -> None:
+    other = start(start(STANDING, "s/k", 3, "0:7"), "s/k", 3, "0:8")
+    kept = Started("0:8", 1, 3)
+    after = applied(other, changed(clear_suspects=True, starting="0:8"))
+    assert (after.started, after.suspects) == (kept, ())
+
+
 def test_only_the_newest_suspects_are_remembered() -> None:
     standing = STANDING
     for seq in range(SUSPECTS_MAX + 2):

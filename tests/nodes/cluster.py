@@ -57,14 +57,21 @@ class Process:
         paths = os.pathsep.join([str(path), *filter(None, [os.environ.get("PYTHONPATH")])])
         environment |= settings | {"PYTHONPATH": paths, "CHAOS_PLACE": str(self.place)}
         self._log = self.place / "log"
+        self._read_to = 0
+        self._events: list[dict[str, Any]] = []
         self.child = Forked(module, command, self._log, self.place, environment)
         self.process = psutil.Process(self.child.pid)
 
     @property
     def events(self) -> list[dict[str, Any]]:
         """What the node has logged; lines that are no JSON as ``{"event": line}``."""
-        lines = self._log.read_text().splitlines()
-        return [json.loads(line) if line.startswith("{") else {"event": line} for line in lines]
+        with self._log.open("rb") as log:
+            log.seek(self._read_to)  # tests look many times a second, and logs are long
+            whole, end, _ = log.read().rpartition(b"\n")
+        self._read_to += len(whole + end)
+        for line in whole.decode().splitlines():
+            self._events.append(json.loads(line) if line.startswith("{") else {"event": line})
+        return self._events
 
     def said(self, event: str) -> list[dict[str, Any]]:
         """The logged events of that name."""

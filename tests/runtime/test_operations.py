@@ -187,6 +187,18 @@ async def test_resetting_forgets_all_but_the_fence(state: MemoryState) -> None:
     assert after.number > before.number
 
 
+@pytest.mark.parametrize("keep_place", [False, True])
+async def test_after_a_reset_nothing_is_known_of_what_was_begun(state: MemoryState, keep_place: bool) -> None:
+    """Else messages that come anew ran alone in every opening to come, or were passed over as poison."""
+    opened = await state.open(KEY, 0, "m")
+    for seq in (9, 8):
+        await state.start(KEY, opened.epoch, Place(0, seq).name)
+    after = await operations.reset(state, KEY, keep_place=keep_place)
+    for told in (after, await state.peek(KEY)):
+        assert told is not None
+        assert (told.started, told.suspects) == (None, ())
+
+
 async def test_after_a_reset_the_start_of_the_stream_is_waited_for_again(state: MemoryState) -> None:
     """What openings had begun of the forgotten run says nothing of where the next one starts."""
     opened = await state.open(KEY, 0, "m")
@@ -194,7 +206,6 @@ async def test_after_a_reset_the_start_of_the_stream_is_waited_for_again(state: 
         await state.start(KEY, opened.epoch, Place(0, seq).name)
     await commit(state, log=RunLog(0, 8, 9))
     after = await operations.reset(state, KEY)
-    assert after.suspects != ()
     sequencer = Sequencer(Rules(first="lowest", gap_timeout_s=10.0), after)
     sequencer.offer(Place(0, 5))
     assert sequencer.next(0.0, 8) == Wait(10.0, gap=True)

@@ -4,6 +4,7 @@ here once it loads."""
 import asyncio
 import functools
 import itertools
+import json
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -273,26 +274,74 @@ async def test_a_model_that_is_not_declared_is_tried_ever_more_rarely_too(town: 
     await town.until_over()
 
 
+def build_for_k(message: Item, context: Context) -> Any:
+    """Only one stream uses a model that the app doesn't declare."""
+    return {"n": message.n, "with": context.model(build) if message.key == "k" else ""}
+
+
+async def test_a_model_that_is_not_declared_keeps_back_only_the_stream_that_asked_for_it(town: Town) -> None:
+    """Whether another node could load it, and for which other streams it is needed, nobody knows."""
+    Building.files.clear()
+    app = App("town")
+    app.stream("s", message=Item, seq="n", first_seq=0, max_tries=1)(build_for_k)
+    nodes = [await town.start(app, name) for name in "ab"]
+    await town.send(*numbers(0))
+    told = set()
+    for _ in range(100):
+        await town.clock.sleep(0.3)
+        told |= {node.work.load().lacks for node in nodes}
+    assert told == {()}
+    assert sum(node.host.stats.moved_out for node in nodes) == 0
+    [owner] = [node for node in nodes if node.owns(KEY)]
+    with pytest.raises(Unavailable, match="does not load on this node"):
+        await owner.work.requests.process("s", KEY, Place(0, 1), b'{"key":"k","n":1}', {}, 60.0)
+    await owner.work.requests.process("s", "s/new", Place(0, 0), b'{"key":"new","n":0}', {}, 5.0)
+    await town.send(*(message for number in range(12) for message in numbers(0, key=f"k{number}")))
+    await town.until(lambda: len(town.queue().messages) == 1)
+    assert len(town.state.logged) == 13
+    Building.files.add("built")
+    await town.until_over()
+    assert town.letters() == []
+
+
+async def test_a_hung_load_of_a_model_that_is_not_declared_leaves_its_slot_to_others_too(town: Town) -> None:
+    Building.files.clear()
+    Building.tried_at.clear()
+    app = App("town")
+    app.stream("s", message=Item, seq="n", first_seq=0, max_tries=1)(Building)
+    load_s, streams, span_s = 20.0, 3, 3000.0
+    messages = [message for number in range(streams) for message in numbers(0, key=f"k{number}")]
+
+    async def hang(slot: MemorySlot) -> None:
+        await town.clock.sleep(load_s)
+
+    town.deeds |= {json.dumps(message).encode(): hang for message in messages}
+    await town.start(app, limits=msgspec.structs.replace(LIMITS, slots=1))
+    await town.send(*messages)
+    await town.clock.sleep(span_s)
+    assert streams < len(Building.tried_at) <= streams + span_s / (PAUSE_PER_LOAD * load_s)
+
+
 async def test_a_load_that_does_not_end_leaves_its_slot_to_others_most_of_the_time(town: Town) -> None:
+    """From the first one on, and however many streams wait for the model."""
     limits = msgspec.structs.replace(LIMITS, slots=1, model_timeout_s=60.0)
-    disk = Disk()
-    node = await town.start(app_on(disk), limits=limits)
+    node = await town.start(app_on(Disk()), limits=limits)
     load_s, tried_at = 20.0, []
 
     def slow(slot: MemorySlot) -> None:
-        load = slot.load
+        load = slot._worker.load
 
         async def load_slowly(stream: str, key: str, models: Any) -> None:
             tried_at.append(town.clock.monotonic())
             await town.clock.sleep(load_s)
             await load(stream, key, models)
 
-        slot.load = load_slowly  # type: ignore[method-assign]
+        slot._worker.load = load_slowly  # type: ignore[method-assign]
 
     slow(node.slots.slots[0])
-    await town.send(*numbers(0))
+    await town.send(*numbers(0), *numbers(0, key="k2"), *numbers(0, key="k3"))
     await obstructed(town, node)
     await town.clock.sleep(1000.0)
     pauses_s = [later - before for before, later in itertools.pairwise(tried_at)]
     assert len(pauses_s) > 2
-    assert min(pauses_s[1:]) >= PAUSE_PER_LOAD * load_s
+    assert min(pauses_s) >= PAUSE_PER_LOAD * load_s

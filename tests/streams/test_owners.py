@@ -646,6 +646,29 @@ async def test_a_transfer_that_is_refused_ends_the_ownership(town: Town) -> None
     await finished(town, 3)
 
 
+async def test_a_move_that_an_operator_s_opening_ends_keeps_nobody_waiting_for_it(town: Town) -> None:
+    """The last commit before it is fenced, and the stream is opened anew where it was."""
+    a, b = await two(town)
+    asked = asyncio.Event()
+    go_on = asyncio.Event()
+
+    async def commit(wanted: Commit) -> None:
+        asked.set()
+        await go_on.wait()
+        await town.state.commit(wanted)
+
+    a.state.instead["commit"] = commit
+    await town.send(*numbers(2))
+    await asked.wait()
+    assert await a.work.move(KEY, b.id) == ""
+    moved = asyncio.ensure_future(a.work.owners.gone(KEY))
+    await town.state.open(KEY, 1, "operator")
+    go_on.set()
+    await finished(town, 3)
+    assert a.owns(KEY)
+    assert moved.done()
+
+
 async def test_a_target_that_dies_keeps_nobody_from_going_on(town: Town) -> None:
     a, b = await two(town)
     target = b.id

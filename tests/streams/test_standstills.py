@@ -1,7 +1,9 @@
 """A stream that waits says for what: in the log once, in a metric, and to whoever asks."""
 
+import asyncio
 import inspect
 import json
+from typing import Any
 
 import msgspec
 import pytest
@@ -104,6 +106,31 @@ async def test_a_host_s_clock_that_is_set_neither_begins_a_run_nor_hides_one(
     await town.send(*numbers(0))
     await town.until_over()
     assert [result["n"] for result in town.results("k")] == [0, 1, 0]
+
+
+@pytest.mark.parametrize("set_by_s", [-86_400.0, 86_400.0])
+async def test_nor_does_it_where_the_store_has_lost_the_stream(town: Town, set_by_s: float) -> None:
+    """What the owner knows of its last commit isn't dated by the store."""
+    node = await town.start(app_of(gap_timeout_s=GAP_S, restart_after_s=120.0, idle_timeout_s=1e6))
+    node.clock.set_by_s = set_by_s
+    await town.send(*numbers(0, 1))
+    await town.until_over()
+    del town.state.standing["s/k"]
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    async def open_(*args: Any) -> Any:
+        asked.set()
+        await go_on.wait()
+        return await town.state.open(*args)
+
+    node.state.instead["open"] = open_
+    await town.send(*numbers(2))
+    await asked.wait()
+    await town.send(*numbers(0))
+    await town.until(lambda: [entry.owner.waiting for entry in node.work.owners] == [2])
+    go_on.set()
+    await town.until_over()
+    assert [result["n"] for result in town.results("k")] == [0, 1, 2], "soon after it is a duplicate"
 
 
 async def test_a_camera_whose_numbers_start_anew_goes_on_after_a_quiet_time(town: Town) -> None:

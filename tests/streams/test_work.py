@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 from PIL import Image
-from tests.streams.town import LIMITS, Town
+from tests.streams.town import LIMITS, Town, TownNode
 
 from holdfast import App, Context, StreamHandler
 from holdfast.adapters.memory.slots import MemorySlot
@@ -428,3 +428,54 @@ async def test_bad_messages_among_good_ones_cost_nothing_else(town: Town) -> Non
         expected = [n for n in range(40) if (key, n) not in bad]
         assert [result["n"] for result in town.results(key)] == expected
         assert [result["count"] for result in town.results(key)] == list(range(1, len(expected) + 1))
+
+
+async def test_a_node_whose_clock_is_ahead_drops_nothing_that_is_fresh(town: Town) -> None:
+    keep_s = 3600.0
+    limits = msgspec.structs.replace(LIMITS, results_keep_s=keep_s, idle_keep_s=keep_s, dead_keep_s=keep_s)
+    app = App("town")
+    app.stream("s", message=Item, seq="n", first_seq=0)(lambda message, context: {"n": message.n})
+    node = await town.start(app, limits=limits)
+    await town.send({"key": "k", "n": 0}, b"no message")
+    await town.until_over()
+    node.clock.set_by_s = 24 * keep_s
+    await node.work.maintain()
+    assert len(town.state.logged) == len(town.letters()) == 1
+    assert town.state.standing["s/k"].log is not None
+    await town.clock.sleep(keep_s + 1.0)
+    await node.work.maintain()
+    assert not town.state.logged
+    assert not town.letters()
+    assert town.state.standing["s/k"].log is None
+
+
+NAMESAKE = "another living node has this name; give each its own: set node_name, or leave it out"
+
+
+def namesake(town: Town, app: App) -> TownNode:
+    """A node at an address of its own that is called as the first one."""
+    node = TownNode(town, "second", app, LIMITS, called="a")
+    town.nodes.append(node)
+    return node
+
+
+async def test_a_node_that_is_called_as_another_one_that_lives_says_so(town: Town) -> None:
+    app = App("town")
+    first = await town.start(app, "a")
+    second = namesake(town, app)
+    await second.node.start()
+    await town.clock.sleep(1.0)
+    [told] = [fields for _, event, fields in second.log.entries if event == NAMESAKE]
+    assert told == {"name": "a", "member": first.id, "address": "sim://a"}
+    assert first.id != second.id
+    assert len(await town.coordinator.members()) == 2
+
+
+async def test_a_node_that_is_called_as_its_killed_predecessor_says_nothing(town: Town) -> None:
+    app = App("town")
+    await town.crash(await town.start(app, "a"))
+    second = namesake(town, app)
+    await second.node.start()
+    assert len(await town.coordinator.members()) == 2, "the first one's membership has not lapsed yet"
+    await town.clock.sleep(3.0)
+    assert NAMESAKE not in second.log.events("warning")

@@ -55,9 +55,9 @@ class Service:
 
 
 class TownNode:
-    """One node, and all that it is made of."""
+    """One node, and all that it is made of. It is ``called`` by its name unless told."""
 
-    def __init__(self, town: Town, name: str, app: App, limits: Limits) -> None:
+    def __init__(self, town: Town, name: str, app: App, limits: Limits, called: str = "") -> None:
         self.name = name
         self.clock = SimClock(Random(name), name)
         self.coordinator = Service(town.coordinator)
@@ -71,8 +71,8 @@ class TownNode:
             prefix=name,
         )
         self.log = Log()
-        self.host = Host(self.coordinator, self.peer, self.clock, limits, self.log, name)
-        self.work = StreamWork(self.host, app.streams, self.queues, self.state, self.slots)
+        self.host = Host(self.coordinator, self.peer, self.clock, limits, self.log, called or name)
+        self.work = StreamWork(self.host, app.streams, self.queues, self.state, self.slots, models=app.models)
         self.node = Node(self.host, [self.work])
 
     @property

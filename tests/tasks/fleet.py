@@ -21,8 +21,8 @@ from holdfast.errors import OutcomeUnknown, Unavailable
 from holdfast.ports.queue import DeadLetter, Outgoing, Queue
 from holdfast.tasks.api import PATH
 from holdfast.tasks.names import brief_queue, task_queue
+from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import Outcome
-from holdfast.tasks.producer import Order
 from holdfast.wiring import Services, make_producer
 
 APP = "hurt"

@@ -21,8 +21,9 @@ from holdfast.adapters.memory.tasks import MemoryTasks
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.errors import ConfigError, HandlerFailed
 from holdfast.tasks.names import task_queue
+from holdfast.tasks.order import Order
 from holdfast.tasks.periodic import Deed, Periodic, Scheduler, Sender, Times
-from holdfast.tasks.producer import Order, Producer
+from holdfast.tasks.producer import Producer
 from holdfast.testing.simulator.loop import SimClock
 
 VIRTUAL = True

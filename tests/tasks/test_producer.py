@@ -15,8 +15,9 @@ from holdfast.core.task import End, Start, State, Task
 from holdfast.errors import InvalidMessage, OperationRefused, TooLarge, Unavailable
 from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.tasks.names import brief_queue, task_queue
+from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import outcome_of
-from holdfast.tasks.producer import Order, Producer
+from holdfast.tasks.producer import Producer
 from holdfast.tasks.wire import Envelope, decode_brief, decode_task, encode_brief
 from holdfast.testing.simulator.loop import SimClock
 

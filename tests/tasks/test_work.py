@@ -124,3 +124,20 @@ def test_a_failure_is_logged_with_its_place_the_last_one_too(monkeypatch: pytest
     assert [text for text, _ in told[-2:]] == ["attempt failed", "task failed"]
     for _, fields in told:
         assert re.search(r"\.py:\d+$", fields["at"])
+
+
+def test_a_node_whose_clock_is_ahead_drops_nothing_that_is_fresh() -> None:
+    async def live() -> None:
+        world = TaskWorld(calm(PlannedTask(0.1, "t", QUICK, 0.1)))
+        assert check(world, await world.live()) == []
+        assert len(world.store.standing) == 1
+        letters = world.queues[task_queue(APP, QUICK)]
+        await letters.bury([DeadLetter("a", b"", "fresh")])
+        work = next(iter(world.works.values()))
+        ahead = SimClock(Random(1), "ahead")
+        ahead.set_by_s = 10 * max(work._host.limits.results_keep_s, work._host.limits.dead_keep_s)
+        work._host.clock = ahead
+        await work.maintain()
+        assert len(world.store.standing) == len(letters.letters) == 1
+
+    run(live())

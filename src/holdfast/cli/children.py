@@ -8,10 +8,12 @@ import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from holdfast.adapters.forkserver import lifeline
-from holdfast.config import Config
+
+if TYPE_CHECKING:
+    from holdfast.config import Config
 
 PROGRAM = "from holdfast.cli.children import main; main()"
 

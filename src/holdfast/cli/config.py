@@ -6,7 +6,6 @@ from cyclopts import App
 
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
-from holdfast.config import explain
 
 app = App(name="config", help="The settings.")
 
@@ -23,6 +22,8 @@ def show(*, json: Json = False, options: Options = DEFAULTS) -> None:
     Args:
         json: Print one JSON object, settings by name.
     """
+    from holdfast.config import explain  # noqa: PLC0415
+
     settings = explain(options.load())
     if json:
         output.json_line({name: {"value": value, "source": source} for name, value, source in settings})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
@@ -18,8 +18,10 @@ from holdfast.errors import ConfigError, HoldfastError, OperationRefused, TooLar
 from holdfast.ports.queue import DeadLetter, Queue
 from holdfast.redaction import redact_url
 from holdfast.runtime import operations
-from holdfast.tasks.letters import Choice
 from holdfast.wiring import Services, backup_at, make_letters, producing
+
+if TYPE_CHECKING:
+    from holdfast.tasks.letters import Choice
 
 app = App(name="dlq", help="Dead letters: messages set aside, each with its reason.")
 
@@ -129,6 +131,8 @@ async def redrive(
         stream: The stream whose letters --all means.
         json: Print a JSON object.
     """
+    from holdfast.tasks.letters import Choice  # noqa: PLC0415
+
     if source and not owner:
         raise ConfigError("--from needs --app: what is backed up are the letters of an app's tasks")
     if owner:
@@ -166,6 +170,8 @@ async def backup(
         every_s: Do it again and again, with this pause.
         json: Print a JSON object each time.
     """
+    from holdfast.tasks.letters import Choice  # noqa: PLC0415
+
     choice = Choice(trace=trace, since=ago(since), error=error)
     async with (
         producing(options.load(), owner, reads_only=every_s is None) as services,

@@ -6,19 +6,16 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol
 from urllib.parse import unquote, urlsplit
 
 import msgspec
-import psutil
 from cyclopts import Parameter
 
-from holdfast import config as settings
 from holdfast.app import App
 from holdfast.cli import exits, output
 from holdfast.cli.options import DEFAULTS, Json, Options
-from holdfast.cli.status import stream_names, what_waits
-from holdfast.config import Config
+from holdfast.cli.status import nobody_s, stream_names, what_waits
 from holdfast.errors import ConfigError, HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.older_names import ANY_BUCKET
 from holdfast.ports.coordinator import Member
@@ -27,6 +24,9 @@ from holdfast.ports.slots import Slots
 from holdfast.protocol.peer import Done, Probe, Reply, Request
 from holdfast.redaction import redact, redact_url
 from holdfast.wiring import Services, check_app, load_app, queues_of
+
+if TYPE_CHECKING:
+    from holdfast.config import Config
 
 PROBE_TIMEOUT_S = 2.0
 MIB = 1024**2
@@ -110,6 +110,8 @@ async def _print_policy(place: str | None, config: Config) -> int:
 
 async def examine(place: str | None, options: Options) -> list[Finding]:
     """Every check, one after the other."""
+    from holdfast import config as settings  # noqa: PLC0415
+
     try:
         config = options.load()
     except ConfigError as error:
@@ -130,12 +132,16 @@ async def examine(place: str | None, options: Options) -> list[Finding]:
 
 
 def _unknown_variables() -> Iterable[Finding]:
+    from holdfast import config as settings  # noqa: PLC0415
+
     for variable, fix in settings.unknown_variables():
         yield Finding("environment", "warning", f"{variable} is no setting and does nothing", fix)
 
 
 def _files(config: Config) -> Iterable[Finding]:
     """Databases that an earlier version, or another program, has left to others."""
+    from holdfast.config import Config  # noqa: PLC0415
+
     urls = {getattr(config, name) for name in Config.model_fields if name.endswith("_url")}
     for url in sorted(url for url in urls if config.file_access == "owner" and url.startswith("sqlite:")):
         path = Path(unquote(urlsplit(url).path).removeprefix("/"))
@@ -147,6 +153,8 @@ def _files(config: Config) -> Iterable[Finding]:
 
 
 def _machine(config: Config) -> Iterable[Finding]:
+    import psutil  # noqa: PLC0415
+
     cores, memory_mb = os.cpu_count() or 1, psutil.virtual_memory().total // MIB
     slots = config.slots + config.spare_slots
     needed_mb = slots * config.slot_memory_mb
@@ -235,6 +243,7 @@ async def _services(services: Services, app: App | None) -> list[Finding]:
     ]
     if all(finding.verdict == "ok" for finding in findings):
         findings += await _nodes(services)
+        findings += await _undeclared(services, queues_of(app) if app else ())
     return findings
 
 
@@ -353,6 +362,13 @@ async def _nodes(services: Services) -> list[Finding]:
             findings.append(Finding(check, "ok" if alive else "warning", text, fix))
             findings += await _lacks(peer, member)
     return findings
+
+
+async def _undeclared(services: Services, declared: Iterable[str]) -> Iterable[Finding]:
+    """The queues that hold messages for nobody, where the service lists its queues."""
+    told = {name for member in await services.coordinator().members() for name in member.load.queues}
+    strays = nobody_s({*await services.filled_queues()} - {*declared}, told)
+    return [Finding("queues", "warning", text) for text in strays]
 
 
 async def _lacks(peer: Peer, member: Member) -> Iterable[Finding]:

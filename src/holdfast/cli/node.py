@@ -8,24 +8,20 @@ import gc
 import secrets
 import signal
 from collections.abc import Coroutine
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import structlog
-import uvloop
 from cyclopts import Parameter
 
 from holdfast import older_names
 from holdfast.cli import exits
-from holdfast.cli.children import Launcher
 from holdfast.cli.options import DEFAULTS, Options
-from holdfast.config import Config, explain
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.redaction import redact_url
-from holdfast.runtime.node import Node
-from holdfast.runtime.supervisor import Supervisor
 from holdfast.wiring import Services, discovered, load_app, look_for_queues, make_node
 
-log = structlog.get_logger()
+if TYPE_CHECKING:
+    from holdfast.config import Config
+    from holdfast.runtime.node import Node
 
 FINAL = (exits.OK, exits.USAGE, exits.INTERRUPTED)
 """Exit codes of a node that was told to end, or that another try can't help."""
@@ -72,11 +68,16 @@ def run(
             nodes share the cores.
         nodes: Run so many nodes and keep them running.
     """
+    import structlog  # noqa: PLC0415
+    import uvloop  # noqa: PLC0415
+
+    from holdfast.config import explain  # noqa: PLC0415
+
     config = options.load(node_name=name, host=host, port=port, advertise=advertise, slots=slots)
     if older := {
         setting.name: setting.source for setting in explain(config) if older_names.told(setting.source)
     }:
-        log.info("older names count", **older)
+        structlog.get_logger().info("older names count", **older)
     if nodes is None:
         return uvloop.run(serve(app, config))
     return uvloop.run(supervise(app, config, nodes, options))
@@ -84,9 +85,11 @@ def run(
 
 async def serve(place: str, config: Config) -> int:
     """Run one node of the app at ``place`` until a signal or a crash; returns the exit code."""
+    import structlog  # noqa: PLC0415
+
     told, over = signals()
     config = with_own_name(config)
-    bound = log.bind(node=config.node_name)
+    bound = structlog.get_logger().bind(node=config.node_name)
     config = await discovered(config, lambda: load_app(place).name)
     async with Services(config) as services:
         node = make_node(services, place)
@@ -136,6 +139,11 @@ async def _tell_risks(services: Services, log: Any) -> None:
 async def supervise(place: str, config: Config, count: int, options: Options) -> int:
     """Run ``count`` nodes of the app at ``place`` until a signal, or until all of them have ended; returns
     the exit code."""
+    import structlog  # noqa: PLC0415
+
+    from holdfast.cli.children import Launcher  # noqa: PLC0415
+    from holdfast.runtime.supervisor import Supervisor  # noqa: PLC0415
+
     if count < 1:
         raise ConfigError(f"--nodes is {count}; run at least 1 node")
     if count > 1 and config.port:
@@ -153,7 +161,7 @@ async def supervise(place: str, config: Config, count: int, options: Options) ->
             services.clock,
             launcher.node,
             names,
-            log.bind(node=config.node_name),
+            structlog.get_logger().bind(node=config.node_name),
             final=FINAL,
             drain_timeout_s=config.drain_timeout_s + ENDING_S,
         )

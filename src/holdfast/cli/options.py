@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import structlog
 from cyclopts import Group, Parameter
 
-from holdfast import log
-from holdfast.config import Config, load, unknown_variables
 from holdfast.errors import ConfigError
+
+if TYPE_CHECKING:
+    from holdfast.config import Config
 
 CONFIG = Group("Settings", sort_key=99)
 
@@ -30,6 +30,12 @@ class Options:
 
     def load(self, **more: Any) -> Config:
         """The config in force, ``more`` settings given first; logging is set up by it."""
+        # A page of help needs none of these.
+        import structlog  # noqa: PLC0415
+
+        from holdfast import log  # noqa: PLC0415
+        from holdfast.config import load, unknown_variables  # noqa: PLC0415
+
         overrides: dict[str, Any] = {"url": self.url}
         for item in self.set:
             name, equals, value = item.partition("=")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
@@ -222,7 +221,7 @@ def _standing(over: bool, aborted: bool) -> str:
 
 
 def _time(at: float | None) -> str:
-    return "" if not at else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return output.moment(at or 0.0)[:19].replace("T", " ")  # to the second
 
 
 def _refuse(refused: Sequence[int], why: str) -> None:

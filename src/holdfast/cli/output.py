@@ -79,9 +79,10 @@ def seq(stored: str) -> int | str:
 
 
 def moment(at: float) -> str:
-    """A wall time for people and programs: ISO 8601, UTC."""
-    return (
-        datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        if at
-        else ""
-    )
+    """A wall time for people and programs: ISO 8601, UTC. What is no such time is told as a number."""
+    if not at:
+        return ""
+    try:
+        return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (OverflowError, ValueError):
+        return f"{at:g}"

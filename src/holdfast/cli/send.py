@@ -17,7 +17,8 @@ from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.cli.status import warn_of_undeclared
 from holdfast.core.exact_json import decode_plain
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge
-from holdfast.streams.producer import StreamMessage, StreamProducer
+from holdfast.streams.message import StreamMessage
+from holdfast.streams.producer import StreamProducer
 from holdfast.streams.spec import StreamSpec
 from holdfast.wiring import Services, load_app
 

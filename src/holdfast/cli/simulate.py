@@ -7,13 +7,11 @@ import signal
 
 import msgspec
 
-from holdfast.adapters.mqtt.address import parse
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.core.topics import DEVICE, Topics
 from holdfast.errors import ConfigError
-from holdfast.testing.fleet import Conduct, Fleet
 
 DIGITS = 7
 
@@ -85,6 +83,9 @@ async def simulate(
         for_s: End after so many seconds.
         json: Print JSON lines.
     """
+    from holdfast.adapters.mqtt.address import parse  # noqa: PLC0415
+    from holdfast.testing.fleet import Conduct, Fleet  # noqa: PLC0415
+
     options.load()
     if not 0 < count <= 10**DIGITS:
         raise ConfigError(f"--count is {count}; write a number from 1 to {10**DIGITS}")

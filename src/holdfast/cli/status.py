@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import partial
 from typing import Annotated
 
@@ -118,7 +118,7 @@ class OutboxStatus(msgspec.Struct):
 class Survey(msgspec.Struct):
     """Everything at one moment. ``calls_per_message``: calls to metered services for each message that the
     living nodes have handled, or None before the first. ``troubles``: what keeps streams from running on a
-    node, and nodes that don't answer."""
+    node, nodes that don't answer, and queues that none declares."""
 
     nodes: list[Member]
     queues: list[QueueStatus]
@@ -146,14 +146,33 @@ async def survey(services: Services, only: tuple[str, ...] = (), declared: tuple
     now = services.clock.wall()
     streams = [_stream(key, claims.get(key), checkpoints.get(key), names, now) for key in keys]
     told = {name for member in members for name in member.load.queues}
-    known = sorted({*only} or {*declared, *told, *(entry.stream for entry in streams)})
+    filled = await _filled(services)
+    known = sorted({*only} or {*declared, *told, *filled, *(entry.stream for entry in streams)})
     queues = list(await asyncio.gather(*(_queue(services, name) for name in known)))
     shown = [entry for entry in streams if entry.stream in known]
     troubles = await _ask_what_waits(services, members, shown)
+    troubles += nobody_s((filled & {*known}) - {*declared}, told)
     outboxes = _outboxes(members, claimed, names)
     await _note_pauses(services, outboxes)
     calls = calls_per_message(member.load for member in members)
     return Survey(members, queues, shown, outboxes, calls, troubles)
+
+
+async def _filled(services: Services) -> set[str]:
+    try:
+        return {*await services.filled_queues()}
+    except HoldfastError:
+        return set()  # each queue that is asked tells why
+
+
+def nobody_s(filled: Collection[str], told: Collection[str]) -> list[str]:
+    """What to say of queues that hold messages though no living node declares them, where any lives."""
+    return [
+        f"no node runs {name!r}, whose queue holds messages: start one whose app declares it, or find out who"
+        f" sends there. They run {', '.join(sorted(told))}"
+        for name in sorted({*filled} - {*told})
+        if told
+    ]
 
 
 async def _queue(services: Services, name: str) -> QueueStatus:

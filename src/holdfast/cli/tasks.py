@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from cyclopts import App, Parameter
@@ -20,11 +20,12 @@ from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.core.exact_json import decode_plain
 from holdfast.core.task import State, Task
 from holdfast.errors import ConfigError, OperationRefused
-from holdfast.tasks.api import shown
-from holdfast.tasks.discovery import Directory
+from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import Outcome
-from holdfast.tasks.producer import Order, Producer
 from holdfast.wiring import make_producer, producing
+
+if TYPE_CHECKING:
+    from holdfast.tasks.producer import Producer
 
 app = App(name="tasks", help="Tasks: send them, see how they stand, end them, try them again.")
 
@@ -128,6 +129,8 @@ async def ls(
         limit: List so many at most.
         json: Print JSON lines.
     """
+    from holdfast.tasks.api import shown  # noqa: PLC0415
+
     async with producing(options.load(), owner, reads_only=True) as services:
         store = services.task_store(owner)
         found = await store.list(limit, state=state, type=task_type, since=ago(since))
@@ -152,6 +155,8 @@ async def nodes(owner: Owner, /, *, json: Json = False, options: Options = DEFAU
     Args:
         json: Print JSON lines, one for a type and a node.
     """
+    from holdfast.tasks.discovery import Directory  # noqa: PLC0415
+
     async with producing(options.load(), owner, reads_only=True) as services:
         listing = await Directory(services.registry(), owner, services.clock).read()
     rows = [[name, each.node, each.address] for name, entries in listing.types.items() for each in entries]
@@ -174,6 +179,8 @@ async def show(owner: Owner, trace_id: Trace, /, *, json: Json = False, options:
     Args:
         json: Print a JSON object.
     """
+    from holdfast.tasks.api import shown  # noqa: PLC0415
+
     async with producing(options.load(), owner, reads_only=True) as services:
         task = await _known(make_producer(services, owner), trace_id)
     if json:

@@ -132,6 +132,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 NUMBER_MAX, TRIES_MAX = 2**63 - 1, 2**31 - 1
 """What the columns of a database hold."""
 
+EPOCH_MAX = 10**10 - 1
+"""Epochs are seconds since 1970, or a little more."""
+
 
 class Correlation(msgspec.Struct, frozen=True):
     """Which try of which command: an answer that brings it back fits one try only. The epoch tells apart
@@ -147,7 +150,7 @@ class Correlation(msgspec.Struct, frozen=True):
     @classmethod
     def longest(cls) -> str:
         """One that takes as much room as any."""
-        return str(cls(epoch=10**10 - 1, command=NUMBER_MAX, tries=TRIES_MAX))
+        return str(cls(epoch=EPOCH_MAX, command=NUMBER_MAX, tries=TRIES_MAX))
 
     @classmethod
     def parse(cls, text: str) -> Correlation:

@@ -95,7 +95,8 @@ class Commit(msgspec.Struct, frozen=True):
     """The next commit of a stream. ``id`` is unique to the content, so that repeating it is harmless.
 
     ``identities`` are new ones for the window of ``window`` newest. ``state`` None keeps the stored state
-    unless ``clear_state``. ``starting`` names the head that will run before the next commit, if any.
+    unless ``clear_state``. ``starting`` names the head that will run before the next commit, if any;
+    ``clear_suspects`` forgets every other that was begun.
     ``done`` and ``skipped`` count messages handled and passed over by this commit, ``COUNT_MAX`` at most.
     """
 
@@ -110,6 +111,7 @@ class Commit(msgspec.Struct, frozen=True):
     state: bytes | None = None
     state_version: int = 0
     clear_state: bool = False
+    clear_suspects: bool = False
     results: tuple[Result, ...] = ()
     aside: tuple[Aside, ...] = ()
     starting: str = ""
@@ -166,6 +168,7 @@ def commit(standing: Checkpoint | None, commit: Commit, at: float) -> Checkpoint
         state=commit.state if commit.state is not None or commit.clear_state else current.state,
         state_version=commit.state_version if commit.state is not None else current.state_version,
         started=started,
+        suspects=() if commit.clear_suspects else current.suspects,
         parked=commit.parked,
         done=current.done + commit.done,
         skipped=min(COUNT_MAX, current.skipped + commit.skipped),

@@ -116,9 +116,7 @@ class Sequencer:
         self._past = checkpoint.past
         self._begun = checkpoint.log  # the cursor
         self._passed = checkpoint.past
-        is_reset = checkpoint.log is None and checkpoint.number > 0  # suspects are of what was forgotten
-        suspects = () if is_reset else checkpoint.suspects
-        heads = (*suspects, *((checkpoint.started,) if checkpoint.started else ()))
+        heads = (*checkpoint.suspects, *((checkpoint.started,) if checkpoint.started else ()))
         self._begun_before = tuple(Place.named(started.head) for started in heads)
         self._window: deque[str] = deque(checkpoint.recent)
         self._recent = set(self._window)

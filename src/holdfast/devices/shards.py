@@ -114,12 +114,12 @@ class Shards:
             number = (start + step) % self._spec.shards
             if len(self._claims) >= share:
                 return
-            if number in self._claims:
+            if number in self._claims or number not in epochs:  # the store has said what is wrong with it
                 continue
             self._unsure[number] = None
             claim = await self._host.coordinator.claim(self._spec.key(number), me)
             if claim.member == me and self._host.membership.alive:
-                await self._open(claim, number, epochs.get(number, 0))
+                await self._open(claim, number, epochs[number])
             self._unsure.pop(number, None)
 
     async def _open(self, claim: Claim, number: int, expect: int) -> None:

@@ -121,10 +121,10 @@ class DeviceWork:
         self.shards.look()
 
     async def maintain(self) -> None:
-        """Drop or archive commands that closed long enough ago, a few at a time."""
+        """Drop or archive commands that closed long enough ago by the database's clock, a few at a time."""
         spec = self._outbox.spec
-        before = self._host.clock.wall() - spec.keep_s
         try:
+            before = await self._store.now() - spec.keep_s
             while await self._store.expire(spec.name, before, EXPIRE_BATCH, archive=spec.archive):
                 await self._host.clock.sleep(EXPIRE_PAUSE_S)
         except HoldfastError as error:

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.errors import ConfigError
+from holdfast.serving import tls_server
 
 BACKLOG = 4096
 
@@ -21,12 +22,7 @@ class Tls(msgspec.Struct, frozen=True):
 
     def context(self) -> ssl.SSLContext:
         """For a server in this process. Raises ConfigError."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        try:
-            context.load_cert_chain(self.cert, self.key)
-        except OSError as error:  # which an SSLError is
-            raise ConfigError(f"TLS needs a certificate and its key, from {self}: {error}") from error
-        return context
+        return tls_server(self.cert, self.key, f"--tls-cert {self.cert} and --tls-key {self.key}")
 
     def pem(self) -> str:
         """Certificate and key in one text. Raises ConfigError if they don't fit."""

@@ -211,6 +211,9 @@ class OutboxStore(Protocol):
     async def jobs(self, outbox: str, *, after: int = 0, limit: int = 100) -> list[Job]:
         """Jobs with an id above ``after``, in order."""
 
+    async def now(self) -> float:
+        """The wall time of the database's clock."""
+
     async def expire(self, outbox: str, before: float, limit: int, *, archive: bool = False) -> int:
         """Drop up to ``limit`` commands that closed before this wall time and whose result is told, or move
         them to the archive, which nothing here reads; returns how many. Call again until it is 0."""

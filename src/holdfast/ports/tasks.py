@@ -62,6 +62,9 @@ class TaskStore(Protocol):
     async def counts(self) -> dict[tuple[str, State], int]:
         """How many tasks of each type stand in each state."""
 
+    async def now(self) -> float:
+        """The wall time of the clock that dates the tasks."""
+
     async def expire(self, before: float) -> int:
         """Drop tasks to which nothing has happened since this wall time; returns how many."""
 

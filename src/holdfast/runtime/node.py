@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from holdfast.errors import HoldfastError
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim, Coordinator, Load
 from holdfast.ports.meter import Meter
@@ -130,9 +131,28 @@ class Node(Service):
         await host.membership.start(address)
         for work in self._works:
             work.begin(address)
+        host.tasks.spawn(self._tell_namesakes())
         host.tasks.repeat(self._maintain, host.clock, host.log)
         if host.limits.balance_s:
             host.tasks.repeat(self._balancer.run, host.clock, host.log)
+
+    async def _tell_namesakes(self) -> None:
+        """Memberships have ids of their own, but people tell nodes apart by name."""
+        host = self._host
+        for member in list(host.membership.view.values()):
+            if member.name != host.name or member.foreign or member.id == host.membership.id:
+                continue
+            try:
+                reply = await host.peer.call(member.address, Probe(member.id), host.limits.peer_timeout_s)
+            except HoldfastError:
+                continue  # its predecessor, perhaps, whose membership is about to lapse
+            if isinstance(reply, Done):
+                host.log.warning(
+                    "another living node has this name; give each its own: set node_name, or leave it out",
+                    name=host.name,
+                    member=member.id,
+                    address=member.address,
+                )
 
     async def _stop(self) -> None:
         """Drain, leave, and release. What cannot be moved in time goes back to the queue."""

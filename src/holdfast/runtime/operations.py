@@ -78,10 +78,10 @@ async def skip(state: StateStore, key: str, through: int | None = None, run: int
 
 async def reset(state: StateStore, key: str, *, keep_place: bool = False) -> Checkpoint:
     """Forget the stream's state, and its place too unless ``keep_place``: then messages that were handled
-    before are new again. Results stay. Raises OperationRefused."""
+    before are new again. What was begun is forgotten with either. Results stay. Raises OperationRefused."""
 
     def change(now: Checkpoint) -> Commit:
-        commit = msgspec.structs.replace(_unchanged(now), clear_state=True, parked="")
+        commit = msgspec.structs.replace(_unchanged(now), clear_state=True, clear_suspects=True, parked="")
         return commit if keep_place else msgspec.structs.replace(commit, log=None, past=(), window=0)
 
     return await _change(state, key, lambda _: Wish(change, what="the reset"))

@@ -35,7 +35,9 @@ class Call:
 class Seat:
     """A place for a slot. Streams belong to a seat; the slot in it may be replaced.
 
-    ``streams`` counts them, and ``wanted`` the models that they use."""
+    ``streams`` counts them, and ``wanted`` the models that they use. ``took_s`` is how long the last call was
+    at work. Who holds ``loads`` may have its slot load models: what becomes of that the next ones see before
+    they ask for the same."""
 
     def __init__(self) -> None:
         self.slot: Slot | None = None
@@ -43,6 +45,8 @@ class Seat:
         self.calls: deque[Call] = deque()
         self.streams = 0
         self.wanted: Counter[str] = Counter()
+        self.took_s = 0.0
+        self.loads = asyncio.Lock()
 
     def lacks(self, models: Iterable[str]) -> int:
         """How many of the models are neither loaded here nor about to be."""
@@ -152,6 +156,7 @@ class SlotPool:
         except SlotDied as error:
             # Those behind are not promoted: they are not to blame.
             guilty = call.begun_at is not None
+            self._note_time(seat, call)
             raise Died(str(error), error.detail, guilty, slot.loading if guilty else "") from error
         except BaseException:
             self._finish(seat, call)
@@ -160,9 +165,14 @@ class SlotPool:
         return answer, slot
 
     def _finish(self, seat: Seat, call: Call) -> None:
+        self._note_time(seat, call)
         if call in seat.calls:
             seat.calls.remove(call)
             self._promote(seat)
+
+    def _note_time(self, seat: Seat, call: Call) -> None:
+        if call.begun_at is not None:
+            seat.took_s = self._clock.monotonic() - call.begun_at
 
     def _promote(self, seat: Seat) -> None:
         if seat.calls and seat.calls[0].begun_at is None:

@@ -1,4 +1,4 @@
-"""Streams that this node can't run at present, for a model of theirs doesn't load here.
+"""Streams that this node can't run at present, for a declared model of theirs doesn't load here.
 
 While there is such an obstacle the node tells the others, which then place no such stream here, and tries the
 load again now and then: the file may have been mended.
@@ -24,6 +24,12 @@ AGAIN = Backoff(1.0, 15.0)
 
 PAUSE_PER_LOAD = 10
 """A pause is so many times as long as the last try, at least: other streams wait for the slot meanwhile."""
+
+
+def pause_s(failures: int, took_s: float, random: float, waiting: int = 1) -> float:
+    """How long to wait after so many tries, of which the last took so long, where so many ``waiting`` streams
+    share a slot and each tries for itself."""
+    return max(AGAIN.delay_s(failures, random), PAUSE_PER_LOAD * took_s * waiting)
 
 
 class Obstacle(msgspec.Struct, frozen=True):
@@ -57,8 +63,6 @@ class Obstacles:
         self._log = log
         self._on_change = on_change
         self._known: dict[str, Obstacle] = {}
-        self._unproven: dict[str, int] = {}
-        """The tries made for streams whose model isn't declared, so that only a message shows if it loads."""
 
     @property
     def streams(self) -> Mapping[str, Obstacle]:
@@ -71,58 +75,44 @@ class Obstacles:
         return known.reason if known is not None else ""
 
     def found(self, stream: str, model: str, reason: str, seat: Seat) -> None:
-        """A model of the stream didn't load in a seat's slot."""
+        """A model of the stream didn't load in a seat's slot, in the last call into it."""
         is_new = stream not in self._known
         self._known[stream] = Obstacle(model, reason, seat)
         if is_new:
-            if stream not in self._unproven:
-                self._log.error(
-                    "a model does not load here; its streams go to other nodes or wait",
-                    stream=stream,
-                    model=model,
-                    error=reason,
-                )
-            self._tasks.spawn(self._try_again(stream))
+            self._log.error(
+                "a model does not load here; its streams go to other nodes or wait",
+                stream=stream,
+                model=model,
+                error=reason,
+            )
+            self._tasks.spawn(self._try_again(stream, seat.took_s))
             self._on_change(stream)
 
-    def handled(self, stream: str) -> None:
-        """A message of the stream was handled."""
-        self._unproven.pop(stream, None)
-
-    async def _try_again(self, stream: str) -> None:
-        """Load until that works: then the streams go on."""
-        failures, took_s = self._unproven.get(stream, 0), 0.0
+    async def _try_again(self, stream: str, took_s: float) -> None:
+        """Load until that works: then the streams go on. The try that failed took so long."""
+        failures = 0
         while True:
             failures += 1
-            pause_s = AGAIN.delay_s(failures, self._clock.random())
-            await self._clock.sleep(max(pause_s, PAUSE_PER_LOAD * took_s))
-            known, began_at = self._known[stream], self._clock.monotonic()
+            await self._clock.sleep(pause_s(failures, took_s, self._clock.random()))
+            known = self._known[stream]
             try:
-                is_loaded = await self._load(stream, known)
+                await self._load(stream, known)
             except (HandlerFailed, Died) as error:
-                took_s = self._clock.monotonic() - began_at
+                took_s = known.seat.took_s
                 self._log.debug("a model still does not load", stream=stream, error=str(error))
                 self._known[stream] = Obstacle(known.model, redact(str(error)), known.seat)
                 self._on_change(stream)
             else:
                 del self._known[stream]
-                if is_loaded:
-                    self._unproven.pop(stream, None)
-                    self._log.info("a model loads again; its streams go on", stream=stream, model=known.model)
-                else:
-                    self._unproven[stream] = failures
-                    self._log.debug("a message is to show if a model loads", stream=stream, model=known.model)
+                self._log.info("a model loads again; its streams go on", stream=stream, model=known.model)
                 self._on_change(stream)
                 return
 
-    async def _load(self, stream: str, known: Obstacle) -> bool:
-        """Only for its own sake: each stream that opens in the slot takes the model for itself. False if it
-        is none that the app declares, which only its handler can load."""
+    async def _load(self, stream: str, known: Obstacle) -> None:
+        """Only for its own sake: each stream that opens in the slot takes the model for itself."""
         spec = self._specs[stream]
         models = tuple(dict.fromkeys((*spec.models, known.model)))
         _, slot = await self._pool.call(
             known.seat, spec.timeout_s, lambda slot: slot.load(stream, "", models)
         )
-        is_loaded = known.model in slot.models
         await slot.close(stream, "")
-        return is_loaded

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
@@ -44,7 +44,7 @@ from holdfast.runtime.service import Tasks
 from holdfast.runtime.slots import Died, Seat, SlotPool
 from holdfast.runtime.stats import Stats
 from holdfast.streams.loads import Loads
-from holdfast.streams.obstacles import Obstacles
+from holdfast.streams.obstacles import Obstacles, pause_s
 from holdfast.streams.spec import StreamSpec
 
 T = TypeVar("T")
@@ -67,6 +67,8 @@ class Owned:
     __slots__ = (
         "alone",
         "claim",
+        "committed_at",
+        "failed_loads",
         "key",
         "last",
         "looks",
@@ -77,6 +79,7 @@ class Owned:
         "slot",
         "spec",
         "timer_at",
+        "tries_alone",
     )
 
     def __init__(self, spec: StreamSpec, key: str, owner: Owner, claim: Claim, since: float) -> None:
@@ -89,11 +92,17 @@ class Owned:
         self.slot: Slot | None = None
         self.last: Checkpoint | None = None
         """What the last answered commit has left at the store."""
+        self.committed_at: float | None = None
+        """When its last commit was answered, in monotonic seconds."""
         self.reopened = 0
         self.looks = 0
         """Looks at the store that aren't answered yet."""
         self.alone = False
         self.timer_at: float | None = None
+        self.failed_loads = 0
+        """How often a model that isn't declared has failed to load since a message was handled."""
+        self.tries_alone = False
+        """It waits for such a model, which no other stream may need."""
 
     @property
     def plain_key(self) -> str:
@@ -150,12 +159,13 @@ class Requests(Protocol):
 
 
 class Owners:
-    """All owners of a node. ``on_obstacle`` is told a stream that can't run here (see ``Obstacles``), or can
-    again."""
+    """All owners of a node. ``models`` are those that the app declares. ``on_obstacle`` is told a stream that
+    can't run here (see ``Obstacles``), or can again."""
 
     def __init__(
         self,
         specs: Mapping[str, StreamSpec],
+        models: Collection[str],
         coordinator: Coordinator,
         state: StateStore,
         pool: SlotPool,
@@ -173,6 +183,7 @@ class Owners:
         on_obstacle: Callable[[str], None],
     ) -> None:
         self._specs = specs
+        self._models = models
         self._rules = {name: rules_of(spec, limits) for name, spec in specs.items()}
         self._coordinator = coordinator
         self._state = state
@@ -314,14 +325,24 @@ class Owners:
         self._on_obstacle(stream)
 
     def obstructed(self, stream: str) -> list[Owned]:
-        """The owned keys of a stream that found a model missing and wait for it."""
-        return [entry for entry in self if entry.spec.name == stream and entry.owner.obstacle]
+        """The owned keys of a stream that found a declared model missing and wait for it."""
+        return [
+            entry
+            for entry in self
+            if entry.spec.name == stream and entry.owner.obstacle and not entry.tries_alone
+        ]
 
     async def _load_models(self, entry: Owned, generation: int) -> None:
-        owner, spec = entry.owner, entry.spec
+        owner = entry.owner
         if owner.generation != generation:
             return  # it may have been let go, and would keep a seat for ever
         seat = self._seat(entry)
+        async with seat.loads:
+            if owner.generation == generation:
+                await self._load_in(entry, generation, seat)
+
+    async def _load_in(self, entry: Owned, generation: int, seat: Seat) -> None:
+        owner, spec = entry.owner, entry.spec
         if obstacle := self._known_obstacle(spec, seat):
             self._obstructed(entry, generation, obstacle)
             return
@@ -349,14 +370,43 @@ class Owners:
         loaded = seat.slot.models if seat.slot is not None else ()
         return "" if {*spec.models} <= {*loaded} else self.obstacles.of(spec.name)
 
-    def _found(self, entry: Owned, model: str, reason: str) -> None:
+    def _model_failed(self, entry: Owned, generation: int, model: str, reason: str, handled: int = 0) -> None:
+        """A handler asked for a model that doesn't load, after so many messages of its run."""
+        if model not in self._models:
+            self._wait_alone(entry, generation, model, reason, handled)
+            return
         if entry.seat is not None:  # else the stream was let go meanwhile
             self.obstacles.found(entry.spec.name, model, reason, entry.seat)
+        self._obstructed(entry, generation, reason, handled)
 
     def _obstructed(self, entry: Owned, generation: int, obstacle: str, handled: int = 0) -> None:
         """The node's fault: the stream waits here, or goes to a node that can run it."""
+        entry.tries_alone = False
         self._answer(entry, generation, lambda now: entry.owner.models_failed(obstacle, now, handled))
         self._on_obstacle(entry.spec.name)
+
+    def _wait_alone(self, entry: Owned, generation: int, model: str, reason: str, handled: int) -> None:
+        """Only a message can show if a model loads that isn't declared, and of which other streams need it
+        nobody knows: this one waits here."""
+        self._answer(entry, generation, lambda now: entry.owner.models_failed(reason, now, handled))
+        if entry.owner.generation != generation or not entry.owner.obstacle or entry.seat is None:
+            return
+        entry.failed_loads += 1
+        entry.tries_alone = True
+        if entry.failed_loads == 1:
+            self._log.error(
+                "a model that is not declared does not load here; the stream waits",
+                key=entry.key,
+                model=model,
+                error=reason,
+            )
+        self._tasks.spawn(self._try_alone(entry, generation, entry.seat))
+
+    async def _try_alone(self, entry: Owned, generation: int, seat: Seat) -> None:
+        waiting = sum(other.tries_alone and other.seat is seat for other in self)
+        await self._clock.sleep(pause_s(entry.failed_loads, seat.took_s, self._clock.random(), waiting))
+        entry.tries_alone = False
+        self._answer(entry, generation, entry.owner.unblocked)
 
     def _seat(self, entry: Owned) -> Seat:
         if entry.seat is None:
@@ -401,8 +451,12 @@ class Owners:
             checkpoint = await self._state.peek(key)
         except HoldfastError as error:
             return f"the state can't be read: {error}"
-        if obstacle := self._known_obstacle(spec, seat):
-            return obstacle
+        async with seat.loads:
+            if obstacle := self._known_obstacle(spec, seat):
+                return obstacle
+            return await self._open_in(spec, key, seat, checkpoint)
+
+    async def _open_in(self, spec: StreamSpec, key: str, seat: Seat, checkpoint: Checkpoint | None) -> str:
         plain = key.partition("/")[2]
         state, version = (checkpoint.state, checkpoint.state_version) if checkpoint else (None, 0)
         try:
@@ -410,7 +464,8 @@ class Owners:
                 seat, spec.timeout_s, lambda slot: slot.open(spec.name, plain, state, version)
             )
         except ModelFailed as error:
-            self.obstacles.found(spec.name, error.model, redact(str(error)), seat)
+            if error.model in self._models:
+                self.obstacles.found(spec.name, error.model, redact(str(error)), seat)
             return redact(str(error))
         except Died as error:
             if error.model in spec.models:
@@ -600,18 +655,21 @@ class Owners:
         self._stats.opened += 1
         standing, recalled = self._recall(entry, checkpoint)
         try:
-            quiet_s = await self._quiet_s(entry, generation, standing)
+            quiet_s = await self._quiet_s(entry, generation, standing, recalled)
         except Fenced:
             return
         self._answer(
             entry, generation, lambda now: entry.owner.opened(standing, now, quiet_s, recalled=recalled)
         )
+        self._tell_went()  # a move that an opening has ended came to nothing
 
-    async def _quiet_s(self, entry: Owned, generation: int, standing: Checkpoint) -> float:
+    async def _quiet_s(self, entry: Owned, generation: int, standing: Checkpoint, recalled: bool) -> float:
         """How long ago the last commit was, where that matters; by the clock that dated it, as this host's
-        may be set meanwhile."""
+        may be set meanwhile. One that only its owner knows of, the owner has seen."""
         if entry.owner.rules.order.restart_after_s is None:
             return 0.0
+        if recalled and entry.committed_at is not None:
+            return self._clock.monotonic() - entry.committed_at
         now = await self._insist(
             entry, generation, lambda: self._state.now(entry.key), Retry.SAFE, Retry.SAME
         )
@@ -761,7 +819,8 @@ class Owners:
         self._stats.commits += 1
         self._stats.committed += commit.done
         if entry.last is not None and entry.last.epoch == commit.epoch:
-            entry.last = ledger.commit(entry.last, commit, self._clock.wall()) or entry.last
+            entry.last = ledger.commit(entry.last, commit, entry.last.at) or entry.last
+            entry.committed_at = self._clock.monotonic()
             self._note_number(entry.key, commit.number)
         self._tell_gaps(entry, command.gaps)
         entry.reopened = 0
@@ -802,8 +861,7 @@ class Owners:
             self._answer(entry, generation, lambda now: owner.rejected(reason, now))
             return
         except ModelFailed as error:
-            self._found(entry, error.model, redact(str(error)))
-            self._obstructed(entry, generation, redact(str(error)))
+            self._model_failed(entry, generation, error.model, redact(str(error)))
             return
         except HandlerFailed as error:
             text, detail = redact(str(error)), redact(error.detail)
@@ -812,8 +870,7 @@ class Owners:
             return
         except Died as error:
             if error.model in spec.models:
-                self._found(entry, error.model, _died_loading(error))
-                self._obstructed(entry, generation, _died_loading(error))
+                self._model_failed(entry, generation, error.model, _died_loading(error))
                 return
             text, detail, guilty = redact(str(error)), redact(error.detail), error.guilty
             self._answer(entry, generation, lambda now: owner.slot_died(guilty, text, detail, now))
@@ -821,11 +878,10 @@ class Owners:
         self.loads.note(entry.key, self._clock.monotonic() - began_at)
         self._stats.handled += len(ran.results)
         if ran.model:
-            self._found(entry, ran.model, ran.error)
-            self._obstructed(entry, generation, ran.error, len(ran.results))
+            self._model_failed(entry, generation, ran.model, ran.error, len(ran.results))
             return
         if ran.results:
-            self.obstacles.handled(spec.name)
+            entry.failed_loads = 0
         if ran.error:
             at = raised_at(ran.detail)
             self._log.warning("handler failed", key=entry.key, error=ran.error, at=at)

@@ -5,40 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from holdfast.core.exact_json import decode_plain, encode
 from holdfast.core.message import RUN_DIGITS, SEQ_DIGITS, check_key, check_number
-from holdfast.core.settings import Delay, faults
 from holdfast.errors import InvalidMessage, TooLarge
 from holdfast.ports.queue import Outgoing, Queue
 from holdfast.streams.codec import address, decoder, first_names, with_fields
+from holdfast.streams.message import StreamMessage
 from holdfast.streams.spec import StreamSpec
 
 UNDECLARED = {"key": "key", "seq": "seq", "run": "run"}
 """The names of key, seq and run in messages of a stream of which only the name is known."""
-
-
-class StreamMessage(msgspec.Struct, frozen=True):
-    """A message to send to a stream.
-
-    ``body`` is of the stream's declared type, or its JSON; or the raw body, as bytes, where the stream is of
-    bytes. ``key``, ``seq`` and ``run`` say its place where the body doesn't. ``message_id`` tells messages
-    apart in a stream without seqs: of those with the same, one is handled. A node gets it after ``delay_s``
-    seconds at the earliest. Raises InvalidMessage, which names the field, for a value of another type or out
-    of range.
-    """
-
-    body: Any
-    key: str | int | None = None
-    seq: int | None = None
-    run: int | None = None
-    message_id: str = ""
-    delay_s: Delay = 0.0
-
-    def __post_init__(self) -> None:
-        for field, text in faults(self):
-            raise InvalidMessage(f"field {field!r} {text}", field)
 
 
 class StreamProducer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -76,7 +76,8 @@ def first_hide_s(limits: Limits) -> float:
 
 
 class StreamWork:
-    """The streams of one app on one node. ``queues`` holds a queue for each declared stream."""
+    """The streams of one app on one node. ``queues`` holds a queue for each declared stream, ``models`` the
+    names of the declared ones."""
 
     def __init__(
         self,
@@ -85,6 +86,8 @@ class StreamWork:
         queues: Mapping[str, Queue],
         state: StateStore,
         slots: Slots,
+        *,
+        models: Collection[str] = (),
     ) -> None:
         self._host = host
         self._specs = specs
@@ -130,6 +133,7 @@ class StreamWork:
         )
         self.owners = Owners(
             specs,
+            models,
             host.coordinator,
             state,
             self.pool,
@@ -470,12 +474,14 @@ class StreamWork:
         await self.pool.close()
 
     async def maintain(self) -> None:
-        """Drop results, dead letters and idle checkpoints that are kept long enough."""
-        limits, now = self._host.limits, self._host.clock.wall()
+        """Drop results, dead letters and idle checkpoints that are kept long enough, by the store's clock."""
+        limits = self._host.limits
         try:
+            now = await self._state.now("")
             await self._state.expire(now - limits.results_keep_s, now - limits.idle_keep_s)
         except HoldfastError as error:
             self._host.log.warning("could not clean up", error=str(error))
+            return
         await expire(self._queues.values(), now - limits.dead_keep_s, self._host.log)
 
 

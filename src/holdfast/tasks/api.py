@@ -21,8 +21,9 @@ from holdfast.gateway.door import read_body, slow_body, unpacked
 from holdfast.gateway.problem import Refused
 from holdfast.ports.queue import Outgoing
 from holdfast.serving import Secrets
+from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import value_of
-from holdfast.tasks.producer import Order, Producer
+from holdfast.tasks.producer import Producer
 
 PATH = "/v1/tasks"
 BODY_S = 30.0

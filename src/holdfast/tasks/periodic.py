@@ -23,15 +23,14 @@ from holdfast.core.trace import raised_at
 from holdfast.errors import ConfigError, HandlerFailed, HoldfastError, InvalidMessage
 from holdfast.ports.clock import Clock
 from holdfast.ports.registry import Registry
-from holdfast.tasks.producer import Order, Producer
+from holdfast.tasks.order import Order, Orders
+from holdfast.tasks.producer import Producer
 
 LOOK_S = 30.0
 """How often the clock is looked at, at least: another node may have fired, or died before it could."""
 
 FIRINGS_MAX = 1000
 """Missed times that are caught up at once; of more, the newest."""
-
-Orders = Callable[[datetime], Sequence[Order]]
 
 DLQ_BACKUP = "dlq-backup"
 """What the back-up of dead letters is called among an app's periodics."""

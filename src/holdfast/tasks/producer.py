@@ -13,7 +13,6 @@ import msgspec
 
 from holdfast.core.message import check_key
 from holdfast.core.retry import Backoff
-from holdfast.core.settings import Delay, Int32, faults
 from holdfast.core.task import State, Task
 from holdfast.errors import HoldfastError, InvalidMessage, OperationRefused, Retry, TooLarge
 from holdfast.ports.clock import Clock
@@ -23,6 +22,7 @@ from holdfast.redaction import redact
 from holdfast.runtime import operations
 from holdfast.tasks.body import body_of
 from holdfast.tasks.names import STAND_IN, brief_queue, deduplicated, task_queue
+from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import Outcome, outcome_of
 from holdfast.tasks.wire import Envelope, Message, decode_brief, encode_task
 
@@ -41,28 +41,6 @@ POLL_FIRST_S, POLL_MAX_S = 0.005, 0.5
 
 STAND_IN_S = 5.0
 """What a node was given shows in its queue so much later: it should have begun by then."""
-
-
-class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """A task to send.
-
-    ``body`` is a protobuf message, a text, or what JSON can hold. ``trace_id`` is made up if left out, or
-    follows from ``dedupe``: of the orders of one type with the same, only the first is run. It may begin
-    after ``delay_s``. ``group`` is whose limits it counts against, such as a customer. Raises InvalidMessage,
-    which names the field, for a value of another type or out of range.
-    """
-
-    task_type: str
-    body: Any = None
-    trace_id: str = ""
-    dedupe: str = ""
-    group: str = ""
-    priority: Int32 = 0
-    delay_s: Delay = 0.0
-
-    def __post_init__(self) -> None:
-        for field, text in faults(self):
-            raise InvalidMessage(f"field {field!r} {text}", field)
 
 
 class Brief(msgspec.Struct, frozen=True):

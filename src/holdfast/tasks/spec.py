@@ -6,7 +6,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 import msgspec
 
@@ -19,7 +19,9 @@ from holdfast.errors import ConfigError, InvalidMessage
 from holdfast.ports.task_slots import Attempt, Sign
 from holdfast.tasks.body import Body
 from holdfast.tasks.handler import Handler, Job
-from holdfast.tasks.reading import reader
+
+if TYPE_CHECKING:
+    from holdfast.tasks.reading import Read
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,80}")
 
@@ -156,4 +158,8 @@ def _look_up(value: Any, field: str) -> Any:
     return value
 
 
-_reader = functools.cache(reader)
+@functools.cache
+def _reader(body: Any) -> Read:
+    from holdfast.tasks.reading import reader  # noqa: PLC0415 (protobuf; who only declares tasks reads none)
+
+    return reader(body)

@@ -12,7 +12,7 @@ from holdfast.core.task import Task
 from holdfast.ports.task_slots import Progress, Sign
 from holdfast.tasks.body import Body
 from holdfast.tasks.handler import Job
-from holdfast.tasks.producer import Order
+from holdfast.tasks.order import Order
 from holdfast.tasks.spec import TaskSpec
 
 B = TypeVar("B")

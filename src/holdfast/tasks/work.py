@@ -634,11 +634,14 @@ class TaskWork:
         """Tasks have no claims."""
 
     async def maintain(self) -> None:
-        limits, now = self._host.limits, self._host.clock.wall()
+        """Drop tasks and dead letters that are kept long enough, by the store's clock."""
+        limits = self._host.limits
         try:
+            now = await self._store.now()
             await self._store.expire(now - limits.results_keep_s)
         except HoldfastError as error:
             self._host.log.warning("could not clean up", error=str(error))
+            return
         await expire((*self._queues.values(), self._briefs), now - limits.dead_keep_s, self._host.log)
 
 

@@ -78,6 +78,15 @@ def allocate_without_end() -> None:
         hoard.append(bytes(1 << 24))  # allocated, and not touched page by page: that may take seconds
 
 
+def scatter() -> None:
+    """Free much in small pieces, below one that is kept: a heap ends with what is in use."""
+    pieces = [bytes(100_000) for _ in range(1500)]
+    kept.append(pieces[-1])
+
+
+kept: list[bytes] = []
+
+
 def share_without_end() -> None:
     hoard = []
     while True:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -431,3 +432,38 @@ async def test_calls_to_the_object_store_are_counted_by_the_node(make: Make) -> 
     await slot.open("rogue", "k", None, 0)
     await slot.run("rogue", "k", [Work(0, n, b'{"fetch": "any"}') for n in range(3)], 3, 1.0)
     assert meter.calls == {("s3", "GetObject"): 3}
+
+
+KEPT_MAX = 40 << 20
+"""What a slot may keep of a large message."""
+
+
+async def test_a_slot_keeps_no_large_body_until_the_next_one(make: Make) -> None:
+    slot = await opened(make())
+    await run(slot)
+    before = resident(slot)
+    assert not (await run(slot, padding="x" * (100 << 20))).error
+    assert await came_down(slot, before)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+async def test_a_slot_gives_back_what_its_handler_freed(make: Make) -> None:
+    slot = await opened(make())
+    await run(slot)
+    before = resident(slot)
+    assert not (await run(slot, do="scatter")).error
+    assert await came_down(slot, before)
+
+
+def resident(slot: ForkserverSlot) -> int:
+    return psutil.Process(slot.pid).memory_info().rss
+
+
+async def came_down(slot: ForkserverSlot, before: int) -> bool:
+    """True once the slot holds little more than before, which it does soon after its answer."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(PATIENCE_S):
+            while resident(slot) > before + KEPT_MAX:  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0.01)
+            return True
+    return False

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
+from structlog.testing import capture_logs
 
 from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
 from holdfast.adapters.system.clock import SystemClock
@@ -245,6 +246,133 @@ async def test_a_command_that_another_program_closed_while_it_was_held_stops_nob
         connection.execute(text(f"UPDATE holdfast_outbox_command SET state = '{state}' WHERE device = 'd1'"))
     dispatcher = await owner_of_all(store)
     assert [sending.device for sending in await dispatcher.send()] == ["d2"]
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        "SET below = 'abc'",
+        "SET command = x'00'",
+        "SET device = x'ff'",
+        "SET supersede_key = x'ff'",
+    ],
+)
+async def test_a_spoilt_cancellation_of_sqlite_is_named_and_dropped(
+    store: SqlOutbox, engine: Engine, spoil: str
+) -> None:
+    if engine.dialect.name != "sqlite":
+        pytest.skip("PostgreSQL's columns have types")
+    add(engine, device="d1")
+    add(engine, device="d2")
+    assert await store.cancel_all(OUTBOX, device="d1") == 1
+    with engine.begin() as connection:
+        connection.execute(text(f"UPDATE holdfast_outbox_cancel {spoil}"))
+    assert await store.cancel_all(OUTBOX, device="d2") == 1
+    dispatcher = await owner_of_all(store)
+    with capture_logs() as lines:
+        turned = await dispatcher.turn()
+        await dispatcher.turn()
+    assert [entry.device for entry in turned.closed] == ["d2"]
+    assert [sending.device for sending in turned.sendings] == ["d1"]
+    [line] = lines
+    assert (line["table"], line["row"][:3]) == ("holdfast_outbox_cancel", "1, ")
+
+
+@pytest.mark.parametrize(
+    "spoil", ["epoch = 'abc'", "epoch = x'00'", "epoch = 99999999999", "epoch = -1", "shard = 999"]
+)
+async def test_a_spoilt_shard_is_named_and_the_others_are_served(
+    store: SqlOutbox, engine: Engine, spoil: str
+) -> None:
+    if engine.dialect.name != "sqlite" and ("'" in spoil):
+        pytest.skip("PostgreSQL's columns have types")
+    lost = zlib.crc32(b"d1") % SHARDS
+    with engine.begin() as connection:
+        connection.execute(text(f"UPDATE holdfast_outbox_shard SET {spoil} WHERE shard = {lost}"))
+    for device in DEVICES:
+        add(engine, device=device)
+    with capture_logs() as lines:
+        await store.prepare(OUTBOX, SHARDS)
+        dispatcher = await owner_of_all(store)
+    assert sorted(dispatcher.grants) == sorted({*range(SHARDS)} - {lost})
+    assert [line["table"] for line in lines] == ["holdfast_outbox_shard"]
+    served = {device for device in DEVICES if zlib.crc32(device.encode()) % SHARDS != lost}
+    assert {sending.device for sending in await dispatcher.send()} == served != {*DEVICES}
+    assert {status.device for status in await store.devices(OUTBOX)} == served
+
+
+async def test_spoilt_pauses_of_sqlite_are_named_and_told_as_far_as_they_hold(
+    store: SqlOutbox, engine: Engine
+) -> None:
+    if engine.dialect.name != "sqlite":
+        pytest.skip("PostgreSQL's columns have types")
+    for device in ("d1", "d2", "d3"):
+        add(engine, device=device)
+        await store.pause(OUTBOX, device)
+    with engine.begin() as connection:
+        connection.execute(
+            text("UPDATE holdfast_outbox_pause SET paused_at = 'yesterday' WHERE device = 'd1'")
+        )
+        connection.execute(text("UPDATE holdfast_outbox_pause SET device = x'ff' WHERE device = 'd2'"))
+    with capture_logs() as lines:
+        paused = await store.paused(OUTBOX)
+    assert ({*paused}, paused["d1"]) == ({"d1", "d3"}, 0.0)
+    assert min(line["row"] for line in lines) == "'d1', 'yesterday'"
+    dispatcher = await owner_of_all(store)
+    assert [sending.device for sending in await dispatcher.send()] == ["d2"]
+
+
+async def test_commands_in_a_state_that_there_is_not_are_named_and_the_others_counted(
+    store: SqlOutbox, engine: Engine
+) -> None:
+    for device in ("d1", "d2", "d3"):
+        add(engine, device=device)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE holdfast_outbox_command SET state = 'gone' WHERE device = 'd2'"))
+    with capture_logs() as lines:
+        counts = await store.counts(OUTBOX)
+        assert await store.counts(OUTBOX) == counts
+    assert counts == {State.SCHEDULED: 2}
+    assert [(line["table"], line["row"]) for line in lines] == [("holdfast_outbox_command", "2, 'gone'")]
+
+
+async def test_spoilt_heads_and_signs_of_life_leave_the_list_of_devices(
+    store: SqlOutbox, engine: Engine
+) -> None:
+    for device in ("d1", "d2"):
+        add(engine, device=device)
+    dispatcher = await owner_of_all(store)
+    await dispatcher.turn(seen={"d1": 5.0, "d2": 6.0})
+    spoil = ["UPDATE holdfast_outbox_head SET phase = 'gone' WHERE device = 'd1'"]
+    if engine.dialect.name == "sqlite":
+        spoil.append("UPDATE holdfast_outbox_device SET seen_at = 'abc' WHERE device = 'd1'")
+        spoil.append("INSERT INTO holdfast_outbox_device VALUES ('doors', x'ff', 1.0, 0)")
+    with engine.begin() as connection:
+        for each in spoil:
+            connection.execute(text(each))
+    with capture_logs() as lines:
+        first, second = await store.devices(OUTBOX)
+    assert (first.device, first.phases, second.seen_at) == ("d1", (), 6.0)
+    assert first.seen_at == (None if engine.dialect.name == "sqlite" else 5.0)
+    assert len(lines) == len(spoil)
+    known = [each for shard in range(SHARDS) for each in await store.known(OUTBOX, shard)]
+    assert {each.device for each in known} == {"d1", "d2"}, "whoever is sent to is watched"
+
+
+@pytest.mark.parametrize("spoil", ["brief SET closed_at = 5", "command SET closed_at = 5"])
+async def test_an_end_whose_time_was_spoilt_is_told_once(
+    store: SqlOutbox, engine: Engine, spoil: str
+) -> None:
+    add(engine, device="d1")
+    dispatcher = await owner_of_all(store)
+    [sending] = await dispatcher.send()
+    await dispatcher.turn(heard=[answer(sending)], brief=True)
+    with engine.begin() as connection:
+        connection.execute(text(f"UPDATE holdfast_outbox_{spoil}"))
+    ends = await store.briefs(OUTBOX, range(SHARDS), 10)
+    assert len(ends) == 1
+    await store.briefed(OUTBOX, ends)
+    assert await store.briefs(OUTBOX, range(SHARDS), 10) == []
 
 
 async def owner_of_all(store: SqlOutbox) -> Dispatcher:

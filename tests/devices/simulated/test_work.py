@@ -1,15 +1,19 @@
 """An outbox as a node's work: what it keeps, and what it remembers of devices."""
 
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.devices.simulated.conftest import Site
 
+from holdfast.adapters.memory.coordinator import MemoryCoordinator
 from holdfast.adapters.memory.device import MemoryDevices
 from holdfast.core.device_queue import State
 from holdfast.devices import work as module
 from holdfast.devices.work import DeviceWork
+from holdfast.ports.coordinator import Load, Member
+from holdfast.testing.simulator.loop import SimClock
 
 KEEP_S = 100.0
 
@@ -64,3 +68,35 @@ async def test_whoever_takes_a_shard_hears_the_devices_that_have_had_commands(
     epoch = (await site.store.epochs("doors"))[0]
     await site.dispatcher.own(0, await site.store.open("doors", 0, epoch, "me"))
     assert sorted(watched) == ["d0", "d1"]
+
+
+async def test_a_node_whose_clock_is_ahead_drops_nothing_that_closed_lately(site: Site) -> None:
+    await site.start(1, keep_s=KEEP_S)
+    work = worked(site)
+    await site.until(await site.add("d0"), State.ACKNOWLEDGED)
+    clock = SimClock(Random(1), "ahead")
+    clock.set_by_s = 2 * KEEP_S
+    work._host.clock = clock
+    await work.maintain()
+    assert len(await site.store.commands("doors")) == 1
+
+
+async def test_a_shard_that_the_store_cant_read_keeps_a_node_from_no_other(site: Site) -> None:
+    await site.start(shards=4)
+    for shard in range(4):
+        await site.dispatcher.disown(shard)
+    del site.store.tables.shards["doors", 1]
+    coordinator, me = MemoryCoordinator(site.clock), Member("me", "me", "sim://me", load=Load())
+    await coordinator.join(me, 3600.0)
+    work = worked(site)
+    host = work.shards._host
+    host.coordinator = coordinator
+    host.draining = False
+    host.membership = SimpleNamespace(id="me", alive=True, view={"me": me})  # type: ignore[assignment]
+    site.tasks.spawn(work.shards.run())
+    await site.clock.sleep(5.0)
+    assert sorted(work.dispatcher.shards) == [0, 2, 3]
+    assert site.log.events("warning") == []
+    assert [claim.key for claim in await coordinator.claims("me")] == [
+        site.outbox.spec.key(number) for number in (0, 2, 3)
+    ]

@@ -18,6 +18,7 @@ import msgspec
 from holdfast.adapters.forkserver import lifeline, wire
 from holdfast.errors import ConfigError, HandlerFailed, ModelFailed, StateRejected
 from holdfast.ports.slots import Work, Worker, drive
+from holdfast.resident import Resident
 
 DUMP_SIGNAL = signal.SIGUSR2
 """Makes a slot write the stacks of all its threads and die."""
@@ -102,10 +103,12 @@ def main(fds: Sequence[int], start: wire.Start) -> int:
     worker: Worker | None = make_worker(line, start, ChildHost(line))
     if worker is None:
         return 1
-    splitter = wire.Splitter()
+    splitter, resident = wire.Splitter(), Resident()
     while data := line.peer.recv(READ_BYTES):
-        for payload in splitter.feed(data):
-            line.send(_answer(worker, _decode(payload)))
+        payloads = splitter.feed(data)
+        while payloads:  # none is held on to while the next one is waited for
+            line.send(_answer(worker, _decode(payloads.pop(0))))
+            resident.settle()
     drive(worker.stop())
     return 0
 

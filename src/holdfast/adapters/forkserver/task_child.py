@@ -24,6 +24,7 @@ from holdfast.core.rate import Limiter, Rate
 from holdfast.ports.slots import drive
 from holdfast.ports.task_slots import Attempt, Progress, Sign, TaskWorker, Tried
 from holdfast.redaction import redact
+from holdfast.resident import Resident
 
 LOOK_SIGNAL = signal.SIGQUIT
 """Makes a slot for tasks write the stacks of all its threads, and go on."""
@@ -177,16 +178,21 @@ class Slot:
         buffer = bytearray(TRAY_BYTES)
         view = memoryview(buffer)
         room = socket.CMSG_SPACE(struct.calcsize("i"))
+        resident = Resident()
         while True:
             size, ancillary, _, _ = self._tray.recvmsg_into([buffer], room)
             if size == 0:
                 return
-            offer = _decode_offer(view[:size])
-            attempt = offer.attempt
-            if offer.attached:
-                body = _read_all(struct.unpack("i", ancillary[0][2][:4])[0])
-                attempt = msgspec.structs.replace(attempt, body=body)
-            self._line.send(wire.Told(offer.number, self._run(offer.number, attempt)))
+            self._take(_decode_offer(view[:size]), ancillary)
+            resident.settle()
+
+    def _take(self, offer: wire.Offer, ancillary: Sequence[Any]) -> None:
+        """Run what is offered. Its body is held on to by nobody afterwards."""
+        attempt = offer.attempt
+        if offer.attached:
+            body = _read_all(struct.unpack("i", ancillary[0][2][:4])[0])
+            attempt = msgspec.structs.replace(attempt, body=body)
+        self._line.send(wire.Told(offer.number, self._run(offer.number, attempt)))
 
     def _run(self, number: int, attempt: Attempt) -> Tried:
         self._limit_memory(attempt.memory_mb or self._memory_mb)

@@ -340,6 +340,9 @@ class MemoryOutbox:
         found = [job for name, job in self.tables.jobs.values() if name == outbox and job.id > after]
         return found[:limit]
 
+    async def now(self) -> float:
+        return self._clock.wall()
+
     async def expire(self, outbox: str, before: float, limit: int, *, archive: bool = False) -> int:
         old = [
             number

@@ -107,6 +107,9 @@ class MemoryTasks:
     async def counts(self) -> dict[tuple[str, State], int]:
         return dict(Counter((task.type, task.state) for task in self.standing.values()))
 
+    async def now(self) -> float:
+        return self._clock.wall()
+
     async def expire(self, before: float) -> int:
         expired = [trace for trace, task in self.standing.items() if rules.expired(task, before)]
         for trace in expired:

@@ -1,8 +1,9 @@
 -- KEYS: shard, checkpoint, recent, idle, logs, log, names, blob
 -- ARGV: shards, number of this shard, key, stream, epoch, number before, number, id, detail, head, done,
 --   skipped, most skipped, window, count of identities, version, state's fate (keep, clear, set, blob),
---   state (set) or its size (blob); then identities, then name and body of each result
-local FIXED = 18
+--   state (set) or its size (blob), whether to forget the suspects; then identities, then name and body of
+--   each result
+local FIXED = 19
 local shard, checkpoint, recent, idle, logs, log, names, blob = unpack(KEYS)
 local known = redis.call('HMGET', shard, 'shards', 'last')
 if known[1] ~= ARGV[1] then return {'shards', known[1] or ''} end
@@ -40,6 +41,7 @@ end
 redis.call('HSET', checkpoint, unpack(changes))
 redis.call('ZADD', idle, text(now), ARGV[3])
 if ARGV[10] == '' and stands[4] then redis.call('HDEL', checkpoint, 'head', 'openings', 'begun') end
+if ARGV[19] == '1' then redis.call('HDEL', checkpoint, 'suspects') end
 if fate ~= 'keep' then
   if stands[8] then redis.call('UNLINK', stands[8]) end
   if stands[8] and fate ~= 'blob' then redis.call('HDEL', checkpoint, 'blob') end

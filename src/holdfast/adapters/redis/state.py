@@ -160,7 +160,7 @@ class RedisState:
         words: list[Word] = [
             shard, c.key, stream_of(c.key), c.epoch, c.number - 1, c.number, c.id,
             _encode((c.log, c.past, c.parked)), c.starting, c.done, c.skipped, COUNT_MAX, c.window,
-            len(c.identities), c.state_version, fate, state, *c.identities,
+            len(c.identities), c.state_version, fate, state, int(c.clear_suspects), *c.identities,
         ]  # fmt: skip
         for result in c.results:
             words += (result.name, result.body)

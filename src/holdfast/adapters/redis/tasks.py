@@ -34,6 +34,7 @@ CHANCE = 1 << 20
 
 EXPIRE_BATCH = 100
 
+NOW = Script.load("now", "shard")
 CHANGE, FIND, COUNTS, EXPIRE = (
     Script.load(name, "shard", "tasks") for name in ("task_change", "task_find", "task_counts", "task_expire")
 )
@@ -143,6 +144,10 @@ class RedisTasks:
             for kind, state, count in zip(told[::3], told[1::3], told[2::3], strict=True):
                 counts[kind.decode(), State(state.decode())] += count
         return dict(counts)
+
+    async def now(self) -> float:
+        [micros_now] = await self._in_shard(NOW, 0)
+        return int(micros_now) / 1e6
 
     async def expire(self, before: float) -> int:
         dropped, shards = 0, set(range(self._shards.count))

@@ -23,9 +23,8 @@ from holdfast.files import for_writers
 from holdfast.ports.clock import Clock
 
 CHANNEL = "holdfast_outbox"
-NOTIFY = text(
-    f"SELECT pg_notify('{CHANNEL}', :outbox), CAST(extract(epoch FROM clock_timestamp()) AS float8)"  # noqa: S608
-)
+NOW = "CAST(extract(epoch FROM clock_timestamp()) AS float8)"
+NOTIFY = text(f"SELECT pg_notify('{CHANNEL}', :outbox), {NOW}")
 AGAIN_S = 1.0
 """Pause before a lost connection that listens is made anew."""
 
@@ -47,6 +46,13 @@ def doorbell(database: str) -> Doorbell:
                 Path(f"{path}.outbox-bells"), name, for_writers(Path(path))
             )
         return bell
+
+
+def clock(connection: Connection) -> float:
+    """What the database's clock says, in seconds since 1970."""
+    if connection.dialect.name == "postgresql":
+        return float(connection.execute(text(f"SELECT {NOW}")).scalar_one())
+    return time.time()  # the database is a file of this host
 
 
 def ring_at_commit(connection: Connection, outbox: str) -> float:

@@ -28,28 +28,35 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
+from holdfast.adapters.sqlalchemy import bell, tables
 from holdfast.adapters.sqlalchemy import engine as engines
-from holdfast.adapters.sqlalchemy import tables
 from holdfast.adapters.sqlalchemy.bell import Listener, ring_at_commit
 from holdfast.adapters.sqlalchemy.engine import Durability
 from holdfast.adapters.sqlalchemy.rows import (
     COLUMNS,
+    HEAD_KINDS,
     JOB,
     JOB_KINDS,
+    KINDS,
     KNOWN_KINDS,
+    NAMED_MAX,
+    PAUSE_KINDS,
     PHASES,
     POSTGRESQL,
+    SHARD_KINDS,
     SQLITE,
     STATES,
+    TEXT,
+    Sound,
     SqlRows,
     entry,
-    fits,
+    has_phase,
 )
 from holdfast.adapters.sqlalchemy.transaction import Transaction
 from holdfast.adapters.sqlalchemy.writer import MAKE, SqlWriter
 from holdfast.core import device_queue as queue
 from holdfast.core import device_turn
-from holdfast.core.device_queue import REASONS, TABLE, Cause, Entry, Phase, State
+from holdfast.core.device_queue import EPOCH_MAX, REASONS, TABLE, Cause, Entry, Phase, State
 from holdfast.core.device_turn import Job, Turn, Turned
 from holdfast.errors import ConfigError, Fenced, HoldfastError, InvalidMessage, OutcomeUnknown, Unavailable
 from holdfast.files import OWNER, Access
@@ -113,6 +120,7 @@ class SqlOutbox:
         self._listener = Listener(self._url, clock)
         self._failures = self._failures_told = 0
         self._lenient = False
+        self._sound = Sound()
         self._commit = threading.Lock()
         self._writer = ThreadPoolExecutor(1, "holdfast-outbox-writer")
         self._reader = ThreadPoolExecutor(1, "holdfast-outbox-reader")
@@ -136,14 +144,12 @@ class SqlOutbox:
                 if engines.passes(error):
                     raise
                 raise ConfigError(f"the outbox can't be made ({error.orig}): {HELP}") from error
-        standing = list(self._epochs(connection, outbox))
+        standing = _shards(connection, outbox)
         if not standing:
             rows = [{"outbox": outbox, "shard": shard} for shard in range(shards)]
             connection.execute(insert(tables.shard), rows)
-        elif len(standing) != shards:
-            raise ConfigError(
-                f"outbox {outbox!r} has {len(standing)} shards; set shards to that, not {shards}"
-            )
+        elif standing != shards:
+            raise ConfigError(f"outbox {outbox!r} has {standing} shards; set shards to that, not {shards}")
         connection.execute(delete(tables.setting).where(tables.setting.c.outbox == outbox))
         connection.execute(insert(tables.setting), {"outbox": outbox, **msgspec.structs.asdict(adding)})
 
@@ -164,8 +170,12 @@ class SqlOutbox:
 
     def _epochs(self, connection: Connection, outbox: str) -> Mapping[int, int]:
         s = tables.shard.c
-        rows = connection.execute(select(s.shard, s.epoch).where(s.outbox == outbox).order_by(s.shard))
-        return {row.shard: row.epoch for row in rows}
+        rows = connection.execute(select(s.shard, s.epoch).where(s.outbox == outbox).order_by(s.shard)).all()
+
+        def issued(row: Sequence[Any]) -> bool:
+            return row[0] in range(len(rows)) and 0 <= row[1] <= EPOCH_MAX
+
+        return {row[0]: row[1] for row in self._sound.only("shard", rows, SHARD_KINDS, issued)}
 
     async def open(self, outbox: str, shard: int, expect: int, member: str) -> int:
         def opened(connection: Connection) -> int:
@@ -190,7 +200,16 @@ class SqlOutbox:
             .where(h.outbox == outbox, h.shard == shard)
         )
         rows = await self._read(lambda connection: connection.execute(known).all())
-        return [Known(row[0], row[1], bool(row[2])) for row in rows if fits(row[:2], KNOWN_KINDS)]
+        return [Known(device, at, away) for device, at, away in self._seen(rows)]
+
+    def _seen(self, rows: Sequence[Sequence[Any]]) -> list[tuple[str, float | None, bool]]:
+        """Rows of device, seen_at and away. One whose time is spoilt was never seen."""
+        sound = {row[0] for row in self._sound.only("device", rows, KNOWN_KINDS)}
+        return [
+            (device, at if device in sound else None, bool(away))
+            for device, at, away in rows
+            if isinstance(device, str)
+        ]
 
     async def out(self, outbox: str, shards: Collection[int]) -> int:
         h = tables.head.c
@@ -212,7 +231,7 @@ class SqlOutbox:
             raise
 
     def _turn(self, transaction: Transaction, turn: Turn, on_result: OnResult | None) -> Turned:
-        rows = SqlRows(transaction, turn.outbox, self._statements)
+        rows = self._rows(transaction, turn.outbox)
         turned = device_turn.take(rows, turn, self._clock.random)
         if on_result is not None and turned.closed:
             self._tell(transaction.connection, turned.closed, on_result)
@@ -222,6 +241,9 @@ class SqlOutbox:
         if turned.closed:
             transaction.harden()
         return turned
+
+    def _rows(self, transaction: Transaction, outbox: str) -> SqlRows:
+        return SqlRows(transaction, outbox, self._statements, self._sound)
 
     def _tell(self, connection: Connection, closed: Sequence[Entry], on_result: OnResult) -> set[int]:
         """Call the business, within the transaction; returns for which commands that failed: these a sweep
@@ -264,9 +286,13 @@ class SqlOutbox:
         return await self._read(read)
 
     async def briefed(self, outbox: str, told: Sequence[Entry]) -> None:
-        b = tables.brief.c
-        # Not every end of a command: it may have been retried and closed again.
-        forget = delete(tables.brief).where(b.command == bindparam("number"), b.closed_at == bindparam("at"))
+        b, c = tables.brief.c, tables.command.c
+        # Not a later end: the command may have been retried and closed again. But what is spoilt, and so no
+        # end of the command at all, or it would be told again and again.
+        is_end = select(c.id).where(c.id == b.command, c.closed_at == b.closed_at).exists()
+        forget = delete(tables.brief).where(
+            b.command == bindparam("number"), (b.closed_at == bindparam("at")) | ~is_end
+        )
         ends = [{"number": each.id, "at": each.closed_at} for each in told]
 
         # What a power failure takes back of it is told again.
@@ -298,7 +324,7 @@ class SqlOutbox:
         self, outbox: str, shard: int, epoch: int, source: str, cursor: str, commands: Sequence[NewCommand]
     ) -> None:
         def fill(transaction: Transaction) -> None:
-            standing = SqlRows(transaction, outbox, self._statements).epochs([shard]).get(shard, 0)
+            standing = self._rows(transaction, outbox).epochs([shard]).get(shard, 0)
             if standing != epoch:
                 raise _fenced(outbox, shard, standing)
             connection = transaction.connection
@@ -389,7 +415,9 @@ class SqlOutbox:
         p = tables.pause.c
         found = select(p.device, p.paused_at).where(p.outbox == outbox).order_by(p.device)
         rows = await self._read(lambda connection: connection.execute(found).all())
-        return {row.device: row.paused_at for row in rows}
+        timed = {row[0] for row in self._sound.only("pause", rows, PAUSE_KINDS)}
+        # It is paused, whenever that began.
+        return {device: at if device in timed else 0.0 for device, at in rows if isinstance(device, str)}
 
     def _operate(
         self,
@@ -415,7 +443,7 @@ class SqlOutbox:
         if row is None:
             return False
         outbox, changed = row[0], entry(row[1:])
-        rows = SqlRows(transaction, outbox, self._statements)
+        rows = self._rows(transaction, outbox)
         if changed.job is not None:
             rows.save_jobs({changed.job: (0, 1 if target is State.FAILED else -1)})
         if changed.closed_at is not None:
@@ -428,9 +456,17 @@ class SqlOutbox:
     async def counts(self, outbox: str) -> Mapping[State, int]:
         c = tables.command.c
         counted = select(c.state, func.count()).where(c.outbox == outbox).group_by(c.state)
-        rows = await self._read(lambda connection: connection.execute(counted).all())
-        found = {STATES[state]: count for state, count in rows}
-        return {state: found[state] for state in State if state in found}
+        unknown = select(c.id, c.state).where(c.outbox == outbox, c.state.not_in([*STATES])).limit(NAMED_MAX)
+
+        def count(connection: Connection) -> Mapping[State, int]:
+            found = dict(map(tuple, connection.execute(counted)))
+            if found.keys() - STATES.keys():
+                self._sound.only(
+                    "command", connection.execute(unknown), (KINDS[0], KINDS[4]), lambda _: False
+                )
+            return {state: found[state] for state in State if state in found}
+
+        return await self._read(count)
 
     async def devices(
         self, outbox: str, *, after: str = "", limit: int = 100, device: str = ""
@@ -450,23 +486,25 @@ class SqlOutbox:
             for t in (h, d)
         ]
         both = named[0].union(named[1]).subquery()
-        names = connection.execute(select(both.c.device).order_by(both.c.device).limit(limit)).scalars().all()
+        listed = select(both.c.device).order_by(both.c.device).limit(limit)
+        names = [row[0] for row in self._sound.only("device", connection.execute(listed), (TEXT,))]
+        heads = connection.execute(
+            select(h.device, h.lane, h.shard, h.phase)
+            .where(h.outbox == outbox, h.device.in_(names))
+            .order_by(h.lane)
+        )
         phases: dict[str, list[Phase]] = {}
-        for name, phase in connection.execute(
-            select(h.device, h.phase).where(h.outbox == outbox, h.device.in_(names)).order_by(h.lane)
-        ):
+        for name, _, _, phase in self._sound.only("head", heads, HEAD_KINDS[:4], has_phase):
             phases.setdefault(name, []).append(PHASES[phase])
-        seen = {
-            name: (at, away)
-            for name, at, away in connection.execute(
-                select(d.device, d.seen_at, d.away).where(d.outbox == outbox, d.device.in_(names))
-            )
-        }
+        known = connection.execute(
+            select(d.device, d.seen_at, d.away).where(d.outbox == outbox, d.device.in_(names))
+        ).all()
+        seen = {name: (at, away) for name, at, away in self._seen(known)}
         p = tables.pause.c
         paused = set(
             connection.execute(select(p.device).where(p.outbox == outbox, p.device.in_(names))).scalars()
         )
-        shards = len(self._epochs(connection, outbox))
+        shards = _shards(connection, outbox)
         statuses = []
         for name in names:
             # With the lane SQLite takes the index of what is scheduled.
@@ -477,17 +515,18 @@ class SqlOutbox:
             waiting = min(WAITING_MAX, connection.execute(count).scalar_one() + out)
             seen_at, away = seen.get(name, (None, False))
             shard = queue.shard_of(name, shards)
-            known = tuple(phases.get(name, ()))
-            statuses.append(
-                DeviceStatus(outbox, name, shard, known, waiting, seen_at, bool(away), name in paused)
-            )
+            doing = tuple(phases.get(name, ()))
+            statuses.append(DeviceStatus(outbox, name, shard, doing, waiting, seen_at, away, name in paused))
         return statuses
 
     async def jobs(self, outbox: str, *, after: int = 0, limit: int = 100) -> list[Job]:
         j = tables.job.c
         listed = select(text(JOB)).select_from(tables.job).where(j.outbox == outbox, j.id > after)
         rows = await self._read(lambda c: c.execute(listed.order_by(j.id).limit(limit)).all())
-        return [Job(*row) for row in rows if fits(row, JOB_KINDS)]
+        return [Job(*row) for row in self._sound.only("job", rows, JOB_KINDS)]
+
+    async def now(self) -> float:
+        return await self._read(bell.clock)
 
     async def expire(self, outbox: str, before: float, limit: int, *, archive: bool = False) -> int:
         def expire(connection: Connection) -> int:
@@ -573,6 +612,11 @@ class SqlOutbox:
 def _missing(connection: Connection) -> list[str]:
     standing = {*inspect(connection).get_table_names()}
     return [name for name in tables.metadata.tables if name not in standing]
+
+
+def _shards(connection: Connection, outbox: str) -> int:
+    counted = select(func.count()).select_from(tables.shard).where(tables.shard.c.outbox == outbox)
+    return int(connection.execute(counted).scalar_one())
 
 
 def _all_told() -> ColumnElement[bool]:

@@ -10,15 +10,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from types import NoneType
 from typing import Any
 from zlib import crc32
+
+import structlog
 
 from holdfast.adapters.sqlalchemy.transaction import Query, Rows, Statement, Transaction
 from holdfast.core.device_queue import TRIES_MAX, Entry, Head, Phase, State
 from holdfast.core.device_turn import Arrival, Cancel, Found, Job, Turn
 from holdfast.core.group_rate import Pair
+
+NAMED_MAX, NAMED_CHARS_MAX = 1000, 60
+"""How many spoilt rows are remembered, and how much of a value is told."""
+
+log = structlog.get_logger(__name__)
 
 COLUMNS = (
     "id, device, lane, shard, state, body, priority, not_before, expires_at, tries, spent, epoch, dedupe_key,"
@@ -270,10 +277,11 @@ POSTGRESQL = Statements(postgresql=True)
 class SqlRows:
     """The rows of one outbox, in a transaction."""
 
-    def __init__(self, transaction: Transaction, outbox: str, statements: Statements) -> None:
+    def __init__(self, transaction: Transaction, outbox: str, statements: Statements, sound: Sound) -> None:
         self._transaction = transaction
         self._outbox = outbox
         self._sql = statements
+        self._sound = sound
         self._list = statements.dialect.list
         self._postgresql = statements.dialect.postgresql
 
@@ -295,22 +303,35 @@ class SqlRows:
         if turn.ready_max:
             queries["ready"] = self._query(self._sql.due, shards=sendable, now=turn.now, limit=turn.ready_max)
         found = dict(zip(queries, self._transaction.read(*queries.values()), strict=True))
-        arrived = found["arrivals"]
-        if spoilt := {row[0] for row in arrived if not fits(row[:6], ARRIVAL_KINDS)}:
-            self._transaction.write(self._sql.drop_arrivals, {"ids": self._list(spoilt)})
-            arrived = [row for row in arrived if row[0] not in spoilt]
-        standing = heads((*row[1:4], *row[6:]) for row in arrived if row[6] is not None)
+        # Marks that say nothing are dropped: they would be read in every turn.
+        arrived = self._sound.only("arrival", found["arrivals"], ARRIVAL_KINDS)
+        self._drop_others(self._sql.drop_arrivals, found["arrivals"], arrived)
+        cancels = self._sound.only("cancel", found["cancels"], CANCEL_KINDS)
+        self._drop_others(self._sql.drop_cancels, found["cancels"], cancels)
+        standing = self._to_heads((*row[1:4], *row[6:]) for row in arrived if row[6] is not None)
         return Found(
             epochs={row[0]: row[1] for row in found["epochs"]},
             commands={row[0]: entry(row) for row in found.get("commands", ())},
-            held=heads(found.get("held", ())),
+            held=self._to_heads(found.get("held", ())),
             arrivals=[Arrival(*row[:6]) for row in arrived],
             heads={each.pair: each for each in standing},
-            out=heads(found.get("out", ())),
-            ready=heads(found.get("ready", ())),
-            cancels=[Cancel(*row) for row in found["cancels"]],
+            out=self._to_heads(found.get("out", ())),
+            ready=self._to_heads(found.get("ready", ())),
+            cancels=[Cancel(*row) for row in cancels],
             paused={row[0] for row in found["paused"]},
         )
+
+    def _to_heads(self, rows: Iterable[Sequence[Any]]) -> list[Head]:
+        """Rows of ``HEAD`` as records, without those that Holdfast never wrote."""
+        sound = self._sound.only("head", rows, HEAD_KINDS, has_phase)
+        return [
+            Head(device, lane, shard, PHASES[phase], command, due)
+            for device, lane, shard, phase, command, due in sound
+        ]
+
+    def _drop_others(self, drop: Statement, rows: Rows, sound: Rows) -> None:
+        if others := {row[0] for row in rows} - {row[0] for row in sound}:
+            self._transaction.write(drop, {"ids": self._list(others)})
 
     def epochs(self, shards: Collection[int]) -> Mapping[int, int]:
         """The standing epochs, held fast until the transaction ends."""
@@ -328,7 +349,7 @@ class SqlRows:
 
     def heads(self, pairs: Collection[Pair]) -> Mapping[Pair, Head]:
         found = self._rows(self._sql.heads, **self._pairs(pairs))
-        return {each.pair: each for each in heads(found)}
+        return {each.pair: each for each in self._to_heads(found)}
 
     def shift(self, shards: Collection[int], by_s: float) -> None:
         statement = self._sql.shift_on if by_s > 0 else self._sql.shift_back
@@ -391,7 +412,7 @@ class SqlRows:
 
     def jobs(self, ids: Collection[int]) -> Mapping[int, Job]:
         found = self._rows(self._sql.jobs, ids=self._list(ids))
-        return {row[0]: Job(*row) for row in found if fits(row, JOB_KINDS)}
+        return {row[0]: Job(*row) for row in self._sound.only("job", found, JOB_KINDS)}
 
     def save(self, entries: Sequence[Entry]) -> None:
         rows = [
@@ -505,34 +526,71 @@ def _without_spoilt(row: Sequence[Any]) -> tuple[Sequence[Any], str]:
     return sound, f"command {row[0]}: its row says what Holdfast never writes: {', '.join(spoilt)}"
 
 
-def heads(rows: Iterable[Sequence[Any]]) -> list[Head]:
-    """Rows of ``HEAD`` as records, without those that Holdfast never wrote."""
-    return [
-        Head(device, lane, shard, PHASES[phase], command, due)
-        for device, lane, shard, phase, command, due in rows
-        if fits((device, lane, shard, phase, command, due), HEAD_KINDS) and phase in PHASES
-    ]
-
-
 def fits(row: Sequence[Any], kinds: Sequence[tuple[type, ...]]) -> bool:
     """Whether the values of a row are of its columns' types: SQLite keeps any type in any column."""
     return all(map(isinstance, row, kinds))
 
 
+class Sound:
+    """Tells rows that Holdfast may have written from those that another program spoilt, and names each of
+    these once in the log. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._named: set[str] = set()
+
+    def only(
+        self,
+        table: str,
+        rows: Iterable[Sequence[Any]],
+        kinds: Sequence[tuple[type, ...]],
+        and_is: Callable[[Sequence[Any]], bool] = lambda _: True,
+    ) -> list[Sequence[Any]]:
+        """The rows that fit ``kinds``, which are the types of their first columns, and that ``and_is`` holds
+        for."""
+        sound: list[Sequence[Any]] = []
+        for row in rows:
+            if fits(row[: len(kinds)], kinds) and and_is(row):
+                sound.append(row)
+            else:
+                self._name(table, row[: len(kinds)])
+        return sound
+
+    def _name(self, table: str, row: Sequence[Any]) -> None:
+        told = ", ".join(repr(value)[:NAMED_CHARS_MAX] for value in row)
+        if (name := f"{table} ({told})") in self._named:
+            return
+        if len(self._named) >= NAMED_MAX:
+            self._named.clear()
+        self._named.add(name)
+        log.warning(
+            "a row of the outbox says what Holdfast never writes, and is left out",
+            table=f"holdfast_outbox_{table}",
+            row=told,
+        )
+
+
+def has_phase(row: Sequence[Any]) -> bool:
+    """Whether a row of ``HEAD`` has a phase that there is."""
+    return row[3] in PHASES
+
+
 STATES = {state.value: state for state in State}
 PHASES = {phase.value: phase for phase in Phase}
 
-_TEXT, _TEXT_OR_NONE = (str,), (str, NoneType)
+TEXT, _TEXT_OR_NONE = (str,), (str, NoneType)
 _INT, _INT_OR_NONE = (int,), (int, NoneType)
 _TIME, _TIME_OR_NONE = (float, int), (float, int, NoneType)
 
 KINDS: Sequence[tuple[type, ...]] = (
-    _INT, _TEXT, _INT, _INT, _TEXT, (bytes,), _INT, _TIME, _TIME_OR_NONE, _INT, _INT, _INT, _TEXT_OR_NONE,
-    _TEXT_OR_NONE, _TEXT, _INT_OR_NONE, _TIME, _TIME_OR_NONE, _TIME_OR_NONE, (bytes, NoneType), _TEXT,
+    _INT, TEXT, _INT, _INT, TEXT, (bytes,), _INT, _TIME, _TIME_OR_NONE, _INT, _INT, _INT, _TEXT_OR_NONE,
+    _TEXT_OR_NONE, TEXT, _INT_OR_NONE, _TIME, _TIME_OR_NONE, _TIME_OR_NONE, (bytes, NoneType), TEXT,
 )  # fmt: skip
 """The types of ``COLUMNS``."""
 
-HEAD_KINDS = (_TEXT, _INT, _INT, _TEXT, _INT, _TIME_OR_NONE)
-JOB_KINDS = (_INT, _TEXT, _INT, _TIME, _INT, _INT, _INT, _TIME, _TIME_OR_NONE)
-ARRIVAL_KINDS = (_INT, _TEXT, _INT, _INT, _INT, _TEXT_OR_NONE)
-KNOWN_KINDS: Sequence[tuple[type, ...]] = (_TEXT, _TIME_OR_NONE)
+HEAD_KINDS = (TEXT, _INT, _INT, TEXT, _INT, _TIME_OR_NONE)
+JOB_KINDS = (_INT, TEXT, _INT, _TIME, _INT, _INT, _INT, _TIME, _TIME_OR_NONE)
+CANCEL_KINDS = (_INT, TEXT, _INT, _INT, _TEXT_OR_NONE, _INT)
+SHARD_KINDS: Sequence[tuple[type, ...]] = (_INT, _INT)
+PAUSE_KINDS: Sequence[tuple[type, ...]] = (TEXT, _TIME)
+ARRIVAL_KINDS = (_INT, TEXT, _INT, _INT, _INT, _TEXT_OR_NONE)
+KNOWN_KINDS: Sequence[tuple[type, ...]] = (TEXT, _TIME_OR_NONE)

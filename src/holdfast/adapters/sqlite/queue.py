@@ -94,6 +94,9 @@ SELECT (SELECT count(*) FROM messages WHERE queue = ?1),
        (SELECT count(*) FROM dead_letters WHERE queue = ?1),
        (SELECT at FROM bodies WHERE message = (SELECT min(id) FROM messages WHERE queue = ?1))"""
 
+FILLED = """
+SELECT name FROM queues WHERE EXISTS (SELECT 1 FROM messages WHERE queue = queues.id) ORDER BY name"""
+
 LETTER = "id, body, reason, attributes, detail, stream, key, run, seq, at"
 
 RECEIPT = re.compile(r"([1-9]\d{0,17})\.([1-9]\d{0,8})", re.ASCII)
@@ -111,6 +114,11 @@ class Picked(NamedTuple):
 
 Row = tuple[int, float, str, bytes]
 """A message to add: state, when it shows, attributes as JSON, body."""
+
+
+async def filled(database: Database) -> list[str]:
+    """The names of all queues that hold messages, in order."""
+    return await database.read(lambda connection: [name for (name,) in connection.execute(FILLED)])
 
 
 class SqliteQueue:

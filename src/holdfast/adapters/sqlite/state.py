@@ -71,6 +71,8 @@ UPDATE checkpoints SET
     state_version = iif(c.state IS NULL, checkpoints.state_version, c.version)
 FROM c WHERE checkpoints.key = c.key"""
 
+CLEAR_SUSPECTS = "UPDATE checkpoints SET suspects = '[]' WHERE key = ?"
+
 ADD_RECENT = """
 WITH c (key, number, count, names) AS (VALUES {rows})
 INSERT INTO recents (checkpoint, number, count, names)
@@ -232,8 +234,9 @@ class SqliteState:
             (place, key, commit.epoch, commit.number, commit.window)
             for key, place in first.items()
             for commit in [commits[place].commit]
+            if not commit.clear_suspects
         ]
-        usual = set(first.values()).difference(map(int, transaction.list_rows(UNUSUAL, rows)))
+        usual = {row[0] for row in rows}.difference(map(int, transaction.list_rows(UNUSUAL, rows)))
         if usual:
             _apply(transaction, [commits[place] for place in sorted(usual)], at)
         return [
@@ -288,6 +291,8 @@ def _judge(transaction: Transaction, prepared: Prepared, at: float) -> HoldfastE
         return error
     if after is not None:
         transaction.change_rows(APPLY, [prepared.row], at)
+        if commit.clear_suspects:
+            transaction.execute(CLEAR_SUSPECTS, (commit.key,))
         transaction.execute(FORGET, (commit.key,))
         if after.recent:
             transaction.change_rows(ADD_RECENT, [_recent_row(commit, after.recent)])

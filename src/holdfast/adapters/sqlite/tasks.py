@@ -150,6 +150,9 @@ class SqliteTasks:
     async def counts(self) -> dict[tuple[str, State], int]:
         return {(kind, State(state)): count for kind, state, count in await self._rows(COUNTS)}
 
+    async def now(self) -> float:
+        return self._clock.wall()
+
     async def expire(self, before: float) -> int:
         number, dropped, page = await self._number(), 0, Page(0, 0, more=True)
         while page.more:

@@ -11,6 +11,7 @@ import msgspec
 from holdfast.gateway.clients import OPEN_PATHS
 from holdfast.gateway.door import REQUEST_ID, SEQ, STREAM, TIMEOUT_MAX_S, TIMEOUT_S
 from holdfast.gateway.haproxy.binary import Build
+from holdfast.gateway.haproxy.buffers import BUFFER_BYTES_MIN, HEADER_BYTES, REPLAY_BYTES, REWRITE_BYTES
 from holdfast.gateway.problem import (
     DATA_PLANE,
     MEDIA_TYPE,
@@ -24,15 +25,6 @@ from holdfast.serving import HEAD_S
 
 AUTHORIZATION = "HOLDFAST_AUTHORIZATION"
 """The environment variable that gives HAProxy the secret, which so stands in no file and no command line."""
-
-BUFFER_BYTES_MIN = 16 * 1024
-REWRITE_BYTES = 1024
-HEADER_BYTES = 1024
-"""What the head of a request usually takes at most; a body under a larger one may not be sent again."""
-
-REPLAY_BYTES = BUFFER_BYTES_MIN - REWRITE_BYTES - HEADER_BYTES
-"""HAProxy copies a whole buffer for every request that it may have to send again. With its usual 16 KiB that
-takes less than 1 µs, with 64 KiB 6, with 256 KiB 30, where all else takes 20."""
 
 CONNECT_TIMEOUT_MS = 50
 """A node that takes no connection in this time is asked by the fallback, which has more patience."""

@@ -19,12 +19,12 @@ from holdfast.errors import ConfigError, HoldfastError
 from holdfast.gateway.clients import Clients
 from holdfast.gateway.haproxy import admin
 from holdfast.gateway.haproxy.binary import Build
+from holdfast.gateway.haproxy.buffers import REPLAY_BYTES
 from holdfast.gateway.haproxy.config import (
     AUTHORIZATION,
     ERRORS,
     LARGE,
     NODE,
-    REPLAY_BYTES,
     SMALL,
     Files,
     Settings,

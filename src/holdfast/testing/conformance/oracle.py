@@ -58,6 +58,7 @@ contents = st.fixed_dictionaries(
         "state": st.none() | st.binary(max_size=20),
         "state_version": st.integers(0, 3),
         "clear_state": st.booleans(),
+        "clear_suspects": st.booleans(),
         "results": st.lists(st.binary(max_size=9), max_size=3),
         "aside": st.lists(st.builds(Aside, name=texts, reason=texts), max_size=2).map(tuple),
         "starting": st.just("") | heads,

@@ -168,6 +168,21 @@ class StateConformance:
         assert await state.start(KEY, second.epoch, "0:3") == 1, "a commit had counted it"
         assert (await _standing(state)).started == Started("0:3", 1, second.epoch)
 
+    async def test_a_commit_may_forget_every_start(self, state: StateStore) -> None:
+        """As a reset does: else messages that come anew ran alone, or counted as begun, for ever."""
+        result = Result("0:9", b"r")
+        opened = await state.open(KEY, 0, "member-a")
+        for head in ("0:1", "0:2", "0:3"):
+            await state.start(KEY, opened.epoch, head)
+        await state.commit(next_commit(await _standing(state)))
+        assert [suspect.head for suspect in (await _standing(state)).suspects] == ["0:1", "0:2"]
+        await state.commit(next_commit(await _standing(state), clear_suspects=True, results=(result,)))
+        after = await _standing(state)
+        assert (after.started, after.suspects, after.number) == (None, (), 2)
+        assert (await state.open(KEY, after.epoch, "member-b")).suspects == ()
+        assert await state.result(KEY, result.name) is not None
+        assert await state.start(KEY, (await _standing(state)).epoch, "0:1") == 1, "it is new again"
+
     async def test_a_start_at_another_epoch_is_refused(self, state: StateStore) -> None:
         with pytest.raises(Fenced) as refusal:
             await state.start(KEY, 1, "0:1")

@@ -372,6 +372,11 @@ class TasksConformance:
         assert "b" in _traces(await tasks.list(10, since=ended.ended_at))
         assert _traces(await tasks.list(10, since=FOREVER)) == []
 
+    async def test_tasks_are_dated_by_the_store_s_clock(self, tasks: TaskStore) -> None:
+        before = await tasks.now()
+        [queued] = await tasks.queue([Task("t", TYPE)])
+        assert before <= queued.queued_at <= await tasks.now()
+
     async def test_expiry(self, tasks: TaskStore) -> None:
         await tasks.queue([Task("waiting", TYPE)])
         [begun, *_] = await tasks.start(

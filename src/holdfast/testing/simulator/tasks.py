@@ -23,9 +23,10 @@ from holdfast.ports.task_slots import Attempt, Listener, Progress, TaskSlot
 from holdfast.runtime.node import Work
 from holdfast.tasks.handler import Job
 from holdfast.tasks.names import brief_queue, task_queue
+from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import Outcome
 from holdfast.tasks.permits import PermitKeeper, document_name
-from holdfast.tasks.producer import Order, Producer
+from holdfast.tasks.producer import Producer
 from holdfast.tasks.spec import TaskSpec
 from holdfast.tasks.wire import Envelope, Unreadable, decode_task
 from holdfast.tasks.work import TaskWork

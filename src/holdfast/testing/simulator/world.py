@@ -189,6 +189,7 @@ class World(Stage):
             {STREAM: Faulty(self.queue, "queue", node.line)},
             Faulty(self.state, "state", node.line),
             SimSlots(slots, node.line),
+            models=models,
         )
         return [work], [slots]
 

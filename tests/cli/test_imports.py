@@ -1,0 +1,80 @@
+"""What a process imports before it does anything: imports are most of what it takes to start."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from holdfast.cli import COMMANDS
+
+HTTP = {"aiohttp", "prometheus_client"}
+HEAVY = HTTP | {"google.protobuf.internal", "pydantic", "pydantic_settings", "sqlite3", "structlog", "uvloop"}
+"""Each takes as long to import as Python itself takes to start, or longer."""
+
+
+def imported(program: str, *arguments: str, place: Path | None = None) -> set[str]:
+    """The modules of a process of its own, once it has run ``program``."""
+    program = f"{program}\nimport sys; print(*sys.modules, file=sys.stderr)"
+    command = [sys.executable, "-c", program, *arguments]
+    return set(subprocess.run(command, cwd=place, capture_output=True, text=True, check=True).stderr.split())
+
+
+def test_the_public_names_need_no_event_loop_and_no_service() -> None:
+    found = imported("import holdfast; [getattr(holdfast, name) for name in ('App', 'Context', 'Order')]")
+    assert "msgspec" in found
+    assert not found & (HEAVY | {"asyncio", "cyclopts", "psutil", "rich", "zoneinfo"})
+
+
+def test_an_app_of_streams_needs_no_protobuf_and_no_cron(tmp_path: Path) -> None:
+    (tmp_path / "myapp.py").write_text(
+        "from holdfast import App\napp = App('a')\n@app.stream('s')\ndef s(message, context): ...\n"
+    )
+    found = imported("import sys; sys.path.insert(0, '.'); import myapp", place=tmp_path)
+    assert not found & (HEAVY | {"asyncio", "cronsim"})
+
+
+def test_pages_of_help_import_nothing_that_only_work_needs() -> None:
+    program = "import sys; from holdfast import cli; [cli.run([*n.split(), '--help']) for n in sys.argv[1:]]"
+    found = imported(program, "", *COMMANDS)
+    assert {f"holdfast.cli.{place.partition(':')[0]}" for place in COMMANDS.values()} <= found
+    assert not found & HEAVY
+
+
+def test_reading_a_store_needs_no_http_server(tmp_path: Path) -> None:
+    found = imported("from holdfast import cli; cli.run(['results'])", place=tmp_path)
+    assert "sqlite3" in found
+    assert not found & HTTP
+
+
+def test_what_forks_slots_for_streams_imports_none_of_the_node() -> None:
+    found = imported(
+        "import holdfast.adapters.forkserver.server, holdfast.streams.worker, holdfast.slot_wiring"
+    )
+    assert not found & (HEAVY | {"cronsim", "holdfast.wiring", "holdfast.config"})
+
+
+def test_what_forks_slots_for_tasks_has_protobuf_before_it_forks() -> None:
+    found = imported("import holdfast.adapters.forkserver.server, holdfast.tasks.worker")
+    assert "google.protobuf.json_format" in found, "or each slot would import it anew"
+    assert not found & (HEAVY - {"google.protobuf.internal"} | {"cronsim", "holdfast.wiring"})
+
+
+NODE = """
+import asyncio
+from holdfast.config import load
+from holdfast.wiring import Services, make_node
+async def main():
+    async with Services(load()) as services:
+        make_node(services, "myapp:app")
+asyncio.run(main())
+"""
+
+
+def test_a_node_of_streams_imports_no_other_kind_of_work(tmp_path: Path) -> None:
+    (tmp_path / "myapp.py").write_text(
+        "from holdfast import App\napp = App('a')\n@app.stream('s')\ndef s(message, context): ...\n"
+    )
+    found = imported(NODE, place=tmp_path)
+    assert {"aiohttp", "holdfast.streams.work"} <= found
+    others = {"gateway.service", "gateway.haproxy.front", "devices.work", "tasks.work", "tasks.api"}
+    assert not found & {f"holdfast.{name}" for name in others}
+    assert not {name for name in found if name.startswith("holdfast.apps.reports.")}

@@ -1,0 +1,42 @@
+"""``make``: which tests it runs where only some are wanted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def would_run(*arguments: str) -> tuple[str, str]:
+    """What make would run of pytest, and what it complains about."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    command = ["make", "--dry-run", *arguments]
+    said = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    return "".join(line for line in said.stdout.splitlines(True) if "-m pytest" in line), said.stderr
+
+
+def test_folders_of_tests_are_found_by_their_names() -> None:
+    made, _ = would_run("test", "PART=core adapters/redis")
+    *_, core, redis = made.split()
+    assert (Path(core).name, Path(redis).parts[-2:]) == ("core", ("adapters", "redis"))
+    assert (ROOT / core).is_dir()
+    assert (ROOT / redis).is_dir()
+
+
+def test_a_folder_of_tests_that_is_not_there_is_named() -> None:
+    made, complaint = would_run("test", "PART=core radis")
+    assert not made
+    assert 'No folder of tests is called "radis"' in complaint
+
+
+def test_without_folders_all_tests_run() -> None:
+    made, _ = would_run("test")
+    assert made.split()[-1] == "worksteal"
+
+
+def test_the_quick_tests_are_there() -> None:
+    made, complaint = would_run("quick")
+    assert made.split()[-3:] == ["tests/core", "tests/adapters/memory", "tests/adapters/sqlite"]
+    assert complaint == ""
