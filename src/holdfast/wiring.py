@@ -17,7 +17,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, Unpack
 from urllib.parse import quote, urlsplit
 
 from holdfast.adapters.file.backup import FileBackup
@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from holdfast.tasks.letters import Letters
     from holdfast.tasks.periodic import Deed, Times
     from holdfast.tasks.producer import Producer
+    from holdfast.tasks.spec import TaskSettings
     from holdfast.tasks.work import TaskWork
 
 
@@ -566,7 +567,7 @@ def publish_reports(
     destinations: Sequence[str] = (),
     preload: Sequence[str] = (),
     config: Config | None = None,
-    **settings: Any,
+    **settings: Unpack[TaskSettings],
 ) -> None:
     """Declare the task type ``report.publish`` in an app: its body is an order, its files are delivered.
 

@@ -23,12 +23,12 @@ from holdfast.adapters.memory.device import MemoryBroker, MemoryDevices, MemoryF
 from holdfast.adapters.memory.outbox import MemoryOutbox, Tables
 from holdfast.adapters.memory.queue import Stored
 from holdfast.adapters.memory.terminal import Conduct
+from holdfast.app import App
 from holdfast.core import device_queue as queue
 from holdfast.core.device_queue import CLOSED, Cause, Correlation, Entry, Patience, Phase, State
 from holdfast.core.device_turn import Turn, Turned
 from holdfast.core.group_rate import BURST_S, MISSED_S
 from holdfast.core.presence import PresenceRules
-from holdfast.devices.outbox import Outbox
 from holdfast.devices.work import DeviceWork
 from holdfast.errors import OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
@@ -310,7 +310,7 @@ class DeviceWorld(Stage):
         self.jump_s = 0.0
         self.broker.lose = self._reached
         self._business = scenario.random("business")
-        self.outbox = Outbox(
+        self.outbox = App("office").outbox(
             OUTBOX,
             shards=scenario.shards,
             patience=PATIENCE,
