@@ -536,16 +536,9 @@ RUNTIME = [
 STREAMS = [
     _at(
         "src/holdfast/streams/obstacles.py",
-        "the pauses of a model that only a message shows begin anew",
-        "failures, took_s = self._unproven.get(stream, 0), 0.0",
-        "failures, took_s = 0, 0.0",
-        "tests/streams/test_obstacles.py::test_a_model_that_is_not_declared_is_tried_ever_more_rarely_too",
-    ),
-    _at(
-        "src/holdfast/streams/obstacles.py",
         "a load that takes long is tried as often as a short one",
-        "max(pause_s, PAUSE_PER_LOAD * took_s)",
-        "pause_s",
+        "await self._clock.sleep(pause_s(failures, took_s, self._clock.random()))",
+        "await self._clock.sleep(pause_s(failures, 0.0, self._clock.random()))",
         "tests/streams/test_obstacles.py::test_a_load_that_does_not_end_leaves_its_slot_to_others_most_of_the_time",
     ),
     _at(
@@ -554,13 +547,6 @@ STREAMS = [
         '        await slot.close(stream, "")\n',
         "",
         "tests/streams/test_obstacles.py::test_a_model_that_was_loaded_to_see_if_it_does_makes_room_once_no_stream_uses_it",
-    ),
-    _at(
-        "src/holdfast/streams/obstacles.py",
-        "a model that only a message shows is logged each time",
-        "            if stream not in self._unproven:\n",
-        "            if True:\n",
-        "tests/streams/test_obstacles.py::test_a_model_that_is_not_declared_is_tried_ever_more_rarely_too",
     ),
     _at(
         "src/holdfast/streams/standstills.py",
