@@ -33,6 +33,7 @@ LIMITS = Limits(
     renew_s=1.5,
     visibility_s=VISIBILITY_S,
     receive_wait_s=5.0,
+    room_check_s=0.1,  # as a full node does little else, a simulation would do little else either
     custody_check_s=VISIBILITY_S / 4,
     slots=2,
     spare_slots=1,
