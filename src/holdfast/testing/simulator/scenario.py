@@ -37,6 +37,9 @@ FILLS = (600, 1500)
 
 EVERY_NODE = -1
 
+FORGETS_S = 1.0
+"""How much a store forgets, as by a fail-over."""
+
 FaultKind = Literal[
     "crash",
     "pause",

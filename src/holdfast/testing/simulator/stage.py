@@ -345,6 +345,8 @@ class Stage:
         """Two nodes can't reach each other."""
         first = max(fault.node, 0)
         pair = frozenset((first, (first + 1) % self.setting.nodes))
+        if len(pair) < 2:
+            return
         self.apart[pair] = None
         await asyncio.sleep(fault.for_s)
         self.apart.pop(pair, None)
