@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
-from contextvars import Context
-from heapq import heappop, heappush
+from collections.abc import Coroutine, Mapping
 from random import Random
 from typing import Any, TypeVar
 
@@ -16,9 +13,6 @@ T = TypeVar("T")
 
 TICK_S = 1e-6
 """Shortest sleep: time is a float, and less may be lost in its rounding."""
-
-RESOLUTION_S = 1e-9
-"""What is due within so much is due now."""
 
 SPINS_MAX = 100_000
 """Turns of the loop at one moment of virtual time that can't be anything but a circle."""
@@ -29,9 +23,11 @@ class Deadlock(Exception):
 
 
 class _Selector(selectors.BaseSelector):
-    """There are no files to wait for."""
+    """Instead of waiting for files it moves the loop's time to the next timer."""
 
     def __init__(self) -> None:
+        self.now = 0.0
+        self.spins = 0
         self._files: dict[Any, selectors.SelectorKey] = {}
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
@@ -43,6 +39,12 @@ class _Selector(selectors.BaseSelector):
         return self._files.pop(fileobj)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None:
+            raise Deadlock("every task waits and no timer is set")
+        self.spins = 0 if timeout > 0 else self.spins + 1
+        if self.spins > SPINS_MAX:
+            raise Deadlock(f"the loop spins at {self.now:.3f} s without an end")
+        self.now += max(0.0, timeout)
         return []
 
     def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
@@ -50,58 +52,15 @@ class _Selector(selectors.BaseSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Runs at the speed of its callbacks; ``time`` is virtual and starts at 0.
-
-    A simulation consists of little but turns of its loop. So the turn is its own: as that of asyncio,
-    without files, threads, slow callbacks and exceptions to look after."""
-
-    _ready: deque[asyncio.Handle]
-    _stopping: bool
+    """Runs at the speed of its callbacks; ``time`` is virtual and starts at 0."""
 
     def __init__(self) -> None:
-        super().__init__(_Selector())
-        self._now = 0.0
-        self._spins = 0
-        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
-        self._timers_made = 0
+        self._virtual = _Selector()
+        super().__init__(self._virtual)
+        self._clock_resolution = 1e-9
 
     def time(self) -> float:
-        return self._now
-
-    def call_at(
-        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> asyncio.TimerHandle:
-        timer = asyncio.TimerHandle(when, callback, args, self, context)
-        self._timers_made += 1
-        heappush(self._timers, (when, self._timers_made, timer))
-        return timer
-
-    def call_soon(
-        self, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
-        self._ready.append(handle)
-        return handle
-
-    def _run_once(self) -> None:
-        ready, timers = self._ready, self._timers
-        while timers and timers[0][2].cancelled():
-            heappop(timers)
-        if ready or self._stopping:
-            self._spins += 1
-            if self._spins > SPINS_MAX:
-                raise Deadlock(f"the loop spins at {self._now:.3f} s without an end")
-        elif not timers:
-            raise Deadlock("every task waits and no timer is set")
-        elif timers[0][0] > self._now:
-            self._now, self._spins = timers[0][0], 0
-        due = self._now + RESOLUTION_S
-        while timers and timers[0][0] < due:
-            ready.append(heappop(timers)[2])
-        for _ in range(len(ready)):
-            handle = ready.popleft()
-            if not handle.cancelled():
-                handle._run()
+        return self._virtual.now
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:

@@ -174,8 +174,6 @@ def _harder(scenario: Scenario) -> Scenario:
     if random.random() < 0.6:
         faults = _by_time([*faults, *_more_faults(random, scenario.nodes)])
         messages = _filled(random, messages)
-    if scenario.restarts:  # how old a commit is, the clocks of hosts tell
-        faults = tuple(fault for fault in faults if fault.kind != "clock")
     clients = scenario.clients
     if random.random() < 0.15:
         messages, clients = _poisoned(random, messages), 0.0 if scenario.fifo else 1.0

@@ -33,7 +33,6 @@ LIMITS = Limits(
     renew_s=1.5,
     visibility_s=VISIBILITY_S,
     receive_wait_s=5.0,
-    room_check_s=0.1,  # as a full node does little else, a simulation would do little else either
     custody_check_s=VISIBILITY_S / 4,
     slots=2,
     spare_slots=1,
@@ -150,7 +149,7 @@ class SimNode:
             Faulty(stage.coordinator, "coordinator", self.line),
             SimPeer(self.peer, self.line),
             self.clock,
-            LIMITS,
+            stage.limits,
             Quiet(self.name, stage.verbose),
             self.name,
         )
@@ -201,6 +200,8 @@ def _index(address: str) -> int:
 
 class Stage:
     """The nodes and what they share. A world adds its services, its work, and what is asked of it."""
+
+    limits = LIMITS
 
     def __init__(self, setting: Setting, verbose: bool = False) -> None:
         self.setting = setting

@@ -39,7 +39,7 @@ from holdfast.testing.simulator.scenario import (
     FaultKind,
     Setting,
 )
-from holdfast.testing.simulator.stage import Dying, Quiet, SimNode, Stage
+from holdfast.testing.simulator.stage import LIMITS, Dying, Quiet, SimNode, Stage
 
 APP = "sim"
 QUICK, LONG = "quick", "long"
@@ -276,6 +276,9 @@ class SimTaskSlots:
 
 class TaskWorld(Stage):
     """A producer, nodes that run its tasks, and what they share."""
+
+    # Nodes full of tasks look for room all the time: a simulation would do little else.
+    limits = msgspec.structs.replace(LIMITS, room_check_s=0.1)
 
     def __init__(self, scenario: TaskScenario, verbose: bool = False) -> None:
         super().__init__(scenario, verbose)

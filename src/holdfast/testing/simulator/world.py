@@ -172,8 +172,6 @@ class World(Stage):
                 raise FileNotFoundError("the model's file is not there")
             return "weights"
 
-        if self.scenario.restarts:  # the age of a commit is told by the clocks of hosts, which agree
-            node.clock.set_by_s = asyncio.get_running_loop().time() - node.clock.monotonic()
         models = {MODEL: ModelSpec(name=MODEL, load=load_model)}
         slots = self.slots[node] = MemorySlots(
             lambda host: Worker(self.specs, None, host, models=models),
