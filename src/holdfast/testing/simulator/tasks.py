@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from random import Random
 from typing import Any
@@ -500,7 +500,7 @@ def _ends(world: TaskWorld) -> list[str]:
     return wrong
 
 
-def _told_though_forgotten(world: TaskWorld, name: str, told: set[tuple[State, int, str]]) -> list[str]:
+def _told_though_forgotten(world: TaskWorld, name: str, told: Set[tuple[State, int, str]]) -> list[str]:
     """Where the store forgets, a task that had ended may run again, and have an outcome each time, or be left
     as it stood before its end. But it has been told an outcome, and only those that were stored."""
     stored = {
