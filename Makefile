@@ -153,7 +153,7 @@ soak: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) ## fresh seeds (FRESH=100
 	done
 
 .PHONY: mutate
-mutate: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) ## break the code in some 80 places, one at a time: a test finds each (ARGS="--only NAME")
+mutate: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) ## break the code in some 130 places, one at a time: a test finds each (ARGS="--only NAME")
 	@$(BIN)/python -m tests.mutations --jobs $(CORES) $(ARGS)
 
 .PHONY: docs

@@ -31,6 +31,7 @@ from benchmarks.dispatching import COMMAND, DURABILITY, dispatching
 from benchmarks.fleet import broker, devices_named, fleet
 from benchmarks.peers import raw_mqtt
 from benchmarks.report import Report, percentile
+from holdfast import App
 from holdfast.core.device_queue import Patience
 from holdfast.core.presence import PresenceRules
 from holdfast.devices.outbox import Outbox
@@ -55,7 +56,7 @@ async def database(kind: str) -> AsyncIterator[str]:
 
 async def rate(kind: str, server: MosquittoServer, devices: int, seconds: float, each: int) -> float:
     """Commands closed a second, all devices busy."""
-    outbox = Outbox("faces", patience=PATIENCE, presence=NO_PRESENCE)
+    outbox = App("office").outbox("faces", patience=PATIENCE, presence=NO_PRESENCE)
     async with (
         database(kind) as url,
         dispatching(url, server.url, outbox, devices_named(devices), each) as running,
@@ -70,7 +71,7 @@ async def rate(kind: str, server: MosquittoServer, devices: int, seconds: float,
 async def latency(kind: str, server: MosquittoServer, count: int) -> tuple[list[float], list[float]]:
     """Milliseconds until the transaction that closes a command is committed: since the one that adds it was,
     and since that began. One command at a time, to 100 devices in turn."""
-    outbox = Outbox("faces", patience=PATIENCE, presence=NO_PRESENCE)
+    outbox = App("office").outbox("faces", patience=PATIENCE, presence=NO_PRESENCE)
     since_commit, since_begin = [], []
     async with (
         database(kind) as url,

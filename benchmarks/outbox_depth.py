@@ -22,11 +22,12 @@ from benchmarks.dispatching import DURABILITY, Dispatching, dispatching
 from benchmarks.fleet import broker, devices_named, fleet
 from benchmarks.peers.replaced import scheduler
 from benchmarks.report import Report
+from holdfast import App
 from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.core.device_queue import Patience, StoredCommand
 from holdfast.core.presence import PresenceRules
-from holdfast.devices.outbox import Outbox
+from holdfast.devices.spec import CommandFields
 
 DEPTHS = (10_000, 100_000, 1_000_000)
 SILENT = 0.999
@@ -70,7 +71,7 @@ async def refill(running: Dispatching, closed: list[str]) -> None:
 
 async def rate(path: Path, devices: Sequence[str], silent: float, seconds: float) -> float:
     """Commands closed a second."""
-    outbox = Outbox("faces", patience=PATIENCE, presence=NO_PRESENCE)
+    outbox = App("office").outbox("faces", patience=PATIENCE, presence=NO_PRESENCE)
     answered: list[str] = []
     seen: dict[str, None] = {}
 
@@ -89,7 +90,7 @@ async def rate(path: Path, devices: Sequence[str], silent: float, seconds: float
             await asyncio.sleep(REFILL_S)
         await asyncio.sleep(WARM_S)
         if silent:  # those that do answer must not run out of commands
-            lively = [{"device": device, "command": b"{}"} for device in seen]
+            lively: list[CommandFields] = [{"device": device, "command": b"{}"} for device in seen]
             for _ in range(AHEAD):
                 await running.store.add(outbox.new(lively))
         closed = await running.rate(seconds)

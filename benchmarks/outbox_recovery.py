@@ -17,9 +17,9 @@ from pathlib import Path
 from benchmarks.dispatching import DURABILITY, dispatching
 from benchmarks.fleet import broker, devices_named, fleet
 from benchmarks.report import Report
+from holdfast import App
 from holdfast.core.device_queue import CommandState, Patience
 from holdfast.core.presence import PresenceRules
-from holdfast.devices.outbox import Outbox
 
 RETRY_S = 2.0
 PATIENCE = Patience(retry_s=RETRY_S, retry_max_s=RETRY_S * 2, max_tries=1_000)
@@ -31,7 +31,7 @@ DOWN_S = 1.0
 
 async def recover(devices: int, each: int, seconds: float) -> dict[str, float]:
     """Kill the broker under load, and tell how it went."""
-    outbox = Outbox("faces", patience=PATIENCE, presence=NO_PRESENCE, in_flight_max=devices)
+    outbox = App("office").outbox("faces", patience=PATIENCE, presence=NO_PRESENCE, in_flight_max=devices)
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
         url = f"sqlite:///{Path(folder) / 'outbox.db'}"
         async with (

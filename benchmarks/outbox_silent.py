@@ -21,10 +21,10 @@ from pathlib import Path
 from benchmarks.dispatching import DURABILITY, dispatching
 from benchmarks.fleet import broker, devices_named, fleet
 from benchmarks.report import Report
+from holdfast import App
 from holdfast.adapters.memory.terminal import Conduct, Terminal
 from holdfast.core.device_queue import Patience
 from holdfast.core.presence import PresenceRules
-from holdfast.devices.outbox import Outbox
 
 SHARES = (0.0, 0.01, 0.1, 0.5)
 LATENCY_MS = 500
@@ -39,7 +39,7 @@ SEED = "0"
 
 async def rate(devices: int, silent: float, seconds: float, latency_ms: float, each: int) -> float:
     """Answers a second while the share ``silent`` of the devices never answers."""
-    outbox = Outbox("faces", patience=PATIENCE, presence=NO_PRESENCE)
+    outbox = App("office").outbox("faces", patience=PATIENCE, presence=NO_PRESENCE)
     names = devices_named(devices)
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
         url = f"sqlite:///{Path(folder) / 'outbox.db'}"

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from prometheus_client import REGISTRY, CollectorRegistry
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
 from holdfast import config
@@ -99,8 +99,9 @@ class _Kept(Services):
 
     registry_of_peer: CollectorRegistry
 
-    def peer(self, *, registry: CollectorRegistry = REGISTRY, **others: Any) -> Peer:
+    def peer(self, *, registry: CollectorRegistry | None = None, **others: Any) -> Peer:
         """As that of Services."""
+        assert registry is not None
         self.registry_of_peer = registry
         return super().peer(registry=registry, **others)
 

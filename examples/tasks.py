@@ -43,4 +43,4 @@ def write(statement: Statement, job: Job) -> str:
 def nightly(when: datetime) -> list[Order]:
     """At half past two in the night, one task for each customer."""
     customers = ("acme", "globex")
-    return [Order(task_type="write", body={"customer": c, "pages": 3}) for c in customers]
+    return [write.s(Statement(customer, pages=3)) for customer in customers]

@@ -8,12 +8,24 @@ from random import Random
 
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
 
-from holdfast.serving import FILES_RESERVED, HEAD_S, IDLE_S, RESERVE, Connections, allow_files
+from holdfast.serving import (
+    FILES_RESERVED,
+    HEAD_S,
+    IDLE_S,
+    RESERVE,
+    Connections,
+    _Connection,
+    allow_files,
+    problems,
+)
 from holdfast.testing.simulator.loop import SimClock
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 PATIENCE_S = 10.0
+LARGE = 4 * 1024 * 1024
+"""More than the buffers of any connection hold."""
 
 
 class Clock(SimClock):
@@ -48,11 +60,12 @@ class Server:
         self.begun = asyncio.Event()
         self.go_on = asyncio.Event()
         self.port = 0
+        self.text = "here"
 
     async def answer(self, request: web.Request) -> web.Response:
         self.begun.set()
         await self.go_on.wait()
-        return web.Response(text="here")
+        return web.Response(text=self.text)
 
     async def look(self, request: web.Request) -> web.Response:
         return web.Response(text="alive")
@@ -116,6 +129,47 @@ async def test_who_sends_no_whole_request_is_closed(sent: bytes) -> None:
         assert await ended(reader) == b""
         assert (len(server.connections), server.connections.closed) == (0, 1)
         writer.close()
+
+
+async def test_a_head_that_comes_a_byte_at_a_time_has_no_more_time_than_any() -> None:
+    async with Server(10).running() as server:
+        reader, writer = await server.connect()
+        (connection,) = server.connections._idle
+        writer.write(b"G")
+        while not connection.half_sent:
+            await server.clock.looked()
+        ends_at, received = connection.ends_at, asyncio.Event()
+        begun = server.connections.begun
+
+        def noted(connection: _Connection) -> None:
+            begun(connection)
+            received.set()
+
+        server.connections.begun = noted  # type: ignore[method-assign]
+        server.clock.at = HEAD_S - 1
+        writer.write(b"E")
+        await asyncio.wait_for(received.wait(), PATIENCE_S)
+        assert connection.ends_at == ends_at
+        server.clock.at = HEAD_S
+        assert await ended(reader) == b""
+        writer.close()
+
+
+async def test_a_connection_whose_other_end_reads_nothing_is_closed_all_the_same() -> None:
+    async with Server(10).running() as server:
+        server.go_on.set()
+        server.text = "here" * LARGE
+        _, writer = await server.connect()
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(REQUEST)
+        await server.begun.wait()
+        await server.clock.looked()
+        server.clock.at = 2 * IDLE_S
+        async with asyncio.timeout(PATIENCE_S):
+            while len(server.connections):
+                await server.clock.looked()
+        assert server.connections.closed == 1
+        writer.transport.abort()
 
 
 async def test_a_connection_is_kept_for_a_while_after_its_answer_and_closed_then() -> None:
@@ -187,8 +241,9 @@ async def test_where_all_are_busy_nodes_and_looks_at_health_are_heard(path: str)
     async with Server(2).running() as server:
         opened = await server.fill()
         opened += [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(RESERVE)]
-        while len(server.connections) < server.connections.most + RESERVE:
-            await server.clock.looked()
+        async with asyncio.timeout(PATIENCE_S):
+            while len(server.connections) < server.connections.most + RESERVE:
+                await server.clock.looked()
         reader, writer = await server.connect()  # one that is silent makes room
         writer.write(REQUEST.replace(b"GET /", f"GET {path}".encode()))
         await asyncio.wait_for(reader.readuntil(b"alive"), PATIENCE_S)
@@ -222,3 +277,12 @@ async def test_readiness_tells_when_no_more_files_can_be_opened(monkeypatch: pyt
     assert not connections.trouble
     monkeypatch.setattr("os.open", refuse)
     assert "Too many open files" in connections.trouble
+
+
+async def test_what_an_error_says_tells_no_secret() -> None:
+    async def refuse(_: web.Request) -> web.Response:
+        raise web.HTTPBadRequest(text="no answer from redis://me:hunter2@host/0")
+
+    answer = await problems(make_mocked_request("GET", "/"), refuse)
+    assert isinstance(answer, web.Response)
+    assert "redis://me:***@host/0" in str(answer.text)

@@ -60,7 +60,8 @@ async def with_redis_py(address: RedisAddress) -> AsyncIterator[Call]:
         nodes = [ClusterNode(*known) for known in address.hosts]
         client = RedisCluster(startup_nodes=nodes, max_connections=CALLERS, **settings)
     elif address.kind == "sentinel":
-        client = Sentinel(list(address.hosts), sentinel_kwargs=settings, **settings).master_for(
+        sentinels: Any = Sentinel  # untyped
+        client = sentinels(list(address.hosts), sentinel_kwargs=settings, **settings).master_for(
             address.service
         )
     else:

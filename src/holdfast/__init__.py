@@ -13,9 +13,11 @@ from holdfast.errors import (
     Unavailable,
 )
 from holdfast.streams.handler import Context, StreamHandler
+from holdfast.streams.message import StreamMessage
 from holdfast.tasks.handler import Cancelled, Job
 from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import Outcome
+from holdfast.tasks.task_type import Signature, TaskType
 
 if TYPE_CHECKING:
     from holdfast.client import AsyncClient, Client
@@ -35,8 +37,11 @@ __all__ = [
     "Job",
     "Order",
     "Outcome",
+    "Signature",
     "StateRejected",
     "StreamHandler",
+    "StreamMessage",
+    "TaskType",
     "TooLarge",
     "Unavailable",
 ]

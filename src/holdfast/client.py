@@ -1,53 +1,131 @@
-"""The client of a producing application: sends tasks and hears of their outcomes. Needs no handlers."""
+"""The client of a producing application: it sends messages to streams, sends tasks, and hears of their
+outcomes. It needs no handlers."""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
 import contextlib
+import math
 import threading
-from collections.abc import AsyncGenerator, Collection, Coroutine, Iterator, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
-from holdfast.config import load
+from holdfast.app import App
+from holdfast.config import ClientSettings, load
 from holdfast.core.task import Task
+from holdfast.errors import ConfigError
 from holdfast.files import access_for
+from holdfast.streams.message import StreamMessage
+from holdfast.streams.producer import StreamProducer
+from holdfast.streams.spec import StreamSpec
 from holdfast.tasks.letters import Choice, Letters
 from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import Outcome
 from holdfast.tasks.producer import Brief, Producer
-from holdfast.wiring import backup_at, make_letters, make_producer, producing
+from holdfast.wiring import Services, backup_at, make_letters, make_producer, producing
 
 T = TypeVar("T")
 
 
-class AsyncClient:
-    """Sends the tasks of ``app``, for programs with an event loop; use it with ``async with``.
+class AsyncStreamSender:
+    """A stream that messages can be sent to. Made by :meth:`AsyncClient.stream`."""
 
-    Services are found as a node finds them: in ``settings`` given here, the environment (``HOLDFAST_…``),
-    ``.env`` and ``holdfast.toml``. Told ``registry_url`` alone, it learns the rest there at its first call,
-    which raises ConfigError where no node has told it yet.
+    def __init__(self, producer: Callable[[], Awaitable[StreamProducer]]) -> None:
+        self._producer = producer
+
+    async def send(
+        self,
+        message: Any,
+        *,
+        key: str | int | None = None,
+        seq: int | None = None,
+        run: int | None = None,
+        message_id: str = "",
+        delay_s: float = 0.0,
+    ) -> str:
+        """Send a message; returns the queue's id for it.
+
+        Args:
+            message: of the stream's declared type, or anything that says the same in JSON; or bytes, which go
+                as they are.
+            key: the stream's key (default: what the message says).
+            seq: its place in the stream (default: what the message says).
+            run: its run (default: what the message says).
+            message_id: in a stream without seqs, of the messages with the same id one is handled (default:
+                the queue's own).
+            delay_s: it is not delivered before so many seconds have passed (default 0).
+
+        Where a message is raw bytes, key, seq and run are sent as attributes beside it, else as fields in it.
+        Raises InvalidMessage, which names the field, for what the stream could not take, TooLarge, and
+        Unavailable or OutcomeUnknown where the queue doesn't answer.
+        """
+        (sent,) = await self.send_many([StreamMessage(message, key, seq, run, message_id, delay_s)])
+        return sent
+
+    async def send_many(self, messages: Iterable[Any]) -> list[str]:
+        """Send messages in as few calls as the queue allows; returns the queue's ids for them, in order. Each
+        is what ``send`` takes, or a :class:`holdfast.StreamMessage` that says its place as well. All are
+        checked before the first is sent."""
+        wrapped = [each if isinstance(each, StreamMessage) else StreamMessage(each) for each in messages]
+        return await (await self._producer()).send(wrapped)
+
+
+class AsyncClient:
+    """Sends tasks and messages to an app's nodes, for programs with an event loop; use it with ``async
+    with``.
+
+    Args:
+        app: the name of the app; or the App, and messages to its streams are checked before they are sent.
+        config: config file to use instead of ``holdfast.toml``.
+        settings: those of :class:`holdfast.config.ClientSettings`; the others, and those not given, are found
+            as a node finds them: in the environment (``HOLDFAST_…``), ``.env`` and ``holdfast.toml``. Told
+            ``registry_url`` alone, it learns the rest there at its first call, which raises ConfigError where
+            no node has told it yet.
     """
 
-    def __init__(self, app: str, *, config: Path | None = None, **settings: Any) -> None:
-        self._app = app
+    def __init__(
+        self, app: str | App, *, config: Path | None = None, **settings: Unpack[ClientSettings]
+    ) -> None:
+        self._app = app if isinstance(app, str) else app.name
+        self._streams: Mapping[str, StreamSpec] | None = None if isinstance(app, str) else app.streams
         self._config = load(settings, config)
         self._open = contextlib.AsyncExitStack()
         self._opening = asyncio.Lock()
-        self._opened: tuple[Producer, Letters] | None = None
+        self._opened: Services | None = None
+        self._sending: Producer | None = None
+        self._letters: Letters | None = None
 
-    async def _producer(self) -> Producer:
-        return (await self._parts())[0]
-
-    async def _parts(self) -> tuple[Producer, Letters]:
+    async def _services(self) -> Services:
         async with self._opening:
             if self._opened is None:
-                services = await self._open.enter_async_context(producing(self._config, self._app))
-                self._opened = make_producer(services, self._app), make_letters(services, self._app)
-                self._open.push_async_callback(self._opened[0].close)
+                self._opened = await self._open.enter_async_context(producing(self._config, self._app))
             return self._opened
+
+    async def _producer(self) -> Producer:
+        services = await self._services()
+        if self._sending is None:
+            self._sending = make_producer(services, self._app)
+            self._open.push_async_callback(self._sending.close)
+        return self._sending
+
+    async def _dead_letters(self) -> Letters:
+        services = await self._services()
+        if self._letters is None:
+            self._letters = make_letters(services, self._app)
+        return self._letters
 
     async def __aenter__(self) -> Self:
         return self
@@ -61,13 +139,61 @@ class AsyncClient:
         """Release connections. Briefs that were acknowledged are gone, others come again."""
         await self._open.aclose()
 
-    async def send(self, task_type: str, body: Any = None, **options: Any) -> str:
-        """Send a task; returns its trace. ``options`` are those of :class:`Order`."""
-        (trace,) = await (await self._producer()).send([Order(task_type=task_type, body=body, **options)])
+    def stream(self, name: str) -> AsyncStreamSender:
+        """The stream of that name, to send messages to. Raises ConfigError for one that isn't declared, where
+        the client was given an App."""
+        spec = None if self._streams is None else self._streams.get(name)
+        if self._streams is not None and spec is None:
+            raise ConfigError(
+                f"app {self._app!r} declares no stream {name!r}; it has {', '.join(self._streams) or 'none'}"
+            )
+
+        async def producer() -> StreamProducer:
+            return StreamProducer(name, (await self._services()).queue(name), spec)
+
+        return AsyncStreamSender(producer)
+
+    async def send(
+        self,
+        task_type: str,
+        body: Any = None,
+        *,
+        trace_id: str = "",
+        dedupe: str = "",
+        group: str = "",
+        priority: int = 0,
+        delay_s: float = 0.0,
+    ) -> str:
+        """Send a task; returns its trace id.
+
+        Args:
+            task_type: the declared name of its type.
+            body: what its handler gets: of the declared type, a protobuf message, a text, or what JSON can
+                hold.
+            trace_id: its id (default: made up, or from ``dedupe``).
+            dedupe: of the tasks of one type with the same key, only the first is run (default: none).
+            group: whose limits it counts against, such as a customer (default: what the type's ``group``
+                finds in the body).
+            priority: the higher the sooner (default 0: that of the type).
+            delay_s: it may begin after so many seconds (default 0).
+
+        Raises InvalidMessage for what can't be sent, TooLarge, ConfigError, and Unavailable or OutcomeUnknown
+        where the queue or the task store doesn't answer.
+        """
+        order = Order(
+            task_type=task_type,
+            body=body,
+            trace_id=trace_id,
+            dedupe=dedupe,
+            group=group,
+            priority=priority,
+            delay_s=delay_s,
+        )
+        (trace,) = await self.send_many([order])
         return trace
 
     async def send_many(self, orders: Sequence[Order]) -> list[str]:
-        """Send tasks in as few calls as the queue allows; returns their traces, in order."""
+        """Send tasks in as few calls as the queue allows; returns their trace ids, in order."""
         return await (await self._producer()).send(orders)
 
     async def status(self, trace_id: str) -> Task | None:
@@ -88,30 +214,88 @@ class AsyncClient:
         """Have a task end; None for one not known."""
         return await (await self._producer()).cancel(trace_id, reason)
 
-    async def back_up(self, target: str, *, types: Collection[str] = (), **choice: Any) -> int:
+    async def back_up(
+        self,
+        target: str,
+        *,
+        types: Collection[str] = (),
+        trace: str = "",
+        since: float = 0.0,
+        until: float = math.inf,
+        error: str = "",
+    ) -> int:
         """Copy dead letters to a file of JSON lines, ``sqlite:///FILE`` or ``postgresql://USER@HOST/NAME``,
-        those that it hasn't yet; returns how many. Of all known types, unless told; ``choice`` is that of
-        :class:`Choice`: ``trace``, ``since``, ``until``, ``error``."""
-        _, letters = await self._parts()
-        async with backup_at(target, access_for(self._config.file_access)) as backup:
-            return await letters.back_up(backup, types, Choice(**choice))
+        those that it hasn't yet; returns how many.
 
-    async def redrive(self, *, types: Collection[str] = (), source: str = "", **choice: Any) -> int:
+        Args:
+            target: the file's path, or a URL.
+            types: of these types of task (default: of all that are known).
+            trace: of the task with this trace id (default: of any).
+            since: set aside at this wall time, in seconds, or later (default: at any time).
+            until: and before this one (default: at any time).
+            error: with a reason in which this regular expression is found (default: with any).
+        """
+        letters = await self._dead_letters()
+        choice = Choice(trace=trace, since=since, until=until, error=error)
+        async with backup_at(target, access_for(self._config.file_access)) as backup:
+            return await letters.back_up(backup, types, choice)
+
+    async def redrive(
+        self,
+        *,
+        types: Collection[str] = (),
+        source: str = "",
+        trace: str = "",
+        since: float = 0.0,
+        until: float = math.inf,
+        error: str = "",
+    ) -> int:
         """Send dead letters again, each with all its tries; returns how many. They are chosen as for
         ``back_up``, from where that put them with ``source``: then those are passed over whose tasks wait,
         run or have succeeded since."""
-        _, letters = await self._parts()
+        letters = await self._dead_letters()
+        choice = Choice(trace=trace, since=since, until=until, error=error)
         if not source:
-            return await letters.redrive(types, Choice(**choice))
+            return await letters.redrive(types, choice)
         async with backup_at(source) as backup:
-            sent, _ = await letters.redrive_kept(backup, types, Choice(**choice))
+            sent, _ = await letters.redrive_kept(backup, types, choice)
             return sent
 
 
-class Client:
-    """The same for programs without an event loop; use it with ``with``. Any thread may call it."""
+class StreamSender:
+    """A stream that messages can be sent to. Made by :meth:`Client.stream`."""
 
-    def __init__(self, app: str, *, config: Path | None = None, **settings: Any) -> None:
+    def __init__(self, client: Client, stream: AsyncStreamSender) -> None:
+        self._client = client
+        self._stream = stream
+
+    def send(
+        self,
+        message: Any,
+        *,
+        key: str | int | None = None,
+        seq: int | None = None,
+        run: int | None = None,
+        message_id: str = "",
+        delay_s: float = 0.0,
+    ) -> str:
+        """As :meth:`AsyncStreamSender.send`."""
+        return self._client._run(
+            self._stream.send(message, key=key, seq=seq, run=run, message_id=message_id, delay_s=delay_s)
+        )
+
+    def send_many(self, messages: Iterable[Any]) -> list[str]:
+        """As :meth:`AsyncStreamSender.send_many`."""
+        return self._client._run(self._stream.send_many(messages))
+
+
+class Client:
+    """The same as :class:`AsyncClient` for programs without an event loop; use it with ``with``. Any thread
+    may call it."""
+
+    def __init__(
+        self, app: str | App, *, config: Path | None = None, **settings: Unpack[ClientSettings]
+    ) -> None:
         self._lock = threading.Lock()
         self._closed = False
         self._calls: set[concurrent.futures.Future[Any]] = set()
@@ -142,13 +326,42 @@ class Client:
             asyncio.run_coroutine_threadsafe(self._client.close(), self._loop).result()
             self._end()
 
-    def send(self, task_type: str, body: Any = None, **options: Any) -> str:
+    def stream(self, name: str) -> StreamSender:
+        """As :meth:`AsyncClient.stream`."""
+        return StreamSender(self, self._client.stream(name))
+
+    def send(
+        self,
+        task_type: str,
+        body: Any = None,
+        *,
+        trace_id: str = "",
+        dedupe: str = "",
+        group: str = "",
+        priority: int = 0,
+        delay_s: float = 0.0,
+    ) -> str:
         """As :meth:`AsyncClient.send`."""
-        return self._run(self._client.send(task_type, body, **options))
+        return self._run(
+            self._client.send(
+                task_type,
+                body,
+                trace_id=trace_id,
+                dedupe=dedupe,
+                group=group,
+                priority=priority,
+                delay_s=delay_s,
+            )
+        )
 
     def send_many(self, orders: Sequence[Order]) -> list[str]:
         """As :meth:`AsyncClient.send_many`."""
         return self._run(self._client.send_many(orders))
+
+    async def asend_many(self, orders: Sequence[Order]) -> list[str]:
+        """The same for a caller with an event loop, which goes on meanwhile. The client's calls are all made
+        in its own loop, so this may be called in any."""
+        return await asyncio.wrap_future(self._begin(self._client.send_many(orders)))
 
     def status(self, trace_id: str) -> Task | None:
         """As :meth:`AsyncClient.status`."""
@@ -171,27 +384,53 @@ class Client:
         """As :meth:`AsyncClient.cancel`."""
         return self._run(self._client.cancel(trace_id, reason))
 
-    def back_up(self, target: str, *, types: Collection[str] = (), **choice: Any) -> int:
+    def back_up(
+        self,
+        target: str,
+        *,
+        types: Collection[str] = (),
+        trace: str = "",
+        since: float = 0.0,
+        until: float = math.inf,
+        error: str = "",
+    ) -> int:
         """As :meth:`AsyncClient.back_up`."""
-        return self._run(self._client.back_up(target, types=types, **choice))
+        return self._run(
+            self._client.back_up(target, types=types, trace=trace, since=since, until=until, error=error)
+        )
 
-    def redrive(self, *, types: Collection[str] = (), source: str = "", **choice: Any) -> int:
+    def redrive(
+        self,
+        *,
+        types: Collection[str] = (),
+        source: str = "",
+        trace: str = "",
+        since: float = 0.0,
+        until: float = math.inf,
+        error: str = "",
+    ) -> int:
         """As :meth:`AsyncClient.redrive`."""
-        return self._run(self._client.redrive(types=types, source=source, **choice))
+        return self._run(
+            self._client.redrive(
+                types=types, source=source, trace=trace, since=since, until=until, error=error
+            )
+        )
 
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+    def _begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         with self._lock:
             if self._closed:
                 work.close()
                 raise RuntimeError("the client is closed")
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
             self._calls.add(future)
+        future.add_done_callback(self._calls.discard)
+        return future
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
         try:
-            return future.result()
+            return self._begin(work).result()
         except concurrent.futures.CancelledError:
             raise RuntimeError("the client is closed") from None
-        finally:
-            self._calls.discard(future)
 
     def _end(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -199,7 +438,7 @@ class Client:
         self._loop.close()
 
 
-async def _make(app: str, config: Path | None, settings: dict[str, Any]) -> AsyncClient:
+async def _make(app: str | App, config: Path | None, settings: ClientSettings) -> AsyncClient:
     return AsyncClient(app, config=config, **settings)
 
 

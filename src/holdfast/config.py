@@ -13,7 +13,7 @@ import socket
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypedDict
 
 from dotenv import dotenv_values
 from pydantic import Field, PrivateAttr, SecretStr, ValidationError, field_validator
@@ -255,6 +255,21 @@ class Config(BaseSettings):
         """These settings as environment variables, the secret included, for a child process to load."""
         values = {name: _plain(getattr(self, name)) for name in type(self).model_fields}
         return {PREFIX + name.upper(): str(value) for name, value in values.items() if value is not None}
+
+
+class ClientSettings(TypedDict, total=False):
+    """The settings that a client goes by; each means what it means to a node."""
+
+    url: str
+    queue_url: str
+    state_url: str
+    tasks_url: str
+    registry_url: str
+    file_access: FileAccess
+    durability: Literal["full", "normal"]
+    lock_timeout_s: float
+    receive_wait_s: float
+    max_message_bytes: int
 
 
 class Setting(NamedTuple):

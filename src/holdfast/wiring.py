@@ -17,7 +17,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, Unpack
 from urllib.parse import quote, urlsplit
 
 from holdfast.adapters.file.backup import FileBackup
@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from holdfast.tasks.letters import Letters
     from holdfast.tasks.periodic import Deed, Times
     from holdfast.tasks.producer import Producer
+    from holdfast.tasks.spec import TaskSettings
     from holdfast.tasks.work import TaskWork
 
 
@@ -566,7 +567,7 @@ def publish_reports(
     destinations: Sequence[str] = (),
     preload: Sequence[str] = (),
     config: Config | None = None,
-    **settings: Any,
+    **settings: Unpack[TaskSettings],
 ) -> None:
     """Declare the task type ``report.publish`` in an app: its body is an order, its files are delivered.
 
@@ -757,14 +758,14 @@ def _streams(services: Services, app: App, host: Host, place: str) -> StreamWork
 
 def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
     from holdfast.tasks.discovery import SHARED, Announcer, Directory, shareable  # noqa: PLC0415
-    from holdfast.tasks.periodic import Scheduler, Sender  # noqa: PLC0415
+    from holdfast.tasks.periodic import PeriodicSender, Scheduler  # noqa: PLC0415
     from holdfast.tasks.permits import PermitKeeper  # noqa: PLC0415
     from holdfast.tasks.work import TaskWork  # noqa: PLC0415
 
     queues = {name: services.queue(task_queue(app.name, name)) for name in app.tasks}
     producer = make_producer(services, app.name)
     deeds: list[tuple[Times, Deed]] = [
-        *((each, Sender(each, producer, services.clock)) for each in app.periodics.values()),
+        *((each, PeriodicSender(each, producer, services.clock)) for each in app.periodics.values()),
         *backing_up(services, app.name),
     ]
     announcer = Announcer(

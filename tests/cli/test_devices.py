@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from holdfast import App
 from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.core.device_turn import Turn
-from holdfast.devices.outbox import Outbox
 
 CLOCK = SystemClock()
 
@@ -23,7 +23,7 @@ def office(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_OUTBOX_URL", url)
 
     async def prepare() -> None:
-        store, outbox = SqlOutbox(url, CLOCK), Outbox("faces")
+        store, outbox = SqlOutbox(url, CLOCK), App("office").outbox("faces")
         await store.prepare("faces", 1)
         names = ("away", "fresh", "old")
         await store.add(outbox.new({"device": name, "command": {"n": n}} for n in range(2) for name in names))

@@ -9,11 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast import App
 from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.cli import run
 from holdfast.core.device_turn import Heard, Turn
-from holdfast.devices.outbox import Outbox
+from holdfast.devices.spec import CommandFields
 
 
 @pytest.fixture
@@ -26,13 +27,11 @@ def commands(url: str) -> list[int]:
     """Four commands: one failed, one out, two waiting behind it; and a job."""
 
     async def fill() -> list[int]:
-        clock, outbox = SystemClock(), Outbox("faces")
+        clock, outbox = SystemClock(), App("office").outbox("faces")
         store = SqlOutbox(url, clock)
         await store.prepare("faces", 1)
-        added = [
-            {"device": "d1", "command": {"n": 0}},
-            *({"device": "d2", "command": {"n": n}} for n in range(3)),
-        ]
+        added: list[CommandFields] = [{"device": "d1", "command": {"n": 0}}]
+        added += [{"device": "d2", "command": {"n": n}} for n in range(3)]
         ids = await store.add(outbox.new(added))
         epoch = await store.open("faces", 0, 0, "me")
         turn = Turn(outbox="faces", grants={0: epoch}, sendable=[0], now=clock.wall())
@@ -151,7 +150,7 @@ def test_what_waits_for_a_device_is_taken_back(
 
 def test_a_replaced_command_is_not_retried(capsys: pytest.CaptureFixture[str], url: str) -> None:
     async def fill() -> int:
-        clock, outbox = SystemClock(), Outbox("faces")
+        clock, outbox = SystemClock(), App("office").outbox("faces")
         store = SqlOutbox(url, clock)
         await store.prepare("faces", 1)
         old, _ = await store.add(

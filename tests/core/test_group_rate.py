@@ -63,7 +63,7 @@ def test_a_share_that_changes_is_kept_to_at_once_and_forgives_nothing() -> None:
     jobs.take_share(0.5)
     assert [jobs.wait_until(7, 4.0, pair, 100.0) for pair in pairs[:3]] == [0.0, 100.5, 101.0]
     jobs.take_share(0.25)
-    assert jobs.wait_until(7, 4.0, pairs[3], 100.0) >= 101.0
+    assert [jobs.wait_until(7, 4.0, pair, 100.0) for pair in pairs[3:5]] == [101.5, 102.5]
 
 
 def test_jobs_that_were_asked_about_long_ago_are_forgotten() -> None:

@@ -9,6 +9,7 @@ import pytest
 import structlog
 from sqlalchemy import text
 
+from holdfast import App
 from holdfast.adapters.mqtt.address import parse
 from holdfast.adapters.mqtt.device import MqttDevices
 from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
@@ -16,7 +17,6 @@ from holdfast.adapters.system.clock import SystemClock
 from holdfast.core.device_queue import CommandState, Patience, StoredCommand
 from holdfast.core.presence import PresenceRules
 from holdfast.devices.dispatcher import Dispatcher
-from holdfast.devices.outbox import Outbox
 from holdfast.runtime.service import Tasks
 from holdfast.testing.faults.tcp import TcpFaults
 from holdfast.testing.fleet import Conduct, Fleet
@@ -36,7 +36,7 @@ class Played:
     """A dispatcher in this process, and what its devices and its business saw."""
 
     def __init__(self, folder: Path, broker: str, shards: int, version: str) -> None:
-        self.outbox = Outbox(
+        self.outbox = App("office").outbox(
             "faces",
             shards=shards,
             patience=Patience(retry_s=0.4, retry_max_s=0.8, max_tries=1000, probe_s=0.5),

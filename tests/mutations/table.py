@@ -1,6 +1,7 @@
 """Single changes to the code that take away something it promises, chosen from the code alone.
 
-``tests`` are where somebody would look for the test that finds it, not all that do.
+``tests`` are the cheapest that find it, not all that do. Paths and names are written out, so that who moves a
+file or renames a test finds them here.
 """
 
 from typing import NamedTuple
@@ -16,605 +17,1052 @@ class Mutation(NamedTuple):
     tests: tuple[str, ...]
 
 
-def _core(module: str, name: str, old: str, new: str) -> Mutation:
-    return Mutation(
-        f"{module}: {name}", f"src/holdfast/core/{module}.py", old, new, (f"tests/core/test_{module}.py",)
-    )
-
-
-def _of(path: str, name: str, old: str, new: str, *tests: str) -> Mutation:
-    """``path`` is below ``src/holdfast``, ``tests`` below ``tests``."""
-    return Mutation(
-        f"{path}: {name}", f"src/holdfast/{path}", old, new, tuple(f"tests/{test}" for test in tests)
-    )
+def _at(file: str, what: str, old: str, new: str, *tests: str) -> Mutation:
+    """Named by its file below the package, and by what it brings about."""
+    return Mutation(f"{file.removeprefix('src/holdfast/')}: {what}", file, old, new, tests)
 
 
 CORE = [
-    _core(
-        "sequencer",
+    _at(
+        "src/holdfast/core/sequencer.py",
         "the last seq is new again",
         "place.run == self._log.run and place.seq > self._log.seq",
         "place.run == self._log.run and place.seq >= self._log.seq",
+        "tests/core/test_sequencer.py::TestJudging::test_dense",
     ),
-    _core(
-        "sequencer",
+    _at(
+        "src/holdfast/core/sequencer.py",
         "of past runs only one is kept",
         "(self._begun, *self._passed)[:PAST_RUNS_MAX]",
         "(self._begun, *self._passed)[:1]",
+        "tests/core/test_sequencer.py::TestRuns::test_the_newest_past_runs_are_kept",
     ),
-    _core(
-        "sequencer",
+    _at(
+        "src/holdfast/core/sequencer.py",
         "the window is one too small",
         "while len(self._window) > self.rules.window:",
         "while len(self._window) >= self.rules.window:",
+        "tests/core/test_sequencer.py::TestAbsent::test_identities_are_remembered_within_the_window",
     ),
-    _core(
-        "sequencer",
+    _at(
+        "src/holdfast/core/sequencer.py",
         "neighbouring skips stay apart",
         "if skips and skips[-1].last + 1 == span.first:",
         "if skips and skips[-1].last == span.first:",
+        "tests/core/test_sequencer.py::TestDense::test_skips_are_kept_as_ranges",
     ),
-    _core(
-        "ledger",
+    _at(
+        "src/holdfast/core/sequencer.py",
+        "a jump of the limit is too far",
+        "place.seq - at > self.rules.max_jump",
+        "place.seq - at >= self.rules.max_jump",
+        "tests/core/test_sequencer.py::TestJumps::test_a_seq_too_far_ahead_is_a_mistake",
+    ),
+    _at(
+        "src/holdfast/core/ledger.py",
         "the newest suspects are forgotten",
         "if suspect.head != head)[-SUSPECTS_MAX:]",
         "if suspect.head != head)[:SUSPECTS_MAX]",
+        "tests/core/test_ledger.py::test_only_the_newest_suspects_are_remembered",
     ),
-    _core(
-        "ledger",
+    _at(
+        "src/holdfast/core/ledger.py",
         "a commit without state sets its version",
         "state_version=commit.state_version if commit.state is not None else current.state_version,",
         "state_version=commit.state_version,",
+        "tests/core/test_ledger.py::test_state_is_kept_replaced_or_cleared",
     ),
-    _core(
-        "ledger",
+    _at(
+        "src/holdfast/core/ledger.py",
         "counts of skips grow without end",
         "skipped=min(COUNT_MAX, current.skipped + commit.skipped),",
         "skipped=current.skipped + commit.skipped,",
+        "tests/core/test_ledger.py::test_counts_of_skips_end_where_stores_can_still_count",
     ),
-    _core(
-        "lease",
+    _at(
+        "src/holdfast/core/ledger.py",
+        "a start that is asked again counts twice",
+        "if not any(suspect.epoch == epoch for suspect in same):",
+        "if True:",
+        "tests/core/test_ledger.py::test_a_start_that_is_asked_for_again_counts_once",
+    ),
+    _at(
+        "src/holdfast/core/lease.py",
         "drift is added instead of taken off",
         "self.sent_at + self.ttl_s * (1.0 - self.drift)",
         "self.sent_at + self.ttl_s * (1.0 + self.drift)",
+        "tests/core/test_lease.py::test_the_holder_stops_before_the_service",
     ),
-    _core(
-        "lease",
+    _at(
+        "src/holdfast/core/lease.py",
         "a renewal that was sent earlier shortens it",
         "Lease(self.ttl_s, max(self.sent_at, sent_at), self.drift)",
         "Lease(self.ttl_s, sent_at, self.drift)",
+        "tests/core/test_lease.py::test_an_answer_that_came_late_shortens_nothing",
     ),
-    _core(
-        "progress",
+    _at(
+        "src/holdfast/core/progress.py",
         "stale deliveries are extended",
         "if not delivery.stale and delivery.expires_at <= horizon",
         "if delivery.expires_at <= horizon",
+        "tests/core/test_progress.py::test_stale_receipts_are_never_used_again",
     ),
-    _core("retry", "the first pause is doubled", "min(failures - 1, 60)", "min(failures, 60)"),
-    _core(
-        "placement",
+    _at(
+        "src/holdfast/core/retry.py",
+        "the first pause is doubled",
+        "min(failures - 1, 60)",
+        "min(failures, 60)",
+        "tests/core/test_retry.py::test_the_cap_doubles_up_to_its_limit",
+    ),
+    _at(
+        "src/holdfast/core/placement.py",
         "what was placed uses no room",
         "and member.load.room > extra.get(member.id, 0)",
         "and member.load.room > 0",
+        "tests/core/test_placement.py::test_what_was_placed_since_counts_as_load_and_takes_room",
     ),
-    _core(
-        "placement",
+    _at(
+        "src/holdfast/core/placement.py",
         "placements are counted twice",
         "return max(0, count - shown) if shown >= 0 else 0",
         "return count if shown >= 0 else 0",
+        "tests/core/test_placement.py::test_what_was_placed_counts_until_the_member_tells_another_load",
     ),
-    _core(
-        "task",
+    _at(
+        "src/holdfast/core/task.py",
         "an attempt of one known to be gone must lapse",
         "stands = task.until > now and task.member != wish.instead_of",
         "stands = task.until > now",
+        "tests/core/test_task.py::test_the_attempt_of_one_known_to_be_gone_need_not_lapse",
     ),
-    _core(
-        "task",
+    _at(
+        "src/holdfast/core/task.py",
         "a try that was given back is spent",
         "attempts=task.attempts if wish.spent else task.attempts - 1,",
         "attempts=task.attempts,",
+        "tests/core/test_task.py::test_giving_back",
     ),
-    _core(
-        "task",
+    _at(
+        "src/holdfast/core/task.py",
         "one whose attempt stands expires",
         "return standing.moved_at < before and standing.until < before",
         "return standing.moved_at < before",
+        "tests/core/test_task.py::test_expiry",
     ),
-    _core(
-        "task",
+    _at(
+        "src/holdfast/core/task.py",
         "a reset begins with epoch 0",
         "group=standing.group, epoch=standing.epoch, queued_at=now)",
         "group=standing.group, queued_at=now)",
+        "tests/core/test_task.py::test_queued_anew",
     ),
-    _core(
-        "permits",
+    _at(
+        "src/holdfast/core/permits.py",
         "time without looking counts",
         "min(now - seen.at, grant.lease_s / LOOKS)",
         "now - seen.at",
+        "tests/core/test_permits.py::test_time_without_a_look_doesn_t_count",
     ),
-    _core(
-        "permits",
+    _at(
+        "src/holdfast/core/permits.py",
         "grants that lapsed stay",
         "if name != member and name not in lapsed}",
         "if name != member}",
+        "tests/core/test_permits.py::test_lapsed_grants_are_dropped",
     ),
-    _core(
-        "permits",
+    _at(
+        "src/holdfast/core/permits.py",
         "more is held than was granted",
         "held = min(holds, own.count) if own else 0",
         "held = holds",
+        "tests/core/test_permits.py::test_no_more_is_held_than_was_granted",
     ),
-    _core(
-        "device_queue",
+    _at(
+        "src/holdfast/core/device_queue.py",
         "the last moment counts as before the end",
         "entry.expires_at is not None and entry.expires_at <= now:",
         "entry.expires_at is not None and entry.expires_at < now:",
+        "tests/core/test_device_queue.py::test_a_command_has_expired_at_its_last_moment",
     ),
-    _core(
-        "device_queue",
+    _at(
+        "src/holdfast/core/device_queue.py",
         "the longest pause is shorter than the first",
         "max(self.retry_max_s, first_s), (1.0",
         "self.retry_max_s, (1.0",
+        "tests/core/test_device_queue.py::test_a_try_is_waited_for_longer_than_it_may_be_sent_late",
     ),
-    _core(
-        "device_turn",
+    _at(
+        "src/holdfast/core/device_queue.py",
+        "an answer to an earlier try fits nothing",
+        "and 0 < correlation.tries <= entry.tries",
+        "and correlation.tries == entry.tries",
+        "tests/core/test_device_queue.py::test_only_the_try_that_is_out_fits",
+    ),
+    _at(
+        "src/holdfast/core/device_queue.py",
+        "an older command replaces a newer one",
+        "return same and newer.id > entry.id",
+        "return same",
+        "tests/core/test_device_queue.py::test_only_a_newer_command_of_the_same_key_and_device_replaces",
+    ),
+    _at(
+        "src/holdfast/core/device_turn.py",
         "what wasn't sent uses up a try",
         "spent=max(0, entry.spent - 1))",
         "spent=entry.spent)",
+        "tests/core/test_device_turn.py::TestTurns::test_what_the_broker_didn_t_take_uses_up_no_try",
     ),
-    _core(
-        "device_turn",
+    _at(
+        "src/holdfast/core/device_turn.py",
         "a full batch of arrivals was all",
         "self._done.more |= len(found.arrivals) >= turn.limit",
         "self._done.more |= len(found.arrivals) > turn.limit",
+        "tests/core/test_device_turn.py::TestTurns::test_a_turn_that_read_as_many_arrivals_as_it_may_is_followed_by_another",
     ),
-    _core(
-        "presence",
+    _at(
+        "src/holdfast/core/device_turn.py",
+        "others go while what is to be cancelled is still looked for",
+        "self._cancelled = {cancel.shard for cancel in cancels}",
+        "self._cancelled = set()",
+        "tests/core/test_device_turn.py::TestTurns::test_what_is_taken_back_does_not_go_out_however_much_it_is",
+    ),
+    _at(
+        "src/holdfast/core/device_turn.py",
+        "a command that was replaced is sent",
+        "if entry.state is CommandState.SCHEDULED and entry.id in replaced:",
+        "if False:",
+        "tests/core/test_device_turn.py::TestTurns::test_a_newer_command_replaces_before_its_arrival_was_read",
+    ),
+    _at(
+        "src/holdfast/core/presence.py",
         "an earlier dispatcher's word undoes what was heard since",
         "        if device not in self._since and device not in self._away:\n"
         "            self._away.add(device)",
         "        if device not in self._away:\n            self._away.add(device)",
+        "tests/core/test_presence.py::test_what_was_stored_counts_until_there_is_news",
     ),
-    _core(
-        "presence",
+    _at(
+        "src/holdfast/core/presence.py",
         "one that is away counts as there too",
         "        self._since.pop(device, None)\n        if device not in self._away:",
         "        if device not in self._away:",
+        "tests/core/test_presence.py::test_silence_makes_it_away_and_a_sign_of_life_ends_that_at_once",
     ),
-    _core(
-        "turns",
+    _at(
+        "src/holdfast/core/turns.py",
         "a group has one more than its limit",
         "if share.group_limit and running >= share.group_limit:",
         "if share.group_limit and running > share.group_limit:",
+        "tests/core/test_turns.py::test_a_limit_holds_a_group_back_until_one_of_its_own_is_done",
     ),
-    _core(
-        "rate",
+    _at(
+        "src/holdfast/core/rate.py",
         "more than the burst never goes",
         "missing = min(units, rate.burst) - self._level(key, rate, now)",
         "missing = units - self._level(key, rate, now)",
+        "tests/core/test_rate.py::test_more_than_a_burst_takes_a_full_bucket_and_owes_the_rest",
     ),
-    _core(
-        "group_rate",
+    _at(
+        "src/holdfast/core/group_rate.py",
         "moments long passed all count",
         "if now - given <= MISSED_S:",
         "if now >= given:",
+        "tests/core/test_group_rate.py::test_moments_that_passed_while_nothing_could_be_sent_don_t_come_all_at_once",
     ),
-    _core(
-        "company",
+    _at(
+        "src/holdfast/core/group_rate.py",
+        "with what a second brings it is twice the rate",
+        "max(1.0, rate * BURST_S)",
+        "max(1.0, rate)",
+        "tests/core/test_group_rate.py::test_each_that_waits_for_its_group_gets_its_own_moment",
+    ),
+    _at(
+        "src/holdfast/core/group_rate.py",
+        "a rounded wait is a wait",
+        "if wait_s <= ROUNDING_S:",
+        "if wait_s <= 0:",
+        "tests/core/test_group_rate.py::test_rounded_wall_times_make_no_moment",
+    ),
+    _at(
+        "src/holdfast/core/group_rate.py",
+        "the job that is asked about most is forgotten first",
+        "self._rates.pop(job, None) or",
+        "self._rates.get(job) or",
+        "tests/core/test_group_rate.py::test_jobs_that_were_asked_about_long_ago_are_forgotten",
+    ),
+    _at(
+        "src/holdfast/core/group_rate.py",
+        "jobs keep the share that they began with",
+        "        for rate in self._rates.values():\n            rate.take_share(share)\n",
+        "",
+        "tests/core/test_group_rate.py::test_a_share_that_changes_is_kept_to_at_once_and_forgives_nothing",
+    ),
+    _at(
+        "src/holdfast/core/company.py",
         "one waits long for nobody",
         "linger_s = self._linger_s if others else self._linger_s / ALONE",
         "linger_s = self._linger_s",
+        "tests/core/test_company.py::test_patience",
     ),
-    _core(
-        "balance",
+    _at(
+        "src/holdfast/core/balance.py",
         "large nodes are hot sooner",
         "if excess[n.member] > BAND * mean * n.capacity]",
         "if excess[n.member] > BAND * mean]",
+        "tests/core/test_balance.py::test_the_band_is_a_share_of_what_a_node_bears",
     ),
-    _core(
-        "balance", "streams without load are moved", "if 0 < stream.load <= left:", "if stream.load <= left:"
+    _at(
+        "src/holdfast/core/balance.py",
+        "streams without load are moved",
+        "if 0 < stream.load <= left:",
+        "if stream.load <= left:",
+        "tests/core/test_balance.py::test_idle_streams_are_not_moved_for_load",
     ),
-    _core(
-        "polling", "a single full batch brings another receive", "if self._full > 1:", "if self._full > 0:"
+    _at(
+        "src/holdfast/core/polling.py",
+        "a single full batch brings another receive",
+        "if self._full > 1:",
+        "if self._full > 0:",
+        "tests/core/test_polling.py::test_full_batches_call_for_more_up_to_the_limit",
     ),
-    _core(
-        "remote_name",
+    _at(
+        "src/holdfast/core/remote_name.py",
         "a segment may be a dot",
         'if any(segment in ("", ".", "..") for segment in segments):',
         'if any(segment in ("", "..") for segment in segments):',
+        "tests/core/test_remote_name.py::test_bad_names_are_refused_and_shown_safely",
     ),
-    _core(
-        "message", "a number may have a digit too many", "if value >= 10**digits:", "if value > 10**digits:"
+    _at(
+        "src/holdfast/core/message.py",
+        "a number may have a digit too many",
+        "if value >= 10**digits:",
+        "if value > 10**digits:",
+        "tests/core/test_message.py::test_unusable_numbers_name_the_field",
     ),
-    _core(
-        "dialect",
+    _at(
+        "src/holdfast/core/dialect.py",
         "true is an id",
         "if isinstance(told, bool) or not isinstance(told, str | int):",
         "if not isinstance(told, str | int):",
+        "tests/core/test_dialect.py::test_an_id_is_text_or_a_number",
+    ),
+    _at(
+        "src/holdfast/core/settings.py",
+        "what a setting could be made of will do",
+        "if made is value or made == value:",
+        "if True:",
+        "tests/core/test_settings.py::test_what_is_wrong_names_the_setting_and_what_it_should_be",
+    ),
+    _at(
+        "src/holdfast/core/settings.py",
+        "settings in settings go unseen",
+        "        elif isinstance(value, msgspec.Struct):",
+        "        elif False:",
+        "tests/core/test_settings.py::test_what_is_wrong_names_the_setting_and_what_it_should_be",
+    ),
+    _at(
+        "src/holdfast/core/settings.py",
+        "the address of an object is shown",
+        'if " at 0x" in text else text',
+        "if False else text",
+        "tests/core/test_settings.py::test_what_is_wrong_names_the_setting_and_what_it_should_be",
+    ),
+    _at(
+        "src/holdfast/core/held.py",
+        "what a client brings again counts as new",
+        "return self.receives > 1 or any(receipt.request for receipt in self.receipts)",
+        "return self.receives > 1",
+        "tests/core/test_held.py::test_what_came_before_may_be_known",
+    ),
+    _at(
+        "src/holdfast/core/exact_json.py",
+        "brackets in texts nest",
+        'brackets = _TEXTS.sub(b"", data).translate(',
+        "brackets = data.translate(",
+        "tests/core/test_exact_json.py::test_brackets_in_texts_and_side_by_side_do_not_count",
+    ),
+    _at(
+        "src/holdfast/core/record.py",
+        "base64 without padding is none",
+        'plain + b"=" * (-len(plain) % 4)',
+        "plain",
+        "tests/core/test_record.py::test_base64_is_read_however_it_is_written",
     ),
 ]
 
 RUNTIME = [
-    _of(
-        "runtime/membership.py",
+    _at(
+        "src/holdfast/runtime/membership.py",
         "trust counts from the answer",
         "self._lease = self._lease.renewed(sent_at)",
         "self._lease = self._lease.renewed(self._clock.monotonic())",
-        "runtime/test_membership.py",
+        "tests/runtime/test_membership.py::test_the_deadline_counts_from_before_the_renewal_was_sent",
     ),
-    _of(
-        "runtime/membership.py",
+    _at(
+        "src/holdfast/runtime/membership.py",
         "its own end is found out late",
         "            self.renew_now.set()  # find out at once",
         "            pass",
-        "runtime/test_membership.py",
+        "tests/runtime/test_membership.py::test_an_eviction_is_noticed_before_the_next_renewal",
     ),
-    _of(
-        "runtime/view.py",
+    _at(
+        "src/holdfast/runtime/membership.py",
+        "a node that is cut off for itself alone goes on",
+        '            self._silent_until = -math.inf\n            self._log.warning("others reach',
+        '            self._log.warning("others reach',
+        "tests/runtime/test_membership.py::test_who_learns_that_others_reach_the_coordinator_stands_no_longer",
+    ),
+    _at(
+        "src/holdfast/runtime/view.py",
         "changes that went by unseen are not looked for",
         "if after < 0 or number < after:",
         "if after < 0:",
-        "runtime/test_membership.py",
+        "tests/runtime/test_membership.py::test_changes_of_claims_are_told_until_some_may_have_been_missed",
     ),
-    _of(
-        "runtime/view.py",
+    _at(
+        "src/holdfast/runtime/view.py",
         "a lost answer is evidence",
         "                continue  # perhaps a kept connection that broke with the process: look once more",
         "                return True",
-        "runtime/test_membership.py",
+        "tests/runtime/test_membership.py::test_who_refuses_or_is_silent_is_not_evicted",
     ),
-    _of(
-        "runtime/view.py",
+    _at(
+        "src/holdfast/runtime/view.py",
         "another program's worker is probed",
         "if suspected is None or suspected.foreign or member in self._suspects:",
         "if suspected is None or member in self._suspects:",
-        "runtime/test_membership.py",
+        "tests/runtime/test_membership.py::test_another_program_s_worker_is_never_called",
     ),
-    _of(
-        "runtime/keeper.py",
+    _at(
+        "src/holdfast/runtime/keeper.py",
         "a receipt that was replaced is used on",
         "                receipt.stale = True\n            await self._delete",
         "                pass\n            await self._delete",
-        "runtime/test_keeper.py",
+        "tests/runtime/test_keeper.py::test_what_was_sent_again_is_not_sent_once_more_while_nothing_can_be_extended",
     ),
-    _of(
-        "runtime/keeper.py",
+    _at(
+        "src/holdfast/runtime/keeper.py",
         "visibility counts from the answer",
         "receipts[name].expires_at = sent_at + self._limits.visibility_s",
         "receipts[name].expires_at = self._clock.monotonic() + self._limits.visibility_s",
-        "runtime/test_keeper.py",
+        "tests/runtime/test_keeper.py::test_visibility_counts_from_when_its_extension_was_sent",
     ),
-    _of(
-        "runtime/keeper.py",
+    _at(
+        "src/holdfast/runtime/keeper.py",
         "stale receipts are deleted",
         "receipt.receipt for receipt in receipts if not receipt.stale))",
         "receipt.receipt for receipt in receipts))",
-        "runtime/test_keeper.py",
+        "tests/runtime/test_keeper.py::test_a_stale_receipt_is_never_used",
     ),
-    _of(
-        "runtime/pump.py",
+    _at(
+        "src/holdfast/runtime/pump.py",
         "deleted before its letter is sent",
         "        await self._queue.bury([letter])\n        await self._queue.delete([delivery.receipt])",
         "        await self._queue.delete([delivery.receipt])\n        await self._queue.bury([letter])",
-        "runtime/test_pump.py",
+        "tests/runtime/test_pump.py::test_a_letter_that_can_t_be_sent_delays_only_its_own_message",
     ),
-    _of(
-        "runtime/pump.py",
+    _at(
+        "src/holdfast/runtime/pump.py",
         "a queue that is away is asked by many",
         "                self._polling.failed()\n",
         "",
-        "runtime/test_pump.py",
+        "tests/runtime/test_pump.py::test_a_queue_that_stops_answering_is_asked_by_one",
     ),
-    _of(
-        "runtime/router.py",
+    _at(
+        "src/holdfast/runtime/router.py",
         "what is stale is routed again",
         "                elif not receipt.stale:",
         "                else:",
-        "runtime/test_router.py",
+        "tests/runtime/test_router.py::test_what_comes_back_from_an_owner_is_sorted",
     ),
-    _of(
-        "runtime/router.py",
+    _at(
+        "src/holdfast/runtime/router.py",
         "a place that was refused counts as taken",
         "        if claim is None or claim.member != target.id:\n            self._placed.add(target, -1)\n",
         "",
-        "runtime/test_router.py",
+        "tests/runtime/test_router.py::test_a_place_that_could_not_be_claimed_is_free_for_the_next",
     ),
-    _of(
-        "runtime/router.py",
+    _at(
+        "src/holdfast/runtime/router.py",
         "a stream that moved is known by its old epoch",
         "_remember(self._departed, key, Route(to, epoch + 1), DEPARTED_MAX)",
         "_remember(self._departed, key, Route(to, epoch), DEPARTED_MAX)",
-        "runtime/test_router.py",
+        "tests/runtime/test_router.py::test_who_took_over_a_stream_from_here_is_told",
     ),
-    _of(
-        "runtime/router.py",
+    _at(
+        "src/holdfast/runtime/router.py",
         "an owner's extensions are not counted",
         "        if item.accepted:\n            alive_until",
         "        if False:\n            alive_until",
-        "runtime/test_router.py",
+        "tests/runtime/test_router.py::test_what_its_owner_kept_alive_is_not_taken_for_lapsed",
     ),
-    _of(
-        "runtime/slots.py",
+    _at(
+        "src/holdfast/runtime/router.py",
+        "a node that failed is asked again at once",
+        "if (pause_s := ask_at - self._clock.monotonic()) > 0:",
+        "if (pause_s := 0.0) > 0:",
+        "tests/runtime/test_router.py::test_a_node_that_fails_is_asked_with_growing_pauses_however_much_there_is_for_it",
+    ),
+    _at(
+        "src/holdfast/runtime/slots.py",
         "signs of progress give no time",
         "since = max(call.begun_at, seat.slot.progress_at)",
         "since = call.begun_at",
-        "runtime/test_slots.py",
+        "tests/runtime/test_slots.py::test_progress_is_life",
     ),
-    _of(
-        "runtime/supervisor.py",
+    _at(
+        "src/holdfast/runtime/supervisor.py",
         "the first death is paused for",
         "if failures > 1 and code not in self._final:",
         "if failures > 0 and code not in self._final:",
-        "runtime/test_supervisor.py",
+        "tests/runtime/test_supervisor.py::test_a_node_that_dies_is_evicted_and_started_again_at_once",
     ),
-    _of(
-        "runtime/service.py",
+    _at(
+        "src/holdfast/runtime/service.py",
         "what fails while it ends is a crash",
         "(error := task.exception()) is not None and not self._closed:",
         "(error := task.exception()) is not None:",
-        "runtime/test_service.py",
+        "tests/runtime/test_service.py::test_what_fails_while_it_is_cancelled_is_told_to_nobody",
     ),
-    _of(
-        "runtime/balancer.py",
+    _at(
+        "src/holdfast/runtime/balancer.py",
         "a draining node gets streams",
         "if not (member.load.draining or member.foreign):",
         "if not member.foreign:",
-        "runtime/test_balancer.py",
+        "tests/runtime/test_balancer.py::test_nothing_goes_to_who_drains_or_is_another_program_s",
+    ),
+]
+
+STREAMS = [
+    _at(
+        "src/holdfast/streams/obstacles.py",
+        "a load that takes long is tried as often as a short one",
+        "await self._clock.sleep(pause_s(failures, took_s, self._clock.random()))",
+        "await self._clock.sleep(pause_s(failures, 0.0, self._clock.random()))",
+        "tests/streams/test_obstacles.py::test_a_load_that_does_not_end_leaves_its_slot_to_others_most_of_the_time",
+    ),
+    _at(
+        "src/holdfast/streams/obstacles.py",
+        "what was loaded to see if it does is kept",
+        '        await slot.close(stream, "")\n',
+        "",
+        "tests/streams/test_obstacles.py::test_a_model_that_was_loaded_to_see_if_it_does_makes_room_once_no_stream_uses_it",
+    ),
+    _at(
+        "src/holdfast/streams/standstills.py",
+        "a stream that waits for something else waits on",
+        "if known is None or known.kind != stands.kind:",
+        "if known is None:",
+        "tests/streams/test_standstills.py::test_a_stream_that_comes_to_wait_for_something_else_is_told_again",
+    ),
+    _at(
+        "src/holdfast/streams/standstills.py",
+        "a stream that waits is told at each look",
+        "                known.told = True\n",
+        "",
+        "tests/streams/test_standstills.py::test_a_gap_is_told_once_while_it_lasts_and_when_it_is_skipped",
+    ),
+    _at(
+        "src/holdfast/streams/standstills.py",
+        "each of many streams that wait has its line",
+        "for waits in late[:LINES_MAX]:",
+        "for waits in late:",
+        "tests/streams/test_standstills.py::test_many_that_wait_fill_no_log",
+    ),
+    _at(
+        "src/holdfast/streams/standstills.py",
+        "those that wait longest come last",
+        "(-waits.since_s, waits.key)",
+        "(waits.since_s, waits.key)",
+        "tests/streams/test_standstills.py::test_a_node_tells_what_waits_the_longest_first",
+    ),
+    _at(
+        "src/holdfast/streams/loads.py",
+        "a stream that is new seems half as busy",
+        "self._busy.get(key, newest)",
+        "self._busy.get(key, 0.0)",
+        "tests/streams/test_loads.py::test_a_load_is_smoothed_and_fades",
+    ),
+    _at(
+        "src/holdfast/streams/loads.py",
+        "what a stream did before it left counts when it comes again",
+        "        self._seconds.pop(key, None)\n",
+        "",
+        "tests/streams/test_loads.py::test_what_left_has_no_load",
     ),
 ]
 
 TASKS = [
-    _of(
-        "tasks/finisher.py",
+    _at(
+        "src/holdfast/tasks/finisher.py",
         "a task that was cancelled leaves a letter",
         'if task.detail.startswith("cancelled"):',
         "if False:",
-        "tasks/test_hand.py",
-        "tasks/test_finisher.py",
+        "tests/tasks/test_hand.py::test_a_task_that_failed_leaves_a_letter_unless_it_was_cancelled",
     ),
-    _of(
-        "tasks/hand.py",
+    _at(
+        "src/holdfast/tasks/hand.py",
         "a message that is still needed is a stand-in",
         "task.epoch > int(sent_at)",
         "task.epoch >= int(sent_at)",
-        "tasks/test_hand.py",
-        "tasks/test_finisher.py",
+        "tests/tasks/test_hand.py::test_a_stand_in_is_one_only_for_outcomes_of_later_attempts",
     ),
-    _of(
-        "tasks/hand.py",
+    _at(
+        "src/holdfast/tasks/hand.py",
         "a stale delivery is a right to run",
         "all(r.stale or r.expires_at <= now for r in self.held.receipts)",
         "all(r.expires_at <= now for r in self.held.receipts)",
-        "tasks/test_hand.py",
+        "tests/tasks/test_hand.py::test_a_delivery_is_the_right_to_run_until_it_lapses_or_is_stale",
     ),
-    _of(
-        "tasks/permits.py",
+    _at(
+        "src/holdfast/tasks/permits.py",
         "what is had is let go between renewals",
         "return max(self._wants, own.count)",
         "return self._wants",
-        "tasks/test_permits.py",
+        "tests/tasks/test_permits.py::test_what_is_had_is_kept_between_renewals_while_nobody_wants_it",
     ),
-    _of(
-        "tasks/permits.py",
+    _at(
+        "src/holdfast/tasks/permits.py",
         "what is given up is used until the answer",
         "        if share.granted < self._granted:",
         "        if False:",
-        "tasks/test_permits.py",
+        "tests/tasks/test_permits.py::test_what_is_given_up_is_not_used_while_the_answer_is_under_way",
     ),
-    _of(
-        "tasks/permits.py",
+    _at(
+        "src/holdfast/tasks/permits.py",
         "an older document replaces a newer one",
         "        if self._known and 0 < version < self._version:\n            return\n",
         "",
-        "tasks/test_permits.py",
+        "tests/tasks/test_permits.py::test_a_document_that_comes_late_changes_nothing",
     ),
-    _of(
-        "tasks/slots.py",
+    _at(
+        "src/holdfast/tasks/slots.py",
         "a slot that was spoiled is used on",
         "if tried.spoiled or run.fate is not None:",
         "if run.fate is not None:",
-        "tasks/test_slots.py",
+        "tests/tasks/test_slots.py::test_memory_is_limited_by_task",
     ),
-    _of(
-        "tasks/periodic.py",
+    _at(
+        "src/holdfast/tasks/periodic.py",
         "what was before the declaration fires",
         "await self._registry.put(name, msgspec.json.encode(_Fired(now)), 0)",
         "await self._registry.put(name, msgspec.json.encode(_Fired(0.0)), 0)",
-        "tasks/test_periodic.py",
+        "tests/tasks/test_periodic.py::test_what_is_declared_now_has_missed_nothing",
+    ),
+    _at(
+        "src/holdfast/tasks/letters.py",
+        "one type that fails stops the others",
+        "                if types or not isinstance(error, ConfigError):\n",
+        "                raise\n                if types or not isinstance(error, ConfigError):\n",
+        "tests/tasks/test_letters.py::test_a_type_without_a_queue_stops_no_other",
     ),
 ]
 
 DEVICES = [
-    _of(
-        "devices/shards.py",
+    _at(
+        "src/holdfast/devices/shards.py",
         "a draining member counts",
         "in member.load.outboxes and not member.load.draining",
         "in member.load.outboxes",
-        "devices/simulated/test_work.py",
+        "tests/devices/simulated/test_shards.py::test_what_a_draining_neighbour_gives_up_is_served_before_it_has_left",
     ),
-    _of(
-        "devices/shards.py",
+    _at(
+        "src/holdfast/devices/shards.py",
         "a shard that can't be served is counted as served",
         "            self._claims.pop(number, None)  # it is in doubt, and so looked at again\n",
         "",
-        "devices/simulated/test_work.py",
+        "tests/devices/simulated/test_shards.py::test_a_shard_whose_devices_the_store_did_not_tell_is_tried_again",
     ),
-    _of(
-        "devices/briefs.py",
+    _at(
+        "src/holdfast/devices/shards.py",
+        "a node that drains takes more shards",
+        "if len(self._claims) >= share or self._host.draining:",
+        "if len(self._claims) >= share:",
+        "tests/devices/simulated/test_shards.py::test_a_node_that_begins_to_drain_while_it_opens_a_shard_takes_no_other",
+    ),
+    _at(
+        "src/holdfast/devices/shards.py",
+        "a shard that was opened during the drain is kept",
+        "        if self._host.draining:  # it began to meanwhile\n",
+        "        if False:\n",
+        "tests/devices/simulated/test_shards.py::test_a_node_that_begins_to_drain_while_it_opens_a_shard_takes_no_other",
+    ),
+    _at(
+        "src/holdfast/devices/briefs.py",
         "briefs are forgotten before they are told",
         "                    await self._tell(closed)\n"
         "                    await self._store.briefed(self._outbox, closed)",
         "                    await self._store.briefed(self._outbox, closed)\n"
         "                    await self._tell(closed)",
-        "devices/simulated/test_briefs.py",
+        "tests/devices/simulated/test_briefs.py::test_what_an_earlier_owner_left_is_told_even_if_the_queue_was_away",
     ),
-    _of(
-        "devices/source.py",
+    _at(
+        "src/holdfast/devices/source.py",
         "all pages are fetched at once",
         "while more and await store.waiting(name, source.high) < source.high:",
         "while more:",
-        "devices/simulated/test_source.py",
+        "tests/devices/simulated/test_source.py::test_no_more_is_fetched_than_is_needed",
     ),
-    _of(
-        "devices/work.py",
+    _at(
+        "src/holdfast/devices/work.py",
         "sources are fetched on while a node drains",
         "    async def drain(self) -> None:\n        for task in self._filling:\n            task.cancel()\n",
         "    async def drain(self) -> None:\n",
-        "devices/simulated/test_source.py",
-        "devices/simulated/test_work.py",
+        "tests/devices/simulated/test_shards.py::test_a_node_that_drains_fetches_no_more_from_sources",
     ),
 ]
 
 ADAPTERS = [
-    _of(
-        "adapters/sqlite/database.py",
+    _at(
+        "src/holdfast/adapters/sqlite/database.py",
         "the disk isn't asked",
         "        os.fdatasync(log)",
         "        pass",
-        "adapters/sqlite/test_database.py",
+        "tests/adapters/sqlite/test_database.py::test_a_power_failure_takes_nothing_that_was_answered",
     ),
-    _of(
-        "adapters/sqlite/queue.py",
+    _at(
+        "src/holdfast/adapters/sqlite/queue.py",
         "a receive that is woken waits on",
         "if remaining_s <= 0 or self._wakes != wakes:",
         "if remaining_s <= 0:",
-        "adapters/sqlite/test_conformance.py",
-        "adapters/sqlite/test_queue.py",
+        "tests/adapters/sqlite/test_conformance.py::TestSqliteQueue::test_a_waiting_receive_ends_when_the_queue_is_closed",
     ),
-    _of(
-        "adapters/sqlite/coordinator.py",
+    _at(
+        "src/holdfast/adapters/sqlite/coordinator.py",
         "claims outlive their membership",
         '    transaction.execute("DELETE FROM claims WHERE member = ?", (member,))\n',
         "",
-        "adapters/sqlite/test_conformance.py",
-        "adapters/sqlite/test_coordinator.py",
+        "tests/adapters/sqlite/test_coordinator.py::test_with_a_membership_go_the_rows_of_its_claims",
     ),
-    _of(
-        "adapters/sqlite/coordinator.py",
+    _at(
+        "src/holdfast/adapters/sqlite/coordinator.py",
         "a membership that lapsed is renewed",
         "record = ? WHERE id = ? AND expires_at > ?",
         "record = ? WHERE id = ? AND ? > 0",
-        "adapters/sqlite/test_conformance.py",
-        "adapters/sqlite/test_coordinator.py",
+        "tests/adapters/sqlite/test_coordinator.py::test_a_membership_that_lapsed_is_not_renewed_though_nobody_has_looked",
     ),
-    _of(
-        "adapters/sqlite/coordinator.py",
+    _at(
+        "src/holdfast/adapters/sqlite/coordinator.py",
         "a change that was pruned isn't missed",
         "if after < first - 1:",
         "if after < first - 2:",
-        "adapters/sqlite/test_coordinator.py",
+        "tests/adapters/sqlite/test_coordinator.py::test_who_has_seen_all_but_the_last_that_was_pruned_starts_again",
     ),
-    _of(
-        "adapters/sqlite/lock.py",
+    _at(
+        "src/holdfast/adapters/sqlite/lock.py",
         "a process that runs is killed",
         "if holder.status() != psutil.STATUS_STOPPED or self.holder() != holder:",
         "if self.holder() != holder:",
-        "adapters/sqlite/test_lock.py",
-        "adapters/sqlite/test_processes.py",
+        "tests/adapters/sqlite/test_lock.py::test_only_the_stopped_are_killed",
     ),
-    _of(
-        "adapters/sqlite/state.py",
+    _at(
+        "src/holdfast/adapters/sqlite/state.py",
         "a checkpoint that was used meanwhile expires",
         "if standing is not None and 0 < standing.at < idle_before:",
         "if standing is not None:",
-        "adapters/sqlite/test_conformance.py",
-        "adapters/sqlite/test_state.py",
+        "tests/adapters/sqlite/test_state.py::test_a_checkpoint_that_is_used_while_idle_ones_are_looked_for_stays",
     ),
-    _of(
-        "adapters/redis/transfer.lua",
+    _at(
+        "src/holdfast/adapters/redis/transfer.lua",
         "a claim goes to the dead",
         "if not lives(ARGV[3]) then return 1 end\n",
         "",
-        "adapters/redis/test_coordinator.py",
+        "tests/adapters/redis/test_coordinator.py::TestOnOneServer::test_a_transfer_to_the_dead_is_refused",
     ),
-    _of(
-        "adapters/redis/commit.lua",
+    _at(
+        "src/holdfast/adapters/redis/commit.lua",
         "a commit may leave out others",
         "if number ~= ARGV[6] then return {'number', number, stands[1]} end\n",
         "",
-        "adapters/redis/test_state.py",
+        "tests/adapters/redis/test_state.py::TestOnOneServer::test_only_the_next_number_is_accepted",
     ),
-    _of(
-        "adapters/redis/open.lua",
+    _at(
+        "src/holdfast/adapters/redis/open.lua",
         "an opening applies at any epoch",
         "if epoch ~= ARGV[2] then return {'fenced', epoch} end\n",
         "",
-        "adapters/redis/test_state.py",
+        "tests/adapters/redis/test_state.py::TestOnOneServer::test_opening_at_another_epoch_is_refused",
     ),
-    _of(
-        "adapters/redis/expire_results.lua",
+    _at(
+        "src/holdfast/adapters/redis/expire_results.lua",
         "a newer result loses its name",
         "if redis.call('HGET', names, name) == last then redis.call('HDEL', names, name) end",
         "redis.call('HDEL', names, name)",
-        "adapters/redis/test_state.py",
+        "tests/adapters/redis/test_state.py::test_a_name_used_again_outlives_its_first_result",
     ),
-    _of(
-        "adapters/aws/queue.py",
+    _at(
+        "src/holdfast/adapters/aws/queue.py",
         "a message shows before its time",
         "math.ceil(message.delay_s)",
         "int(message.delay_s)",
-        "adapters/aws/test_queue.py",
+        "tests/adapters/aws/test_queue.py::test_no_message_shows_before_its_time",
     ),
-    _of(
-        "adapters/aws/queue.py",
+    _at(
+        "src/holdfast/adapters/aws/queue.py",
         "what nobody waits for stays hidden",
         "            self._return(polling.result())",
         "            pass",
-        "adapters/aws/test_queue.py",
-        "adapters/aws/test_queue_faults.py",
+        "tests/adapters/aws/test_queue.py::test_what_nobody_waits_for_is_given_back",
     ),
-    _of(
-        "adapters/aws/client.py",
+    _at(
+        "src/holdfast/adapters/aws/client.py",
         "a lost answer to a read may have had an effect",
         "outcome.cause is TryFailure.BROKEN and method not in READING",
         "outcome.cause is Cause.BROKEN",
-        "adapters/aws/test_client.py",
+        "tests/adapters/aws/test_client.py::test_an_answer_to_a_read_that_is_lost_hides_no_effect",
     ),
-    _of(
-        "adapters/zookeeper/claims.py",
+    _at(
+        "src/holdfast/adapters/zookeeper/claims.py",
         "an older session's claim stands",
         "    if stat.ephemeralOwner != born.ephemeralOwner and stat.czxid < born.czxid:\n"
         "        return None  # of an older session, whose path another has now\n",
         "",
-        "adapters/zookeeper/test_coordinator.py",
-        "adapters/zookeeper/test_failures.py",
+        "tests/adapters/zookeeper/test_coordinator.py::test_a_znode_of_an_older_session_is_not_trusted_for_the_new_one_at_its_path",
     ),
-    _of(
-        "adapters/mqtt/device.py",
+    _at(
+        "src/holdfast/adapters/mqtt/device.py",
         "one link of several is enough",
         "if all(link.connected for link in self._links):",
         "if any(link.connected for link in self._links):",
-        "adapters/mqtt/test_device.py",
+        "tests/adapters/mqtt/test_device.py::test_many_connections_send_and_share_what_is_heard",
     ),
-    _of(
-        "adapters/mqtt/device.py",
+    _at(
+        "src/holdfast/adapters/mqtt/device.py",
         "an outage is told again and again",
         "        if isinstance(self._told, Disconnected) and not taken:\n            return\n",
         "",
-        "adapters/mqtt/test_device.py",
+        "tests/adapters/mqtt/test_device.py::test_a_broker_that_was_killed_is_found_again",
     ),
-    _of(
-        "adapters/sqlalchemy/rows.py",
+    _at(
+        "src/holdfast/adapters/sqlalchemy/rows.py",
         "a device's last sign of life is lost",
         "SET seen_at = coalesce(excluded.seen_at, {D}.seen_at), away",
         "SET seen_at = excluded.seen_at, away",
-        "adapters/sqlalchemy/test_conformance.py",
+        "tests/adapters/sqlalchemy/test_conformance.py::TestSqliteOutbox::test_who_comes_later_knows_devices_and_who_was_away",
     ),
-    _of(
-        "adapters/http/peer.py",
+    _at(
+        "src/holdfast/adapters/http/peer.py",
         "a request that was sent counts as not taken",
         "            if not progress.sent:",
         "            if True:",
-        "adapters/http/test_peer.py",
+        "tests/adapters/http/test_peer.py::test_a_lost_reply_is_an_unknown_outcome",
     ),
-    _of(
-        "adapters/file/objects.py",
+    _at(
+        "src/holdfast/adapters/file/objects.py",
         "links lead out of the folder",
         "        if not path.resolve().is_relative_to(self.root):",
         "        if False:",
-        "adapters/file/test_objects.py",
+        "tests/adapters/file/test_objects.py::test_urls_out_of_the_directory_are_refused",
+    ),
+    _at(
+        "src/holdfast/adapters/zookeeper/lapse.py",
+        "an end that was put off comes all the same",
+        "            self._at = at\n            self._changed.notify()",
+        "            self._changed.notify()",
+        "tests/adapters/zookeeper/test_lapse.py::test_it_does_not_come_when_it_was_put_off",
+    ),
+    _at(
+        "src/holdfast/adapters/zookeeper/lapse.py",
+        "an end that was cancelled comes all the same",
+        "            else:\n                return\n",
+        "            else:\n                pass\n",
+        "tests/adapters/zookeeper/test_lapse.py::test_it_does_not_come_when_it_was_put_off",
+    ),
+    _at(
+        "src/holdfast/adapters/zookeeper/lapse.py",
+        "the thread of an end that was cancelled stays",
+        "            self._over = True\n            self._changed.notify()",
+        "            self._over = True",
+        "tests/adapters/zookeeper/test_lapse.py::test_it_does_not_come_when_it_was_put_off",
     ),
 ]
 
-MUTATIONS = CORE + RUNTIME + TASKS + DEVICES + ADAPTERS
+GATEWAY = [
+    _at(
+        "src/holdfast/gateway/clients.py",
+        "a wrong file makes all clients unknown",
+        "                self._log.error(\"the clients' keys",
+        "                self._by_digest = {}\n                self._log.error(\"the clients' keys",
+        "tests/gateway/test_clients.py::test_a_file_that_became_wrong_changes_nothing",
+    ),
+    _at(
+        "src/holdfast/gateway/clients.py",
+        "of IPv6 each address has a rate of its own",
+        "int(found) >> 64 << 64",
+        "int(found)",
+        "tests/gateway/test_clients.py::test_addresses_of_one_customer_are_one_client",
+    ),
+    _at(
+        "src/holdfast/gateway/clients.py",
+        "a client's own rate is not kept to",
+        "self._limiter.change(default, own)",
+        "self._limiter.change(default)",
+        "tests/gateway/test_clients.py::test_each_client_sends_only_so_fast",
+    ),
+    _at(
+        "src/holdfast/gateway/clients.py",
+        "a key is written behind a line without its end",
+        'line = line if out.read() == b"\\n" else f"\\n{line}"',
+        "out.read()",
+        "tests/gateway/test_clients.py::test_a_line_is_added_as_a_line_of_its_own",
+    ),
+    _at(
+        "src/holdfast/gateway/clients.py",
+        "who came once is remembered for good",
+        "            self._limiter.forget(self._clock.monotonic())\n",
+        "",
+        "tests/gateway/test_clients.py::test_addresses_that_came_once_are_forgotten_without_a_file_too",
+    ),
+    _at(
+        "src/holdfast/gateway/clients.py",
+        "the file of keys is for everybody to read",
+        "file.touch(mode=0o600)",
+        "file.touch()",
+        "tests/gateway/test_clients.py::test_a_line_is_added_that_nobody_else_may_read",
+    ),
+    _at(
+        "src/holdfast/gateway/clients.py",
+        "one key may be two clients'",
+        "if len({client.digest for client in clients}) < len(clients):",
+        "if False:",
+        "tests/gateway/test_clients.py::test_the_same_key_twice_is_refused",
+    ),
+    _at(
+        "src/holdfast/gateway/door.py",
+        "all of a bomb is unpacked before it is refused",
+        "plain = unzip.decompress(body, limit + 1)",
+        "plain = unzip.decompress(body)",
+        "tests/gateway/test_bad_input.py::test_of_a_bomb_no_more_is_held_than_the_limit",
+    ),
+    _at(
+        "src/holdfast/gateway/door.py",
+        "what follows a compressed body is dropped",
+        "if not unzip.eof or unzip.unused_data:",
+        "if not unzip.eof:",
+        "tests/gateway/test_bad_input.py::test_a_bad_compressed_body",
+    ),
+    _at(
+        "src/holdfast/gateway/door.py",
+        "half a compressed body is taken",
+        "if not unzip.eof or unzip.unused_data:",
+        "if unzip.unused_data:",
+        "tests/gateway/test_bad_input.py::test_a_bad_compressed_body",
+    ),
+    _at(
+        "src/holdfast/gateway/door.py",
+        "a large body is unpacked while all others wait",
+        "        return await asyncio.to_thread(decoded, body, headers, limit)",
+        "        pass",
+        "tests/gateway/test_door.py::test_a_body_that_may_become_large_is_unpacked_beside_the_loop",
+    ),
+    _at(
+        "src/holdfast/gateway/door.py",
+        "a body without a length may be of any",
+        '        if len(body) > limit:\n            raise TooLarge(f"the body is over',
+        '        if False:\n            raise TooLarge(f"the body is over',
+        "tests/gateway/test_door.py::test_a_chunked_body_has_the_same_limit",
+    ),
+    _at(
+        "src/holdfast/gateway/door.py",
+        "a body may belong to another stream than its path",
+        "    if said_key != key:",
+        "    if False:",
+        "tests/gateway/test_door.py::test_json_that_contradicts_itself",
+    ),
+    _at(
+        "src/holdfast/gateway/door.py",
+        "a stream's id is decoded twice",
+        "unquote_to_bytes(raw).decode()",
+        "unquote_to_bytes(unquote_to_bytes(raw)).decode()",
+        "tests/gateway/test_door.py::test_ids_are_decoded_once",
+    ),
+]
+
+OTHERS = [
+    _at(
+        "src/holdfast/redaction.py",
+        "an encoded name of a parameter hides its secret",
+        "if is_secret(unquote_plus(name)) else found[0]",
+        "if is_secret(name) else found[0]",
+        "tests/test_redaction.py::test_redact",
+    ),
+    _at(
+        "src/holdfast/redaction.py",
+        "a password ends at its first @",
+        'return rest.rindex("@")',
+        'return rest.index("@")',
+        "tests/test_redaction.py::test_redact",
+    ),
+    _at(
+        "src/holdfast/redaction.py",
+        "of a long text the last line is cut in its midst",
+        "        return kept[:line_end]\n",
+        "        return kept\n",
+        "tests/test_redaction.py::test_a_secret_that_goes_beyond_what_is_read_is_hidden",
+    ),
+    _at(
+        "src/holdfast/redaction.py",
+        "a private key that was cut off is shown",
+        '|\\Z)", re.DOTALL',
+        ')", re.DOTALL',
+        "tests/test_redaction.py::test_redact",
+    ),
+    _at(
+        "src/holdfast/redaction.py",
+        "a password that begins like a port is shown",
+        'return _PORT.match(rest) is not None and (scheme.lower() in _ENDED_BY_SLASH or "@" not in word)',
+        "return _PORT.match(rest) is not None",
+        "tests/test_redaction.py::test_redact",
+    ),
+    _at(
+        "src/holdfast/serving.py",
+        "a head that comes byte by byte has all the time",
+        "if connection in self._idle and not connection.half_sent:",
+        "if connection in self._idle:",
+        "tests/test_serving.py::test_a_head_that_comes_a_byte_at_a_time_has_no_more_time_than_any",
+    ),
+    _at(
+        "src/holdfast/serving.py",
+        "a connection whose other end reads nothing stays",
+        "self._transport.abort()",
+        "self._transport.close()",
+        "tests/test_serving.py::test_a_connection_whose_other_end_reads_nothing_is_closed_all_the_same",
+    ),
+    _at(
+        "src/holdfast/serving.py",
+        "who takes a reserved place is not of the reserve",
+        "                connection.of_reserve = longest.of_reserve\n",
+        "",
+        "tests/test_serving.py::test_where_all_are_busy_nodes_and_looks_at_health_are_heard",
+    ),
+    _at(
+        "src/holdfast/serving.py",
+        "the reserve makes room before it is full",
+        "if full or not idle.of_reserve), None)",
+        "), None)",
+        "tests/test_serving.py::test_where_all_are_busy_nodes_and_looks_at_health_are_heard",
+    ),
+    _at(
+        "src/holdfast/serving.py",
+        "a page of another site may ask",
+        'if origin is not None and origin.lower().partition("://")[2] != host.lower():',
+        "if False:",
+        "tests/gateway/test_clients.py::test_where_nobody_is_asked_pages_of_other_sites_are_refused",
+    ),
+    _at(
+        "src/holdfast/serving.py",
+        "an error's text shows secrets",
+        "detail = redact((error.text or title).strip())",
+        "detail = (error.text or title).strip()",
+        "tests/test_serving.py::test_what_an_error_says_tells_no_secret",
+    ),
+    _at(
+        "src/holdfast/files.py",
+        "who may only read a file may write beside it",
+        "if mode & (0o2 << shift)]",
+        "if mode & (0o4 << shift)]",
+        "tests/test_files.py::test_whoever_wants_it_otherwise_says_so",
+    ),
+]
+
+MUTATIONS = CORE + RUNTIME + STREAMS + TASKS + DEVICES + ADAPTERS + GATEWAY + OTHERS

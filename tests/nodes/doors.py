@@ -18,11 +18,11 @@ from tests.nodes.cluster import LOOK_S, Process, until
 from tests.nodes.doors_app import RETRY_S, business, change
 from tests.nodes.terminals import names
 
+from holdfast import App
 from holdfast.adapters.sqlalchemy import tables
 from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.core.device_queue import CLOSED, CommandState, Correlation, StoredCommand
-from holdfast.devices.outbox import Outbox
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.testing.faults import TcpFaults
 from holdfast.testing.servers import MosquittoServer, PostgresqlServer
@@ -91,7 +91,7 @@ class Doors:
         self._conduct = "calm" if calm else "odd"
         self._shards = shards
         self._settings = {"ttl_s": 3.0, "lock_timeout_s": 0.5} | settings
-        self._outbox = Outbox(OUTBOX, shards=shards, expires_in_s=None)
+        self._outbox = App("office").outbox(OUTBOX, shards=shards, expires_in_s=None)
         self._outbox.wall = lambda: time.time() + self._offset_s
         self._offset_s = 0.0
         self._stack = AsyncExitStack()

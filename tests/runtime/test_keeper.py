@@ -285,6 +285,14 @@ async def test_what_was_held_for_too_long_is_sent_again_and_only_then_deleted(ri
     assert rig.queue.names().count("send") == 1
 
 
+async def test_what_was_sent_again_is_not_sent_once_more_while_nothing_can_be_extended(rig: Rig) -> None:
+    await aged(rig)
+    await rig.clock.sleep(15 * VISIBILITY_S)
+    rig.queue.failing["extend"] = [Unavailable("down") for _ in range(100)]
+    await rig.clock.sleep(4 * VISIBILITY_S)
+    assert rig.queue.names().count("send") == 1
+
+
 async def test_the_copy_has_the_identity_of_the_first(rig: Rig) -> None:
     await aged(rig, place=Place(0, 0, "m-first"))
     await rig.clock.sleep(17 * VISIBILITY_S)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from holdfast.core.message import NO_RUN, SEQ_DIGITS, Place
 from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage, TooLarge
-from holdfast.streams.codec import address, decoder, encode_result, labels, unwrap
+from holdfast.streams.codec import address, decoder, encode_result, labels, unwrap, wrap
 from holdfast.streams.handler import StreamHandler
 from holdfast.streams.spec import StreamSpec
 
@@ -356,3 +356,10 @@ def test_a_result_has_a_limit() -> None:
 @pytest.mark.parametrize("text", ["/+8=", "_-8=", "_-8", "/+\n8="])
 def test_a_data_url_is_read_however_its_base64_is_written(text: str) -> None:
     assert unwrap(f"data:image/png;base64,{text}") == b"\xff\xef"
+
+
+def test_a_wrapped_body_has_its_key_where_the_stream_looks_for_it() -> None:
+    """Names with dots reach into objects."""
+    spec = declare(key="source.name", seq="source.n", seq_kind="dense")
+    body = wrap(spec, "cam", Place(0, 7), b"\xff", "image/png", 1.0)
+    assert address(spec, body, {}, "id", None) == ("cam", Place(0, 7))

@@ -216,4 +216,4 @@ def test_a_declaration_that_can_t_be(settings: dict[str, Any], text: str) -> Non
 
 def test_a_stream_names_models_that_are_declared() -> None:
     with pytest.raises(ConfigError, match=r"declare it above with a\.model\('peple'"):
-        App("a").stream("s", models="peple")(Watching)
+        App("a").stream("s", message=bytes, models="peple")(Watching)

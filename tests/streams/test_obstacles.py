@@ -17,6 +17,7 @@ from holdfast.adapters.memory.slots import MemorySlot
 from holdfast.core.message import Place
 from holdfast.errors import Unavailable
 from holdfast.streams.obstacles import AGAIN, PAUSE_PER_LOAD
+from holdfast.streams.worker import StreamWorker
 
 VIRTUAL = True
 KEY = "s/k"
@@ -182,6 +183,55 @@ async def test_a_load_that_takes_its_slot_along_is_no_message_s_fault(town: Town
     assert deaths >= 6
     assert town.letters() == []
     assert results(town) == [0, 1]
+
+
+async def test_a_later_reason_hides_its_secrets_as_the_first_did(town: Town) -> None:
+    tries: list[int] = []
+
+    def load() -> str:
+        tries.append(0)
+        raise ConnectionError(f"try {len(tries)}: no answer from https://me:hunter2@models.example/weights")
+
+    app = App("town")
+    app.model("weights", load)
+    app.stream("s", message=Item, seq="n", first_seq=0, models="weights")(Weighing)
+    node = await town.start(app)
+
+    def told(text: str) -> bool:
+        return text in node.work.owners.obstacles.of("s")
+
+    await town.send(*numbers(0))
+    for try_ in ("try 1:", "try 3:"):
+        await town.until(functools.partial(told, try_))
+        assert "models.example" in node.work.owners.obstacles.of("s")
+        assert "hunter2" not in node.work.owners.obstacles.of("s")
+
+
+async def test_a_model_that_was_loaded_to_see_if_it_does_makes_room_once_no_stream_uses_it(
+    town: Town,
+) -> None:
+    disk = Disk("spare")
+    app = App("town")
+    app.model("weights", functools.partial(disk.load, "weights"), memory_mb=100)
+    app.model("spare", functools.partial(disk.load, "spare"), memory_mb=100)
+    app.stream("s", message=Item, seq="n", first_seq=0, models="weights", idle_timeout_s=5.0)(Weighing)
+    app.stream("other", message=Item, seq="n", first_seq=0, models="spare")(
+        lambda message, context: {"n": message.n}
+    )
+    node = TownNode(town, "a", app, msgspec.structs.replace(LIMITS, slots=1))
+    town.nodes.append(node)
+    node.slots._make = lambda slot: StreamWorker(
+        app.streams, town.objects, slot, models=app.models, model_memory_mb=100
+    )
+    await node.node.start()
+    await town.send(*numbers(0))
+    await obstructed(town, node)
+    disk.files.add("weights")
+    await town.until_over()
+    await town.until(lambda: not node.owns(KEY))
+    await town.send(*numbers(0), stream="other")
+    await town.until_over("other")
+    assert {name for slot in node.slots.slots for name in slot.models} == {"spare"}
 
 
 async def test_nothing_is_received_that_no_node_can_run_and_other_streams_go_on(town: Town) -> None:

@@ -64,7 +64,12 @@ def app_of(**settings: Any) -> App:
     Sum.story.clear()
     app = App("town")
     app.model("weights", lambda: Sum.story.append("load weights"))
-    usual = {"seq": "n", "first_seq": 0, "idle_timeout_s": IDLE_S, "backoff": Backoff(0.05, 0.1)}
+    usual: dict[str, Any] = {
+        "seq": "n",
+        "first_seq": 0,
+        "idle_timeout_s": IDLE_S,
+        "backoff": Backoff(0.05, 0.1),
+    }
     app.stream("s", message=Item, **usual | settings)(Sum)
     return app
 

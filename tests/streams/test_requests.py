@@ -38,7 +38,13 @@ class Count(StreamHandler[dict[str, Any]]):
 
 def app(**settings: Any) -> App:
     made = App("t")
-    rules = {"key": "key", "seq": "n", "first_seq": 0, "max_tries": 2, "backoff": Backoff(0.01, 0.02)}
+    rules: dict[str, Any] = {
+        "key": "key",
+        "seq": "n",
+        "first_seq": 0,
+        "max_tries": 2,
+        "backoff": Backoff(0.01, 0.02),
+    }
     made.stream("s", **rules | settings)(Count)
     return made
 

@@ -60,7 +60,6 @@ class Handler(StreamHandler[dict[str, Any]]):
             ["messages have a run ('r')", "leave restart_after_s"],
         ),
         ({"seq": "n", "restart_after_s": 9.0}, ["restart_after_s is 9.0", "gap_timeout_s is 45.0"]),
-        ({"colour": "red"}, ["colour", "see App.stream"]),
     ],
 )
 def test_what_can_t_be(settings: dict[str, Any], named: list[str]) -> None:

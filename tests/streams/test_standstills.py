@@ -70,6 +70,26 @@ async def test_a_node_tells_what_waits_the_longest_first(town: Town) -> None:
     assert msgspec.json.decode(said.text)["waits"]["kind"] == "gap"
 
 
+async def test_a_stream_that_comes_to_wait_for_something_else_is_told_again(town: Town) -> None:
+    def failing(message: Item, context: Context) -> None:
+        if message.n == 1:
+            raise ValueError("no such camera")
+
+    app = App("town")
+    app.stream("s", message=Item, seq="n", first_seq=0, gap_timeout_s=GAP_S, max_tries=1, on_failure="park")(
+        failing
+    )
+    node = await town.start(app)
+    await town.send(*numbers(0, 2))
+    await town.until(lambda: lines(node, "a stream waits"))
+    await town.send(*numbers(1))
+    await town.until(lambda: len(lines(node, "a stream waits")) == 2)
+    _, line = lines(node, "a stream waits")
+    assert str(line["reason"]).startswith("parked: ")
+    (waits,) = node.work.standstills.all()
+    assert TOLD_AFTER_S <= waits.since_s < 2 * TOLD_AFTER_S
+
+
 async def test_many_that_wait_fill_no_log(town: Town) -> None:
     node = await started(town)
     for number in range(LINES_MAX + 5):

@@ -68,11 +68,11 @@ class Count(StreamHandler[Item]):
 
 def app_of(handler: type[StreamHandler[Any]] = Count, message: Any = Item, **settings: Any) -> App:
     app = App("town")
-    settings = {
+    chosen: dict[str, Any] = {
         "seq": "n", "first_seq": 0, "gap_timeout_s": GAP_TIMEOUT_S, "max_tries": 2, "timeout_s": TIMEOUT_S,
         "backoff": Backoff(0.05, 0.1),
     } | settings  # fmt: skip
-    app.stream("s", message=message, **settings)(handler)
+    app.stream("s", message=message, **chosen)(handler)
     return app
 
 

@@ -37,4 +37,4 @@ def test_what_it_sends_at_night_is_what_its_handler_takes(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for order in nightly(datetime(2026, 1, 1, tzinfo=UTC)):
-        assert TaskTest(app, order.task_type).run(order.body) == f"{order.body['customer']}.txt"
+        assert TaskTest(app, order.task_type).run(order.body) == f"{order.body.customer}.txt"

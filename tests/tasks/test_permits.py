@@ -358,6 +358,46 @@ class Forgetful(MemoryRegistry):
         return done
 
 
+class Withheld(MemoryRegistry):
+    """What ``member-0`` writes to have less is done, and then nothing is answered until it may be."""
+
+    def __init__(self, clock: SimClock) -> None:
+        super().__init__(clock)
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+        self.has = 0
+
+    async def put(self, name: str, body: bytes, expect: int) -> Document | None:
+        done = await super().put(name, body, expect)
+        own = msgspec.json.decode(body, type=Permits).grants.get("member-0")
+        if own is not None and own.count < self.has:
+            self.may_answer.clear()
+        self.has = own.count if own is not None else 0
+        await self.may_answer.wait()
+        return done
+
+    async def changed(self, name: str, after: int, wait_s: float) -> Document | None:
+        found = await super().changed(name, after, wait_s)
+        await self.may_answer.wait()
+        return found
+
+
+def test_what_is_given_up_is_not_used_while_the_answer_is_under_way() -> None:
+    async def story(town: Town) -> None:
+        registry = town.registry = Withheld(town.clock)
+        await town.set(maximum=10)
+        first, second = await town.node(), await town.node()
+        first.keeper.want(50)
+        await town.until(lambda: first.granted == 10)
+        second.keeper.want(50)
+        await town.until(lambda: not registry.may_answer.is_set())
+        assert first.granted == 5
+        registry.may_answer.set()
+        await town.until(lambda: second.granted == 5)
+
+    in_town(story)
+
+
 @pytest.mark.parametrize("fates", [["done"], ["late"], ["late", "done"], ["refused", "late"]])
 def test_lost_answers(fates: list[str]) -> None:
     async def story(town: Town) -> None:

@@ -25,6 +25,7 @@ COMMANDS = {
     "gateway": "gateway:gateway",
     "gateway-key": "gateway:gateway_key",
     "ingest": "ingest:ingest",
+    "send": "send:send",
     "status": "status:status",
     "results": "results:results",
     "move": "places:move",

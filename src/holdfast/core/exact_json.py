@@ -46,7 +46,15 @@ def encoder(hook: Callable[[Any], Any] | None = None) -> Callable[[Any], bytes]:
     return encode
 
 
-encode = encoder()
+def _of_model(value: Any) -> Any:
+    """What JSON has for a pydantic model, as the model reads it again."""
+    if hasattr(value, "__pydantic_serializer__"):
+        return value.model_dump(mode="json", by_alias=True)
+    raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
+
+
+encode = encoder(_of_model)
+"""Writes a value as JSON: what msgspec knows, and pydantic models."""
 
 
 def decode_plain(data: bytes) -> Any:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, overload
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Unpack, overload
 from zlib import crc32
 
 import msgspec
@@ -16,7 +16,15 @@ from holdfast.core.dialect import written
 from holdfast.core.exact_json import encode
 from holdfast.core.settings import SECONDS_MAX, Fraction, Int32, Positive, check_setting, fault
 from holdfast.core.topics import check_device
-from holdfast.devices.spec import NextPage, OutboxSpec, Page, Refused, Source
+from holdfast.devices.spec import (
+    CommandFields,
+    CommandOptions,
+    NextPage,
+    OutboxSpec,
+    Page,
+    Refused,
+    Source,
+)
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge
 from holdfast.ports.outbox import NewCommand, OnResult, Writer
 
@@ -35,6 +43,8 @@ OPTIONS: dict[str, Any] = {
     "trace_id": str | None,
 }
 """What the options of a command may be."""
+OWN_EXPIRY = -1.0
+"""As ``expires_in_s`` of a command: what its outbox says."""
 CommandId = Annotated[int, Meta(ge=1, le=NUMBER_MAX)]
 KEY_MAX = 255
 LONGEST_ID = Correlation.longest()
@@ -42,37 +52,10 @@ TRACE_MAX = 64
 
 
 class Outbox:
-    """The commands of one kind of device.
+    """The commands of one kind of device. Made by ``App.outbox``; see there for the settings."""
 
-    Args:
-        name: the outbox's; its rows in the database carry it.
-        settings: of :class:`holdfast.devices.spec.OutboxSpec`:
-
-            - ``topics``: where devices listen and answer.
-            - ``dialect``: how a command's id travels in payloads (default: ``messageId`` in JSON).
-            - ``patience``: retry intervals, ``max_tries``, and how often absent devices are tried.
-            - ``presence``: when a device counts as away.
-            - ``shards``: into how many parts the devices are divided, each owned by one node. It stands once
-              the outbox is in use.
-            - ``lanes``: commands in flight a device (1). Beyond one, those with the same ``supersede_key``
-              stay in order, and others may pass each other.
-            - ``expires_in_s``: after which a command isn't sent any more, unless it says so itself.
-            - ``max_body``: largest command, in bytes as they are sent, its id included.
-            - ``in_flight_max``: devices of which answers are awaited at once.
-            - ``rate``: commands a second.
-            - ``group``, ``group_rates``: a function that tells a device's group, and commands a second by
-              group. These limits hold over all nodes: each has the part that it has of the shards.
-            - ``keep_s``: how long closed commands are kept, and keys of ``dedupe_key`` with them.
-            - ``archive``: then they are moved to the table ``holdfast_outbox_archive`` instead of dropped.
-            - ``briefs``: the queue on which the end of each command is told too (default: on none).
-              ``APP-briefs`` is the one that the app's clients and ``holdfast briefs`` read.
-    """
-
-    def __init__(self, name: str, **settings: Any) -> None:
-        try:
-            self.spec = OutboxSpec(name=name, **settings)
-        except TypeError as error:
-            raise ConfigError(f"outbox {name!r}: {error}; see Outbox for the settings") from None
+    def __init__(self, spec: OutboxSpec) -> None:
+        self.spec = spec
         self.results: OnResult | None = None
         self.sources: list[Source] = []
         self.wall: Callable[[], float] = time.time
@@ -82,40 +65,104 @@ class Outbox:
 
     @overload
     def add(
-        self, db: AsyncSession | AsyncConnection, *, device: str, command: Any, **options: Any
+        self,
+        db: AsyncSession | AsyncConnection,
+        *,
+        device: str,
+        command: Any,
+        **options: Unpack[CommandOptions],
     ) -> Awaitable[int]: ...
-
     @overload
-    def add(self, db: Session | Connection | Writer, *, device: str, command: Any, **options: Any) -> int: ...
-
-    def add(self, db: Any, *, device: str, command: Any, **options: Any) -> Any:
+    def add(
+        self,
+        db: Session | Connection | Writer,
+        *,
+        device: str,
+        command: Any,
+        **options: Unpack[CommandOptions],
+    ) -> int: ...
+    def add(
+        self,
+        db: Any,
+        *,
+        device: str,
+        command: Any,
+        dedupe_key: str | None = None,
+        supersede_key: str | None = None,
+        priority: int = 0,
+        delay_s: float = 0.0,
+        expires_in_s: float | None = OWN_EXPIRY,
+        trace_id: str | None = None,
+        job: int | None = None,
+    ) -> Any:
         """Add a command for a device, within the transaction of ``db``: it goes out if that commits.
 
         Args:
             db: a SQLAlchemy session or connection; with an asynchronous one, await the result.
             device: the device's id.
             command: bytes or text, or anything that msgspec can write as JSON.
-            dedupe_key: with one that the device already has, nothing is added.
-            supersede_key: it replaces the device's commands with this key that were never sent.
-            priority: higher ones go first.
-            delay_s: not to be sent before.
-            expires_in_s: not to be sent after; None for never.
+            dedupe_key: with one that the device already has, nothing is added (default: none).
+            supersede_key: it replaces the device's commands with this key that were never sent (default:
+                none).
+            priority: higher ones go first (default 0).
+            delay_s: not to be sent before so many seconds have passed (default 0).
+            expires_in_s: not to be sent after so many seconds; ``None`` for never (default: the outbox's).
             trace_id: what to call it in logs; by default the ``trace_id`` that structlog has bound.
-            job: of ``add_job``.
+            job: what ``add_job`` returned, for a command that belongs to it (default: none).
 
         Returns the command's id, or that of the standing one with its ``dedupe_key``. Raises InvalidMessage
         for a device that can't be addressed or a command that can't be written or carry its id, TooLarge over
         ``max_body``.
         """
-        new = self._new(device=device, command=command, **options)
+        new = self._new(
+            device=device,
+            command=command,
+            dedupe_key=dedupe_key,
+            supersede_key=supersede_key,
+            priority=priority,
+            delay_s=delay_s,
+            expires_in_s=expires_in_s,
+            trace_id=trace_id,
+            job=job,
+        )
         return _write(db, lambda writer: writer.add([new])[0])
 
-    def add_many(self, db: Any, commands: Iterable[Mapping[str, Any]]) -> Any:
+    @overload
+    def add_many(
+        self, db: AsyncSession | AsyncConnection, commands: Iterable[CommandFields]
+    ) -> Awaitable[list[int]]: ...
+    @overload
+    def add_many(self, db: Session | Connection | Writer, commands: Iterable[CommandFields]) -> list[int]: ...
+    def add_many(self, db: Any, commands: Iterable[CommandFields]) -> Any:
         """Add many commands at once, each the arguments of ``add`` but ``db``; returns their ids, or with an
         asynchronous ``db`` an awaitable of them."""
         new = [self._new(**command) for command in commands]
         return _write(db, lambda writer: writer.add(new))
 
+    @overload
+    def add_job(
+        self,
+        db: AsyncSession | AsyncConnection,
+        name: str,
+        devices: Sequence[str],
+        command: Any,
+        *,
+        rate: float | None = None,
+        abort_share: float = 1.0,
+        **options: Unpack[CommandOptions],
+    ) -> Awaitable[int]: ...
+    @overload
+    def add_job(
+        self,
+        db: Session | Connection | Writer,
+        name: str,
+        devices: Sequence[str],
+        command: Any,
+        *,
+        rate: float | None = None,
+        abort_share: float = 1.0,
+        **options: Unpack[CommandOptions],
+    ) -> int: ...
     def add_job(
         self,
         db: Any,
@@ -125,7 +172,7 @@ class Outbox:
         *,
         rate: float | None = None,
         abort_share: float = 1.0,
-        **options: Any,
+        **options: Unpack[CommandOptions],
     ) -> Any:
         """Give one command to many devices, and count how far it is.
 
@@ -159,6 +206,24 @@ class Outbox:
 
     # --- taking back, and standing still
 
+    @overload
+    def cancel(
+        self,
+        db: AsyncSession | AsyncConnection,
+        *,
+        command: int | None = None,
+        device: str | None = None,
+        supersede_key: str | None = None,
+    ) -> Awaitable[int]: ...
+    @overload
+    def cancel(
+        self,
+        db: Session | Connection | Writer,
+        *,
+        command: int | None = None,
+        device: str | None = None,
+        supersede_key: str | None = None,
+    ) -> int: ...
     def cancel(
         self,
         db: Any,
@@ -190,6 +255,10 @@ class Outbox:
             which["supersede_key"] = _checked_key("supersede_key", supersede_key)
         return _write(db, lambda writer: writer.cancel(self.spec.name, **which))
 
+    @overload
+    def pause(self, db: AsyncSession | AsyncConnection, device: str | None = None) -> Awaitable[None]: ...
+    @overload
+    def pause(self, db: Session | Connection | Writer, device: str | None = None) -> None: ...
     def pause(self, db: Any, device: str | None = None) -> Any:
         """Send nothing to ``device``, or to any device, once the transaction of ``db`` has committed, until
         it is resumed. What is out is out: its answer counts. Commands expire meanwhile. With an asynchronous
@@ -197,6 +266,10 @@ class Outbox:
         named = "" if device is None else check_device(device)
         return _write(db, lambda writer: writer.pause(self.spec.name, named, self.wall()))
 
+    @overload
+    def resume(self, db: AsyncSession | AsyncConnection, device: str | None = None) -> Awaitable[bool]: ...
+    @overload
+    def resume(self, db: Session | Connection | Writer, device: str | None = None) -> bool: ...
     def resume(self, db: Any, device: str | None = None) -> Any:
         """End the pause of ``device``, or that of the outbox; returns False if there was none, or with an
         asynchronous ``db`` an awaitable of it."""
@@ -212,7 +285,7 @@ class Outbox:
         supersede_key: str | None = None,
         priority: int = 0,
         delay_s: float = 0.0,
-        expires_in_s: float | None = -1.0,
+        expires_in_s: float | None = OWN_EXPIRY,
         trace_id: str | None = None,
         job: int | None = None,
     ) -> NewCommand:
@@ -234,7 +307,7 @@ class Outbox:
         _checked_key("dedupe_key", dedupe_key)
         _checked_key("supersede_key", supersede_key)
         trace_id = _storable("trace_id", _bound_trace_id() if trace_id is None else trace_id)
-        lasts_s = spec.expires_in_s if expires_in_s == -1.0 else expires_in_s
+        lasts_s = spec.expires_in_s if expires_in_s == OWN_EXPIRY else expires_in_s
         return NewCommand(
             outbox=spec.name,
             device=device,
@@ -259,7 +332,7 @@ class Outbox:
 
     # --- what a node runs
 
-    def new(self, commands: Iterable[Mapping[str, Any]]) -> list[NewCommand]:
+    def new(self, commands: Iterable[CommandFields]) -> list[NewCommand]:
         """Commands as a store takes them, each from the arguments of ``add`` but ``db``."""
         return [self._new(**command) for command in commands]
 
@@ -338,7 +411,7 @@ def _storable(name: str, text: str) -> str:
     return text
 
 
-def _later(options: Mapping[str, Any], delay_s: float) -> dict[str, Any]:
+def _later(options: CommandOptions, delay_s: float) -> CommandOptions:
     return {**options, "delay_s": options.get("delay_s", 0.0) + delay_s}
 
 

@@ -112,7 +112,7 @@ class Shards:
         start = int(self._host.clock.random() * self._spec.shards)
         for step in range(self._spec.shards):
             number = (start + step) % self._spec.shards
-            if len(self._claims) >= share:
+            if len(self._claims) >= share or self._host.draining:
                 return
             if number in self._claims or number not in epochs:  # the store has said what is wrong with it
                 continue
@@ -130,8 +130,8 @@ class Shards:
         except HoldfastError:
             self._claims.pop(number, None)  # it is in doubt, and so looked at again
             raise
-        if number not in self._claims:  # the node began to drain meanwhile
-            await self.dispatcher.disown(number)
+        if self._host.draining:  # it began to meanwhile
+            await self._release(number)
             return
         self._host.log.info("serves a shard of devices", outbox=self._spec.name, shard=number, epoch=epoch)
 

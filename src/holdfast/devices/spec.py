@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Required, TypedDict
 
 import msgspec
 from msgspec import Meta
@@ -24,11 +24,30 @@ LABEL = "outbox:"
 QUEUE_NAME = re.compile(r"[A-Za-z0-9_-]{1,76}")
 
 
+class CommandOptions(TypedDict, total=False):
+    """What ``Outbox.add`` takes for a command beside ``device`` and ``command``; see there."""
+
+    dedupe_key: str | None
+    supersede_key: str | None
+    priority: int
+    delay_s: float
+    expires_in_s: float | None
+    trace_id: str | None
+    job: int | None
+
+
+class CommandFields(CommandOptions):
+    """A command as ``Outbox.add_many`` and pages have it: the arguments of ``Outbox.add`` but ``db``."""
+
+    device: Required[str]
+    command: Required[Any]
+
+
 class Page(msgspec.Struct, frozen=True):
     """A page of work from an API. ``commands`` are the arguments of ``Outbox.add`` but ``db``, each with a
     ``dedupe_key`` where the API may give the same again. ``more``: ask for the next page at once."""
 
-    commands: Sequence[Mapping[str, Any]]
+    commands: Sequence[CommandFields]
     cursor: str
     more: bool = True
 
@@ -37,7 +56,7 @@ NextPage = Callable[[str | None], Awaitable[Page]]
 """Given the cursor of the last page, or None at the beginning."""
 
 
-Refused = Callable[[Mapping[str, Any], Exception], None]
+Refused = Callable[[CommandFields, Exception], None]
 """Given what a page has for a command and why that can't be added."""
 
 
@@ -61,7 +80,7 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class OutboxSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A declared outbox. Made by :class:`holdfast.devices.outbox.Outbox`; see there for each setting."""
+    """A declared outbox. Made by ``App.outbox``; see there for the meaning of each setting."""
 
     name: str
     topics: Topics = Topics()

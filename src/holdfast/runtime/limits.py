@@ -17,6 +17,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         ttl_s: life of the membership without renewal; ``renew_s`` is the pause between renewals.
         visibility_s: how long a delivery stays invisible unless extended.
         receive_wait_s: longest wait of one receive.
+        room_check_s: pause of a pump that has no room, before it looks again.
         max_held: messages in inboxes and custody at which the pumps stop.
         custody_limit: messages in custody, beyond which one that finds no owner goes back at once.
         forward_bytes_max: bodies that one call to another node carries, unless a single one is larger.
@@ -39,6 +40,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     renew_s: float = 1.5
     visibility_s: float = 30.0
     receive_wait_s: float = 5.0
+    room_check_s: float = 0.02
     max_held: int = 5000
     custody_limit: int = 2000
     forward_bytes_max: int = FORWARD_BYTES_MAX

@@ -18,9 +18,6 @@ from holdfast.runtime.limits import Limits
 from holdfast.runtime.membership import Membership
 from holdfast.runtime.stats import Stats
 
-ROOM_CHECK_S = 0.02
-"""Pause before looking again for room."""
-
 Take = Callable[[Delivery, Receipt, dict[str, int]], None]
 """Takes a delivery. The last is the same for all of one receive, to note what came before."""
 
@@ -79,11 +76,11 @@ class Pump:
             if not self._may():
                 await self._clock.wait(self._membership.joined, self._limits.renew_s)
                 if not self._may():
-                    await self._clock.sleep(ROOM_CHECK_S)
+                    await self._clock.sleep(self._limits.room_check_s)
                 continue
             room = self._room()
             if room <= 0:
-                await self._clock.sleep(ROOM_CHECK_S)
+                await self._clock.sleep(self._limits.room_check_s)
                 continue
             try:
                 count = await self._receive(min(room, self._queue.max_batch))

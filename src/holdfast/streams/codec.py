@@ -67,7 +67,7 @@ def wrap(spec: StreamSpec, key: str, place: Place, body: bytes, media_type: str,
     ``timestamp_ms`` when it came (wall time), and ``body_field`` holds the body as a data URL (RFC 2397)."""
     message: dict[str, Any] = {"timestamp_ms": round(at * 1000)}
     message[spec.body_field] = f"data:{media_type};base64,{base64.b64encode(body).decode()}"
-    return msgspec.json.encode(message | _named(spec, key, place))
+    return msgspec.json.encode(with_fields(message, _named(spec, key, place)))
 
 
 def labels(spec: StreamSpec, key: str, place: Place) -> dict[str, str]:
@@ -79,11 +79,38 @@ def labels(spec: StreamSpec, key: str, place: Place) -> dict[str, str]:
 
 def _named(spec: StreamSpec, key: str, place: Place) -> dict[str, str | int]:
     """Key, run and seq by the first names that the stream has for them."""
+    said = {"key": key, "run": None if place.run == NO_RUN else place.run, "seq": place.seq}
+    return {name: value for part, name in first_names(spec).items() if (value := said[part]) is not None}
+
+
+def first_names(spec: StreamSpec) -> dict[str, str]:
+    """The first names that a stream's messages have for ``key``, ``run`` and ``seq``, where they have one."""
     has_seq = spec.seq_kind != "absent" and spec.seq != QUEUE_NUMBER
-    seq_names = names_of(spec.seq) if has_seq else ()
-    run_names = spec.run_names if place.run != NO_RUN else ()
-    named = ((names_of(spec.key), key), (run_names, place.run), (seq_names, place.seq))
-    return {names[0]: value for names, value in named if names}
+    names = {"key": names_of(spec.key), "run": spec.run_names, "seq": names_of(spec.seq) if has_seq else ()}
+    return {part: some[0] for part, some in names.items() if some}
+
+
+def with_fields(message: Mapping[str, Any], fields: Mapping[str, str | int]) -> dict[str, Any]:
+    """``message`` with ``fields`` in it, in whose names dots reach into objects. Raises InvalidMessage where
+    it says something else already."""
+    made = dict(message)
+    for name, value in fields.items():
+        *path, last = name.split(".")
+        node = made
+        for step in path:
+            inner = node.get(step, {})
+            if not isinstance(inner, Mapping):
+                raise InvalidMessage(f"field {name!r} can't be set: {step!r} is no object", name)
+            copied = dict(inner)
+            node[step] = copied
+            node = copied
+        if last in node and str(node[last]) != str(value):
+            raise InvalidMessage(
+                f"field {name!r} is {node[last]!r:.100} in the message, and {value!r:.100} is said beside it",
+                name,
+            )
+        node.setdefault(last, value)
+    return made
 
 
 def unwrap(url: str) -> bytes:

@@ -7,6 +7,8 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar, overload
 
 M = TypeVar("M")
 T = TypeVar("T")
+M_contra = TypeVar("M_contra", contravariant=True)
+H_contra = TypeVar("H_contra", contravariant=True)
 
 
 class Context(Protocol):
@@ -73,3 +75,9 @@ class StreamHandler(Generic[M]):
     def migrate(cls, state: bytes, version: int) -> bytes:
         """Bring state of an older ``version`` to this one. Raise if it can't be."""
         raise ValueError(f"state has version {version}, {cls.__name__} has {cls.version} and no migrate()")
+
+
+class HandlerClass(Protocol[H_contra, M_contra]):
+    """A class of handlers, for type checkers: its instances are H and take messages of type M."""
+
+    def process(self, handler: H_contra, message: M_contra, context: Context, /) -> Any: ...

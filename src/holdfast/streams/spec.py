@@ -19,6 +19,9 @@ QUEUE_NUMBER = "queue"
 MAX_JUMP = 1_000_000
 """``max_jump`` of a dense stream that doesn't say."""
 
+BACKOFF = Backoff(0.2, 10.0)
+"""``backoff`` of a stream that doesn't say."""
+
 
 def names_of(given: Any) -> tuple[Any, ...]:
     """A setting that is one name, several or none, as a tuple."""
@@ -47,7 +50,7 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
     on_failure: Literal["skip", "park"] = "skip"
     prefer_latency: bool = False
     max_tries: Count = 3
-    backoff: Backoff = Backoff(0.2, 10.0)
+    backoff: Backoff = BACKOFF
     timeout_s: Seconds = 30.0
     max_starts: Count = 5
     inbox_limit: Count = 256

@@ -6,7 +6,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 import msgspec
 
@@ -28,6 +28,32 @@ NAME = re.compile(r"[A-Za-z0-9._-]{1,80}")
 Probe = Callable[[Any, Job], object]
 
 
+BACKOFF = Backoff(1.0, 60.0)
+"""``backoff`` of a task that doesn't say."""
+
+
+class TaskSettings(TypedDict, total=False):
+    """The settings of ``App.task``, for what passes them on; see there for the meaning of each."""
+
+    timeout_s: float
+    tries: int
+    backoff: Backoff
+    permanent: type[BaseException] | tuple[type[BaseException], ...]
+    hold: Literal["timeout", "lease"]
+    margin_s: float
+    lease_s: float
+    advances: Sign | tuple[Sign, ...] | None
+    probe: Probe | None
+    stall_s: float | None
+    memory_mb: int
+    weight: float
+    priority: int
+    resumable: bool
+    group: str | Callable[[Any], str]
+    group_limit: int
+    group_rate: float
+
+
 class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A declared type of task. Made by ``App.task``; see there for the meaning of each setting."""
 
@@ -36,7 +62,7 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
     body: Any = dict
     timeout_s: Seconds = 300.0
     tries: Count = 3
-    backoff: Backoff = Backoff(1.0, 60.0)
+    backoff: Backoff = BACKOFF
     permanent: tuple[type[BaseException], ...] = ()
     hold: Literal["timeout", "lease"] = "timeout"
     margin_s: Seconds = 10.0

@@ -11,10 +11,10 @@ import functools
 import inspect
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage
-from holdfast.ports.task_slots import Attempt, Progress, TaskHost, Tried
+from holdfast.ports.task_slots import Attempt, Progress, Sign, TaskHost, Tried
 from holdfast.streams.codec import encode_result
 from holdfast.streams.worker import describe, explain, resolve
 from holdfast.tasks import reading  # noqa: F401 (slots are forked with it, or each would import it)
@@ -31,12 +31,20 @@ PROBE_EVERY_S = 1.0
 Run = Callable[[Any, Job], Any]
 
 
+class JobHost(Protocol):
+    """What a job needs of a TaskHost."""
+
+    def now(self) -> float: ...
+    def progress(self, progress: Progress, sign: Sign = "progress") -> None: ...
+    def log(self, level: str, event: str, values: Mapping[str, Any]) -> None: ...
+
+
 class AttemptLog:
     """The JobLog of one attempt."""
 
     __slots__ = ("_host",)
 
-    def __init__(self, host: TaskHost) -> None:
+    def __init__(self, host: JobHost) -> None:
         self._host = host
 
     def debug(self, event: str, /, **values: Any) -> None:
@@ -55,7 +63,7 @@ class AttemptLog:
 class AttemptJob:
     """The Job of one attempt. Handlers may leave things on it for their hooks and probes."""
 
-    def __init__(self, host: TaskHost, app: str, attempt: Attempt) -> None:
+    def __init__(self, host: JobHost, app: str, attempt: Attempt) -> None:
         self._host = host
         self._began_at = host.now()
         self._timeout_s = attempt.timeout_s

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 
@@ -13,7 +13,8 @@ from holdfast.errors import ConfigError
 from holdfast.ports.slots import drive
 from holdfast.ports.task_slots import Attempt, Progress, Sign
 from holdfast.tasks.body import Body, body_of
-from holdfast.tasks.spec import TaskSpec
+from holdfast.tasks.spec import TaskSettings, TaskSpec
+from holdfast.tasks.task_type import TaskType
 from holdfast.tasks.worker import TaskExecutor
 
 
@@ -37,9 +38,10 @@ class TaskTest:
             test.run({"pages": 9})
 
     Args:
-        handler: a function, a class, or an App, of which ``task`` names the type.
-        body: what the handler gets, as ``App.task`` has it. An App's tasks have theirs.
-        settings: others of ``App.task``, such as ``timeout_s``.
+        handler: a function, a class, what ``App.task`` made of it, or an App, of which ``task`` names the
+            type.
+        body: what the handler gets, as ``App.task`` has it.
+        settings: others of ``App.task``, such as ``timeout_s``. A declared task has its own.
         attempt, epoch, trace_id: what the job says.
         cancel_at: the attempt is told to end at its progress call of that number, from 1; 0 for never.
         over_time_at: at that progress call its time is up.
@@ -53,7 +55,7 @@ class TaskTest:
 
     def __init__(
         self,
-        handler: Callable[..., Any] | type[Any] | App,
+        handler: Callable[..., Any] | type[Any] | TaskType[Any, Any] | App,
         task: str = "",
         *,
         body: Any = dict,
@@ -62,20 +64,23 @@ class TaskTest:
         trace_id: str = "test",
         cancel_at: int = 0,
         over_time_at: int = 0,
-        **settings: Any,
+        **settings: Unpack[TaskSettings],
     ) -> None:
-        if not isinstance(handler, App):
-            app, task = App("test"), task or "test"
-            app.task(task, body=body, **settings)(handler)
-            handler = app
+        if isinstance(handler, TaskType):
+            name, spec = "test", handler.spec
+        elif isinstance(handler, App):
+            name, spec = handler.name, _find(handler, task)
+        else:
+            name, app = "test", App("test")
+            spec = app.task(task or "test", body=body, **settings)(handler).spec
         self.steps: list[Progress] = []
         self.lines: list[tuple[str, str, Mapping[str, Any]]] = []
-        self._spec = _find(handler, task)
+        self._spec = spec
         self._task = Task(trace_id, self._spec.name, epoch=epoch, attempts=attempt)
         self._cancel_at = cancel_at
         self._over_time_at = over_time_at
         self._now = 0.0
-        self._worker = TaskExecutor(handler.name, handler.tasks, self)
+        self._worker = TaskExecutor(name, {spec.name: spec}, self)
         self._errors: list[BaseException] = []
 
     def run(self, body: Any = None) -> Any:

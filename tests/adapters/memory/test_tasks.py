@@ -45,3 +45,19 @@ async def test_the_history_tells_every_attempt(clock: Clock) -> None:
         ("end", State.RUNNING, None),
         ("end", State.RUNNING, State.SUCCEED),
     ]
+
+
+async def test_a_store_may_lose_its_last_changes_and_issues_no_epoch_again(clock: Clock) -> None:
+    tasks = MemoryTasks(clock)
+    [kept] = await tasks.start([wish("k")])
+    await clock.sleep(10.0)
+    await tasks.end([EndAttempt("k", 1, State.SUCCEED)])
+    await tasks.start([wish("new")])
+    tasks.rewind(5.0)
+    assert await tasks.get("k") == kept
+    assert await tasks.get("new") is None
+    tasks.rewind(60.0)
+    assert await tasks.get("k") == kept, "no further than it has forgotten before"
+    [again] = await tasks.start([wish("new")])
+    assert again.epoch == 2
+    assert await tasks.get("new") == again

@@ -16,12 +16,12 @@ import pytest
 from sqlalchemy import Engine, text
 from tests.adapters.sqlalchemy import full_disk
 
+from holdfast import App
 from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.core.device_queue import CommandState, StoredCommand
 from holdfast.core.device_turn import Heard, Turn
 from holdfast.core.dialect import PlainDialect
-from holdfast.devices.outbox import Outbox
 from holdfast.errors import ConfigError, OutcomeUnknown, Unavailable
 from holdfast.testing.servers import PostgresqlServer
 
@@ -48,7 +48,7 @@ async def test_each_result_is_applied_once_whenever_it_is_killed(url: str, engin
     await store.prepare("doors", 1)
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE applied (command BIGINT PRIMARY KEY, times INTEGER)"))
-    outbox = Outbox("doors", dialect=PlainDialect())
+    outbox = App("office").outbox("doors", dialect=PlainDialect())
     await store.add(outbox.new({"device": f"d{n % DEVICES}", "command": b""} for n in range(COMMANDS)))
     done = 0
     async with asyncio.timeout(LIMIT_S):
@@ -104,7 +104,9 @@ async def test_a_server_that_dies_is_unavailable_and_comes_back(
     with pytest.raises(Unavailable):
         await store.turn(turn)
     await postgresql_server.start()
-    await store.add(Outbox("doors", dialect=PlainDialect()).new([{"device": "d1", "command": b""}]))
+    await store.add(
+        App("office").outbox("doors", dialect=PlainDialect()).new([{"device": "d1", "command": b""}])
+    )
     [sending] = (await store.turn(msgspec.structs.replace(turn, sweep=True))).sendings
     answered = msgspec.structs.replace(turn, heard=[Heard("d1", sending.correlation)])
 
@@ -130,7 +132,7 @@ async def test_a_server_that_is_gone_without_a_word_is_given_up(postgresql_serve
 
 
 async def test_a_full_disk_of_the_server_is_unavailable(postgresql_server: PostgresqlServer) -> None:
-    store, outbox = SqlOutbox(postgresql_server.url, SystemClock()), Outbox("doors")
+    store, outbox = SqlOutbox(postgresql_server.url, SystemClock()), App("office").outbox("doors")
     await store.prepare("doors", 1)
     turn = Turn(outbox="doors", grants={0: await store.open("doors", 0, 0, "me")}, sendable=[0], now=0.0)
     await store.add(outbox.new([{"device": "d1", "command": {}}]))
@@ -157,7 +159,11 @@ async def test_a_full_disk_is_unavailable(tmp_path: Path) -> None:
         pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
         connection.exec_driver_sql(f"PRAGMA max_page_count = {pages + 2}")
         connection.rollback()
-        big = Outbox("doors", dialect=PlainDialect()).new([{"device": "d1", "command": b"x" * 100_000}])
+        big = (
+            App("office")
+            .outbox("doors", dialect=PlainDialect())
+            .new([{"device": "d1", "command": b"x" * 100_000}])
+        )
     with pytest.raises(Unavailable, match="full"):
         await store.add(big)
     assert await store.commands("doors") == []
@@ -174,7 +180,10 @@ async def test_an_end_is_on_sqlites_disk_before_anybody_hears_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the turn heard nothing, and so waits for no disk: there commands expire and are given up."""
-    url, outbox = f"sqlite:///{tmp_path}/app.db", Outbox("doors", dialect=PlainDialect(), expires_in_s=5.0)
+    url, outbox = (
+        f"sqlite:///{tmp_path}/app.db",
+        App("office").outbox("doors", dialect=PlainDialect(), expires_in_s=5.0),
+    )
     outbox.wall = lambda: 0.0
     store = SqlOutbox(url, SystemClock())
     await store.prepare("doors", 1)

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
+from holdfast import App
 from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
 from holdfast.core.device_queue import CommandState
 from holdfast.core.device_turn import Heard, Rollout, Sending, Turn
-from holdfast.devices.outbox import Outbox
 
 DEVICES = [f"d{number:04}" for number in range(5_000)]
 RATE = 500.0
@@ -17,7 +17,7 @@ RATE = 500.0
 async def rolled_out(store: SqlOutbox, engine: Engine, does: Callable[[str], bool]) -> tuple[Rollout, int]:
     """The job at its end, and how many devices got the command. Each second there are turns until nothing is
     left to do; the devices answer in the next one."""
-    outbox = Outbox("doors")
+    outbox = App("office").outbox("doors")
     with Session(engine) as db, db.begin():
         number = outbox.add_job(db, "firmware", DEVICES, {"v": 2}, rate=RATE, abort_share=0.05)
     [first] = await store.commands("doors", limit=1)

@@ -1,7 +1,7 @@
 """Adding with every kind of session and connection that SQLAlchemy has, in the business's transaction."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +11,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
+from holdfast import App
 from holdfast.adapters.sqlalchemy import tables
 from holdfast.adapters.sqlalchemy.engine import lacks_tables
 from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
@@ -41,7 +42,7 @@ async def async_engine(url: str, engine: Engine) -> AsyncIterator[AsyncEngine]:
 
 @pytest.fixture
 def outbox() -> Outbox:
-    return Outbox("doors", dialect=PlainDialect())
+    return App("office").outbox("doors", dialect=PlainDialect())
 
 
 async def bodies(store: SqlOutbox) -> list[bytes]:
@@ -121,10 +122,11 @@ async def test_a_commit_wakes_and_a_rollback_may(store: SqlOutbox, engine: Engin
 
 def test_tables_that_are_not_there_are_named(url: str, outbox: Outbox) -> None:
     engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
-    for add in (
+    additions: list[Callable[[Session], int]] = [
         lambda db: outbox.add(db, device="d1", command=b"1"),
         lambda db: outbox.add_job(db, "firmware", ["d1"], b"1"),
-    ):
+    ]
+    for add in additions:
         with (
             Session(engine) as session,
             pytest.raises(ConfigError, match="start a node of this version once"),

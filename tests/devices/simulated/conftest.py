@@ -3,17 +3,19 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from random import Random
-from typing import Any
+from typing import Any, Unpack
 
 import pytest
 from tests.runtime.fakes import Log
 
+from holdfast import App
 from holdfast.adapters.memory.device import MemoryBroker, MemoryDevices, MemoryFleet
 from holdfast.adapters.memory.outbox import MemoryOutbox
 from holdfast.adapters.memory.terminal import Conduct
 from holdfast.core.device_queue import CommandState, StoredCommand
 from holdfast.devices.dispatcher import Dispatcher
 from holdfast.devices.outbox import Outbox
+from holdfast.devices.spec import CommandOptions
 from holdfast.runtime.service import Tasks
 from holdfast.testing.simulator.loop import SimClock, VirtualLoop
 
@@ -41,7 +43,7 @@ class Site:
 
     async def start(self, devices: int = 0, conduct: Conduct | None = None, **settings: Any) -> None:
         """Serve an outbox with these settings, and devices ``d0``, ``d1`` and so on."""
-        self.outbox = Outbox("doors", **settings)
+        self.outbox = App("office").outbox("doors", **settings)
         self.outbox.wall = self.clock.wall
         await self.store.prepare("doors", self.outbox.spec.shards)
         self.dispatcher = Dispatcher(
@@ -60,7 +62,7 @@ class Site:
             await self.dispatcher.own(shard, await self.store.open("doors", shard, 0, "site"))
         self.tasks.spawn(self.dispatcher.run())
 
-    async def add(self, device: str, command: Any = None, **options: Any) -> int:
+    async def add(self, device: str, command: Any = None, **options: Unpack[CommandOptions]) -> int:
         """Add a command."""
         new = self.outbox.new([{"device": device, "command": command or {}, **options}])
         return (await self.store.add(new))[0]

@@ -8,7 +8,7 @@ from tests.devices.simulated.conftest import Site
 
 from holdfast.core.device_queue import CommandState
 from holdfast.devices.source import fill
-from holdfast.devices.spec import Page
+from holdfast.devices.spec import CommandFields, Page
 
 PAGE = 10
 
@@ -28,7 +28,7 @@ class Api:
             raise ConnectionError("the API doesn't answer")
         begin = int(cursor or 0)
         end = min(begin + PAGE, self.total)
-        commands: list[dict[str, Any]] = [
+        commands: list[CommandFields] = [
             {"device": f"d{n % 3}", "command": {"n": n}, "dedupe_key": f"{n}"} for n in range(begin, end)
         ]
         return Page(commands, str(end), more=end < self.total)
@@ -85,7 +85,7 @@ async def test_what_can_t_be_added_is_told_and_holds_up_nothing(site: Site) -> N
         {"command": {}},
         "no command",
     ]
-    right: list[dict[str, Any]] = [{"device": "d0", "command": {"n": n}} for n in range(3)]
+    right: list[Any] = [{"device": "d0", "command": {"n": n}} for n in range(3)]
     told: list[tuple[Any, str]] = []
 
     async def next_page(cursor: str | None) -> Page:

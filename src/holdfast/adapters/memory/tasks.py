@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.adapters.memory.state import Forgot
 from holdfast.core import task as rules
 from holdfast.core.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, State, Task
 from holdfast.errors import Fenced
@@ -38,6 +39,7 @@ class MemoryTasks:
         self.history: list[Any] = [] if history is None else history
         self.standing: dict[str, Task] = {}
         self._clock = clock
+        self._issued: dict[str, int] = {}
 
     # --- changes
 
@@ -114,10 +116,26 @@ class MemoryTasks:
         expired = [trace for trace, task in self.standing.items() if rules.expired(task, before)]
         for trace in expired:
             del self.standing[trace]
+            self._issued.pop(trace, None)
         return len(expired)
 
     async def close(self) -> None:
         pass
+
+    def rewind(self, seconds: float) -> None:
+        """Forget the last changes, as where a server's replica takes over. No epoch is issued again."""
+        now = self._clock.monotonic()
+        since = now - seconds
+        for event in reversed(self.history):
+            if isinstance(event, Forgot) or (isinstance(event, Changed) and event.at < since):
+                break
+            if not isinstance(event, Changed) or event.after is None:
+                continue
+            if event.before is None:
+                self.standing.pop(event.trace, None)
+            else:
+                self.standing[event.trace] = event.before
+        self.history.append(Forgot(now, since))
 
     def _try(self, call: str, trace: str, rule: Callable[[Task | None], Task]) -> Task | Fenced:
         try:
@@ -132,6 +150,9 @@ class MemoryTasks:
         except Fenced:
             self.history.append(Changed(at, call, trace, before, None))
             raise
+        if after.epoch > (before.epoch if before else 0):
+            epoch = self._issued[trace] = max(after.epoch, self._issued.get(trace, 0) + 1)
+            after = msgspec.structs.replace(after, epoch=epoch)
         self.standing[trace] = after
         self.history.append(Changed(at, call, trace, before, after))
         return after

@@ -9,7 +9,7 @@ import contextlib
 import datetime as dt
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 
@@ -23,6 +23,7 @@ from holdfast.core.retry import Backoff
 from holdfast.errors import AlreadyThere, ConfigError, InvalidMessage, TooLarge
 from holdfast.redaction import redact_url
 from holdfast.tasks.handler import Job
+from holdfast.tasks.spec import TaskSettings
 
 PERMANENT = (
     AlreadyThere,
@@ -35,7 +36,8 @@ PERMANENT = (
 )
 """What no other attempt can help; a refused login is a ConfigError."""
 
-SETTINGS: dict[str, Any] = {
+SETTINGS: TaskSettings = {
+    "permanent": PERMANENT,
     "timeout_s": 6 * 3600.0,
     "stall_s": 300.0,
     "tries": 5,
@@ -102,7 +104,7 @@ def _told(value: object) -> str:
     return redact_url(value)[:TOLD_CHARS_MAX] if isinstance(value, str) and value.isprintable() else ""
 
 
-def declare(app: App, opened: Opened, *, name: str = TASK_TYPE, **settings: Any) -> None:
+def declare(app: App, opened: Opened, *, name: str = TASK_TYPE, **settings: Unpack[TaskSettings]) -> None:
     """Declare the task type in an app, with ``settings`` of ``App.task`` in place of ``SETTINGS``. Its value
     is what ``Publisher.publish`` returns; its progress tells bytes, rows, bytes a second and seconds left."""
 
@@ -133,4 +135,6 @@ def declare(app: App, opened: Opened, *, name: str = TASK_TYPE, **settings: Any)
             published: dict[str, Any] = msgspec.to_builtins(await publisher.publish(order, attempt, told))
         return published
 
-    app.task(name, body=OrderBody, **{"permanent": PERMANENT, **SETTINGS, **settings})(publish)
+    body: Any = OrderBody  # reads bodies as what its method returns, which no checker knows
+    chosen: TaskSettings = {**SETTINGS, **settings}
+    app.task(name, body=body, **chosen)(publish)

@@ -23,6 +23,7 @@ from holdfast.adapters.memory.device import MemoryBroker, MemoryDevices, MemoryF
 from holdfast.adapters.memory.outbox import MemoryOutbox, Tables
 from holdfast.adapters.memory.queue import Stored
 from holdfast.adapters.memory.terminal import Conduct
+from holdfast.app import App
 from holdfast.core import device_queue as queue
 from holdfast.core.device_queue import (
     CLOSED,
@@ -36,7 +37,6 @@ from holdfast.core.device_queue import (
 from holdfast.core.device_turn import Turn, Turned
 from holdfast.core.group_rate import BURST_S, MISSED_S
 from holdfast.core.presence import PresenceRules
-from holdfast.devices.outbox import Outbox
 from holdfast.devices.work import DeviceWork
 from holdfast.errors import OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
@@ -45,7 +45,7 @@ from holdfast.ports.outbox import OnResult
 from holdfast.runtime.node import Work
 from holdfast.testing.simulator.faults import Faulty, ServiceLine, Weather
 from holdfast.testing.simulator.loop import SimClock
-from holdfast.testing.simulator.scenario import TROUBLE_S, Fault, WorldSetting
+from holdfast.testing.simulator.scenario import EVERY_NODE, TROUBLE_S, Fault, FaultKind, WorldSetting
 from holdfast.testing.simulator.stage import Dying, SimNode, Stage
 
 OUTBOX = "doors"
@@ -65,6 +65,7 @@ UNWRITTEN_S = 0.6
 SLOW_S = 12.0
 """What a slow terminal takes for an answer: longer than it is waited for."""
 
+CLOCK_STEPS_S = (-3600.0, -5.0, 5.0, 3600.0)
 EXPIRES_S = 5.0
 START_S = 1_700_000_000.0
 """What all clocks say when a simulation begins."""
@@ -157,6 +158,10 @@ def make(seed: int) -> DevicesScenario:
         )
         for _ in range(0 if calm else random.randint(1, 8))
     ]
+    if jumps:
+        faults = _apart_in_time(seed, faults)
+    elif not calm:
+        faults += _more_faults(seed, nodes)
     devices = [f"d{n}" for n in range(random.randint(1, 8))]
     absent = random.choice(((), (), ("d99",)))
     planned = [
@@ -192,6 +197,35 @@ def make(seed: int) -> DevicesScenario:
         callback_fails=random.choice((0.0, 0.0, 0.3)),
         wishes=_wishes(random, [*devices, ""]) if random.random() < 0.5 else (),
     )
+
+
+MORE_KINDS: tuple[FaultKind, ...] = ("mute", "mute", "slow", "apart")
+
+
+def _more_faults(seed: int, nodes: int) -> list[Fault]:
+    """What else goes wrong in half of the seeds."""
+    random = Random(f"{seed}:harder")  # noqa: S311
+    if random.random() < 0.5:
+        return []
+    return [
+        Fault(
+            at_s=random.random() * TROUBLE_S * 0.7,
+            kind=random.choice(MORE_KINDS),
+            node=random.choice((EVERY_NODE, random.randrange(nodes))),
+            for_s=random.choice((0.5, 2.0, 7.0, 12.0)),
+            detail=random.choice(("coordinator", "state", "state", "peers")),
+        )
+        for _ in range(random.randint(1, 4))
+    ]
+
+
+def _apart_in_time(seed: int, faults: list[Fault]) -> list[Fault]:
+    """In half of the seeds whose clocks are set, it is those of single nodes, and shards change hands."""
+    random = Random(f"{seed}:clocks")  # noqa: S311
+    if random.random() < 0.5:
+        return faults
+    kinds: tuple[FaultKind, ...] = ("clock", "clock", "stop", "crash")
+    return [msgspec.structs.replace(fault, kind=random.choice(kinds)) for fault in faults]
 
 
 def _wishes(random: Random, devices: Sequence[str]) -> tuple[PlannedOperation, ...]:
@@ -318,9 +352,11 @@ class DeviceWorld(Stage):
         self.works: dict[SimNode, DeviceWork] = {}
         self.uplinks: dict[SimNode, BrokerConnections] = {}
         self.jump_s = 0.0
+        self.jumped = False
+        """Whether any clock was set."""
         self.broker.lose = self._reached
         self._business = scenario.random("business")
-        self.outbox = Outbox(
+        self.outbox = App("office").outbox(
             OUTBOX,
             shards=scenario.shards,
             patience=PATIENCE,
@@ -452,7 +488,11 @@ class DeviceWorld(Stage):
         elif kind == "database":
             self.counts["marks lost"] += self.store.crash()
         elif kind == "jump":
-            self.jump_s += self._random.choice((-3600.0, -5.0, 5.0, 3600.0))
+            self.jump_s += self._random.choice(CLOCK_STEPS_S)
+            self.jumped = True
+        elif kind == "clock":
+            node.clock.set_by_s += self._random.choice(CLOCK_STEPS_S)
+            self.jumped = True
 
     async def finish(self) -> str:
         loop = asyncio.get_running_loop()
@@ -483,13 +523,16 @@ class DeviceWorld(Stage):
 
 
 class HostClock:
-    """A node's clock, whose wall time is that of all hosts."""
+    """A node's clock, whose wall time is that of all hosts, unless somebody has set it."""
 
     def __init__(self, world: DeviceWorld, clock: SimClock) -> None:
         self._clock = clock
         self.monotonic, self.random, self.new_id = clock.monotonic, clock.random, clock.new_id
         self.sleep, self.wait = clock.sleep, clock.wait
-        self.wall = world.wall
+        self._world = world
+
+    def wall(self) -> float:
+        return self._world.wall() + self._clock.set_by_s
 
 
 class SimStore(Faulty):
@@ -648,7 +691,7 @@ def check(world: DeviceWorld, unfinished: str) -> list[str]:
         if unheard and not world.scenario.faults and (heard := _heard(world, entry)):
             wrong.append(f"{entry} has failed although its device had answered {heard}")
         planned = world.committed.get(number)
-        if planned and planned.expires and not world.jump_s:
+        if planned and planned.expires and not world.jumped:
             lasts_s = (entry.expires_at or math.inf) - START_S - planned.at_s
             if not world.ended[number] and not -0.01 < lasts_s - EXPIRES_S < 1.0:
                 wrong.append(f"{entry} was to expire {lasts_s} s after it was added")
@@ -663,7 +706,7 @@ def check(world: DeviceWorld, unfinished: str) -> list[str]:
     wrong += _check_order(world, entries)
     for node, uplink in world.uplinks.items():
         for rate in (world.scenario.rate, world.scenario.group_rate):
-            if rate is not None and not world.jump_s and (times := _flood(uplink.sent_at, rate)):
+            if rate is not None and not world.jumped and (times := _flood(uplink.sent_at, rate)):
                 wrong.append(f"{node.name} sent too much at once: {times} at {rate}/s")
     return wrong
 

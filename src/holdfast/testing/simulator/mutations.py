@@ -136,6 +136,10 @@ def _count_nothing(self: Owner, openings: int, now: float) -> None:
 _started = Owner.started
 
 
+async def _quiet_by_the_host(self: Owners, entry: Owned, generation: int, standing: Checkpoint) -> float:
+    return max(0.0, self._clock.wall() - standing.at)
+
+
 def _suspect_by_receives(self: Owner, held: Held) -> bool:
     return held.suspect or (self._wary and held.receives > 1)
 
@@ -316,6 +320,12 @@ RULES: dict[str, Mutation] = {
     ),
     "restart-quiet": Mutation(
         "a fallen seq begins no run before the stream was quiet", Owner, "_is_quiet", lambda self, now: True
+    ),
+    "restart-clock": Mutation(
+        "how long a stream was quiet tells the clock that dated its last commit",
+        Owners,
+        "_quiet_s",
+        _quiet_by_the_host,
     ),
     "gap-timer": Mutation("a missing message is waited for", Sequencer, "_patience", lambda *_: None),
     "room-for-lower": Mutation(

@@ -37,6 +37,9 @@ FILLS = (600, 1500)
 
 EVERY_NODE = -1
 
+FORGETS_S = 1.0
+"""How much a store forgets, as by a fail-over."""
+
 FaultKind = Literal[
     "crash",
     "pause",
@@ -171,8 +174,6 @@ def _harder(scenario: Scenario) -> Scenario:
     if random.random() < 0.6:
         faults = _by_time([*faults, *_more_faults(random, scenario.nodes)])
         messages = _filled(random, messages)
-    if scenario.restarts:  # how old a commit is, the clocks of hosts tell
-        faults = tuple(fault for fault in faults if fault.kind != "clock")
     clients = scenario.clients
     if random.random() < 0.15:
         messages, clients = _poisoned(random, messages), 0.0 if scenario.fifo else 1.0

@@ -156,7 +156,7 @@ class SimNode:
             Faulty(stage.coordinator, "coordinator", self.line),
             SimPeer(self.peer, self.line),
             self.clock,
-            LIMITS,
+            stage.limits,
             Quiet(self.name, stage.verbose),
             self.name,
         )
@@ -207,6 +207,8 @@ def _index(address: str) -> int:
 
 class Stage:
     """The nodes and what they share. A world adds its services, its work, and what is asked of it."""
+
+    limits = LIMITS
 
     def __init__(self, setting: WorldSetting, verbose: bool = False) -> None:
         self.setting = setting
@@ -351,6 +353,8 @@ class Stage:
         """Two nodes can't reach each other."""
         first = max(fault.node, 0)
         pair = frozenset((first, (first + 1) % self.setting.nodes))
+        if len(pair) < 2:
+            return
         self.apart[pair] = None
         await asyncio.sleep(fault.for_s)
         self.apart.pop(pair, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from random import Random
 from typing import Any
@@ -32,8 +32,15 @@ from holdfast.tasks.wire import Envelope, Unreadable, decode_task
 from holdfast.tasks.work import TaskWork
 from holdfast.tasks.worker import TaskExecutor
 from holdfast.testing.simulator.faults import Faulty, ServiceLine, draw_weather
-from holdfast.testing.simulator.scenario import TROUBLE_S, Fault, FaultKind, WorldSetting
-from holdfast.testing.simulator.stage import Dying, Quiet, SimNode, Stage
+from holdfast.testing.simulator.scenario import (
+    EVERY_NODE,
+    FORGETS_S,
+    TROUBLE_S,
+    Fault,
+    FaultKind,
+    WorldSetting,
+)
+from holdfast.testing.simulator.stage import LIMITS, Dying, Quiet, SimNode, Stage
 
 APP = "sim"
 QUICK, LONG = "quick", "long"
@@ -95,7 +102,7 @@ def make(seed: int) -> TaskScenario:
         nodes=nodes,
         weather=weather,
         drift=drift,
-        faults=faults + away,
+        faults=faults + away + (_more_faults(seed, nodes) if faults else ()),
         frees_on_evict=frees_on_evict,
         hold_max_s=hold_max_s,
         maximum=maximum,
@@ -121,6 +128,26 @@ def _faults(random: Random, nodes: int) -> tuple[Fault, ...]:
         for _ in range(random.randint(1, 10))
     ]
     return tuple(sorted(faults, key=lambda fault: (fault.at_s, fault.kind, fault.node)))
+
+
+MORE_KINDS: tuple[FaultKind, ...] = ("mute", "mute", "mute", "slow", "slow", "apart", "rewind", "clock")
+
+
+def _more_faults(seed: int, nodes: int) -> tuple[Fault, ...]:
+    """What else goes wrong in more than half of the seeds."""
+    random = Random(f"{seed}:harder")  # noqa: S311
+    if random.random() < 0.4:
+        return ()
+    return tuple(
+        Fault(
+            at_s=random.random() * TROUBLE_S * 0.7,
+            kind=random.choice(MORE_KINDS),
+            node=random.choice((EVERY_NODE, random.randrange(nodes))),
+            for_s=random.choice((0.5, 2.0, 7.0, 12.0)),
+            detail=random.choice(("coordinator", "state", "state", "queue", "peers", "registry")),
+        )
+        for _ in range(random.randint(1, 4))
+    )
 
 
 def _away(seed: int, nodes: int, maximum: int) -> tuple[tuple[Fault, ...], tuple[PlannedTask, ...]]:
@@ -251,6 +278,9 @@ class SimTaskSlots:
 class TaskWorld(Stage):
     """A producer, nodes that run its tasks, and what they share."""
 
+    # Nodes full of tasks look for room all the time: a simulation would do little else.
+    limits = msgspec.structs.replace(LIMITS, room_check_s=0.1)
+
     def __init__(self, scenario: TaskScenario, verbose: bool = False) -> None:
         super().__init__(scenario, verbose)
         self.scenario = scenario
@@ -272,6 +302,7 @@ class TaskWorld(Stage):
         self.tried: Counter[str] = Counter()
         self.done_s: dict[str, float] = defaultdict(float)
         self.outcomes: dict[str, list[Outcome]] = defaultdict(list)
+        self.rewound = False
         self.producer = Producer(
             APP, self.queues.__getitem__, self.store, self.clock, Quiet("producer", verbose)
         )
@@ -405,6 +436,9 @@ class TaskWorld(Stage):
         elif fault.kind == "slot":
             for slot in self.slots[node].slots[:1]:
                 slot.die("was killed by the scenario")
+        elif fault.kind == "rewind":
+            self.store.rewind(FORGETS_S)
+            self.rewound = True
 
     async def finish(self) -> str:
         deadline, waiting = self.clock.monotonic() + HEAL_LIMIT_S, dict[str, int]()
@@ -441,6 +475,9 @@ def _ends(world: TaskWorld) -> list[str]:
     dead = {letter.key for queue in world.queues.values() for letter in queue.letters.values()}
     for name, planned in world.planned.items():
         told = {(o.state, o.epoch, o.detail) for o in world.outcomes[name] if o.state is not State.DUPLICATED}
+        if world.rewound:
+            wrong += _told_though_forgotten(world, name, told)
+            continue
         task = world.store.standing[name]
         if told != {(task.state, task.epoch, task.detail)}:
             wrong.append(f"{name} is {task.state.value} of epoch {task.epoch}, and its producer heard {told}")
@@ -464,15 +501,36 @@ def _ends(world: TaskWorld) -> list[str]:
     return wrong
 
 
+def _told_though_forgotten(world: TaskWorld, name: str, told: Set[tuple[State, int, str]]) -> list[str]:
+    """Where the store forgets, a task that had ended may run again, and have an outcome each time, or be left
+    as it stood before its end. But it has been told an outcome, and only those that were stored."""
+    stored = {
+        (event.after.state, event.after.epoch, event.after.detail)
+        for event in world.log
+        if isinstance(event, Changed)
+        and event.trace == name
+        and event.after is not None
+        and event.after.ended
+    }
+    if not told or not told <= stored:
+        return [f"{name} was stored as {stored}, and its producer heard {told}"]
+    return []
+
+
 def _history(world: TaskWorld) -> list[str]:
-    """No attempt after an end, no more attempts than tries, epochs only grow, and no message is deleted
+    """No attempt after an end, no more attempts than tries, no epoch issued twice, and no message deleted
     before its task's outcome is stored."""
     wrong = []
     standing: dict[str, Task] = {}
+    issued: Counter[str] = Counter()
     for event in world.log:
         if isinstance(event, Changed) and event.after is not None:
-            before = standing.get(event.trace)
+            before = event.before
             after = standing[event.trace] = event.after
+            if after.epoch > (before.epoch if before else 0):
+                if after.epoch <= issued[event.trace]:
+                    wrong.append(f"{event.trace} was given epoch {after.epoch} after {issued[event.trace]}")
+                issued[event.trace] = after.epoch
             if before is None:
                 continue
             if before.ended and (after.state, after.epoch) != (before.state, before.epoch):
@@ -483,7 +541,7 @@ def _history(world: TaskWorld) -> list[str]:
                 wrong.append(f"{event.trace} had {after.attempts} attempts")
         elif isinstance(event, RanAttempt) and not event.end:
             task = standing.get(event.trace)
-            if task is None or task.epoch < event.epoch:
+            if task is None or issued[event.trace] < event.epoch:
                 wrong.append(f"{event.trace} ran at epoch {event.epoch}, which was never given")
             elif task.ended and task.epoch >= event.epoch and task.state is State.SUCCEED:
                 wrong.append(f"{event.trace} ran after its success")

@@ -29,6 +29,7 @@ from holdfast.streams.worker import StreamWorker
 from holdfast.testing.simulator.faults import Faulty, ServiceLine
 from holdfast.testing.simulator.handler import Chain, Number
 from holdfast.testing.simulator.scenario import (
+    FORGETS_S,
     GAP_TIMEOUT_S,
     MAX_JUMP,
     RESTART_S,
@@ -49,8 +50,6 @@ MODEL = "weights"
 MAX_STARTS = 5
 TROUBLE_MARGIN_S = 1.0
 FOREVER_S = 1e9
-FORGETS_S = 1.0
-"""How much the state store forgets, as by a fail-over."""
 CLOCK_STEPS_S = (-86_400.0, -3600.0, -5.0, 5.0, 3600.0, 86_400.0)
 AGREE_S = 2.0
 """How long an owner may go on that has no claim any more, where nothing is done to its node."""
@@ -175,8 +174,6 @@ class World(Stage):
                 raise FileNotFoundError("the model's file is not there")
             return "weights"
 
-        if self.scenario.restarts:  # the age of a commit is told by the clocks of hosts, which agree
-            node.clock.set_by_s = asyncio.get_running_loop().time() - node.clock.monotonic()
         models = {MODEL: ModelSpec(name=MODEL, load=load_model)}
         slots = self.slots[node] = MemorySlots(
             lambda host: StreamWorker(self.specs, None, host, models=models),

@@ -1,0 +1,155 @@
+"""``holdfast send``."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from holdfast.cli import output
+from holdfast.cli.options import DEFAULTS, Json, Options
+from holdfast.cli.status import warn_of_undeclared
+from holdfast.core.exact_json import decode_plain
+from holdfast.errors import ConfigError, InvalidMessage, TooLarge
+from holdfast.streams.message import StreamMessage
+from holdfast.streams.producer import StreamProducer
+from holdfast.streams.spec import StreamSpec
+from holdfast.wiring import Services, load_app
+
+READ_BYTES = 1 << 20
+"""What is read, checked and sent at a time, at most."""
+
+
+async def send(
+    stream: str,
+    body: str | None = None,
+    /,
+    *,
+    file: Path | None = None,
+    lines: bool = False,
+    key: str | None = None,
+    seq: int | None = None,
+    run: int | None = None,
+    raw: bool = False,
+    message_id: str = "",
+    delay_s: float = 0.0,
+    app: str | None = None,
+    json: Json = False,
+    options: Options = DEFAULTS,
+) -> None:
+    """Send a message to a stream, or with --lines many: the body is the argument, or what is in the file, or
+    else what comes on standard input.
+
+    ```
+    holdfast send readings '{"meter": "m0", "number": 0, "kwh": 0.5}'
+    holdfast send readings --lines --file readings.jsonl --app meters:app
+    tail -f readings.jsonl | holdfast send readings --lines
+    holdfast send frames --raw --file 17.jpg --key cam-1 --seq 17
+    ```
+
+    Args:
+        stream: The stream's name.
+        body: The message, as JSON.
+        file: Read the body from this file; `-` is standard input.
+        lines: Each line is a message of its own.
+        key: The stream's key, where the body doesn't say it.
+        seq: The message's place in its stream, where the body doesn't say it.
+        run: Its run, where the body doesn't say it.
+        raw: The body is raw bytes, no JSON: key, seq and run go beside it.
+        message_id: In a stream without seqs: of the messages with the same id one is handled.
+        delay_s: It is not delivered before so many seconds have passed.
+        app: MODULE:NAME of the app that declares the stream: messages are checked before they are sent.
+        json: Print JSON.
+    """
+    if body is not None and file is not None:
+        raise ConfigError("the body is given twice; leave out the argument or --file")
+    if lines and not (seq is None and run is None and not message_id):
+        raise ConfigError("--seq, --run and --message-id are of one message; leave them out with --lines")
+    spec = None if app is None else _declared(app, stream)
+
+    def message(data: bytes) -> StreamMessage:
+        given: Any = data if raw else _json(data)
+        return StreamMessage(given, key, seq, run, message_id, delay_s)
+
+    sent = 0
+    async with Services(options.load()) as services:
+        await warn_of_undeclared(services, stream)
+        producer = StreamProducer(stream, services.queue(stream), spec)
+        with _opened(body, file) as source:
+            if lines:
+                reader = _lines(source)
+                while some := await asyncio.to_thread(next, reader, None):
+                    sent += await _send_lines(producer, message, some, sent)
+            else:
+                data = await asyncio.to_thread(source.read)
+                sent += len(await producer.send([message(data)]))
+    if json:
+        output.json_line({"stream": stream, "sent": sent})
+    else:
+        output.say(f"{sent} {'message' if sent == 1 else 'messages'} sent to {stream}")
+
+
+def _declared(place: str, stream: str) -> StreamSpec:
+    streams = load_app(place).streams
+    if stream not in streams:
+        raise ConfigError(
+            f"app {place!r} declares no stream {stream!r}; it has {', '.join(streams) or 'none'}"
+        )
+    return streams[stream]
+
+
+@contextlib.contextmanager
+def _opened(body: str | None, file: Path | None) -> Iterator[io.BufferedIOBase]:
+    """What the body, or its lines, is read from."""
+    if body is not None:
+        yield io.BytesIO(body.encode())
+    elif file is None or file == Path("-"):
+        yield cast("io.BufferedIOBase", sys.stdin.buffer)
+    else:
+        try:
+            opened = file.open("rb")
+        except OSError as error:
+            raise ConfigError(f"--file {str(file)!r} can't be read: {error.strerror}") from None
+        with opened:
+            yield opened
+
+
+def _lines(source: io.BufferedIOBase) -> Iterator[list[bytes]]:
+    """The lines that have come so far, again and again, until the source ends."""
+    begun = b""
+    while data := source.read1(READ_BYTES):
+        *whole, begun = (begun + data).split(b"\n")
+        if whole:
+            yield whole
+    if begun:
+        yield [begun]
+
+
+async def _send_lines(
+    producer: StreamProducer, message: Callable[[bytes], StreamMessage], lines: list[bytes], before: int
+) -> int:
+    """Send the lines that aren't empty; returns how many. If one can't be sent none is."""
+    outgoing = []
+    for line in filter(bytes.strip, lines):
+        try:
+            outgoing.append(producer.outgoing(message(line)))
+        except (InvalidMessage, TooLarge) as error:
+            number = before + len(outgoing) + 1
+            raise type(error)(f"message {number}: {error}; {before} messages before it were sent") from None
+    return len(await producer.send_outgoing(outgoing))
+
+
+def _json(data: bytes) -> msgspec.Raw:
+    try:
+        decode_plain(data)
+    except ValueError as error:
+        raise InvalidMessage(
+            f"the body can't be read: {error}; quote it for the shell, or say --raw"
+        ) from None
+    return msgspec.Raw(data)

@@ -1,0 +1,115 @@
+"""What a producer does with a stream: it sends messages to the stream's queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from holdfast.core.exact_json import decode_plain, encode
+from holdfast.core.message import RUN_DIGITS, SEQ_DIGITS, check_key, check_number
+from holdfast.errors import InvalidMessage, TooLarge
+from holdfast.ports.queue import Outgoing, Queue
+from holdfast.streams.codec import address, decoder, first_names, with_fields
+from holdfast.streams.message import StreamMessage
+from holdfast.streams.spec import StreamSpec
+
+UNDECLARED = {"key": "key", "seq": "seq", "run": "run"}
+"""The names of key, seq and run in messages of a stream of which only the name is known."""
+
+
+class StreamProducer:
+    """Sends messages to the stream ``name``, by its queue. With ``spec``, which is how the stream is
+    declared, messages are checked before they are sent; without it they go as they are."""
+
+    def __init__(self, name: str, queue: Queue, spec: StreamSpec | None = None) -> None:
+        self._name = name
+        self._queue = queue
+        self._spec = spec
+
+    async def send(self, messages: Iterable[StreamMessage]) -> list[str]:
+        """Send messages in as few calls as the queue allows; returns the queue's ids for them, in order.
+        Raises InvalidMessage and TooLarge before anything is sent; if the queue doesn't answer, some may have
+        been sent, and to send the same again does no harm if they have seqs or message ids."""
+        return await self.send_outgoing([self.outgoing(message) for message in messages])
+
+    async def send_outgoing(self, outgoing: Sequence[Outgoing]) -> list[str]:
+        """Send what ``outgoing`` made, as ``send`` does."""
+        ids: list[str] = []
+        for start in range(0, len(outgoing), self._queue.max_batch):
+            ids += await self._queue.send(outgoing[start : start + self._queue.max_batch])
+        return ids
+
+    def outgoing(self, message: StreamMessage) -> Outgoing:
+        """A message as the queue takes it. Raises InvalidMessage, TooLarge."""
+        is_raw = isinstance(message.body, bytes | bytearray | memoryview)
+        if self._spec is not None and self._spec.message is bytes and not is_raw:
+            raise InvalidMessage(
+                f"stream {self._name!r} is of raw bytes, and the body is a {type(message.body).__name__};"
+                " give it bytes"
+            )
+        takes_fields = not is_raw if self._spec is None else self._spec.message is not bytes
+        place = self._place(message)
+        attributes = {"id": message.message_id} if message.message_id else {}
+        body = bytes(message.body) if is_raw else _json(message.body)
+        if not takes_fields:
+            attributes |= {name: str(value) for name, value in place.items()}
+        elif place:
+            body = encode(with_fields(_object(body), place))
+        if self._spec is None:
+            key = "" if message.key is None else check_key(message.key, "key")
+        else:
+            key, _ = address(self._spec, body, attributes, "to be sent", 0)
+            decoder(self._spec.message)(body)  # one that doesn't fit is refused now, not by the handler
+        self._check_fits(body, message.delay_s)
+        return Outgoing(body, attributes, message.delay_s, key)
+
+    def _check_fits(self, body: bytes, delay_s: float) -> None:
+        queue = self._queue
+        if len(body) > queue.max_bytes:
+            raise TooLarge(
+                f"a message of {len(body)} bytes is over max_bytes of the queue of stream {self._name!r},"
+                f" {queue.max_bytes}"
+            )
+        if delay_s > queue.delay_max_s:
+            raise InvalidMessage(
+                f"field 'delay_s' is {delay_s:g}; it is 0 to {queue.delay_max_s:g} on this queue", "delay_s"
+            )
+
+    def _place(self, message: StreamMessage) -> dict[str, str | int]:
+        """What is said of a message's place beside its body, by the names of fields or attributes."""
+        names = UNDECLARED if self._spec is None else first_names(self._spec)
+        said: dict[str, str | int | None] = {
+            "key": None if message.key is None else check_key(message.key, "key"),
+            "seq": None if message.seq is None else check_number(message.seq, "seq", SEQ_DIGITS),
+            "run": None if message.run is None else check_number(message.run, "run", RUN_DIGITS),
+        }
+        if message.message_id and "seq" in names and self._spec is not None:
+            raise InvalidMessage(
+                f"stream {self._name!r} tells messages apart by their seqs; leave message_id out",
+                "message_id",
+            )
+        place: dict[str, str | int] = {}
+        for part, value in said.items():
+            if value is None:
+                continue
+            if part not in names:
+                raise InvalidMessage(f"messages of stream {self._name!r} have no {part}; leave it out", part)
+            place[names[part]] = value
+        return place
+
+
+def _json(body: Any) -> bytes:
+    try:
+        return encode(body)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidMessage(f"the message can't be written as JSON: {error}") from None
+
+
+def _object(body: bytes) -> Mapping[str, Any]:
+    try:
+        decoded = decode_plain(body)
+    except ValueError as error:
+        raise InvalidMessage(f"the body can't be read: {error}") from None
+    if not isinstance(decoded, dict):
+        raise InvalidMessage("key, seq and run can be said of a message that is a JSON object only")
+    return decoded

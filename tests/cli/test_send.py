@@ -1,0 +1,146 @@
+"""``holdfast send``: messages to streams, from the command line, files and standard input."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.conftest import Arrange, Holdfast
+
+from holdfast.cli import exits
+from holdfast.ports.queue import Delivery
+from holdfast.wiring import Services
+
+METERS = """
+from dataclasses import dataclass
+
+from holdfast import App
+
+app = App("meters")
+
+@dataclass
+class Reading:
+    meter: str
+    number: int
+    kwh: float = 0.0
+
+@app.stream("readings", key="meter", seq="number", message=Reading)
+def reading(message, context): ...
+
+@app.stream("frames", key="camera", seq="frame", message=bytes)
+def frame(message, context): ...
+"""
+
+
+@pytest.fixture
+def meters(place: Path, request: pytest.FixtureRequest) -> str:
+    """An app, as the command line names it."""
+    name = f"meters_{request.node.name}".translate({ord(c): "_" for c in "[]-. "})
+    (place / f"{name}.py").write_text(METERS)
+    return f"{name}:app"
+
+
+def waiting(stream: str) -> Callable[[Services], Awaitable[list[Delivery]]]:
+    """What lies in a stream's queue."""
+
+    async def look(services: Services) -> list[Delivery]:
+        return await services.queue(stream).receive(100, 0, 60, "test")
+
+    return look
+
+
+def standard_input(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(data))))
+
+
+def test_a_message_is_sent_as_it_is(holdfast: Holdfast, arrange: Arrange[Any]) -> None:
+    done = holdfast("send", "readings", '{"meter": "m0",  "number": 123456789012345678901234567890}')
+    assert (done.code, done.out) == (exits.OK, "1 message sent to readings\n")
+    (message,) = arrange(waiting("readings"))
+    assert message.body == b'{"meter": "m0",  "number": 123456789012345678901234567890}'
+
+
+def test_key_seq_and_run_may_be_said_beside_it(
+    holdfast: Holdfast, arrange: Arrange[Any], meters: str
+) -> None:
+    done = holdfast("send", "readings", '{"kwh": 1.5}', "--key", "m0", "--seq", "7", "--app", meters)
+    assert done.code == exits.OK, done.err
+    (message,) = arrange(waiting("readings"))
+    assert message.body == b'{"kwh":1.5,"meter":"m0","number":7}'
+
+
+def test_a_file_of_raw_bytes(holdfast: Holdfast, arrange: Arrange[Any], meters: str, place: Path) -> None:
+    (place / "17.jpg").write_bytes(b"\xff\xd8\n\n")
+    done = holdfast(
+        "send", "frames", "--raw", "--file", "17.jpg", "--key", "c", "--seq", "17", "--app", meters
+    )
+    assert done.code == exits.OK, done.err
+    (message,) = arrange(waiting("frames"))
+    assert message.body == b"\xff\xd8\n\n"
+    assert message.attributes == {"camera": "c", "frame": "17"}
+
+
+def test_lines_of_standard_input(
+    holdfast: Holdfast, arrange: Arrange[Any], meters: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [b'{"meter": "m%d", "number": 1}' % n for n in range(30)]
+    standard_input(monkeypatch, b"\n".join([*lines, b"", lines[0]]))
+    done = holdfast("send", "readings", "--lines", "--app", meters, "--json")
+    assert done.lines == [{"stream": "readings", "sent": 31}]
+    assert [message.body for message in arrange(waiting("readings"))] == [*lines, lines[0]]
+
+
+def test_lines_are_sent_as_they_come(place: Path, arrange: Arrange[Any]) -> None:
+    """What has come is sent, though the input has not ended."""
+    import subprocess
+
+    command = [sys.executable, "-m", "holdfast", "send", "readings", "--lines"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=place) as child:
+        assert child.stdin is not None
+        child.stdin.write(b'{"meter": "m0"}\n{"meter"')
+        child.stdin.flush()
+
+        async def first(services: Services) -> list[Delivery]:
+            while not (some := await services.queue("readings").receive(10, 20, 60, "test")):
+                pass
+            return some
+
+        assert [message.body for message in arrange(first)] == [b'{"meter": "m0"}']
+        out, _ = child.communicate(b': "m1"}', timeout=60)
+    assert out == b"2 messages sent to readings\n"
+    assert child.returncode == exits.OK
+
+
+@pytest.mark.parametrize(
+    "arguments, code, complaint",
+    [
+        (["readings", "{"], exits.FAILED, "the body can't be read"),
+        (["readings", "{}", "--file", "x"], exits.USAGE, "given twice"),
+        (["readings", "--file", "missing.json"], exits.USAGE, "missing.json"),
+        (["readings", "{}", "--lines", "--seq", "1"], exits.USAGE, "leave them out with --lines"),
+        (["reading", "{}", "--app", "APP"], exits.USAGE, "declares no stream 'reading'"),
+        (["readings", '{"meter": "m"}', "--app", "APP"], exits.FAILED, "number"),
+    ],
+)
+def test_what_can_t_be_sent(
+    holdfast: Holdfast, arrange: Arrange[Any], meters: str, arguments: list[str], code: int, complaint: str
+) -> None:
+    done = holdfast("send", *[meters if argument == "APP" else argument for argument in arguments])
+    assert done.code == code
+    assert complaint in done.err
+    assert arrange(waiting("readings")) == []
+
+
+def test_the_line_that_can_t_be_sent_is_named(
+    holdfast: Holdfast, arrange: Arrange[Any], meters: str, place: Path
+) -> None:
+    (place / "some.jsonl").write_text('{"meter": "m", "number": 1}\n{"meter": "m"}\n')
+    done = holdfast("send", "readings", "--lines", "--file", "some.jsonl", "--app", meters)
+    assert done.code == exits.FAILED
+    assert "message 2: field 'number' is missing" in done.err
+    assert "0 messages before it were sent" in done.err
+    assert arrange(waiting("readings")) == []

@@ -1,0 +1,147 @@
+"""An outbox's shards: which node serves which, as nodes come, drain and fail."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.devices.simulated.conftest import Site
+from tests.runtime.fakes import StandingMembership
+
+from holdfast import App
+from holdfast.adapters.memory.coordinator import MemoryCoordinator
+from holdfast.adapters.memory.device import MemoryDevices
+from holdfast.devices.spec import Page
+from holdfast.devices.work import DeviceWork
+from holdfast.errors import Unavailable
+from holdfast.ports.coordinator import Load, Member
+
+ALL = {0, 1, 2, 3}
+TTL_S = 1e6
+LONG_S = 60.0
+"""Several times as long as shards take to be looked for."""
+
+
+def neighbour(*, draining: bool) -> Member:
+    return Member("neighbour", "neighbour", "sim://neighbour", Load(outboxes=("doors",), draining=draining))
+
+
+class Node:
+    """One node that serves an outbox of four shards, and what it sees of others."""
+
+    def __init__(self, site: Site, *others: Member) -> None:
+        self.site = site
+        self.coordinator = MemoryCoordinator(site.clock)
+        self.outbox = App("office").outbox("doors", shards=len(ALL))
+        self.membership = StandingMembership(*others)
+        host: Any = SimpleNamespace(
+            coordinator=self.coordinator,
+            membership=self.membership,
+            clock=site.clock,
+            tasks=site.tasks,
+            log=site.log,
+            name="node",
+            draining=False,
+        )
+        self.host = host
+        self.work = DeviceWork(
+            host, self.outbox, site.store, lambda identity, _: MemoryDevices(site.broker, identity)
+        )
+
+    async def start(self) -> None:
+        await self.coordinator.join(self.membership.view["me"], TTL_S)
+        await self.work.prepare()
+        self.work.begin("sim://me")
+
+    async def drain(self) -> None:
+        self.host.draining = True
+        await self.work.drain()
+
+    @property
+    def served(self) -> set[int]:
+        return {*self.work.dispatcher.shards}
+
+    async def until_served(self, shards: int, within_s: float = LONG_S) -> None:
+        async with asyncio.timeout(within_s):
+            while len(self.served) != shards:
+                await self.site.clock.sleep(0.1)
+
+
+async def test_shards_are_shared_with_a_neighbour_that_serves_the_outbox(site: Site) -> None:
+    node = Node(site, neighbour(draining=False))
+    await node.start()
+    await site.clock.sleep(LONG_S)
+    assert len(node.served) == 2
+
+
+async def test_what_a_draining_neighbour_gives_up_is_served_before_it_has_left(site: Site) -> None:
+    node = Node(site, neighbour(draining=False))
+    await node.start()
+    await node.until_served(2)
+    node.membership.view["neighbour"] = neighbour(draining=True)
+    await node.until_served(4)
+
+
+async def test_a_shard_whose_devices_the_store_did_not_tell_is_tried_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, failures = site.store.known, [Unavailable("the database is away")] * 3
+
+    async def failing(outbox: str, shard: int) -> Any:
+        if failures:
+            raise failures.pop()
+        return await known(outbox, shard)
+
+    monkeypatch.setattr(site.store, "known", failing)
+    node = Node(site)
+    await node.start()
+    await node.until_served(4)
+    assert failures == []
+    assert {claim.key for claim in await node.coordinator.claims("me")} == {
+        node.outbox.spec.key(number) for number in ALL
+    }
+
+
+async def test_a_node_that_drains_fetches_no_more_from_sources(site: Site) -> None:
+    asked: list[str | None] = []
+
+    async def next_page(cursor: str | None) -> Page:
+        asked.append(cursor)
+        return Page([], "end", more=False)
+
+    node = Node(site)
+    node.outbox.source("api", pause_s=1.0)(next_page)
+    await node.start()
+    await node.until_served(4)
+    await site.clock.sleep(LONG_S)
+    assert len(asked) > 10
+    before_drain = len(asked)
+    await node.drain()
+    await site.clock.sleep(LONG_S)
+    assert len(asked) == before_drain
+    assert node.served == set()
+    assert await node.coordinator.claims("me") == []
+
+
+async def test_a_node_that_begins_to_drain_while_it_opens_a_shard_takes_no_other(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opens, opening, go_on = site.store.open, asyncio.Event(), asyncio.Event()
+    opened: list[int] = []
+
+    async def slow(outbox: str, shard: int, expect: int, member: str) -> int:
+        opened.append(shard)
+        opening.set()
+        await go_on.wait()
+        return await opens(outbox, shard, expect, member)
+
+    monkeypatch.setattr(site.store, "open", slow)
+    node = Node(site)
+    await node.start()
+    await opening.wait()
+    await node.drain()
+    go_on.set()
+    await site.clock.sleep(LONG_S)
+    assert len(opened) == 1
+    assert node.served == set()
+    assert await node.coordinator.claims("me") == []
