@@ -808,7 +808,7 @@ ADAPTERS = [
         "src/holdfast/adapters/aws/client.py",
         "a lost answer to a read may have had an effect",
         "outcome.cause is TryFailure.BROKEN and method not in READING",
-        "outcome.cause is Cause.BROKEN",
+        "outcome.cause is TryFailure.BROKEN",
         "tests/adapters/aws/test_client.py::test_an_answer_to_a_read_that_is_lost_hides_no_effect",
     ),
     _at(
