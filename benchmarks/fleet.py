@@ -1,7 +1,11 @@
-"""A broker and simulated devices, each in a process of its own, for benchmarks of the outbox."""
+"""A broker and simulated devices, each in a process of its own, for benchmarks of the outbox.
+
+As a program it is those devices: ``python -m benchmarks.fleet URL COUNT``.
+"""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import signal
@@ -10,13 +14,18 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from holdfast.cli.simulate import devices_named
-from holdfast.testing.fleet import Counts
+from holdfast.adapters.mqtt.address import parse
+from holdfast.adapters.system.clock import SystemClock
+from holdfast.testing.fleet import Conduct, FleetCounts
+from holdfast.testing.fleet import Fleet as Simulated
 from holdfast.testing.servers import MosquittoServer
 
-__all__ = ["Fleet", "broker", "devices_named", "fleet"]
-
 READY_S = 30.0
+
+
+def devices_named(count: int) -> list[str]:
+    """Ids of so many devices."""
+    return [f"{number:07}" for number in range(count)]
 
 
 @contextlib.asynccontextmanager
@@ -27,25 +36,25 @@ async def broker() -> AsyncIterator[MosquittoServer]:
 
 
 class Fleet:
-    """``holdfast devices simulate`` in another process."""
+    """Simulated devices in another process."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
-    async def stop(self) -> Counts:
+    async def stop(self) -> FleetCounts:
         """Switch it off; returns what it saw."""
         assert self._process.stdout is not None
         self._process.send_signal(signal.SIGTERM)
         lines = (await self._process.stdout.read()).splitlines()
         await self._process.wait()
-        return msgspec.json.decode(lines[-1], type=Counts)
+        return msgspec.json.decode(lines[-1], type=FleetCounts)
 
 
 @contextlib.asynccontextmanager
 async def fleet(url: str, count: int, *arguments: str) -> AsyncIterator[Fleet]:
-    """Simulated devices that listen; ``arguments`` are those of ``holdfast devices simulate``."""
+    """Simulated devices that listen; ``arguments`` are further ones of this program."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "holdfast", "devices", "simulate", url, "--count", str(count), "--json"),
+        *(sys.executable, "-m", "benchmarks.fleet", url, str(count)),
         *arguments,
         stdout=asyncio.subprocess.PIPE,
     )
@@ -60,3 +69,33 @@ async def fleet(url: str, count: int, *arguments: str) -> AsyncIterator[Fleet]:
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
         await process.wait()
+
+
+async def simulate(url: str, count: int, conduct: Conduct) -> None:
+    """Devices that answer until the process is told to end.
+
+    Prints "ready" once all listen, and in the end what they saw.
+    """
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
+    async with Simulated(parse(url), devices_named(count), SystemClock(), conduct=conduct) as devices:
+        print("ready", flush=True)
+        await ended.wait()
+        print(msgspec.json.encode(devices.counts).decode())
+
+
+def main() -> None:
+    """Simulate."""
+    parser = argparse.ArgumentParser(prog="benchmarks.fleet", description=__doc__)
+    parser.add_argument("url", help="of the broker")
+    parser.add_argument("count", type=int, help="how many devices")
+    parser.add_argument("--latency-ms", type=float, default=0.0, help="median time to an answer")
+    parser.add_argument("--spread", type=float, default=0.0, help="how far that varies (sigma, log-normal)")
+    parser.add_argument("--silent", type=float, default=0.0, help="share of the devices that never answer")
+    asked = parser.parse_args()
+    conduct = Conduct(latency_s=asked.latency_ms / 1000, spread=asked.spread, silent=asked.silent)
+    asyncio.run(simulate(asked.url, asked.count, conduct))
+
+
+if __name__ == "__main__":
+    main()

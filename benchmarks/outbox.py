@@ -59,7 +59,7 @@ async def rate(kind: str, server: MosquittoServer, devices: int, seconds: float,
     outbox = App("office").outbox("faces", patience=PATIENCE, presence=NO_PRESENCE)
     async with (
         database(kind) as url,
-        dispatching(url, server.url, outbox, devices_named(devices, ""), each) as running,
+        dispatching(url, server.url, outbox, devices_named(devices), each) as running,
     ):
         await asyncio.sleep(WARM_S)
         closed = await running.rate(seconds)
@@ -164,7 +164,7 @@ async def _measure(devices: int, seconds: float, rounds: int, report: Report) ->
     rates: dict[str, list[float]] = {"raw": [], "sqlite": [], "postgres": []}
     each = max(3, round(15_000 * (seconds + WARM_S) / devices))
     async with broker() as server, fleet(server.url, devices):
-        names = devices_named(devices, "")
+        names = devices_named(devices)
         for _ in range(rounds):
             for kind, measured in rates.items():
                 if kind == "raw":

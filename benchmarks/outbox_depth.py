@@ -25,7 +25,7 @@ from benchmarks.report import Report
 from holdfast import App
 from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
 from holdfast.adapters.system.clock import SystemClock
-from holdfast.core.device_queue import Entry, Patience
+from holdfast.core.device_queue import Patience, StoredCommand
 from holdfast.core.presence import PresenceRules
 from holdfast.devices.spec import CommandFields
 
@@ -75,7 +75,7 @@ async def rate(path: Path, devices: Sequence[str], silent: float, seconds: float
     answered: list[str] = []
     seen: dict[str, None] = {}
 
-    def on_result(_: object, command: Entry) -> None:
+    def on_result(_: object, command: StoredCommand) -> None:
         answered.append(command.device)
         seen[command.device] = None
 
@@ -103,7 +103,7 @@ async def measure(depth: int, devices: int, silent: float, seconds: float) -> di
     rates = {}
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
         for name, share in (("ready", 0.0), ("silent", silent)):
-            names = devices_named(devices * (5 if share else 1), "")
+            names = devices_named(devices * (5 if share else 1))
             answering = names[: round(len(names) * (1 - share))] if share else None
             path = Path(folder) / f"{name}.db"
             await fill(path, depth, names)

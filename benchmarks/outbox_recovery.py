@@ -18,7 +18,7 @@ from benchmarks.dispatching import DURABILITY, dispatching
 from benchmarks.fleet import broker, devices_named, fleet
 from benchmarks.report import Report
 from holdfast import App
-from holdfast.core.device_queue import Patience, State
+from holdfast.core.device_queue import CommandState, Patience
 from holdfast.core.presence import PresenceRules
 
 RETRY_S = 2.0
@@ -37,7 +37,7 @@ async def recover(devices: int, each: int, seconds: float) -> dict[str, float]:
         async with (
             broker() as server,
             fleet(server.url, devices, "--latency-ms", "20", "--spread", "0.3") as simulated,
-            dispatching(url, server.url, outbox, devices_named(devices, ""), each) as running,
+            dispatching(url, server.url, outbox, devices_named(devices), each) as running,
         ):
             await asyncio.sleep(seconds)
             before = await running.rate(seconds)
@@ -54,7 +54,7 @@ async def recover(devices: int, each: int, seconds: float) -> dict[str, float]:
             return {
                 "before_per_s": before,
                 "recovery_s": recovered_s,
-                "lost": devices * each - counts.get(State.ACKNOWLEDGED, 0),
+                "lost": devices * each - counts.get(CommandState.ACKNOWLEDGED, 0),
                 "max_in_flight": seen.at_once,
                 "repeated": running.dispatcher.counts.repeated,
                 "strays": running.dispatcher.counts.strays,

@@ -40,7 +40,7 @@ SEED = "0"
 async def rate(devices: int, silent: float, seconds: float, latency_ms: float, each: int) -> float:
     """Answers a second while the share ``silent`` of the devices never answers."""
     outbox = App("office").outbox("faces", patience=PATIENCE, presence=NO_PRESENCE)
-    names = devices_named(devices, "")
+    names = devices_named(devices)
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
         url = f"sqlite:///{Path(folder) / 'outbox.db'}"
         async with (
@@ -61,7 +61,7 @@ async def rate(devices: int, silent: float, seconds: float, latency_ms: float, e
 
 def answering(devices: int, silent: float) -> int:
     """How many of them do answer: who is silent is drawn by the seed."""
-    drawn = (Terminal(name, Conduct(silent=silent), SEED) for name in devices_named(devices, ""))
+    drawn = (Terminal(name, Conduct(silent=silent), SEED) for name in devices_named(devices))
     return sum(not terminal.silent for terminal in drawn)
 
 

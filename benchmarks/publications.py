@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.apps.reports.deliver import deliver
-from holdfast.apps.reports.deliver_plan import Parcel
+from holdfast.apps.reports.deliver_plan import FileToDeliver
 from holdfast.apps.reports.order import Csv, ReportOrder, Table, Xlsx
 from holdfast.apps.reports.report import Report
 from holdfast.ports.sink import Sink
@@ -42,7 +42,7 @@ def deliver_csv(source: str, destination: str) -> None:
             await sink.close()
 
     with _report(_order(source, Csv())) as report:
-        asyncio.run(deliver(Parcel(name=NAME, content=report.id), report.chunks, connect, clock))
+        asyncio.run(deliver(FileToDeliver(name=NAME, content=report.id), report.chunks, connect, clock))
 
 
 def _order(source: str, form: Csv | Xlsx) -> ReportOrder:

@@ -17,7 +17,7 @@ import msgspec
 from holdfast import App, Order
 from holdfast.apps.reports.deliver_credentials import Credentials
 from holdfast.apps.reports.deliver_pool import PoolLimits
-from holdfast.apps.reports.order import Column, Csv, Delivery, ReportOrder, Table
+from holdfast.apps.reports.order import Column, Csv, ReportDelivery, ReportOrder, Table
 from holdfast.core.rate import Rate
 from holdfast.wiring import publish_reports
 
@@ -68,5 +68,5 @@ def sales(customer: str, destination: str, day: dt.date) -> ReportOrder:
         ),
         name="{report}/{date:%Y-%m}/{customer}-{date}.csv.gz",
         format=Csv(delimiter=";", decimal_separator=",", compression="gzip"),
-        delivery=Delivery(destination=destination, credentials=customer, companions=("sha256", "ok")),
+        delivery=ReportDelivery(destination=destination, credentials=customer, companions=("sha256", "ok")),
     )

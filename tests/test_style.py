@@ -3,6 +3,7 @@
 import ast
 import re
 import subprocess
+from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -44,3 +45,19 @@ def test_sources() -> None:
 def test_tests_wait_on_events() -> None:
     sleeping = [path for path in TESTS if calls(ast.parse(path.read_bytes())) & {"time.sleep", "sleep"}]
     assert [name(path) for path in sleeping] == [], "wait on an event, not for a time"
+
+
+DEFINED_TWICE: dict[str, str] = {}
+"""Class names with more than one meaning, and why each may have them. Better none."""
+
+
+def test_class_names_have_one_meaning() -> None:
+    places = defaultdict(list)
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(name(path))
+    doubled = {defined: where for defined, where in places.items() if len(where) > 1}
+    unknown = {defined: where for defined, where in doubled.items() if defined not in DEFINED_TWICE}
+    assert unknown == {}, "find another name for each but one"
+    assert DEFINED_TWICE.keys() - doubled.keys() == set(), "these are defined once: take them off the list"

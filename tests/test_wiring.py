@@ -27,7 +27,7 @@ from holdfast.tasks import discovery
 from holdfast.tasks.discovery import Announcer, Directory, Listing
 from holdfast.tasks.names import task_queue
 from holdfast.tasks.order import Order
-from holdfast.testing.conformance.task_slots import Ear
+from holdfast.testing.conformance.task_slots import RecordingListener
 from holdfast.testing.servers import RedisServer
 from holdfast.wiring import (
     Services,
@@ -429,7 +429,7 @@ def ttl(body, job):
 async def test_slots_have_the_settings_of_their_node(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (place / "sees.py").write_text(SLOT_APP)
     monkeypatch.syspath_prepend(str(place))
-    ear = Ear()
+    ear = RecordingListener()
     async with Services(load({"ttl_s": 77.0})) as services:
         slot = await services.task_slots("sees:app").spawn(ear)
         slot.offer(0, Attempt("t", "ttl", b""))

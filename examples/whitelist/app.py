@@ -13,8 +13,8 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from holdfast import App
-from holdfast.core.device_queue import Entry as Command
-from holdfast.core.device_queue import Patience, State
+from holdfast.core.device_queue import CommandState, Patience
+from holdfast.core.device_queue import StoredCommand as Command
 from holdfast.core.dialect import JsonDialect
 from holdfast.core.presence import PresenceRules
 
@@ -47,7 +47,7 @@ def tell(db: Session, entry: Entry) -> None:
 @faces.on_result
 def answered(db: Any, command: Command) -> None:
     """Runs in the transaction that closes the command, once for each, whatever crashes when."""
-    if command.state is not State.ACKNOWLEDGED:
+    if command.state is not CommandState.ACKNOWLEDGED:
         return  # superseded by a newer one; or failed, and the office's list of what is pending shows it
     order = msgspec.json.decode(command.body, type=Order)
     change = update(Entry).where(Entry.terminal == command.device, Entry.person == order.person)

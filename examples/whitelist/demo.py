@@ -32,7 +32,7 @@ from sqlalchemy.orm import Session
 from holdfast.adapters.mqtt.address import parse
 from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
 from holdfast.adapters.system.clock import SystemClock
-from holdfast.core.device_queue import Entry, State
+from holdfast.core.device_queue import CommandState, StoredCommand
 from holdfast.testing.servers import MosquittoServer
 from holdfast.testing.servers.loopback import HOST, free_port
 from holdfast.testing.servers.server import until
@@ -184,29 +184,29 @@ async def demo(
     return len(equal) == terminals
 
 
-async def all_commands(store: SqlOutbox) -> list[Entry]:
+async def all_commands(store: SqlOutbox) -> list[StoredCommand]:
     """Every command there was."""
-    found: list[Entry] = []
+    found: list[StoredCommand] = []
     while page := await store.commands("faces", after=found[-1].id if found else 0, limit=1000):
         found += page
     return found
 
 
-def summary(doors: Terminals, changes: int, commands: list[Entry], equal: int) -> Table:
+def summary(doors: Terminals, changes: int, commands: list[StoredCommand], equal: int) -> Table:
     """What happened, as a table."""
     table = Table(title="whitelists", title_justify="left", box=None, show_header=False, pad_edge=False)
     table.add_column()
     table.add_column(justify="right")
     counts = doors.fleet.counts
-    states = {state: sum(command.state is state for command in commands) for state in State}
+    states = {state: sum(command.state is state for command in commands) for state in CommandState}
     rows: dict[str, int | str] = {
         "changes made in the office": changes,
         "commands": len(commands),
-        "of these replaced by a newer one before they were sent": states[State.SUPERSEDED],
+        "of these replaced by a newer one before they were sent": states[CommandState.SUPERSEDED],
         "sent": sum(command.tries for command in commands),
         "of these sent again": sum(max(command.tries - 1, 0) for command in commands),
-        "agreed": states[State.ACKNOWLEDGED],
-        "failed or expired": states[State.FAILED] + states[State.EXPIRED],
+        "agreed": states[CommandState.ACKNOWLEDGED],
+        "failed or expired": states[CommandState.FAILED] + states[CommandState.EXPIRED],
         "messages that terminals lost": counts.lost,
         "times that a terminal crashed": counts.crashes,
         "most that a terminal had to do at a time": counts.at_once,

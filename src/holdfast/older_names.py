@@ -24,7 +24,7 @@ ANY_BUCKET = "s3://"
 """As ``objects_url``: frames are read from whichever bucket a message names, and none is written."""
 
 
-class Told(NamedTuple):
+class LegacyValue(NamedTuple):
     """A setting's value, and which variable told it where."""
 
     value: str
@@ -33,16 +33,16 @@ class Told(NamedTuple):
 
 def settings(
     environment: Mapping[str, str], dotenv: Mapping[str, str], native: Collection[str]
-) -> dict[str, Told]:
+) -> dict[str, LegacyValue]:
     """The settings that the older names tell, except what ``native``, settings of Holdfast's own, decide.
 
     The environment counts before ``.env``. Raises ConfigError, in the older names, for what can't work.
     """
-    given: dict[str, Told] = {}
+    given: dict[str, LegacyValue] = {}
     for name in NAMES:
         for place, source in ((environment, "the environment"), (dotenv, ".env")):
             if place.get(name) and name not in given:
-                given[name] = Told(place[name].strip(), f"{name} in {source}")
+                given[name] = LegacyValue(place[name].strip(), f"{name} in {source}")
     if not {QUEUE, HOST} & given.keys():
         return {}
     found = {**_services(given, native), **_times(given, native)}
@@ -54,8 +54,8 @@ def told(source: str) -> bool:
     return any(name in source for name in NAMES)
 
 
-def _services(given: Mapping[str, Told], native: Collection[str]) -> dict[str, Told]:
-    found: dict[str, Told] = {}
+def _services(given: Mapping[str, LegacyValue], native: Collection[str]) -> dict[str, LegacyValue]:
+    found: dict[str, LegacyValue] = {}
     if "url" in native:  # it names the service of all three
         return found
     if QUEUE in given:
@@ -66,7 +66,9 @@ def _services(given: Mapping[str, Told], native: Collection[str]) -> dict[str, T
                 " sqs://eu-west-1/frames"
             )
         found["queue_url"] = given[QUEUE]
-        found["objects_url"] = Told(ANY_BUCKET, f"the buckets that messages name, by {given[QUEUE].source}")
+        found["objects_url"] = LegacyValue(
+            ANY_BUCKET, f"the buckets that messages name, by {given[QUEUE].source}"
+        )
         if HOST not in given and not {"coordinator_url", "state_url"} <= set(native):
             raise ConfigError(
                 f"{QUEUE} is set and {HOST} isn't: nodes on several hosts would share a queue and not know of"
@@ -74,12 +76,12 @@ def _services(given: Mapping[str, Told], native: Collection[str]) -> dict[str, T
                 " state_url"
             )
     if HOST in given:
-        redis = Told(_redis_url(given), given[HOST].source)
+        redis = LegacyValue(_redis_url(given), given[HOST].source)
         found |= {"coordinator_url": redis, "state_url": redis}
     return found
 
 
-def _redis_url(given: Mapping[str, Told]) -> str:
+def _redis_url(given: Mapping[str, LegacyValue]) -> str:
     host, port = given[HOST].value, given[PORT].value if PORT in given else REDIS_PORT
     if not host or set(host) & set("/@?# "):
         raise ConfigError(
@@ -90,8 +92,8 @@ def _redis_url(given: Mapping[str, Told]) -> str:
     return f"redis://[{host}]:{port}" if ":" in host else f"redis://{host}:{port}"
 
 
-def _times(given: Mapping[str, Told], native: Collection[str]) -> dict[str, Told]:
-    found: dict[str, Told] = {}
+def _times(given: Mapping[str, LegacyValue], native: Collection[str]) -> dict[str, LegacyValue]:
+    found: dict[str, LegacyValue] = {}
     if IDLE in given:
         found["idle_timeout_s"] = given[IDLE]
     if "ttl_s" in native:  # the interval belongs to a TTL that doesn't count
@@ -103,19 +105,19 @@ def _times(given: Mapping[str, Told], native: Collection[str]) -> dict[str, Told
     return found
 
 
-def _renewal(given: Mapping[str, Told]) -> dict[str, Told]:
+def _renewal(given: Mapping[str, LegacyValue]) -> dict[str, LegacyValue]:
     """The interval; or a third of the TTL, where a single lost renewal would else end a membership."""
     interval = given[RENEWAL]
     renew_s, ttl_s = _number(interval), _number(given[TTL]) if TTL in given else None
     if renew_s is None or (TTL in given and ttl_s is None):
         return {"renew_s": interval}  # the config says what is wrong
     if ttl_s is None:
-        return {"renew_s": interval, "ttl_s": Told(str(renew_s * 3), f"3 times {interval.source}")}
+        return {"renew_s": interval, "ttl_s": LegacyValue(str(renew_s * 3), f"3 times {interval.source}")}
     if renew_s < ttl_s / 2:
         return {"renew_s": interval}
     if renew_s < ttl_s:
         source = f"{TTL} / 3, as {interval.source} is over half of it"
-        return {"renew_s": Told(str(round(ttl_s / 3, 3)), source)}
+        return {"renew_s": LegacyValue(str(round(ttl_s / 3, 3)), source)}
     raise ConfigError(
         f"{RENEWAL} is {interval.value} and {TTL} is {given[TTL].value}: a lock would lapse before it is"
         f" renewed, and another process would take the video; set {RENEWAL} to a third of {TTL},"
@@ -123,7 +125,7 @@ def _renewal(given: Mapping[str, Told]) -> dict[str, Told]:
     )
 
 
-def _number(told: Told) -> float | None:
+def _number(told: LegacyValue) -> float | None:
     """A number, or None for what the config will refuse."""
     try:
         return float(told.value)

@@ -677,9 +677,9 @@ def make_node(services: Services, place: str) -> Node:
     routes: list[web.AbstractRouteDef] = []
     if app.streams:
         from holdfast.gateway import models  # noqa: PLC0415
-        from holdfast.gateway.door import Door  # noqa: PLC0415
+        from holdfast.gateway.door import NodeRoutes  # noqa: PLC0415
 
-        door = Door(
+        door = NodeRoutes(
             app.streams,
             services.clock,
             requests=lambda: _only(streams).requests,
@@ -758,14 +758,14 @@ def _streams(services: Services, app: App, host: Host, place: str) -> StreamWork
 
 def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
     from holdfast.tasks.discovery import SHARED, Announcer, Directory, shareable  # noqa: PLC0415
-    from holdfast.tasks.periodic import Scheduler, Sender  # noqa: PLC0415
+    from holdfast.tasks.periodic import PeriodicSender, Scheduler  # noqa: PLC0415
     from holdfast.tasks.permits import PermitKeeper  # noqa: PLC0415
     from holdfast.tasks.work import TaskWork  # noqa: PLC0415
 
     queues = {name: services.queue(task_queue(app.name, name)) for name in app.tasks}
     producer = make_producer(services, app.name)
     deeds: list[tuple[Times, Deed]] = [
-        *((each, Sender(each, producer, services.clock)) for each in app.periodics.values()),
+        *((each, PeriodicSender(each, producer, services.clock)) for each in app.periodics.values()),
         *backing_up(services, app.name),
     ]
     announcer = Announcer(

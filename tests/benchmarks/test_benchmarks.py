@@ -44,6 +44,29 @@ SMALL = {
             "server_cpu",
         },
     ),
+    "s3_client": (
+        "--calls 40 --rounds 1",
+        {
+            "first_call_cpu_vs_aiobotocore",
+            "first_call_mb_vs_aiobotocore",
+            "get_cpu_vs_aiobotocore",
+            "get_us",
+            "parts_cpu_vs_aiobotocore",
+            "put_cpu_vs_aiobotocore",
+            "put_us",
+        },
+    ),
+    "redis_client": (
+        "--calls 200 --rounds 1",
+        {
+            "single_cpu_us",
+            "single_cpu_vs_redis_py",
+            "single_rate_vs_redis_py",
+            "cluster_cpu_us",
+            "cluster_cpu_vs_redis_py",
+            "cluster_rate_vs_redis_py",
+        },
+    ),
     "redis_coordinator": (
         "--nodes 2 --streams 50 --locks 100",
         {
@@ -121,13 +144,15 @@ SMALL = {
 ZERO = {"dead_lettered", "hangs_without_end", "lost", "others_without_end", "out_of_order", "failed"}
 """Figures that are promises."""
 
-PEERS = {"sqs_throughput": "aiobotocore", "redis_coordinator": "redis_lock"}
+PEERS = {"sqs_throughput": "aiobotocore", "s3_client": "aiobotocore", "redis_coordinator": "redis_lock"}
 """What some compare with in every run, which is installed for benchmarks only (``make bench``): without it
 there is nothing to test."""
 
 LONG = {
     "sqs_cost",
     "sqs_throughput",
+    "s3_client",
+    "redis_client",
     "failover",
     "tasks_cost",
     "outbox",

@@ -15,10 +15,10 @@ from rich.console import Console
 from holdfast.cli.demo import local
 from holdfast.cli.demo.local import KNOWN
 from holdfast.cli.demo.measure import failovers_ms, measure, out_of_order, percentile
-from holdfast.cli.demo.picture import Committed, Picture
+from holdfast.cli.demo.picture import CommittedResult, Picture
 from holdfast.cli.demo.plan import FPS, make_plan
 from holdfast.cli.demo.report import table
-from holdfast.cli.demo.view import Lines, draw
+from holdfast.cli.demo.view import LinesView, draw
 from holdfast.errors import ConfigError
 from holdfast.ports.coordinator import Change, Claim, Member
 
@@ -81,7 +81,7 @@ def tracked(frame: int, *ids: int) -> dict[str, Any]:
 
 
 def commit(picture: Picture, key: str, frame: int, owner: str, result: dict[str, Any] | None = None) -> None:
-    line = Committed(frame, picture.now(), owner, result or tracked(frame, 1))
+    line = CommittedResult(frame, picture.now(), owner, result or tracked(frame, 1))
     picture.result(key, line)
 
 
@@ -236,7 +236,7 @@ def test_a_view_too_low_for_all_streams_says_so(time: Time) -> None:
 
 def test_without_a_terminal_there_are_lines(picture: Picture, time: Time) -> None:
     page = io.StringIO()
-    with Lines(Console(width=120, file=page)) as view:
+    with LinesView(Console(width=120, file=page)) as view:
         view.update(picture)
         time.at += 3.5
         picture.killed("m1")

@@ -9,9 +9,9 @@ import pytest
 from tests.cli.conftest import Arrange, Holdfast
 
 from holdfast.cli import exits
-from holdfast.core.task import End, Start, State
+from holdfast.core.task import EndAttempt, StartAttempt, State
 from holdfast.ports.queue import DeadLetter, Outgoing
-from holdfast.tasks.discovery import Directory, Entry, announced
+from holdfast.tasks.discovery import Directory, NodeEntry, announced
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.outcome import outcome_of
 from holdfast.tasks.wire import Envelope, decode_task, encode_brief
@@ -27,8 +27,8 @@ def ended(
 
     async def end(services: Services) -> None:
         store, queue = services.task_store(APP), services.queue(task_queue(APP, TYPE))
-        (task,) = await store.start([Start(trace, TYPE, "m", "node-1", 3, 30.0)])
-        (task,) = await store.end([End(trace, task.epoch, state, b'{"pages":3}', detail)])  # type: ignore[assignment]
+        (task,) = await store.start([StartAttempt(trace, TYPE, "m", "node-1", 3, 30.0)])
+        (task,) = await store.end([EndAttempt(trace, task.epoch, state, b'{"pages":3}', detail)])  # type: ignore[assignment]
         for delivery in await queue.receive(10, 0.0, 30.0, "m"):
             message = decode_task(delivery.body, Envelope(app=APP, trace_id="-", task_type=TYPE))
             if message.envelope.trace_id != trace:
@@ -209,7 +209,7 @@ def test_letters_that_were_never_tasks_are_found_by_the_types_that_nodes_run(
         letter = DeadLetter("odd", b"{ no json", "malformed", at=services.clock.wall())
         await services.queue(task_queue(APP, TYPE)).bury([letter])
         listing = Directory(services.registry(), APP, services.clock)
-        entry = Entry("node-1", "http://127.0.0.1:1", (TYPE,))
+        entry = NodeEntry("node-1", "http://127.0.0.1:1", (TYPE,))
         await listing.change(lambda known: announced(known, "m", entry, ["m"], {}))
 
     arrange(malformed)

@@ -12,23 +12,23 @@ from holdfast.core.device_queue import (
     SLOW_SHARE,
     TABLE,
     Cause,
+    CommandState,
     Correlation,
-    Entry,
+    HeadPhase,
+    HeadVerdict,
     Patience,
-    Phase,
-    State,
-    Verdict,
+    StoredCommand,
 )
-from holdfast.core.device_turn import Job
+from holdfast.core.device_turn import Rollout
 from holdfast.errors import InvalidMessage
 
 PATIENCE = Patience(retry_s=10.0, retry_max_s=60.0, max_tries=3)
-ENTRY = Entry(id=7, device="d1", lane=0, shard=0, state=State.SCHEDULED, body=b"")
+ENTRY = StoredCommand(id=7, device="d1", lane=0, shard=0, state=CommandState.SCHEDULED, body=b"")
 
 
 def test_every_state_is_reached_and_every_open_one_is_left() -> None:
-    assert {State.SCHEDULED, *TABLE.values()} == set(State)
-    assert {state for state, _ in TABLE} >= set(State) - CLOSED
+    assert {CommandState.SCHEDULED, *TABLE.values()} == set(CommandState)
+    assert {state for state, _ in TABLE} >= set(CommandState) - CLOSED
 
 
 def test_a_closed_command_is_opened_again_by_an_operator_only() -> None:
@@ -61,36 +61,36 @@ def test_only_the_try_that_is_out_fits() -> None:
 @pytest.mark.parametrize(
     "changes,phase,away,verdict",
     [
-        ({}, Phase.WAITING, False, Verdict.SEND),
-        ({}, Phase.WAITING, True, Verdict.HOLD),
-        ({}, Phase.HELD, True, Verdict.PROBE),
-        ({}, Phase.HELD, False, Verdict.SEND),
-        ({"spent": 3}, Phase.WAITING, False, Verdict.GIVE_UP),
-        ({"spent": 3}, Phase.WAITING, True, Verdict.HOLD),
-        ({"spent": 3}, Phase.HELD, True, Verdict.PROBE),
-        ({"expires_at": 99.0}, Phase.WAITING, False, Verdict.EXPIRE),
-        ({"expires_at": 99.0}, Phase.HELD, True, Verdict.EXPIRE),
-        ({"expires_at": 101.0}, Phase.WAITING, False, Verdict.SEND),
+        ({}, HeadPhase.WAITING, False, HeadVerdict.SEND),
+        ({}, HeadPhase.WAITING, True, HeadVerdict.HOLD),
+        ({}, HeadPhase.HELD, True, HeadVerdict.PROBE),
+        ({}, HeadPhase.HELD, False, HeadVerdict.SEND),
+        ({"spent": 3}, HeadPhase.WAITING, False, HeadVerdict.GIVE_UP),
+        ({"spent": 3}, HeadPhase.WAITING, True, HeadVerdict.HOLD),
+        ({"spent": 3}, HeadPhase.HELD, True, HeadVerdict.PROBE),
+        ({"expires_at": 99.0}, HeadPhase.WAITING, False, HeadVerdict.EXPIRE),
+        ({"expires_at": 99.0}, HeadPhase.HELD, True, HeadVerdict.EXPIRE),
+        ({"expires_at": 101.0}, HeadPhase.WAITING, False, HeadVerdict.SEND),
     ],
 )
-def test_judgement(changes: dict[str, float], phase: Phase, away: bool, verdict: Verdict) -> None:
+def test_judgement(changes: dict[str, float], phase: HeadPhase, away: bool, verdict: HeadVerdict) -> None:
     fields = {name: getattr(ENTRY, name) for name in ENTRY.__struct_fields__} | changes
-    entry = Entry(**fields)
+    entry = StoredCommand(**fields)
     assert queue.judge(entry, phase, 100.0, away=away, patience=PATIENCE) is verdict
 
 
-@pytest.mark.parametrize("phase", [Phase.WAITING, Phase.OUT, Phase.HELD])
+@pytest.mark.parametrize("phase", [HeadPhase.WAITING, HeadPhase.OUT, HeadPhase.HELD])
 @pytest.mark.parametrize("away", [True, False])
 def test_nothing_goes_to_a_device_that_is_paused_not_even_a_probe_and_nothing_fails(
-    phase: Phase, away: bool
+    phase: HeadPhase, away: bool
 ) -> None:
     spent = msgspec.structs.replace(ENTRY, spent=PATIENCE.max_tries)
     for entry in (ENTRY, spent):
         judged = queue.judge(entry, phase, 100.0, away=away, patience=PATIENCE, paused=True)
-        assert judged is Verdict.HOLD
+        assert judged is HeadVerdict.HOLD
     expired = msgspec.structs.replace(ENTRY, expires_at=99.0)
     judged = queue.judge(expired, phase, 100.0, away=away, patience=PATIENCE, paused=True)
-    assert judged is Verdict.EXPIRE, "its time passes all the same"
+    assert judged is HeadVerdict.EXPIRE, "its time passes all the same"
 
 
 def test_only_a_newer_command_of_the_same_key_and_device_replaces() -> None:
@@ -147,7 +147,7 @@ def test_what_was_never_sent_is_no_correlation(text: str) -> None:
 
 
 def test_a_job_is_aborted_beyond_its_share() -> None:
-    job = Job(1, "firmware", 10, abort_share=0.2)
+    job = Rollout(1, "firmware", 10, abort_share=0.2)
     assert not job.after(3, 2).aborted
     aborted = job.after(3, 2).after(0, 1)
     assert (aborted.aborted, aborted.over) == (True, False)
@@ -165,9 +165,9 @@ def test_a_device_s_place_follows_from_its_id() -> None:
 def test_a_command_has_expired_at_its_last_moment() -> None:
     entry = msgspec.structs.replace(ENTRY, expires_at=100.0)
     verdicts = [
-        queue.judge(entry, Phase.WAITING, now, away=False, patience=PATIENCE) for now in (99.9, 100.0)
+        queue.judge(entry, HeadPhase.WAITING, now, away=False, patience=PATIENCE) for now in (99.9, 100.0)
     ]
-    assert verdicts == [Verdict.SEND, Verdict.EXPIRE]
+    assert verdicts == [HeadVerdict.SEND, HeadVerdict.EXPIRE]
 
 
 @pytest.mark.parametrize("retry_max_s", [1.0, 10.0])

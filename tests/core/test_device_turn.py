@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from holdfast.adapters.memory.outbox import MemoryOutbox
-from holdfast.core.device_queue import State
+from holdfast.core.device_queue import CommandState
 from holdfast.core.device_turn import Unsent
 from holdfast.ports.clock import Clock
 from holdfast.testing.conformance import OutboxConformance
-from holdfast.testing.conformance.outbox import PATIENCE, Begin, Dispatcher, new
+from holdfast.testing.conformance.outbox import PATIENCE, Begin, ManualDispatcher, new
 from holdfast.testing.simulator.loop import SimClock
 
 VIRTUAL = True
@@ -38,7 +38,7 @@ class TestTurns(OutboxConformance):
     test_closing_ends_a_wait = None  # type: ignore[assignment]
 
     async def test_what_was_not_taken_for_a_device_that_is_away_waits_for_its_probe(
-        self, dispatcher: Dispatcher, begin: Begin
+        self, dispatcher: ManualDispatcher, begin: Begin
     ) -> None:
         with begin() as db:
             db.add([new("d1")])
@@ -49,7 +49,7 @@ class TestTurns(OutboxConformance):
         assert len(await dispatcher.send(away={"d1"})) == 1
 
     async def test_a_try_that_another_followed_puts_nothing_off(
-        self, dispatcher: Dispatcher, begin: Begin
+        self, dispatcher: ManualDispatcher, begin: Begin
     ) -> None:
         with begin() as db:
             db.add([new("d1")])
@@ -61,7 +61,7 @@ class TestTurns(OutboxConformance):
         assert third.correlation.tries == second.correlation.tries + 1
 
     async def test_a_turn_that_read_as_many_arrivals_as_it_may_is_followed_by_another(
-        self, dispatcher: Dispatcher, begin: Begin
+        self, dispatcher: ManualDispatcher, begin: Begin
     ) -> None:
         with begin() as db:
             db.add([new("d1"), new("d2"), new("d3")])
@@ -69,7 +69,7 @@ class TestTurns(OutboxConformance):
 
     @pytest.mark.parametrize("spoilt", [{"spoilt": "its row is spoilt"}, {"shard": 999}])
     async def test_a_row_that_another_program_spoilt_fails_alone(
-        self, dispatcher: Dispatcher, begin: Begin, store: MemoryOutbox, spoilt: dict[str, Any]
+        self, dispatcher: ManualDispatcher, begin: Begin, store: MemoryOutbox, spoilt: dict[str, Any]
     ) -> None:
         with begin() as db:
             [number, *_] = db.add([new("d1"), new("d1"), new("d2")])
@@ -78,5 +78,5 @@ class TestTurns(OutboxConformance):
         turned = await dispatcher.turn()
         assert sorted(sending.device for sending in turned.sendings) == ["d1", "d2"]
         [closed] = turned.closed
-        assert (closed.id, closed.state) == (number, State.FAILED)
+        assert (closed.id, closed.state) == (number, CommandState.FAILED)
         assert "its row" in closed.reason

@@ -25,7 +25,16 @@ from holdfast.core.commands import (
 from holdfast.core.held import Held, Letter, Receipt
 from holdfast.core.ledger import Aside, Checkpoint, Commit, Result, RunLog, Span, Started
 from holdfast.core.message import NO_RUN, Life, Place
-from holdfast.core.owner import ALONE_OPENINGS, LOOK_S, REACH, RUN_LIMIT, Owner, OwnerRules, Phase, Standstill
+from holdfast.core.owner import (
+    ALONE_OPENINGS,
+    LOOK_S,
+    REACH,
+    RUN_LIMIT,
+    Owner,
+    OwnerPhase,
+    OwnerRules,
+    Standstill,
+)
 from holdfast.core.retry import Backoff
 from holdfast.core.sequencer import Rules
 
@@ -71,7 +80,7 @@ class Bench:
         self.owner.opened(Checkpoint(KEY, **{"epoch": 1, **checkpoint}), self.now)
         return self
 
-    def phase(self) -> Phase:
+    def phase(self) -> OwnerPhase:
         return self.owner.phase
 
     def at_risk(self) -> bool:
@@ -133,14 +142,14 @@ class TestOpening:
     def test_peek_then_open_at_what_stands(self) -> None:
         bench = Bench()
         bench.only(Peek)
-        assert bench.phase() is Phase.CLAIMED
+        assert bench.phase() is OwnerPhase.CLAIMED
         bench.owner.peeked(Checkpoint(KEY, epoch=4), 0)
         assert bench.only(Open).expect == 4
-        assert bench.phase() is Phase.OPENING
+        assert bench.phase() is OwnerPhase.OPENING
         bench.owner.opened(Checkpoint(KEY, epoch=5, number=9, state=b"x", state_version=2), 0)
         bench.silent()
         owner = bench.owner
-        assert (owner.phase, owner.epoch, owner.number) == (Phase.OWNER, 5, 9)
+        assert (owner.phase, owner.epoch, owner.number) == (OwnerPhase.OWNER, 5, 9)
         assert (owner.state, owner.state_version) == (b"x", 2)
 
     def test_messages_are_held_unjudged_until_opened(self) -> None:
@@ -178,7 +187,7 @@ class TestOpening:
         bench.out()
         bench.owner.open_failed(0)
         bench.only(CheckClaim)
-        assert bench.phase() is Phase.CLAIMED
+        assert bench.phase() is OwnerPhase.CLAIMED
         bench.owner.claim_checked(True, 0)
         bench.only(Peek)
         assert bench.owner.waiting == 1
@@ -194,7 +203,7 @@ class TestOpening:
         bench.out()
         bench.owner.claim_checked(False, 0)
         assert bench.out() == [Return((message,)), Dropped()]
-        assert bench.phase() is Phase.DROPPED
+        assert bench.phase() is OwnerPhase.DROPPED
         assert bench.owner.waiting == 0
         assert bench.owner.offer(held(1), 0) == "no"
         bench.owner.drop()
@@ -1066,7 +1075,7 @@ class TestTooLarge:
         refused = self.run_together(bench, *messages)
         bench.owner.refused("too large", 0)
         assert bench.only(Start) == Start(name(0)), "by itself, and in the same opening"
-        assert (bench.phase(), bench.owner.generation) == (Phase.OWNER, 1)
+        assert (bench.phase(), bench.owner.generation) == (OwnerPhase.OWNER, 1)
         bench.owner.started(1, 0)
         assert bench.only(Run) == Run(messages[:1], True, b"answered", 7, 1)
         bench.ran(state=b"0")
@@ -1363,7 +1372,7 @@ class TestFencing:
         message.tries, message.spent = 2, True
         bench.owner.fenced(0)
         bench.only(CheckClaim)
-        assert (bench.phase(), bench.owner.generation, bench.owner.waiting) == (Phase.CLAIMED, 1, 2)
+        assert (bench.phase(), bench.owner.generation, bench.owner.waiting) == (OwnerPhase.CLAIMED, 1, 2)
         assert (message.tries, message.spent) == (0, False)
         bench.owner.claim_checked(True, 0)
         bench.only(Peek)
@@ -1403,7 +1412,7 @@ class TestFencing:
         bench.out()
         bench.owner.vanished()
         assert bench.only(Reclaim).epoch is None
-        assert (bench.phase(), bench.owner.generation) == (Phase.CLAIMED, 1)
+        assert (bench.phase(), bench.owner.generation) == (OwnerPhase.CLAIMED, 1)
         bench.owner.claim_checked(True, 0)
         bench.only(Peek)
 
@@ -1415,7 +1424,7 @@ class TestFencing:
         bench.silent()
         bench.owner.peeked(Checkpoint(KEY, epoch=4), 0)
         bench.only(CheckClaim)
-        assert bench.phase() is Phase.CLAIMED
+        assert bench.phase() is OwnerPhase.CLAIMED
         bench.owner.poked()
         bench.silent()
 
@@ -1427,7 +1436,7 @@ class TestMoving:
         bench.offer(waiting)
         assert bench.owner.move("n2", 0)
         assert bench.only(Transfer).target == "n2"
-        assert bench.phase() is Phase.TRANSFERRING
+        assert bench.phase() is OwnerPhase.TRANSFERRING
         meanwhile = held(0)
         bench.offer(meanwhile)
         bench.silent()
@@ -1466,7 +1475,7 @@ class TestMoving:
         bench.offer(waiting)
         bench.owner.move("", 0)
         bench.only(Release)
-        assert bench.phase() is Phase.RELEASING
+        assert bench.phase() is OwnerPhase.RELEASING
         bench.owner.released()
         assert bench.out() == [Return((waiting,)), Dropped()]
 
@@ -1484,7 +1493,7 @@ class TestMoving:
         bench.out()
         bench.offer(held(0))
         bench.owner.transferred("kept", 0)
-        assert bench.phase() is Phase.OWNER
+        assert bench.phase() is OwnerPhase.OWNER
         bench.only(Start)
 
     def test_a_refused_transfer_ends_it(self) -> None:

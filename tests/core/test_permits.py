@@ -7,12 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.lease import Lease
-from holdfast.core.permits import Grant, Permits, Share, Witness, leave, limit, others_starve, share
+from holdfast.core.permits import Grant, Permits, PermitShare, Witness, leave, limit, others_starve, share
 
 LEASE_S = 30.0
 
 
-def give(permits: Permits, member: str, wants: int, holds: int = 0, lapsed: tuple[str, ...] = ()) -> Share:
+def give(
+    permits: Permits, member: str, wants: int, holds: int = 0, lapsed: tuple[str, ...] = ()
+) -> PermitShare:
     return share(permits, member, wants, holds, lapsed=lapsed, beat=1, lease_s=LEASE_S)
 
 
@@ -21,7 +23,7 @@ def counts(permits: Permits) -> dict[str, int]:
 
 
 def test_one_alone_gets_what_it_wants_up_to_the_maximum() -> None:
-    assert give(Permits(10), "a", 4) == Share(Permits(10, 0, {"a": Grant(4, 4, 1, LEASE_S, 1)}), 4)
+    assert give(Permits(10), "a", 4) == PermitShare(Permits(10, 0, {"a": Grant(4, 4, 1, LEASE_S, 1)}), 4)
     assert give(Permits(10), "a", 40).granted == 10
 
 
@@ -32,7 +34,7 @@ def test_no_more_than_a_node_may() -> None:
 
 def test_who_wants_nothing_has_no_grant() -> None:
     some = give(Permits(10), "a", 4).permits
-    assert give(some, "a", 0) == Share(Permits(10), 0)
+    assert give(some, "a", 0) == PermitShare(Permits(10), 0)
     assert counts(give(some, "a", 0, holds=2).permits) == {"a": 2}
 
 
@@ -61,7 +63,7 @@ def test_who_wants_little_gets_it_and_the_rest_is_shared() -> None:
 def test_lapsed_grants_are_dropped() -> None:
     rich = give(Permits(10), "a", 10).permits
     after = Permits(10, 0, {"b": Grant(10, 10, 1, LEASE_S, 2)})
-    assert give(rich, "b", 10, lapsed=("a",)) == Share(after, 10)
+    assert give(rich, "b", 10, lapsed=("a",)) == PermitShare(after, 10)
 
 
 def test_leaving() -> None:

@@ -42,7 +42,7 @@ from holdfast.core.commands import (
 from holdfast.core.held import Held, Letter, Receipt
 from holdfast.core.ledger import Checkpoint, Commit
 from holdfast.core.message import Place
-from holdfast.core.owner import Owner, OwnerRules, Phase
+from holdfast.core.owner import Owner, OwnerPhase, OwnerRules
 from holdfast.core.sequencer import Rules
 from holdfast.errors import Fenced
 
@@ -180,7 +180,7 @@ class Protocol(RuleBasedStateMachine):
                 case Return() | HandOff():
                     self.let_go(shell, command.messages)
                 case Dropped():
-                    assert owner.phase is Phase.DROPPED
+                    assert owner.phase is OwnerPhase.DROPPED
                     assert not shell.held, "kept by nobody"
                     if self.shells[shell.node] is shell:
                         self.shells[shell.node] = None
@@ -229,7 +229,7 @@ class Protocol(RuleBasedStateMachine):
 
     def begin_run(self, shell: Shell, run: Run) -> None:
         assert not self.run_of(shell), "two runs at once"
-        assert shell.owner.phase is Phase.OWNER
+        assert shell.owner.phase is OwnerPhase.OWNER
         assert not shell.owner.parked
         if run.fresh:
             shell.handler = decoded(run.state)

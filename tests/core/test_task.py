@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core import task as rules
-from holdfast.core.task import Beat, End, Return, Start, State, Task
+from holdfast.core.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, State, Task
 from holdfast.errors import Fenced
 
 NOW = 100.0
-WISH = Start("k", "t", "member", "node", tries=2, lease_s=10.0, group="g")
+WISH = StartAttempt("k", "t", "member", "node", tries=2, lease_s=10.0, group="g")
 QUEUED = Task("k", "t", group="g", queued_at=90.0)
 RUNNING = rules.start(QUEUED, WISH, NOW)
-ENDED = rules.end(RUNNING, End("k", 1, State.SUCCEED, b"r"), NOW + 1)
+ENDED = rules.end(RUNNING, EndAttempt("k", 1, State.SUCCEED, b"r"), NOW + 1)
 
 
 def changed(task: Task, **changes: object) -> Task:
@@ -52,26 +52,26 @@ def test_a_lapsed_attempt_is_replaced_while_there_are_tries() -> None:
 
 
 def test_a_task_whose_tries_are_spent_ends_with_what_went_wrong_last() -> None:
-    spent = rules.give_back(RUNNING, Return("k", 1, True, "broken"))
+    spent = rules.give_back(RUNNING, ReturnAttempt("k", 1, True, "broken"))
     assert rules.start(spent, changed_wish(tries=1), NOW).detail == "broken"
 
 
 def test_a_cancelled_task_doesn_t_begin() -> None:
     told = rules.cancel(RUNNING, "enough", NOW)
     assert (told.state, told.cancel) == (State.RUNNING, "enough")
-    ended = rules.start(rules.give_back(told, Return("k", 1, False)), WISH, NOW)
+    ended = rules.start(rules.give_back(told, ReturnAttempt("k", 1, False)), WISH, NOW)
     assert (ended.state, ended.detail) == (State.FAILED, "cancelled: enough")
     assert rules.cancel(QUEUED, "enough", NOW).state is State.FAILED
     assert rules.cancel(ENDED, "enough", NOW) is ENDED
 
 
 def test_a_beat_prolongs() -> None:
-    beaten = rules.beat(RUNNING, Beat("k", 1, 30.0, 0.5, "half"), 105.0)
+    beaten = rules.beat(RUNNING, AttemptBeat("k", 1, 30.0, 0.5, "half"), 105.0)
     assert (beaten.until, beaten.progress, beaten.note) == (135.0, 0.5, "half")
 
 
 def test_giving_back() -> None:
-    spent = rules.give_back(RUNNING, Return("k", 1, True, "broken"))
+    spent = rules.give_back(RUNNING, ReturnAttempt("k", 1, True, "broken"))
     assert (spent.state, spent.attempts, spent.member, spent.until, spent.detail) == (
         State.QUEUED,
         1,
@@ -79,24 +79,24 @@ def test_giving_back() -> None:
         0.0,
         "broken",
     )
-    assert rules.give_back(RUNNING, Return("k", 1, False)).attempts == 0
-    assert rules.give_back(spent, Return("k", 1, True, "broken")) is spent
+    assert rules.give_back(RUNNING, ReturnAttempt("k", 1, False)).attempts == 0
+    assert rules.give_back(spent, ReturnAttempt("k", 1, True, "broken")) is spent
 
 
 def test_an_outcome() -> None:
     assert (ENDED.state, ENDED.result, ENDED.progress, ENDED.ended_at) == (State.SUCCEED, b"r", 1.0, 101.0)
-    failed = rules.end(RUNNING, End("k", 1, State.FAILED, detail="broken"), NOW)
+    failed = rules.end(RUNNING, EndAttempt("k", 1, State.FAILED, detail="broken"), NOW)
     assert (failed.progress, failed.detail) == (0.0, "broken")
-    assert rules.end(ENDED, End("k", 1, State.SUCCEED), NOW + 9) is ENDED
+    assert rules.end(ENDED, EndAttempt("k", 1, State.SUCCEED), NOW + 9) is ENDED
 
 
 @pytest.mark.parametrize("standing", [None, QUEUED, ENDED, changed(RUNNING, epoch=2)])
 @pytest.mark.parametrize(
     "deed",
     [
-        lambda task: rules.beat(task, Beat("k", 1, 1.0), NOW),
-        lambda task: rules.give_back(task, Return("k", 1, True)),
-        lambda task: rules.end(task, End("k", 1, State.FAILED), NOW),
+        lambda task: rules.beat(task, AttemptBeat("k", 1, 1.0), NOW),
+        lambda task: rules.give_back(task, ReturnAttempt("k", 1, True)),
+        lambda task: rules.end(task, EndAttempt("k", 1, State.FAILED), NOW),
     ],
 )
 def test_what_no_attempt_stands_for_is_fenced(
@@ -146,15 +146,15 @@ def test_one_outcome_within_the_tries(deeds: list[str]) -> None:
         elif deed == "cancel":
             task = rules.cancel(task, "enough", now)
         elif task.state is State.RUNNING and deed == "end":
-            task = rules.end(task, End("k", task.epoch, State.SUCCEED), now)
+            task = rules.end(task, EndAttempt("k", task.epoch, State.SUCCEED), now)
         elif task.state is State.RUNNING:
-            task = rules.give_back(task, Return("k", task.epoch, deed == "spend"))
+            task = rules.give_back(task, ReturnAttempt("k", task.epoch, deed == "spend"))
         assert task.epoch >= before.epoch
         assert 0 <= task.attempts <= WISH.tries
         assert not before.ended or task is before
 
 
-def changed_wish(**changes: object) -> Start:
+def changed_wish(**changes: object) -> StartAttempt:
     return msgspec.structs.replace(WISH, **changes)
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.turns import Share, Turns
+from holdfast.core.turns import Turns, TypeShare
 
 
 def taken(turns: Turns[str], count: int, now: float = 0.0) -> list[str]:
@@ -13,7 +13,7 @@ def taken(turns: Turns[str], count: int, now: float = 0.0) -> list[str]:
 
 
 def test_one_group_comes_in_the_order_of_its_arrival() -> None:
-    turns: Turns[str] = Turns({"t": Share()})
+    turns: Turns[str] = Turns({"t": TypeShare()})
     for item in "abc":
         turns.add("t", "", 0, item)
     assert taken(turns, 9) == ["a", "b", "c"]
@@ -21,7 +21,7 @@ def test_one_group_comes_in_the_order_of_its_arrival() -> None:
 
 
 def test_a_large_group_lets_small_ones_in() -> None:
-    turns: Turns[str] = Turns({"t": Share()})
+    turns: Turns[str] = Turns({"t": TypeShare()})
     for _ in range(100):
         turns.add("t", "large", 0, "large")
     assert taken(turns, 2) == ["large", "large"]
@@ -31,7 +31,7 @@ def test_a_large_group_lets_small_ones_in() -> None:
 
 
 def test_types_share_by_weight() -> None:
-    turns: Turns[str] = Turns({"light": Share(weight=1), "heavy": Share(weight=3)})
+    turns: Turns[str] = Turns({"light": TypeShare(weight=1), "heavy": TypeShare(weight=3)})
     for name in ("light", "heavy"):
         for _ in range(100):
             turns.add(name, "", 0, name)
@@ -39,14 +39,14 @@ def test_types_share_by_weight() -> None:
 
 
 def test_a_higher_priority_goes_first() -> None:
-    turns: Turns[str] = Turns({"t": Share()})
+    turns: Turns[str] = Turns({"t": TypeShare()})
     for priority in (0, 5, -1):
         turns.add("t", "", priority, str(priority))
     assert taken(turns, 3) == ["5", "0", "-1"]
 
 
 def test_a_group_of_which_nothing_is_left_comes_back_as_a_new_one() -> None:
-    turns: Turns[str] = Turns({"t": Share()})
+    turns: Turns[str] = Turns({"t": TypeShare()})
     turns.add("t", "h", 0, "h")
     assert turns.ready == 1
     assert taken(turns, 9) == ["h"]
@@ -58,7 +58,7 @@ def test_a_group_of_which_nothing_is_left_comes_back_as_a_new_one() -> None:
 
 
 def test_a_limit_holds_a_group_back_until_one_of_its_own_is_done() -> None:
-    turns: Turns[str] = Turns({"t": Share(group_limit=2)})
+    turns: Turns[str] = Turns({"t": TypeShare(group_limit=2)})
     for _ in range(5):
         turns.add("t", "g", 0, "g")
     turns.add("t", "h", 0, "h")
@@ -71,7 +71,7 @@ def test_a_limit_holds_a_group_back_until_one_of_its_own_is_done() -> None:
 
 
 def test_a_rate_spreads_the_beginnings_of_a_group() -> None:
-    turns: Turns[str] = Turns({"t": Share(group_rate=10)})
+    turns: Turns[str] = Turns({"t": TypeShare(group_rate=10)})
     for _ in range(3):
         turns.add("t", "g", 0, "g")
     assert taken(turns, 9, now=0.0) == ["g"]
@@ -83,7 +83,7 @@ def test_a_rate_spreads_the_beginnings_of_a_group() -> None:
 
 
 def test_all_that_waits_can_be_taken_back() -> None:
-    turns: Turns[str] = Turns({"t": Share(group_limit=1)})
+    turns: Turns[str] = Turns({"t": TypeShare(group_limit=1)})
     for item in "abc":
         turns.add("t", "g", ord(item), item)
     assert taken(turns, 1) == ["c"]
@@ -99,7 +99,7 @@ def test_all_that_waits_can_be_taken_back() -> None:
     st.integers(0, 2),
 )
 def test_nothing_is_lost_and_no_limit_is_passed(steps: list[tuple[str, str, str]], limit: int) -> None:
-    turns: Turns[tuple[str, str, int]] = Turns({name: Share(group_limit=limit) for name in "ab"})
+    turns: Turns[tuple[str, str, int]] = Turns({name: TypeShare(group_limit=limit) for name in "ab"})
     waiting: set[tuple[str, str, int]] = set()
     running: Counter[tuple[str, str]] = Counter()
     for number, (step, type_, group) in enumerate(steps):

@@ -14,7 +14,7 @@ from holdfast.adapters.mqtt.address import parse
 from holdfast.adapters.mqtt.device import MqttDevices
 from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
 from holdfast.adapters.system.clock import SystemClock
-from holdfast.core.device_queue import Entry, Patience, State
+from holdfast.core.device_queue import CommandState, Patience, StoredCommand
 from holdfast.core.presence import PresenceRules
 from holdfast.devices.dispatcher import Dispatcher
 from holdfast.runtime.service import Tasks
@@ -85,8 +85,8 @@ class Played:
         await self._tasks.close()
         await self.store.close()
 
-    async def commands(self) -> Sequence[Entry]:
-        found: list[Entry] = []
+    async def commands(self) -> Sequence[StoredCommand]:
+        found: list[StoredCommand] = []
         while page := await self.store.commands("faces", after=found[-1].id if found else 0, limit=1000):
             found += page
         return found
@@ -99,7 +99,7 @@ class Played:
 
         await until(enough, f"{share:.0%} of the commands are closed", LIMIT_S)
 
-    def _result(self, db: Any, command: Entry) -> None:
+    def _result(self, db: Any, command: StoredCommand) -> None:
         db.execute(text("CREATE TABLE IF NOT EXISTS told (command INTEGER)"))
         db.execute(text("INSERT INTO told VALUES (:command)"), {"command": command.id})
 
@@ -137,7 +137,7 @@ async def test_every_command_is_done_in_order_whatever_breaks(
         commands, told = await played.commands(), await played.told()
         await played.end()
     assert played.crashes == []
-    assert {command.state for command in commands} == {State.ACKNOWLEDGED}
+    assert {command.state for command in commands} == {CommandState.ACKNOWLEDGED}
     assert told == {command.id: 1 for command in commands}
     for device, steps in played.done.items():
         assert [int(step) for step in dict.fromkeys(steps)] == list(range(EACH)), device

@@ -20,14 +20,14 @@ from holdfast.adapters.http.peer import HttpPeer
 from holdfast.adapters.memory.coordinator import MemoryCoordinator
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.core.message import Place
-from holdfast.gateway.door import Door
+from holdfast.gateway.door import NodeRoutes
 from holdfast.gateway.haproxy.binary import find
 from holdfast.gateway.haproxy.front import HaproxyOptions
 from holdfast.gateway.service import Gateway
 from holdfast.ports.coordinator import Load, Member
 from holdfast.protocol.peer import Done
 from holdfast.runtime.limits import Limits
-from holdfast.streams.requests import Answer, Requests
+from holdfast.streams.requests import RequestAnswer, Requests
 
 LIMIT = 50_000
 MEMBER = "node-1"
@@ -79,15 +79,15 @@ class Surface:
 
     async def process(
         self, stream: str, key: str, place: Place, body: bytes, attributes: Any, timeout_s: float
-    ) -> Answer:
+    ) -> RequestAnswer:
         """Stands for the streams of the node."""
         self.taken.append(Taken(stream, key.partition("/")[2], place, body))
-        return Answer(RESULT, 1)
+        return RequestAnswer(RESULT, 1)
 
     async def serve(self, ready: threading.Event, over: asyncio.Event) -> None:
         """Serve until it is over."""
         clock, coordinator, streams = SystemClock(), MemoryCoordinator(SystemClock()), app().streams
-        door = Door(
+        door = NodeRoutes(
             streams,
             clock,
             requests=lambda: cast("Requests", self),

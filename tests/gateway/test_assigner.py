@@ -10,7 +10,7 @@ from holdfast.adapters.memory.coordinator import MemoryCoordinator
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.errors import Unavailable
 from holdfast.gateway.assigner import Assigner
-from holdfast.gateway.routes import Route, Routes
+from holdfast.gateway.routes import GatewayRoute, Routes
 from holdfast.ports.coordinator import Claim, Load, Member
 from holdfast.runtime.view import View
 
@@ -105,7 +105,7 @@ async def test_a_claim_that_stands_is_respected(rig: Rig) -> None:
     rig.coordinator.calls.clear()
     assert await rig.assigner.resolve(KEY) == B
     assert rig.coordinator.calls == ["lookup"]
-    assert rig.routes.get(KEY) == Route("b")
+    assert rig.routes.get(KEY) == GatewayRoute("b")
 
 
 async def test_a_member_that_is_new_is_read(rig: Rig) -> None:
@@ -179,7 +179,7 @@ async def test_what_others_place_counts_before_loads_tell(rig: Rig) -> None:
         rig.assigner.claimed(Claim(f"other/{n}", "a", n))
     found = [await rig.assigner.resolve(f"s/{n}") for n in range(20)]
     assert [member.id for member in found].count("a") == 4
-    assert rig.routes.get("other/0") == Route("a")
+    assert rig.routes.get("other/0") == GatewayRoute("a")
 
 
 async def test_its_own_claims_count_once(rig: Rig) -> None:

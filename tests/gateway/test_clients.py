@@ -21,7 +21,7 @@ from holdfast.adapters.memory.coordinator import MemoryCoordinator
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.errors import ConfigError
 from holdfast.gateway.clients import Clients, add, digest_of, read, source_of
-from holdfast.gateway.door import Door
+from holdfast.gateway.door import NodeRoutes
 from holdfast.gateway.haproxy.binary import find
 from holdfast.gateway.haproxy.front import HaproxyOptions
 from holdfast.gateway.problem import MEDIA_TYPE
@@ -66,7 +66,7 @@ class Place:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator["Place"]:
         clock, coordinator, streams = SystemClock(), MemoryCoordinator(SystemClock()), app().streams
-        door = Door(
+        door = NodeRoutes(
             streams,
             clock,
             requests=lambda: cast("Requests", self.node),

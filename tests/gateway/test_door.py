@@ -26,8 +26,8 @@ from holdfast.errors import (
     SetAside,
     Unavailable,
 )
-from holdfast.gateway.door import UNPACK_HERE_BYTES, Door, decoded, unpacked
-from holdfast.streams.requests import Answer, Requests
+from holdfast.gateway.door import UNPACK_HERE_BYTES, NodeRoutes, decoded, unpacked
+from holdfast.streams.requests import RequestAnswer, Requests
 
 LIMIT = 100_000
 SECRET = "a-secret-for-tests-only"
@@ -47,11 +47,11 @@ class Taken:
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, str, Place, bytes, float]] = []
-        self.answer: Answer | HoldfastError = Answer(b'{"n": 1}', 7)
+        self.answer: RequestAnswer | HoldfastError = RequestAnswer(b'{"n": 1}', 7)
 
     async def process(
         self, stream: str, key: str, place: Place, body: bytes, attributes: Any, timeout_s: float
-    ) -> Answer:
+    ) -> RequestAnswer:
         self.calls.append((stream, key, place, body, timeout_s))
         if isinstance(self.answer, HoldfastError):
             raise self.answer
@@ -75,7 +75,7 @@ def taken() -> Taken:
 
 
 async def serve(taken: Taken, streams: Any, secret: str | None = None) -> Client:
-    door = Door(
+    door = NodeRoutes(
         streams,
         SystemClock(),
         requests=lambda: cast("Requests", taken),
@@ -122,13 +122,13 @@ async def test_a_frame_and_its_result(client: Client, taken: Taken) -> None:
 
 
 async def test_a_repeated_seq_is_marked(client: Client, taken: Taken) -> None:
-    taken.answer = Answer(None, 7, duplicate=True)
+    taken.answer = RequestAnswer(None, 7, duplicate=True)
     async with post(client, "/process/cam-1", "raw", X_Seq="7") as response:
         assert (await response.read(), response.headers["X-Duplicate"]) == (b"null", "true")
 
 
 async def test_a_result_of_bytes_comes_as_bytes(client: Client, taken: Taken) -> None:
-    taken.answer = Answer(b"\x00\xff", 1)
+    taken.answer = RequestAnswer(b"\x00\xff", 1)
     async with post(client, "/process/cam-1", "raw", X_Seq="0") as response:
         assert (response.content_type, await response.read()) == ("application/octet-stream", b"\x00\xff")
 

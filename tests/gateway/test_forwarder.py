@@ -14,7 +14,7 @@ from holdfast.adapters.system.clock import SystemClock
 from holdfast.errors import Unavailable
 from holdfast.gateway.assigner import Assigner
 from holdfast.gateway.forwarder import Forwarder
-from holdfast.gateway.routes import Route, Routes
+from holdfast.gateway.routes import GatewayRoute, Routes
 from holdfast.ports.coordinator import Member
 from holdfast.runtime.view import View
 from holdfast.serving import PeerTls
@@ -152,7 +152,7 @@ async def test_who_is_cut_off_asks_another_node_than_the_one_that_can_not_be_rea
     nodes.routes.answered("s/k", "silent", 7)
     assert await forward(forwarder, b"1") == b"1"
     assert nodes.doubted == ["silent"]
-    assert (forwarder.retries, nodes.routes.get("s/k")) == (2, Route("good", 2))
+    assert (forwarder.retries, nodes.routes.get("s/k")) == (2, GatewayRoute("good", 2))
 
 
 async def test_where_nodes_speak_tls_none_is_asked_in_the_clear(nodes: Nodes, tmp_path: Path) -> None:

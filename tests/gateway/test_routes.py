@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.gateway.routes import Route, Routes
+from holdfast.gateway.routes import GatewayRoute, Routes
 from holdfast.ports.coordinator import Claim
 
 KEYS = st.sampled_from(["s/1", "s/2", "s/3"])
@@ -26,9 +26,9 @@ def test_an_owner_s_word_counts_only_if_its_epoch_is_not_below() -> None:
     routes = Routes()
     assert routes.answered("s/1", "a", 3)
     assert not routes.answered("s/1", "b", 2)
-    assert routes.get("s/1") == Route("a", 3)
+    assert routes.get("s/1") == GatewayRoute("a", 3)
     assert routes.answered("s/1", "b", 4)
-    assert routes.get("s/1") == Route("b", 4)
+    assert routes.get("s/1") == GatewayRoute("b", 4)
 
 
 def test_a_claim_of_another_is_news_and_the_same_is_none() -> None:
@@ -38,7 +38,7 @@ def test_a_claim_of_another_is_news_and_the_same_is_none() -> None:
     routes.claimed(Claim("s/1", "a", 9))
     assert routes.changed() == {}
     routes.claimed(Claim("s/1", "b", 10))
-    assert routes.changed() == {"s/1": Route("b")}
+    assert routes.changed() == {"s/1": GatewayRoute("b")}
 
 
 def test_routes_end_with_their_claims_and_members() -> None:
@@ -46,9 +46,9 @@ def test_routes_end_with_their_claims_and_members() -> None:
     for key in ("s/1", "s/2", "s/3"):
         routes.claimed(Claim(key, "a" if key != "s/3" else "b", 1))
     routes.claimed(Claim("s/1", "", 2))
-    assert dict(routes) == {"s/2": Route("a"), "s/3": Route("b")}
+    assert dict(routes) == {"s/2": GatewayRoute("a"), "s/3": GatewayRoute("b")}
     routes.left("a")
-    assert dict(routes) == {"s/3": Route("b")}
+    assert dict(routes) == {"s/3": GatewayRoute("b")}
     routes.forget("s/3", "a")
     assert len(routes) == 1
     routes.clear()

@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from tests.streams.town import Town
 
 from holdfast import App, Context, StreamHandler
-from holdfast.gateway.door import Door
+from holdfast.gateway.door import NodeRoutes
 from holdfast.runtime.operations import pause, resume
 from holdfast.testing.simulator.loop import SimClock
 
@@ -47,7 +47,7 @@ async def client(town: Town, streams: App) -> TestClient[web.Request, web.Applic
     node = await town.start(streams)
     served = web.Application()
     served.add_routes(
-        Door(
+        NodeRoutes(
             streams.streams,
             node.clock,
             requests=lambda: node.work.requests,

@@ -229,7 +229,7 @@ CORE = [
     _at(
         "src/holdfast/core/device_turn.py",
         "a command that was replaced is sent",
-        "if entry.state is State.SCHEDULED and entry.id in replaced:",
+        "if entry.state is CommandState.SCHEDULED and entry.id in replaced:",
         "if False:",
         "tests/core/test_device_turn.py::TestTurns::test_a_newer_command_replaces_before_its_arrival_was_read",
     ),
@@ -807,8 +807,8 @@ ADAPTERS = [
     _at(
         "src/holdfast/adapters/aws/client.py",
         "a lost answer to a read may have had an effect",
-        "outcome.cause is Cause.BROKEN and method not in READING",
-        "outcome.cause is Cause.BROKEN",
+        "outcome.cause is TryFailure.BROKEN and method not in READING",
+        "outcome.cause is TryFailure.BROKEN",
         "tests/adapters/aws/test_client.py::test_an_answer_to_a_read_that_is_lost_hides_no_effect",
     ),
     _at(

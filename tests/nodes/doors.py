@@ -22,7 +22,7 @@ from holdfast import App
 from holdfast.adapters.sqlalchemy import tables
 from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
 from holdfast.adapters.system.clock import SystemClock
-from holdfast.core.device_queue import CLOSED, Correlation, Entry, State
+from holdfast.core.device_queue import CLOSED, CommandState, Correlation, StoredCommand
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.testing.faults import TcpFaults
 from holdfast.testing.servers import MosquittoServer, PostgresqlServer
@@ -230,9 +230,9 @@ class Doors:
         except AssertionError as error:
             raise AssertionError(f"{error}\n{await self._story()}") from None
 
-    async def commands(self) -> dict[int, Entry]:
+    async def commands(self) -> dict[int, StoredCommand]:
         """All commands, by id."""
-        found: list[Entry] = []
+        found: list[StoredCommand] = []
         while True:
             try:
                 page = await self._store.commands(OUTBOX, after=found[-1].id if found else 0, limit=1000)
@@ -282,7 +282,7 @@ class Doors:
                     slow.append((float(since), float(until)))
         return heard, said, slow
 
-    def _disorder(self, heard: list[Heard], commands: dict[int, Entry]) -> list[str]:
+    def _disorder(self, heard: list[Heard], commands: dict[int, StoredCommand]) -> list[str]:
         wrong = []
         newest: dict[str, int] = defaultdict(int)
         for each in heard:
@@ -292,7 +292,7 @@ class Doors:
             newest[each.device] = max(newest[each.device], number)
             if number not in commands:
                 wrong.append(f"{each} was never committed")
-            elif commands[number].state is State.SUPERSEDED:
+            elif commands[number].state is CommandState.SUPERSEDED:
                 wrong.append(f"{each} was superseded")
         return wrong
 
@@ -301,7 +301,7 @@ class Doors:
         heard: list[Heard],
         said: dict[Correlation, list[float]],
         slow: list[tuple[float, float]],
-        commands: dict[int, Entry],
+        commands: dict[int, StoredCommand],
     ) -> list[str]:
         wrong = []
         by_device: dict[str, list[Heard]] = defaultdict(list)

@@ -9,7 +9,7 @@ from sqlalchemy import Column, Connection, Engine, Integer, MetaData, String, Ta
 
 from holdfast import App
 from holdfast.adapters.system.clock import SystemClock
-from holdfast.core.device_queue import Entry, Patience
+from holdfast.core.device_queue import Patience, StoredCommand
 from holdfast.core.presence import PresenceRules
 
 RETRY_S = 1.0
@@ -39,7 +39,7 @@ change = Table(
 
 
 @doors.on_result
-def told(db: Any, command: Entry) -> None:
+def told(db: Any, command: StoredCommand) -> None:
     """Note the end of a command, in the transaction that closes it."""
     number = int(command.trace_id)
     values = {"told": change.c.told + 1, "command": command.id, "state": command.state.value}

@@ -9,7 +9,7 @@ from holdfast.core.held import Receipt
 from holdfast.errors import OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.peer import Peer
-from holdfast.protocol.peer import Done, Reply, Report, Request
+from holdfast.protocol.peer import Done, Reply, Request, SettleReport
 from holdfast.runtime.limits import Limits
 from holdfast.runtime.reports import SETTLED_AFTER_S, TRIES, Reports
 from holdfast.runtime.service import Tasks
@@ -52,12 +52,12 @@ async def test_settled_parcels_are_gathered_by_sender(reports: Reports, peers: P
     assert peers.heard == []
     await clock.sleep(SETTLED_AFTER_S)
     assert peers.heard == [
-        ("sim://a", Report("a", "me", [1, 2, 3], [])),
-        ("sim://b", Report("b", "me", [1], [])),
+        ("sim://a", SettleReport("a", "me", [1, 2, 3], [])),
+        ("sim://b", SettleReport("b", "me", [1], [])),
     ]
     await reports.tell(parcels("a", 4), True)
     await clock.sleep(SETTLED_AFTER_S * 2)
-    assert peers.heard[2:] == [("sim://a", Report("a", "me", [4], []))]
+    assert peers.heard[2:] == [("sim://a", SettleReport("a", "me", [4], []))]
 
 
 async def test_that_parcels_are_settled_is_told_once(reports: Reports, peers: Peers, clock: Clock) -> None:
@@ -75,7 +75,7 @@ async def test_returned_parcels_are_told_at_once_and_until_heard(
     await settle_down()
     assert len(peers.heard) == 1
     await clock.sleep(60)
-    assert peers.heard == [("sim://a", Report("a", "me", [], [1, 2]))] * 3
+    assert peers.heard == [("sim://a", SettleReport("a", "me", [], [1, 2]))] * 3
 
 
 async def test_a_sender_that_never_hears_is_given_up(reports: Reports, peers: Peers, clock: Clock) -> None:

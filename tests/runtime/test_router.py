@@ -16,7 +16,16 @@ from holdfast.errors import NobodyThere, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim, Load, Member
 from holdfast.ports.queue import Outgoing
-from holdfast.protocol.peer import Answer, Answers, Forward, Parcel, Reply, Report, Request, Stranger
+from holdfast.protocol.peer import (
+    Answers,
+    Forward,
+    Parcel,
+    ParcelAnswer,
+    Reply,
+    Request,
+    SettleReport,
+    Stranger,
+)
 from holdfast.runtime import router
 from holdfast.runtime.limits import Limits
 from holdfast.runtime.membership import Membership
@@ -38,7 +47,7 @@ LIMITS = Limits(
 KEY = "s/k"
 
 Verdict = Literal["accepted", "full", "no", "unknown"]
-Judge = Callable[[Parcel], Answer]
+Judge = Callable[[Parcel], ParcelAnswer]
 
 
 def member(name: str, streams: int = 0, room: int = 100) -> Member:
@@ -150,7 +159,7 @@ async def rig(clock: Clock, tasks: Tasks) -> Rig:
 
 
 def say(verdict: Literal["accepted", "full", "no"], owner: str = "", epoch: int = 0) -> Judge:
-    return lambda parcel: Answer(parcel.number, verdict, owner, epoch)
+    return lambda parcel: ParcelAnswer(parcel.number, verdict, owner, epoch)
 
 
 # --- to whom
@@ -241,9 +250,9 @@ async def test_custody_lasts_until_the_owner_reports_the_commit(rig: Rig) -> Non
     assert rig.router.custody == 2
     assert list(rig.router.holding("s")) == [], "the owner keeps them alive"
     first, second = rig.peers.parcels("a")
-    rig.router.reported(Report("me", "a", [first.number], []))
+    rig.router.reported(SettleReport("me", "a", [first.number], []))
     assert rig.router.custody == 1
-    rig.router.reported(Report("me", "a", [second.number, 999], [998]))
+    rig.router.reported(SettleReport("me", "a", [second.number, 999], [998]))
     assert rig.router.custody == 0
 
 
@@ -269,7 +278,7 @@ async def test_a_lost_owner_s_messages_go_to_the_next_at_once(rig: Rig) -> None:
     assert [parcel.seq for parcel in rig.peers.parcels("b")] == [1, 2]
     assert [parcel.receives for parcel in rig.peers.parcels("b")] == [2, 2], "it may have died of them"
     assert rig.clock.monotonic() == now
-    rig.router.reported(Report("me", "b", [parcel.number for parcel in rig.peers.parcels("b")], []))
+    rig.router.reported(SettleReport("me", "b", [parcel.number for parcel in rig.peers.parcels("b")], []))
     assert rig.router.custody == 0
 
 
@@ -296,7 +305,7 @@ async def test_what_its_owner_kept_alive_is_not_taken_for_lapsed(rig: Rig) -> No
         await rig.queue.extend([message.receipts[0].receipt], VISIBILITY_S)
     rig.peers.judges["a"] = say("full")
     (custody,) = rig.router._custody.values()
-    rig.router.reported(Report("me", "a", [], [custody.number]))
+    rig.router.reported(SettleReport("me", "a", [], [custody.number]))
     assert message.receipts[0].expires_at > rig.clock.monotonic()
 
 
@@ -521,9 +530,9 @@ async def test_what_is_settled_in_the_last_moment_is_not_given_back(rig: Rig) ->
     (parcel, *_) = rig.peers.parcels("a")
     rig.peers.judges["a"] = say("full")
     # One report returns it, the next says that another owner had committed it.
-    rig.router.reported(Report("me", "a", [], [parcel.number]))
+    rig.router.reported(SettleReport("me", "a", [], [parcel.number]))
     await rig.clock.sleep(0)
-    rig.router.reported(Report("me", "a", [parcel.number], []))
+    rig.router.reported(SettleReport("me", "a", [parcel.number], []))
     await rig.clock.sleep(30)
     assert rig.events("given back") == 0
 
@@ -533,7 +542,7 @@ async def test_a_report_of_one_that_does_not_hold_it_changes_nothing(rig: Rig) -
     await rig.owned_by("a")
     await rig.dispatch(held(1))
     (parcel,) = rig.peers.parcels("a")
-    rig.router.reported(Report("me", "somebody", [], [parcel.number]))
+    rig.router.reported(SettleReport("me", "somebody", [], [parcel.number]))
     await settle_down()
     assert list(rig.router.holding("s")) == []
     assert len(rig.peers.parcels("a")) == 1

@@ -9,7 +9,7 @@ from tests.runtime.fakes import Log, settle_down
 from holdfast.adapters.memory.slots import MemorySlot, MemorySlots
 from holdfast.errors import ConfigError, HandlerFailed, SlotDied
 from holdfast.ports.clock import Clock
-from holdfast.ports.slots import Host, Ran, Slot, Work
+from holdfast.ports.slots import MessageWork, Ran, Slot, SlotHost
 from holdfast.runtime.limits import Limits
 from holdfast.runtime.service import Tasks
 from holdfast.runtime.slots import Died, Seat, SlotPool
@@ -28,7 +28,7 @@ async def wait_for_ever() -> None:
 class Doer:
     """A worker that does what the test tells it for each key."""
 
-    def __init__(self, host: Host, deeds: dict[str, Callable[[Host], Awaitable[None]]]) -> None:
+    def __init__(self, host: SlotHost, deeds: dict[str, Callable[[SlotHost], Awaitable[None]]]) -> None:
         self._host = host
         self._deeds = deeds
 
@@ -38,7 +38,9 @@ class Doer:
         if key == "unopenable":
             raise HandlerFailed("no")
 
-    async def run(self, stream: str, key: str, work: Sequence[Work], limit: int, after_s: float) -> Ran:
+    async def run(
+        self, stream: str, key: str, work: Sequence[MessageWork], limit: int, after_s: float
+    ) -> Ran:
         if key in self._deeds:
             await self._deeds[key](self._host)
         return Ran([None])
@@ -64,7 +66,7 @@ class Rig:
 
     def __init__(self, clock: Clock, tasks: Tasks, limits: Limits = LIMITS) -> None:
         self.clock = clock
-        self.deeds: dict[str, Callable[[Host], Awaitable[None]]] = {}
+        self.deeds: dict[str, Callable[[SlotHost], Awaitable[None]]] = {}
         self.slots = Slots(lambda host: Doer(host, self.deeds), clock, spawn_s=SPAWN_S)
         self.slots.failing = []
         self.stats, self.log = Stats(), Log()
@@ -127,7 +129,7 @@ async def test_a_loaded_model_does_not_fill_one_seat_alone(rig: Rig) -> None:
 
 
 async def test_a_load_has_a_timeout_of_its_own(rig: Rig, clock: Clock) -> None:
-    async def load_then_work(host: Host) -> None:
+    async def load_then_work(host: SlotHost) -> None:
         host.tell_models("people", [])
         await clock.sleep(10 * TIMEOUT_S)
         assert rig.pool.loading == {"people": 1}
@@ -141,7 +143,7 @@ async def test_a_load_has_a_timeout_of_its_own(rig: Rig, clock: Clock) -> None:
 
 
 async def test_after_a_load_the_handler_has_its_own_time(rig: Rig, clock: Clock) -> None:
-    async def load_then_hang(host: Host) -> None:
+    async def load_then_hang(host: SlotHost) -> None:
         host.tell_models("people", [])
         await clock.sleep(10 * TIMEOUT_S)
         host.tell_models("", ["people"])
@@ -155,7 +157,7 @@ async def test_after_a_load_the_handler_has_its_own_time(rig: Rig, clock: Clock)
 
 
 async def test_a_load_that_does_not_end_is_killed_and_named(clock: Clock, tasks: Tasks) -> None:
-    async def load(host: Host) -> None:
+    async def load(host: SlotHost) -> None:
         host.tell_models("people", [])
         await wait_for_ever()
 
@@ -176,7 +178,7 @@ async def test_calls_of_a_seat_go_to_its_slot(rig: Rig) -> None:
 
 
 async def test_who_was_at_work_is_to_blame_and_nobody_else(rig: Rig) -> None:
-    async def crash(host: Host) -> None:
+    async def crash(host: SlotHost) -> None:
         assert isinstance(host, MemorySlot)
         host.die("crashed", "its stack")
 
@@ -242,7 +244,7 @@ async def test_waiting_for_one_s_turn_is_not_hanging(rig: Rig) -> None:
 
 
 async def test_progress_is_life(rig: Rig) -> None:
-    async def advance(host: Host) -> None:
+    async def advance(host: SlotHost) -> None:
         for _ in range(10):
             await rig.clock.sleep(0.9 * TIMEOUT_S)
             host.progress()

@@ -13,9 +13,9 @@ from holdfast.devices.briefs import Briefs
 from holdfast.runtime.node import Work
 from holdfast.tasks.wire import decode_brief
 from holdfast.testing.simulator import devices, runner
-from holdfast.testing.simulator.devices import OUTBOX, DeviceWorld, Scenario
+from holdfast.testing.simulator.devices import OUTBOX, DevicesScenario, DeviceWorld
 from holdfast.testing.simulator.faults import Faulty
-from holdfast.testing.simulator.runner import Kind, simulate
+from holdfast.testing.simulator.runner import WorldKind, simulate
 from holdfast.testing.simulator.stage import Dying, SimNode
 
 KIND = "devices with briefs"
@@ -25,7 +25,7 @@ SEEDS = range(12)
 class BriefWorld(DeviceWorld):
     """The world of devices, and a queue of briefs."""
 
-    def __init__(self, scenario: Scenario, verbose: bool = False) -> None:
+    def __init__(self, scenario: DevicesScenario, verbose: bool = False) -> None:
         super().__init__(scenario, verbose)
         self.briefs = MemoryQueue(self.clock)
         self.outbox.spec = msgspec.structs.replace(self.outbox.spec, briefs="briefs")
@@ -66,7 +66,7 @@ def check(world: BriefWorld, unfinished: str) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def with_briefs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(runner.WORLDS, KIND, Kind(devices.make, BriefWorld, check))
+    monkeypatch.setitem(runner.WORLDS, KIND, WorldKind(devices.make, BriefWorld, check))
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.testing.simulator import runner
-from holdfast.testing.simulator.runner import Outcome
+from holdfast.testing.simulator.runner import SeedOutcome
 
 
 @pytest.fixture
@@ -15,9 +15,9 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The seeds that are run; those that end in 7 fail."""
     seeds: list[int] = []
 
-    def simulate(seed: int, rule: str | None = None, *, kind: str) -> Outcome:
+    def simulate(seed: int, rule: str | None = None, *, kind: str) -> SeedOutcome:
         seeds.append(seed)
-        return Outcome(seed, ["it is wrong"] if seed % 10 == 7 else [], {"crash": 1}, "", 1.0)
+        return SeedOutcome(seed, ["it is wrong"] if seed % 10 == 7 else [], {"crash": 1}, "", 1.0)
 
     monkeypatch.setattr(runner, "simulate", simulate)
     return seeds

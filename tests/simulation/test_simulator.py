@@ -11,8 +11,8 @@ from holdfast.core.sequencer import Sequencer
 from holdfast.testing.simulator import invariants, scenario, tasks, world
 from holdfast.testing.simulator.faults import Weather
 from holdfast.testing.simulator.mutations import RULES, broken
-from holdfast.testing.simulator.runner import WORLDS, Kind, Outcome, simulate
-from holdfast.testing.simulator.scenario import GAP_TIMEOUT_S, RESULTS_MAX, Planned, Scenario
+from holdfast.testing.simulator.runner import WORLDS, SeedOutcome, WorldKind, simulate
+from holdfast.testing.simulator.scenario import GAP_TIMEOUT_S, RESULTS_MAX, PlannedMessage, Scenario
 
 SEEDS_A_TEST = 20
 QUICK = 2
@@ -56,19 +56,21 @@ def test_seeds_of_tasks_hold(first: int) -> None:
         assert simulate(seed, kind="tasks").wrong == []
 
 
-def live(monkeypatch: pytest.MonkeyPatch, seed: int = 4, **story: Any) -> Outcome:
+def live(monkeypatch: pytest.MonkeyPatch, seed: int = 4, **story: Any) -> SeedOutcome:
     """Live through one story in fair weather, told by clients who ask together."""
     fair: dict[str, Any] = {"kind": "dense", "first": 0, "fifo": False, "weather": Weather(), "faults": ()}
     asked = {"clients": 1.0, "together": True, "inbox_limit": 64, "idle_timeout_s": 1.0}
     drawn: Scenario = msgspec.structs.replace(scenario.make(seed), **fair | asked | story)
-    monkeypatch.setitem(WORLDS, "story", Kind(lambda _: drawn, world.World, invariants.check))
+    monkeypatch.setitem(WORLDS, "story", WorldKind(lambda _: drawn, world.World, invariants.check))
     return simulate(drawn.seed, kind="story")
 
 
 def test_what_runs_beside_a_client_s_poison_is_not_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client's message that is asked for again looks like a new one."""
     seconds = (0.3, 0.01, 0.01)
-    messages = tuple(Planned(0.1, "k0", 0, seq, kills=-(seq == 1), seconds=seconds[seq]) for seq in range(3))
+    messages = tuple(
+        PlannedMessage(0.1, "k0", 0, seq, kills=-(seq == 1), seconds=seconds[seq]) for seq in range(3)
+    )
     assert live(monkeypatch, messages=messages).wrong == []
     with broken("suspects-alone"):
         lives = (live(monkeypatch, seed, messages=messages) for seed in range(40))
@@ -78,7 +80,7 @@ def test_what_runs_beside_a_client_s_poison_is_not_blamed(monkeypatch: pytest.Mo
 
 def test_where_a_run_starts_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every node that a first message kills would wait again for the lowest."""
-    messages = tuple(Planned(0.1, "k0", 0, seq, kills=-(seq == 0)) for seq in range(3))
+    messages = tuple(PlannedMessage(0.1, "k0", 0, seq, kills=-(seq == 0)) for seq in range(3))
     outcome = live(monkeypatch, messages=messages, first="lowest")
     assert outcome.wrong == []
     assert outcome.virtual_s < 2 * GAP_TIMEOUT_S
@@ -88,7 +90,7 @@ def test_where_a_run_starts_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) 
 
 def test_what_makes_a_commit_too_large_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     fills = (0, RESULTS_MAX, 0, RESULTS_MAX // 2, RESULTS_MAX // 2)
-    messages = tuple(Planned(0.1, "k0", 0, seq, fill=fill) for seq, fill in enumerate(fills))
+    messages = tuple(PlannedMessage(0.1, "k0", 0, seq, fill=fill) for seq, fill in enumerate(fills))
     assert live(monkeypatch, messages=messages).wrong == []
     with broken("too-large"):
         [wrong] = live(monkeypatch, messages=messages).wrong

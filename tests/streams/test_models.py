@@ -11,9 +11,9 @@ from tests.streams.test_worker import FakeHost
 
 from holdfast import App, Context, StreamHandler
 from holdfast.errors import ConfigError, HandlerFailed
-from holdfast.ports.slots import Ran, Work, drive
+from holdfast.ports.slots import MessageWork, Ran, drive
 from holdfast.streams.models import Models, ModelSpec
-from holdfast.streams.worker import Worker
+from holdfast.streams.worker import StreamWorker
 from holdfast.testing import StreamTest
 
 
@@ -149,14 +149,14 @@ class Watching(StreamHandler[bytes]):
         return context.model("people")
 
 
-def working(memory_mb: int = 0) -> tuple[Worker, FakeHost]:
+def working(memory_mb: int = 0) -> tuple[StreamWorker, FakeHost]:
     loads.clear()
     host = FakeHost()
-    return Worker(app.streams, None, host, models=app.models, model_memory_mb=memory_mb), host
+    return StreamWorker(app.streams, None, host, models=app.models, model_memory_mb=memory_mb), host
 
 
-def run(worker: Worker, key: str) -> Ran:
-    return drive(worker.run("frames", key, [Work(0, 0, b"x")], 9, 9.0))
+def run(worker: StreamWorker, key: str) -> Ran:
+    return drive(worker.run("frames", key, [MessageWork(0, 0, b"x")], 9, 9.0))
 
 
 def test_declared_models_are_loaded_before_the_handler_opens() -> None:
@@ -182,7 +182,7 @@ def test_a_model_that_does_not_load_is_named() -> None:
     failing = App("failing")
     failing.model("people", functools.partial(open, "/no/such/file"))
     failing.stream("frames", message=bytes, models=("people",))(Watching)
-    worker = Worker(failing.streams, None, FakeHost(), models=failing.models)
+    worker = StreamWorker(failing.streams, None, FakeHost(), models=failing.models)
     with pytest.raises(HandlerFailed, match="model 'people' did not load: FileNotFoundError"):
         drive(worker.open("frames", "k", b"state", 1))
 

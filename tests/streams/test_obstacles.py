@@ -17,7 +17,7 @@ from holdfast.adapters.memory.slots import MemorySlot
 from holdfast.core.message import Place
 from holdfast.errors import Unavailable
 from holdfast.streams.obstacles import AGAIN, PAUSE_PER_LOAD
-from holdfast.streams.worker import Worker
+from holdfast.streams.worker import StreamWorker
 
 VIRTUAL = True
 KEY = "s/k"
@@ -220,7 +220,7 @@ async def test_a_model_that_was_loaded_to_see_if_it_does_makes_room_once_no_stre
     )
     node = TownNode(town, "a", app, msgspec.structs.replace(LIMITS, slots=1))
     town.nodes.append(node)
-    node.slots._make = lambda slot: Worker(
+    node.slots._make = lambda slot: StreamWorker(
         app.streams, town.objects, slot, models=app.models, model_memory_mb=100
     )
     await node.node.start()

@@ -12,7 +12,7 @@ from holdfast.adapters.memory.slots import MemorySlot
 from holdfast.core.message import Place
 from holdfast.core.retry import Backoff
 from holdfast.errors import Busy, NotOwner, OutcomeUnknown, SetAside, Unavailable
-from holdfast.streams.requests import Answer
+from holdfast.streams.requests import RequestAnswer
 
 VIRTUAL = True
 KEY = "s/k"
@@ -49,15 +49,15 @@ def app(**settings: Any) -> App:
     return made
 
 
-async def ask(node: TownNode, n: int, *, do: str = "", timeout_s: float = 5.0) -> Answer:
+async def ask(node: TownNode, n: int, *, do: str = "", timeout_s: float = 5.0) -> RequestAnswer:
     body = json.dumps({"key": "k", "n": n, "do": do}).encode()
     return await node.work.requests.process("s", KEY, Place(0, n), body, {}, timeout_s)
 
 
 async def test_a_request_is_answered_from_its_commit(town: Town) -> None:
     node = await town.start(app())
-    assert await ask(node, 0) == Answer(b"1", 1)
-    assert await ask(node, 1) == Answer(b"2", 1)
+    assert await ask(node, 0) == RequestAnswer(b"1", 1)
+    assert await ask(node, 1) == RequestAnswer(b"2", 1)
     assert town.results("k") == [1, 2]
     assert len(node.work.requests) == 0
 
@@ -66,7 +66,7 @@ async def test_the_same_again_gets_the_stored_result_and_runs_no_second_time(tow
     node = await town.start(app())
     await ask(node, 0)
     await ask(node, 1)
-    assert await ask(node, 0) == Answer(b"1", 1, duplicate=True)
+    assert await ask(node, 0) == RequestAnswer(b"1", 1, duplicate=True)
     assert town.results("k") == [1, 2]
 
 
@@ -80,14 +80,14 @@ async def test_what_the_store_has_lost_is_no_answer(town: Town) -> None:
     with pytest.raises(Unavailable, match="the state store has lost what was committed"):
         await ask(node, 1)
     await town.clock.sleep(1.0)
-    assert await ask(node, 1) == Answer(b"2", 2)
+    assert await ask(node, 1) == RequestAnswer(b"2", 2)
     assert town.results("k") == [1, 2]
 
 
 async def test_a_message_without_a_result_has_none_when_it_comes_again(town: Town) -> None:
     node = await town.start(app())
     await ask(node, 0, do="nothing")
-    assert await ask(node, 0) == Answer(None, 1, duplicate=True)
+    assert await ask(node, 0) == RequestAnswer(None, 1, duplicate=True)
     assert len(node.state.called("open")) == 1
 
 
@@ -153,7 +153,7 @@ async def test_a_coordinator_that_does_not_answer_is_waited_for_as_long_as_the_c
     with pytest.raises(Unavailable, match=r"the coordinator does not answer$"):
         await ask(node, 0)
     del node.coordinator.instead["claim"]
-    assert await ask(node, 0) == Answer(b"1", 1)
+    assert await ask(node, 0) == RequestAnswer(b"1", 1)
 
 
 async def test_a_move_sends_waiting_requests_to_the_next_owner(town: Town) -> None:
@@ -208,7 +208,7 @@ async def test_who_does_not_wait_long_enough_hears_that_it_may_come(town: Town) 
     town.deeds[b'{"key": "k", "n": 0, "do": ""}'] = slow
     with pytest.raises(OutcomeUnknown, match="ask again with the same seq"):
         await ask(node, 0, timeout_s=1.0)
-    assert await ask(node, 0) == Answer(b"1", 1)
+    assert await ask(node, 0) == RequestAnswer(b"1", 1)
     assert town.results("k") == [1]
 
 
@@ -229,4 +229,4 @@ async def test_a_dead_owner_answers_nothing_and_the_next_one_runs_it_once(town: 
     waiting.cancel()
     await town.until(lambda: a.id not in b.host.membership.view)
     assert (await ask(b, 1)).result == b"2"
-    assert await ask(b, 0) == Answer(b"1", 2, duplicate=True)
+    assert await ask(b, 0) == RequestAnswer(b"1", 2, duplicate=True)

@@ -76,8 +76,9 @@ async def test_a_stream_that_comes_to_wait_for_something_else_is_told_again(town
             raise ValueError("no such camera")
 
     app = App("town")
-    rules = {"seq": "n", "first_seq": 0, "gap_timeout_s": GAP_S, "max_tries": 1, "on_failure": "park"}
-    app.stream("s", message=Item, **rules)(failing)
+    app.stream("s", message=Item, seq="n", first_seq=0, gap_timeout_s=GAP_S, max_tries=1, on_failure="park")(
+        failing
+    )
     node = await town.start(app)
     await town.send(*numbers(0, 2))
     await town.until(lambda: lines(node, "a stream waits"))

@@ -17,7 +17,7 @@ from holdfast.core.ledger import COUNT_MAX
 from holdfast.core.message import SEQ_DIGITS
 from holdfast.core.retry import Backoff
 from holdfast.errors import HandlerFailed
-from holdfast.protocol.peer import Answer, Answers, Done, Forward, Move, Parcel, Poke, Probe, Warm
+from holdfast.protocol.peer import Answers, Done, Forward, Move, Parcel, ParcelAnswer, Poke, Probe, Warm
 from holdfast.runtime.operations import resume
 
 VIRTUAL = True
@@ -375,7 +375,7 @@ async def test_a_parcel_for_a_stream_that_is_not_declared_here_is_not_accepted(t
     node = await town.start(app_of())
     await town.coordinator.claim("nobody's/k", node.id)  # a router that knew no better
     reply = await node.work.handle(Forward(node.id, "other", "sim://other", [parcel()]))
-    assert reply == Answers([Answer(1, "no")])
+    assert reply == Answers([ParcelAnswer(1, "no")])
     assert not node.owns("nobody's/k")
     assert await node.work.owners.warm("nobody's", "nobody's/k") == 'stream "nobody\'s" is not declared here'
     await town.send(*good(0))
@@ -385,7 +385,7 @@ async def test_a_parcel_for_a_stream_that_is_not_declared_here_is_not_accepted(t
 async def test_a_parcel_for_a_key_of_another_is_not_accepted(town: Town) -> None:
     node = await town.start(app_of())
     reply = await node.work.handle(Forward(node.id, "other", "sim://other", [parcel("s/k", "s")]))
-    assert reply == Answers([Answer(1, "no")])
+    assert reply == Answers([ParcelAnswer(1, "no")])
     assert not node.owns("s/k")
 
 

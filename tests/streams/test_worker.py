@@ -12,8 +12,8 @@ import pytest
 from holdfast import App, Context, StreamHandler
 from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage, StateRejected, Unavailable
 from holdfast.ports.meter import Meter
-from holdfast.ports.slots import Ran, Work, drive
-from holdfast.streams.worker import DETAIL_CHARS_MAX, Worker, load
+from holdfast.ports.slots import MessageWork, Ran, drive
+from holdfast.streams.worker import DETAIL_CHARS_MAX, StreamWorker, load
 
 
 class FakeHost:
@@ -32,7 +32,7 @@ class FakeHost:
     def progress(self, note: str = "") -> None:
         self.notes.append(note)
 
-    async def begin(self, stream: str, key: str, work: Work) -> None:
+    async def begin(self, stream: str, key: str, work: MessageWork) -> None:
         self.begun.append((stream, key, work.seq))
 
     def failed(self, error: BaseException) -> None:
@@ -57,20 +57,22 @@ class FakeObjects:
         self.closed = True
 
 
-def working(target: Any, message: Any = bytes, objects: FakeObjects | None = None) -> tuple[Worker, FakeHost]:
+def working(
+    target: Any, message: Any = bytes, objects: FakeObjects | None = None
+) -> tuple[StreamWorker, FakeHost]:
     app, host = App("test"), FakeHost()
     app.stream("s", message=message)(target)
-    return Worker(app.streams, objects, host), host
+    return StreamWorker(app.streams, objects, host), host
 
 
-def opened(target: Any, **settings: Any) -> tuple[Worker, FakeHost]:
+def opened(target: Any, **settings: Any) -> tuple[StreamWorker, FakeHost]:
     worker, host = working(target, **settings)
     drive(worker.open("s", "k", None, 0))
     return worker, host
 
 
-def run(worker: Worker, *bodies: bytes, limit: int = 99, after_s: float = 9.0) -> Ran:
-    work = [Work(7, seq, body, attempt=2) for seq, body in enumerate(bodies)]
+def run(worker: StreamWorker, *bodies: bytes, limit: int = 99, after_s: float = 9.0) -> Ran:
+    work = [MessageWork(7, seq, body, attempt=2) for seq, body in enumerate(bodies)]
     return drive(worker.run("s", "k", work, limit, after_s))
 
 
@@ -451,7 +453,7 @@ def test_a_sync_handler_may_run_a_loop_of_its_own() -> None:
 async def test_in_a_running_loop_the_worker_is_part_of_it() -> None:
     worker, _ = working(Async)
     await worker.open("s", "k", None, 0)
-    ran = await worker.run("s", "k", [Work(0, 1, b"a"), Work(0, 2, b"cancel")], 9, 9.0)
+    ran = await worker.run("s", "k", [MessageWork(0, 1, b"a"), MessageWork(0, 2, b"cancel")], 9, 9.0)
     assert (ran.results, ran.error) == ([b"1"], "asyncio.exceptions.CancelledError")
 
 
@@ -464,7 +466,7 @@ async def test_the_end_of_the_task_is_no_failure_of_the_handler() -> None:
 
     worker, host = working(hang)
     await worker.open("s", "k", None, 0)
-    task = asyncio.create_task(worker.run("s", "k", [Work(0, 1, b"x")], 9, 9.0))
+    task = asyncio.create_task(worker.run("s", "k", [MessageWork(0, 1, b"x")], 9, 9.0))
     await began.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -480,7 +482,7 @@ async def test_an_async_handler_must_not_block_on_a_fetch() -> None:
 
     worker, _ = working(Async, objects=Slow())
     await worker.open("s", "k", None, 0)
-    ran = await worker.run("s", "k", [Work(0, 1, b"fetch")], 9, 9.0)
+    ran = await worker.run("s", "k", [MessageWork(0, 1, b"fetch")], 9, 9.0)
     assert "use the async form" in ran.error
 
 
@@ -501,10 +503,10 @@ async def test_calls_of_the_object_store_are_told_with_the_next_answer() -> None
         if message == b"boom":
             raise ValueError
 
-    worker = Worker(app.streams, Metered(), FakeHost(), meter)
+    worker = StreamWorker(app.streams, Metered(), FakeHost(), meter)
     await worker.open("s", "k", None, 0)
-    assert (await worker.run("s", "k", [Work(0, 0, b"")], 9, 9.0)).calls == [("s3", "GetObject", 2)]
-    failed = await worker.run("s", "k", [Work(0, 1, b"boom")], 9, 9.0)
+    assert (await worker.run("s", "k", [MessageWork(0, 0, b"")], 9, 9.0)).calls == [("s3", "GetObject", 2)]
+    failed = await worker.run("s", "k", [MessageWork(0, 1, b"boom")], 9, 9.0)
     assert failed.error
     assert failed.calls == [("s3", "GetObject", 2)]
     assert (await worker.run("s", "k", [], 9, 9.0)).calls == []

@@ -18,11 +18,11 @@ from holdfast.adapters.memory.queue import MemoryQueue, QueueEvent
 from holdfast.adapters.memory.slots import MemorySlot, MemorySlots
 from holdfast.adapters.memory.state import MemoryState
 from holdfast.ports.queue import DeadLetter, Outgoing
-from holdfast.ports.slots import Work
+from holdfast.ports.slots import MessageWork
 from holdfast.runtime.limits import Limits
 from holdfast.runtime.node import Host, Node
 from holdfast.streams.work import StreamWork
-from holdfast.streams.worker import Worker
+from holdfast.streams.worker import StreamWorker
 from holdfast.testing.simulator.loop import SimClock
 
 PATIENCE_S = 300.0
@@ -65,7 +65,7 @@ class TownNode:
         self.queues = {stream: Service(town.queue(stream)) for stream in app.streams}
         self.peer = MemoryPeer(town.network, f"sim://{name}")
         self.slots = MemorySlots(
-            lambda host: Worker(app.streams, town.objects, host, models=app.models),
+            lambda host: StreamWorker(app.streams, town.objects, host, models=app.models),
             self.clock,
             before=town.before,
             prefix=name,
@@ -102,7 +102,7 @@ class Town:
         """The queue of a stream."""
         return self._queues.setdefault(stream, MemoryQueue(self.clock, max_bytes=10_000))
 
-    async def before(self, slot: MemorySlot, stream: str, key: str, work: Work) -> None:
+    async def before(self, slot: MemorySlot, stream: str, key: str, work: MessageWork) -> None:
         """What the test lets happen as this message begins to be handled."""
         if work.body in self.deeds:
             await self.deeds[work.body](slot)

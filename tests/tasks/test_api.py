@@ -18,7 +18,7 @@ from yarl import URL
 from holdfast.adapters.memory.queue import MemoryQueue
 from holdfast.adapters.memory.tasks import MemoryTasks
 from holdfast.adapters.system.clock import SystemClock
-from holdfast.core.task import End, Return, Start, State, Task
+from holdfast.core.task import EndAttempt, ReturnAttempt, StartAttempt, State, Task
 from holdfast.errors import Unavailable
 from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.tasks import api
@@ -67,11 +67,11 @@ class Rig:
             return response.status, said
 
     async def begin(self, trace: str) -> int:
-        (task,) = await self.store.start([Start(trace, TYPE, "m", "node-1", 3, 30.0)])
+        (task,) = await self.store.start([StartAttempt(trace, TYPE, "m", "node-1", 3, 30.0)])
         return task.epoch
 
     async def end(self, trace: str, state: State, detail: str = "") -> None:
-        await self.store.end([End(trace, await self.begin(trace), state, b'"3 pages"', detail)])
+        await self.store.end([EndAttempt(trace, await self.begin(trace), state, b'"3 pages"', detail)])
 
 
 def described(method: str, path: str, status: int, kind: str, said: Any) -> None:
@@ -254,7 +254,7 @@ async def test_what_succeeds_while_it_is_asked_for_again_does_not_run_again(
 
 async def test_a_task_that_waits_for_its_next_try_keeps_count_when_it_is_asked_for_again(rig: Rig) -> None:
     await rig.post({"task_type": TYPE, "trace_id": "t"})
-    await rig.store.give_back([Return("t", await rig.begin("t"), spent=True)])
+    await rig.store.give_back([ReturnAttempt("t", await rig.begin("t"), spent=True)])
     assert (await rig.post({"task_type": TYPE, "trace_id": "t"}))[0] == 202
     assert rig.store.standing["t"].attempts == 1
 

@@ -8,13 +8,13 @@ from holdfast.adapters.memory.registry import MemoryRegistry
 from holdfast.errors import Unavailable
 from holdfast.ports.registry import Document
 from holdfast.tasks import discovery as rules
-from holdfast.tasks.discovery import REFRESH_S, Announcer, Directory, Entry, Listing
+from holdfast.tasks.discovery import REFRESH_S, Announcer, Directory, Listing, NodeEntry
 from holdfast.testing.simulator.loop import SimClock
 
 VIRTUAL = True
 
-A = Entry("node-a", "http://127.0.0.1:1", ("count", "publish"), ("nightly",))
-B = Entry("node-b", "http://127.0.0.1:2", ("publish",), ("dlq-backup", "nightly"))
+A = NodeEntry("node-a", "http://127.0.0.1:1", ("count", "publish"), ("nightly",))
+B = NodeEntry("node-b", "http://127.0.0.1:2", ("publish",), ("dlq-backup", "nightly"))
 
 
 class Quiet:
@@ -89,7 +89,7 @@ async def test_nodes_come_and_go() -> None:
     living = {"m0", "m1", "m2"}  # one of another app
     ids = ["", "m2"]
 
-    def announcer(entry: Entry, number: int) -> Announcer:
+    def announcer(entry: NodeEntry, number: int) -> Announcer:
         return Announcer(
             directory,
             clock,

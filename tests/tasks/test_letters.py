@@ -13,11 +13,11 @@ from holdfast.adapters.file.backup import FileBackup
 from holdfast.adapters.memory.queue import MemoryQueue
 from holdfast.adapters.memory.registry import MemoryRegistry
 from holdfast.adapters.memory.tasks import MemoryTasks
-from holdfast.core.task import End, Start, State, Task
+from holdfast.core.task import EndAttempt, StartAttempt, State, Task
 from holdfast.errors import ConfigError, OperationRefused, TooLarge, Unavailable
 from holdfast.ports.backup import Kept
 from holdfast.ports.queue import DeadLetter
-from holdfast.tasks.discovery import Directory, Entry, announced
+from holdfast.tasks.discovery import Directory, NodeEntry, announced
 from holdfast.tasks.letters import Choice, Letters
 from holdfast.tasks.names import task_queue
 from holdfast.tasks.producer import Producer
@@ -84,8 +84,8 @@ class Rig:
         queue = self.queue(task_queue(APP, task_type))
         for n, reason in enumerate(reasons):
             trace = f"{task_type}-{n}"
-            (task,) = await self.store.start([Start(trace, task_type, "m", "n", 1, 30.0)])
-            await self.store.end([End(trace, task.epoch, State.FAILED)])
+            (task,) = await self.store.start([StartAttempt(trace, task_type, "m", "n", 1, 30.0)])
+            await self.store.end([EndAttempt(trace, task.epoch, State.FAILED)])
             await queue.bury([DeadLetter(f"{task_type}/{trace}", b"{}", reason, key=trace)])
 
 
@@ -108,7 +108,7 @@ async def test_letters_of_types_are_found_by_what_they_say(tmp_path: Path) -> No
 
 async def test_types_that_nodes_run_are_known_too(tmp_path: Path) -> None:
     rig = Rig()
-    entry = Entry("node-1", "http://127.0.0.1:1", ("odd",))
+    entry = NodeEntry("node-1", "http://127.0.0.1:1", ("odd",))
     await rig.directory.change(lambda known: announced(known, "m", entry, ["m"], {}))
     await rig.queue(task_queue(APP, "odd")).bury([DeadLetter("odd/1", b"{ no json", "malformed")])
     backup = FileBackup(tmp_path / "letters.jsonl")

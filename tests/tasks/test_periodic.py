@@ -22,7 +22,7 @@ from holdfast.adapters.system.clock import SystemClock
 from holdfast.errors import ConfigError, HandlerFailed
 from holdfast.tasks.names import task_queue
 from holdfast.tasks.order import Order
-from holdfast.tasks.periodic import Deed, Periodic, Scheduler, Sender, Times
+from holdfast.tasks.periodic import Deed, Periodic, PeriodicSender, Scheduler, Times
 from holdfast.tasks.producer import Producer
 from holdfast.testing.simulator.loop import SimClock
 
@@ -85,7 +85,10 @@ class Rig:
             asyncio.ensure_future(
                 Scheduler(
                     APP,
-                    [(periodic, Sender(periodic, self.producer, self.clock)) for periodic in periodics],
+                    [
+                        (periodic, PeriodicSender(periodic, self.producer, self.clock))
+                        for periodic in periodics
+                    ],
                     self.registry,
                     self.clock,
                     self.log,
@@ -293,7 +296,7 @@ def test_where_orders_hang_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         return []
 
     async def ask() -> None:
-        sender = Sender(periodic(orders=orders, timeout_s=0.01), Rig().producer, SystemClock())
+        sender = PeriodicSender(periodic(orders=orders, timeout_s=0.01), Rig().producer, SystemClock())
         with pytest.raises(HandlerFailed, match=r"timeout_s = 0\.01"):
             await sender(START)
         begun.get()

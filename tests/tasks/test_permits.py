@@ -18,7 +18,7 @@ from holdfast.ports.registry import Document
 from holdfast.runtime.service import Tasks
 from holdfast.tasks.documents import change
 from holdfast.tasks.permits import LEASE_S, UNLIMITED, PermitKeeper, document_name
-from holdfast.testing.simulator.faults import Faulty, Line, Weather
+from holdfast.testing.simulator.faults import Faulty, ServiceLine, Weather
 from holdfast.testing.simulator.loop import SimClock, run
 
 PATIENCE_S = 300.0
@@ -80,7 +80,7 @@ class Node:
 
     def __init__(self, town: Town, number: int, weather: Weather, rate: float) -> None:
         self.clock = SimClock(Random(number), f"n{number}", rate=rate, offset_s=number * 1e5)
-        self.line = Line(self.clock.gate, Random(number), weather, Counter(), lambda: None)
+        self.line = ServiceLine(self.clock.gate, Random(number), weather, Counter(), lambda: None)
         self.crashes: list[BaseException] = []
         self.tasks = Tasks(self.crashes.append)
         self.running = 0

@@ -11,7 +11,7 @@ from tests.tasks.plain import plain
 
 from holdfast.adapters.memory.queue import MemoryQueue
 from holdfast.adapters.memory.tasks import MemoryTasks
-from holdfast.core.task import End, Start, State, Task
+from holdfast.core.task import EndAttempt, StartAttempt, State, Task
 from holdfast.errors import InvalidMessage, OperationRefused, TooLarge, Unavailable
 from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.tasks.names import brief_queue, task_queue
@@ -58,12 +58,12 @@ class Rig:
         return self.queue(task_queue(APP, TYPE))
 
     async def start(self, trace: str) -> int:
-        (task,) = await self.store.start([Start(trace, TYPE, "m", "n", 3, 30.0)])
+        (task,) = await self.store.start([StartAttempt(trace, TYPE, "m", "n", 3, 30.0)])
         return task.epoch
 
     async def end(self, trace: str, state: State = State.SUCCEED) -> None:
         epoch = await self.start(trace)
-        (task,) = await self.store.end([End(trace, epoch, state, b'"done"')])
+        (task,) = await self.store.end([EndAttempt(trace, epoch, state, b'"done"')])
         await self.queue(brief_queue(APP)).send([Outgoing(brief_of(task))])
 
 
@@ -296,7 +296,7 @@ async def test_a_task_given_to_a_node_runs_unless_it_has_succeeded(rig: Rig, sta
     (message,) = rig.tasks.messages.values()
     assert (message.body, given.key) == (given.body, "t")
     assert decode_task(message.body, Envelope(app=APP, trace_id="-", task_type=TYPE)).body.data == b"8"
-    (task,) = await rig.store.start([Start("t", TYPE, "m", "n", 3, 30.0)])
+    (task,) = await rig.store.start([StartAttempt("t", TYPE, "m", "n", 3, 30.0)])
     assert (task.state, task.attempts) == (State.RUNNING, 1)
 
 

@@ -20,7 +20,7 @@ from holdfast.tasks.body import body_of
 from holdfast.tasks.handler import Job
 from holdfast.tasks.running import Ended, How, Running
 from holdfast.tasks.slots import STUCK_S, TaskSlots
-from holdfast.tasks.worker import Worker
+from holdfast.tasks.worker import TaskExecutor
 from holdfast.testing.simulator.loop import SimClock
 
 VIRTUAL = True
@@ -46,7 +46,9 @@ class Maker(MemoryTaskSlots):
     """Slots that can't be made while there are ``troubles``."""
 
     def __init__(self, clock: SimClock, before: Callable[..., Awaitable[None]] | None) -> None:
-        super().__init__(lambda host: Worker("town", app.tasks, host), clock, before=before, spawn_s=0.01)
+        super().__init__(
+            lambda host: TaskExecutor("town", app.tasks, host), clock, before=before, spawn_s=0.01
+        )
         self.troubles: list[HoldfastError] = []
 
     async def spawn(self, listener: Listener) -> MemoryTaskSlot:

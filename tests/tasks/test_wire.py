@@ -17,7 +17,7 @@ from holdfast.tasks.body import Body, body_of
 from holdfast.tasks.outcome import Outcome
 from holdfast.tasks.wire import (
     Envelope,
-    Message,
+    SentTask,
     Unreadable,
     decode_brief,
     decode_task,
@@ -53,7 +53,7 @@ def test_the_compiled_description_is_that_of_the_proto(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", ["text", {"a": [1, 2.5, None]}, 7, "", b"bytes that are text"])
 def test_a_task_comes_back_as_it_was_sent(value: object) -> None:
-    message = decode_task(encode_task(Message(SENT, body_of(value))), DEFAULT)
+    message = decode_task(encode_task(SentTask(SENT, body_of(value))), DEFAULT)
     assert message.body == body_of(value)
     assert (message.envelope.trace_id, message.envelope.group) == ("t-1", "c")
     assert (message.envelope.priority, message.envelope.sent_at) == (3, 1.5)
@@ -61,12 +61,12 @@ def test_a_task_comes_back_as_it_was_sent(value: object) -> None:
 
 def test_plain_programs_read_our_tasks() -> None:
     order = plain().Order(customer="acme", rows=7)
-    wire = plain().TaskMessage.FromString(base64.b64decode(encode_task(Message(SENT, body_of(order)))))
+    wire = plain().TaskMessage.FromString(base64.b64decode(encode_task(SentTask(SENT, body_of(order)))))
     assert (wire.Envelop.App, wire.Envelop.TraceID, wire.Envelop.TaskType) == ("reports", "t-1", "publish")
     unpacked = plain().Order()
     assert wire.Body.Unpack(unpacked)
     assert unpacked == order
-    text = plain().TaskMessage.FromString(base64.b64decode(encode_task(Message(SENT, body_of({"a": 1})))))
+    text = plain().TaskMessage.FromString(base64.b64decode(encode_task(SentTask(SENT, body_of({"a": 1})))))
     value = StringValue()
     assert text.Body.Unpack(value)
     assert json.loads(value.value) == {"a": 1}
@@ -118,8 +118,8 @@ def test_json_comes_with_and_without_envelope() -> None:
 
 def test_text_reaches_a_handler_that_takes_text() -> None:
     for text in (b"plain words", b"aGVsbG8=", b'{"not": "parsed"}', b"\xff\x00"):
-        assert decode_task(text, DEFAULT, text=True) == Message(DEFAULT, Body(text))
-    sent = encode_task(Message(SENT, body_of("words")))
+        assert decode_task(text, DEFAULT, text=True) == SentTask(DEFAULT, Body(text))
+    sent = encode_task(SentTask(SENT, body_of("words")))
     assert decode_task(sent, DEFAULT, text=True).body == Body(b"words")
 
 
@@ -147,7 +147,7 @@ def test_what_holds_no_task_is_refused_with_a_reason(data: bytes, said: str) -> 
 def test_a_task_of_another_app_is_refused_with_its_envelope() -> None:
     other = Envelope(app="billing", trace_id="t-1", task_type="publish")
     with pytest.raises(Unreadable, match="billing") as caught:
-        decode_task(encode_task(Message(other, Body(b""))), DEFAULT)
+        decode_task(encode_task(SentTask(other, Body(b""))), DEFAULT)
     assert caught.value.envelope is not None
     assert caught.value.envelope.trace_id == "t-1"
 
@@ -220,7 +220,7 @@ def test_what_a_queue_calls_a_message_must_do_as_a_trace(trace: str, data: bytes
     ],
 )
 def test_base64_is_read_however_a_producer_writes_it(write: Callable[[bytes], bytes]) -> None:
-    data = base64.b64decode(encode_task(Message(SENT, body_of("käse? ÿÿÿ~~~" * 9))))
+    data = base64.b64decode(encode_task(SentTask(SENT, body_of("käse? ÿÿÿ~~~" * 9))))
     assert decode_task(write(data), DEFAULT).body.data.decode() == "käse? ÿÿÿ~~~" * 9
     if write is not bytes:
         brief = base64.b64decode(encode_brief(SENT, OUTCOME))

@@ -15,7 +15,7 @@ from holdfast.ports.queue import DeadLetter, Outgoing, Queue
 from holdfast.runtime.keeper import expire
 from holdfast.tasks.body import Body
 from holdfast.tasks.names import task_queue
-from holdfast.tasks.wire import Envelope, Message, encode_task
+from holdfast.tasks.wire import Envelope, SentTask, encode_task
 from holdfast.testing.simulator.faults import Weather
 from holdfast.testing.simulator.loop import SimClock, run
 from holdfast.testing.simulator.scenario import TROUBLE_S, Fault
@@ -75,7 +75,7 @@ def test_what_waits_on_a_node_that_is_cut_off_runs_elsewhere() -> None:
 
 async def sent_as(task_type: str, trace: str, queue: Queue) -> None:
     envelope = Envelope(app=APP, trace_id=trace, task_type=task_type)
-    await queue.send([Outgoing(encode_task(Message(envelope, Body(b"{}"))))])
+    await queue.send([Outgoing(encode_task(SentTask(envelope, Body(b"{}"))))])
 
 
 def test_a_task_of_a_type_that_the_app_lacks_is_known_by_the_queue_where_its_letter_lies() -> None:

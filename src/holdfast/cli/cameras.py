@@ -15,7 +15,7 @@ from holdfast.redaction import redact_url
 from holdfast.wiring import Services
 
 if TYPE_CHECKING:
-    from holdfast.apps.vision.live import Camera, Run
+    from holdfast.apps.vision.live import Camera, CameraRun
 
 
 def counting() -> Progress:
@@ -40,7 +40,7 @@ async def pull(
         name = f"{stream}/{key}"
         task = progress.add_task(f"{redact_url(url)} → {name}", total=None)
 
-        def tell(run: Run) -> None:
+        def tell(run: CameraRun) -> None:
             progress.update(
                 task, description=f"{redact_url(url)} → {name}, run {run.number}", completed=run.frames
             )

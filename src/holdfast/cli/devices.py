@@ -11,13 +11,11 @@ from holdfast.adapters.system.clock import SystemClock
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.cli.outbox import opened
-from holdfast.cli.simulate import simulate
-from holdfast.core.device_queue import Entry, Phase, State
+from holdfast.core.device_queue import CommandState, HeadPhase, StoredCommand
 from holdfast.errors import ConfigError
 from holdfast.ports.outbox import DeviceStatus, OutboxStore
 
 app = App(name="devices", help="Devices that take commands from an outbox.")
-app.command(simulate)
 
 STALE_S = 120.0
 PAGE = 500
@@ -96,7 +94,7 @@ async def show(
             raise ConfigError(f"outbox {outbox!r} has never had anything to do with device {name!r}")
         commands = [
             command
-            for state in (State.PUBLISHED, State.SCHEDULED)
+            for state in (CommandState.PUBLISHED, CommandState.SCHEDULED)
             for command in await store.commands(outbox, device=name, state=state, limit=COMMANDS_SHOWN)
         ]
     record = _record(found[0], now, stale_after_s)
@@ -132,7 +130,7 @@ def _standing(status: DeviceStatus, now: float, stale_after_s: float) -> str:
 
 
 def _record(status: DeviceStatus, now: float, stale_after_s: float) -> dict[str, Any]:
-    doing = sorted({phase.value for phase in status.phases} - {Phase.IDLE.value})
+    doing = sorted({phase.value for phase in status.phases} - {HeadPhase.IDLE.value})
     return {
         "device": status.device,
         "standing": _standing(status, now, stale_after_s),
@@ -143,7 +141,7 @@ def _record(status: DeviceStatus, now: float, stale_after_s: float) -> dict[str,
     }
 
 
-def _command(command: Entry, now: float) -> dict[str, Any]:
+def _command(command: StoredCommand, now: float) -> dict[str, Any]:
     return {
         "id": command.id,
         "state": command.state.value,

@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
-from holdfast.cli.patience import Patience
+from holdfast.cli.patience import ReadPatience
 from holdfast.cli.status import stream_names
 from holdfast.cli.tasks import ago
 from holdfast.errors import ConfigError, HoldfastError, OperationRefused, TooLarge
@@ -178,7 +178,7 @@ async def backup(
         backup_at(target, services.access) as place,
     ):
         letters = make_letters(services, owner)
-        patience = Patience(services.clock, ever=every_s is not None)
+        patience = ReadPatience(services.clock, ever=every_s is not None)
         while True:
             count = await patience.read(partial(letters.back_up, place, task_type, choice))
             if json:
@@ -252,7 +252,7 @@ async def _each_queue(
         raise ConfigError("name letters by their ids, or say --stream NAME --all")
     async with Services(options.load(), reads_only=True) as services:
         if everything:
-            read = Patience(services.clock).read
+            read = ReadPatience(services.clock).read
             chosen = [letter async for letter in operations.letters(services.queue(stream), key, read=read)]
             ids = [letter.id for letter in sorted(chosen, key=operations.in_order)]
         by_stream: dict[str, list[str]] = {}
@@ -290,7 +290,7 @@ def _stream_of(letter_id: str) -> str:
 
 async def _letters(services: Services, stream: str, key: str | None) -> AsyncIterator[DeadLetter]:
     """Letters of one stream, or of all: a queue that fails is named, and hides none of the others."""
-    read = Patience(services.clock).read
+    read = ReadPatience(services.clock).read
     for name in [stream] if stream else await read(partial(stream_names, services)):
         try:
             async for letter in operations.letters(services.queue(name), key, read=read):

@@ -10,7 +10,7 @@ from cyclopts import App, Parameter
 
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
-from holdfast.core.device_queue import Entry, State
+from holdfast.core.device_queue import CommandState, StoredCommand
 from holdfast.core.topics import check_device
 from holdfast.errors import ConfigError, OperationRefused
 from holdfast.ports.outbox import OutboxStore
@@ -31,7 +31,7 @@ async def list_commands(
     outbox: Name,
     /,
     *,
-    state: State | None = None,
+    state: CommandState | None = None,
     device: str = "",
     after: int = 0,
     limit: int = 50,
@@ -211,7 +211,7 @@ async def opened(options: Options, outbox: str = "") -> AsyncIterator[OutboxStor
             await store.close()
 
 
-def _record(entry: Entry) -> dict[str, Any]:
+def _record(entry: StoredCommand) -> dict[str, Any]:
     hidden = ("body", "answer")
     return {name: getattr(entry, name) for name in entry.__struct_fields__ if name not in hidden}
 

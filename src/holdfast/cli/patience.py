@@ -19,7 +19,7 @@ PATIENCE_S = 15.0
 PAUSES = Backoff(0.1, 2.0)
 
 
-class Patience:
+class ReadPatience:
     """Reads that ride out a service which is silent: for ``PATIENCE_S``, or for ``ever``. People are told
     of each outage once, on stderr."""
 

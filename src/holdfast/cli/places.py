@@ -69,7 +69,7 @@ async def drain(
         output.say(f"{member.name} has left")
 
 
-class Told(msgspec.Struct):
+class StreamReport(msgspec.Struct):
     """What the owner tells of a stream, as far as ``why`` needs it."""
 
     busy: float
@@ -156,7 +156,7 @@ async def _look_at_owner(services: Services, members: list[Member], owner: Membe
     try:
         answer = await _ask(services, owner, request, services.config.peer_timeout_s)
         with reading(f"what {owner.name} tells of {found.key}"):
-            told = msgspec.json.decode(answer, type=Told)
+            told = msgspec.json.decode(answer, type=StreamReport)
     except (OperationRefused, Unavailable, OutcomeUnknown) as error:
         found.reasons = [f"its node tells nothing of it: {error}"]
         return

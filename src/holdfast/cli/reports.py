@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from holdfast.adapters.memory.registry import MemoryRegistry
-from holdfast.apps.reports.audit import TASK_TYPE, Attempt, Audit, Row
+from holdfast.apps.reports.audit import TASK_TYPE, Audit, AuditedAttempt, Row
 from holdfast.apps.reports.deliver_credentials import Credentials
 from holdfast.apps.reports.order import ReportOrder, from_plain
 from holdfast.cli import exits, output
@@ -112,7 +112,7 @@ async def publish(
                 bar = progress.add_task(wanted.report, total=1.0, note="opens the sources")
                 published = await publisher.publish(
                     wanted,
-                    Attempt(trace=trace, ordered_at=services.clock.wall()),
+                    AuditedAttempt(trace=trace, ordered_at=services.clock.wall()),
                     lambda headway: progress.update(bar, completed=headway.fraction, note=str(headway)),
                     leave=False,  # its trace is its own: who publishes again begins anew
                 )

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Options
-from holdfast.cli.patience import Patience
+from holdfast.cli.patience import ReadPatience
 from holdfast.ports.state import Logged
 from holdfast.wiring import Services
 
@@ -43,7 +43,7 @@ async def results(
         limit: End after so many.
     """
     async with Services(options.load(), reads_only=not follow) as services:
-        state, patience = services.state(), Patience(services.clock, ever=follow)
+        state, patience = services.state(), ReadPatience(services.clock, ever=follow)
         left = limit
         while left is None or left > 0:
             page = await patience.read(

@@ -14,7 +14,7 @@ from rich.live import Live
 
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
-from holdfast.cli.patience import Patience
+from holdfast.cli.patience import ReadPatience
 from holdfast.core.ledger import Checkpoint
 from holdfast.core.record import reading
 from holdfast.devices.spec import LABEL
@@ -60,7 +60,7 @@ async def status(
     """
     declared = (*queues_of(load_app(app)),) if app else ()
     async with Services(options.load(), reads_only=True) as services:
-        patience = Patience(services.clock, ever=watch)
+        patience = ReadPatience(services.clock, ever=watch)
         look = partial(survey, services, stream, declared)
         if not watch:
             found = await patience.read(look)
@@ -128,7 +128,7 @@ class Survey(msgspec.Struct):
     troubles: list[str] = []
 
 
-class Told(msgspec.Struct):
+class NodeReport(msgspec.Struct):
     """What a node tells of the streams that wait there."""
 
     lacks: dict[str, str] = {}
@@ -208,14 +208,14 @@ async def _ask_what_waits(
     return troubles
 
 
-async def what_waits(peer: Peer, member: Member) -> Told | str:
+async def what_waits(peer: Peer, member: Member) -> NodeReport | str:
     """What waits on a node, or why it could not be asked."""
     try:
         reply = await peer.call(member.address, Waiting(member.id, PAGE), ASK_TIMEOUT_S)
         if not isinstance(reply, Done):
             return "it has just joined anew"
         with reading(f"what {member.name} tells"):
-            return msgspec.json.decode(reply.text, type=Told) if reply.ok else Told()
+            return msgspec.json.decode(reply.text, type=NodeReport) if reply.ok else NodeReport()
     except HoldfastError as error:
         return str(error)
 

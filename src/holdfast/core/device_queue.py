@@ -17,7 +17,7 @@ from holdfast.core.settings import Count, Seconds
 from holdfast.errors import InvalidMessage
 
 
-class State(enum.StrEnum):
+class CommandState(enum.StrEnum):
     """Where a command stands."""
 
     SCHEDULED = "scheduled"
@@ -41,23 +41,25 @@ class Cause(enum.StrEnum):
     RETRY = "retry"
 
 
-TABLE: dict[tuple[State, Cause], State] = {
-    (State.SCHEDULED, Cause.PUBLISH): State.PUBLISHED,
-    (State.SCHEDULED, Cause.EXPIRE): State.EXPIRED,
-    (State.SCHEDULED, Cause.SUPERSEDE): State.SUPERSEDED,
-    (State.SCHEDULED, Cause.CANCEL): State.FAILED,
-    (State.PUBLISHED, Cause.PUBLISH): State.PUBLISHED,
-    (State.PUBLISHED, Cause.ANSWER): State.ACKNOWLEDGED,
-    (State.PUBLISHED, Cause.REFUSE): State.FAILED,
-    (State.PUBLISHED, Cause.GIVE_UP): State.FAILED,
-    (State.PUBLISHED, Cause.EXPIRE): State.EXPIRED,
-    (State.FAILED, Cause.RETRY): State.SCHEDULED,
-    (State.EXPIRED, Cause.RETRY): State.SCHEDULED,
+TABLE: dict[tuple[CommandState, Cause], CommandState] = {
+    (CommandState.SCHEDULED, Cause.PUBLISH): CommandState.PUBLISHED,
+    (CommandState.SCHEDULED, Cause.EXPIRE): CommandState.EXPIRED,
+    (CommandState.SCHEDULED, Cause.SUPERSEDE): CommandState.SUPERSEDED,
+    (CommandState.SCHEDULED, Cause.CANCEL): CommandState.FAILED,
+    (CommandState.PUBLISHED, Cause.PUBLISH): CommandState.PUBLISHED,
+    (CommandState.PUBLISHED, Cause.ANSWER): CommandState.ACKNOWLEDGED,
+    (CommandState.PUBLISHED, Cause.REFUSE): CommandState.FAILED,
+    (CommandState.PUBLISHED, Cause.GIVE_UP): CommandState.FAILED,
+    (CommandState.PUBLISHED, Cause.EXPIRE): CommandState.EXPIRED,
+    (CommandState.FAILED, Cause.RETRY): CommandState.SCHEDULED,
+    (CommandState.EXPIRED, Cause.RETRY): CommandState.SCHEDULED,
 }
 """Every move there is. What isn't here doesn't happen: a command that is out can't be cancelled, for the
 device may be at it; an answer to one that isn't out changes nothing."""
 
-CLOSED = frozenset({State.ACKNOWLEDGED, State.FAILED, State.EXPIRED, State.SUPERSEDED})
+CLOSED = frozenset(
+    {CommandState.ACKNOWLEDGED, CommandState.FAILED, CommandState.EXPIRED, CommandState.SUPERSEDED}
+)
 
 REASONS = {
     Cause.ANSWER: "",
@@ -69,7 +71,7 @@ REASONS = {
 }
 
 
-class Phase(enum.StrEnum):
+class HeadPhase(enum.StrEnum):
     """What a head waits for: nothing; its turn; an answer; its device to come back."""
 
     IDLE = "idle"
@@ -85,7 +87,7 @@ class Head(msgspec.Struct, frozen=True):
     device: str
     lane: int
     shard: int
-    phase: Phase = Phase.IDLE
+    phase: HeadPhase = HeadPhase.IDLE
     command: int = 0
     due: float | None = None
 
@@ -95,7 +97,7 @@ class Head(msgspec.Struct, frozen=True):
         return self.device, self.lane
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class StoredCommand(msgspec.Struct, frozen=True, kw_only=True):
     """A command as it is stored. ``tries`` counts publications and is part of their ids; ``spent`` counts
     those that use up tries: not the ones that no device could hear. Times are wall times. ``spoilt`` says
     what in its row can't be read; such a command is never sent."""
@@ -104,7 +106,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     lane: int
     shard: int
-    state: State
+    state: CommandState
     body: bytes
     priority: int = 0
     not_before: float = 0.0
@@ -211,7 +213,7 @@ class Patience(msgspec.Struct, frozen=True):
         return LATE_SHARE * self.retry_s
 
 
-class Verdict(enum.Enum):
+class HeadVerdict(enum.Enum):
     """What to do with the command at the head."""
 
     SEND = "send"
@@ -222,31 +224,37 @@ class Verdict(enum.Enum):
 
 
 def judge(
-    entry: Entry, phase: Phase, now: float, *, away: bool, patience: Patience, paused: bool = False
-) -> Verdict:
+    entry: StoredCommand,
+    phase: HeadPhase,
+    now: float,
+    *,
+    away: bool,
+    patience: Patience,
+    paused: bool = False,
+) -> HeadVerdict:
     """What to do with ``entry``, whose turn or whose retry it is. ``away``: its device isn't there;
     ``paused``: an operator wants nothing sent to it."""
     if entry.expires_at is not None and entry.expires_at <= now:
-        return Verdict.EXPIRE
+        return HeadVerdict.EXPIRE
     if paused:
-        return Verdict.HOLD
+        return HeadVerdict.HOLD
     if away:
-        return Verdict.PROBE if phase is Phase.HELD else Verdict.HOLD
+        return HeadVerdict.PROBE if phase is HeadPhase.HELD else HeadVerdict.HOLD
     if entry.spent >= patience.max_tries:
-        return Verdict.GIVE_UP
-    return Verdict.SEND
+        return HeadVerdict.GIVE_UP
+    return HeadVerdict.SEND
 
 
-def fits(entry: Entry, device: str, correlation: Correlation) -> bool:
+def fits(entry: StoredCommand, device: str, correlation: Correlation) -> bool:
     """Whether an answer is to the try of ``entry`` that is out."""
     return (
-        entry.state is State.PUBLISHED
+        entry.state is CommandState.PUBLISHED
         and entry.device == device
         and correlation == Correlation(entry.epoch, entry.id, entry.tries)
     )
 
 
-def answers(entry: Entry, device: str, correlation: Correlation) -> bool:
+def answers(entry: StoredCommand, device: str, correlation: Correlation) -> bool:
     """Whether an answer is to any try of ``entry`` since it was first sent with its epoch: a slow device
     answers an earlier try after the next one was sent, and did the command all the same."""
     return (
@@ -256,13 +264,13 @@ def answers(entry: Entry, device: str, correlation: Correlation) -> bool:
     )
 
 
-def replaces(newer: Entry, entry: Entry) -> bool:
+def replaces(newer: StoredCommand, entry: StoredCommand) -> bool:
     """Whether ``entry`` must not be sent any more, for ``newer`` has the same ``supersede_key``."""
     same = newer.device == entry.device and newer.supersede_key == entry.supersede_key is not None
     return same and newer.id > entry.id
 
 
-def publish(entry: Entry, epoch: int, now: float, *, counts: bool) -> Entry:
+def publish(entry: StoredCommand, epoch: int, now: float, *, counts: bool) -> StoredCommand:
     """``entry`` with one more try, which uses one up if it ``counts``."""
     return msgspec.structs.replace(
         entry,
@@ -274,7 +282,9 @@ def publish(entry: Entry, epoch: int, now: float, *, counts: bool) -> Entry:
     )
 
 
-def close(entry: Entry, cause: Cause, now: float, *, answer: bytes | None = None, reason: str = "") -> Entry:
+def close(
+    entry: StoredCommand, cause: Cause, now: float, *, answer: bytes | None = None, reason: str = ""
+) -> StoredCommand:
     """``entry`` at its end."""
     return msgspec.structs.replace(
         entry,

@@ -4,7 +4,7 @@ Answers close their commands and free their devices; what was added comes to its
 due are judged; what may go is marked as published. Only after the transaction is anything sent: a crash at
 any step leaves a command that is sent again when its retry interval is over, and none that is forgotten.
 
-The decisions are here; a store provides ``Rows``, which read and write inside its transaction.
+The decisions are here; a store provides ``OutboxRows``, which read and write inside its transaction.
 """
 
 from __future__ import annotations
@@ -15,7 +15,16 @@ from typing import Protocol
 import msgspec
 
 from holdfast.core import device_queue as queue
-from holdfast.core.device_queue import Cause, Correlation, Entry, Head, Patience, Phase, State, Verdict
+from holdfast.core.device_queue import (
+    Cause,
+    CommandState,
+    Correlation,
+    Head,
+    HeadPhase,
+    HeadVerdict,
+    Patience,
+    StoredCommand,
+)
 from holdfast.core.group_rate import GroupRate, JobRates, Pair
 
 ROUNDS_MAX = 16
@@ -65,7 +74,7 @@ class Cancel(msgspec.Struct, frozen=True):
     supersede_key: str | None = None
     command: int = 0
 
-    def means(self, entry: Entry) -> bool:
+    def means(self, entry: StoredCommand) -> bool:
         """Whether ``entry`` is to be taken back."""
         if self.command:
             return entry.id == self.command
@@ -73,7 +82,7 @@ class Cancel(msgspec.Struct, frozen=True):
         return entry.device == self.device and entry.id < self.below and keyed
 
 
-class Job(msgspec.Struct, frozen=True):
+class Rollout(msgspec.Struct, frozen=True):
     """One command for many devices: how far it is. It is ``aborted`` once more than ``abort_share`` (0 to 1)
     of ``total`` have failed or expired. ``rate`` is in devices a second; None for no limit."""
 
@@ -92,7 +101,7 @@ class Job(msgspec.Struct, frozen=True):
         """All its commands are closed."""
         return self.done + self.failed >= self.total
 
-    def after(self, done: int, failed: int) -> Job:
+    def after(self, done: int, failed: int) -> Rollout:
         """The job with more commands closed."""
         all_failed = self.failed + failed
         return msgspec.structs.replace(
@@ -167,7 +176,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
         return min(self.out_max, max(0, self.room) + len(self.heard) + len(self.unsent))
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class TurnInput(msgspec.Struct, frozen=True, kw_only=True):
     """What a turn reads first.
 
     Attributes:
@@ -183,7 +192,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     epochs: Mapping[int, int]
-    commands: Mapping[int, Entry]
+    commands: Mapping[int, StoredCommand]
     held: Sequence[Head]
     arrivals: Sequence[Arrival]
     heads: Mapping[Pair, Head]
@@ -220,7 +229,7 @@ class Turned(msgspec.Struct):
     """
 
     sendings: list[Sending] = []
-    closed: list[Entry] = []
+    closed: list[StoredCommand] = []
     strays: list[Heard] = []
     lost: list[int] = []
     freed: int = 0
@@ -230,13 +239,13 @@ class Turned(msgspec.Struct):
     paused: bool = False
 
 
-class Rows(Protocol):
+class OutboxRows(Protocol):
     """The rows of one outbox, within a transaction. Only ``look`` may name shards of others."""
 
-    def look(self, turn: Turn) -> Found:
+    def look(self, turn: Turn) -> TurnInput:
         """Read what every turn needs, all at once: a database may be far away."""
 
-    def commands(self, ids: Collection[int]) -> Mapping[int, Entry]:
+    def commands(self, ids: Collection[int]) -> Mapping[int, StoredCommand]:
         """Those that exist."""
 
     def heads(self, pairs: Collection[Pair]) -> Mapping[Pair, Head]:
@@ -255,30 +264,30 @@ class Rows(Protocol):
     def drop(self, arrivals: Sequence[Arrival]) -> None:
         """Remove them."""
 
-    def older(self, arrivals: Sequence[Arrival]) -> list[Entry]:
+    def older(self, arrivals: Sequence[Arrival]) -> list[StoredCommand]:
         """Scheduled commands that are older than one of ``arrivals``, for the same device and with its
         ``supersede_key``."""
 
-    def replaced(self, entries: Sequence[Entry]) -> Set[int]:
+    def replaced(self, entries: Sequence[StoredCommand]) -> Set[int]:
         """The ids of those that a newer command replaces, whatever has become of that one."""
 
     def drop_cancels(self, cancels: Sequence[Cancel]) -> None:
         """Remove them."""
 
-    def meant(self, cancels: Sequence[Cancel], limit: int) -> list[Entry]:
+    def meant(self, cancels: Sequence[Cancel], limit: int) -> list[StoredCommand]:
         """Scheduled commands that ``cancels`` mean, up to ``limit``."""
 
-    def first(self, pairs: Collection[Pair], now: float) -> Mapping[Pair, Entry | float]:
+    def first(self, pairs: Collection[Pair], now: float) -> Mapping[Pair, StoredCommand | float]:
         """For each the scheduled command that is next: of the highest priority, then the oldest, whose time
         has come; else when the earliest one's comes. Missing where none is scheduled."""
 
-    def overdue(self, shards: Collection[int], now: float, limit: int) -> list[Entry]:
+    def overdue(self, shards: Collection[int], now: float, limit: int) -> list[StoredCommand]:
         """Scheduled commands that have expired, or whose job is aborted."""
 
-    def jobs(self, ids: Collection[int]) -> Mapping[int, Job]:
+    def jobs(self, ids: Collection[int]) -> Mapping[int, Rollout]:
         """Those that exist."""
 
-    def save(self, entries: Sequence[Entry]) -> None:
+    def save(self, entries: Sequence[StoredCommand]) -> None:
         """Store changed commands."""
 
     def save_heads(self, heads: Sequence[Head]) -> None:
@@ -290,28 +299,28 @@ class Rows(Protocol):
     def save_seen(self, seen: Mapping[str, float | None], away: Set[str]) -> None:
         """Store when devices were seen last, if ever, and whether they are away."""
 
-    def save_briefs(self, closed: Sequence[Entry]) -> None:
+    def save_briefs(self, closed: Sequence[StoredCommand]) -> None:
         """Store that the ends of these commands are to be told."""
 
     def drop_briefs(self, shards: Collection[int]) -> None:
         """Forget all ends that are to be told: nobody listens."""
 
 
-def take(rows: Rows, turn: Turn, random: Callable[[], float]) -> Turned:
+def take(rows: OutboxRows, turn: Turn, random: Callable[[], float]) -> Turned:
     """Take a turn. ``random`` draws from [0, 1)."""
     return _Turn(rows, turn, random).take()
 
 
 class _Turn:
-    def __init__(self, rows: Rows, turn: Turn, random: Callable[[], float]) -> None:
+    def __init__(self, rows: OutboxRows, turn: Turn, random: Callable[[], float]) -> None:
         self._rows = rows
         self._turn = turn
         self._random = random
         self._now = turn.now
         self._mine: dict[int, int] = {}
-        self._found: Found
+        self._found: TurnInput
         self._heads: dict[Pair, Head] = {}
-        self._changed: dict[int, Entry] = {}
+        self._changed: dict[int, StoredCommand] = {}
         self._freed: dict[Pair, Head] = {}
         self._cancelled: set[int] = set()
         self._unwritten = False
@@ -353,7 +362,7 @@ class _Turn:
         turn, now = self._turn, self._now
         found = dict(self._rows.commands({each.correlation.command for each in turn.still_out}))
         heads = dict(self._rows.heads({entry.pair for entry in found.values()}))
-        entries: dict[int, Entry] = {}
+        entries: dict[int, StoredCommand] = {}
         pairs: dict[Pair, None] = {}
         for correlation in (each.correlation for each in turn.still_out):
             entry = found.get(correlation.command)
@@ -367,8 +376,8 @@ class _Turn:
                 entry = queue.publish(entry, correlation.epoch, now, counts=False)  # it may have been a probe
                 entry = msgspec.structs.replace(entry, tries=correlation.tries)
                 found[entry.id] = entries[entry.id] = entry
-                self._done.freed -= head.phase is not Phase.OUT
-                head = msgspec.structs.replace(head, phase=Phase.OUT, command=entry.id)
+                self._done.freed -= head.phase is not HeadPhase.OUT
+                head = msgspec.structs.replace(head, phase=HeadPhase.OUT, command=entry.id)
             elif not queue.fits(entry, entry.device, correlation):
                 continue
             due = now + self._interval_s(entry)
@@ -400,14 +409,14 @@ class _Turn:
             if entry is None or not queue.fits(entry, entry.device, unsent.correlation):
                 continue
             self._changed[entry.id] = msgspec.structs.replace(entry, spent=max(0, entry.spent - 1))
-            head = Head(entry.device, entry.lane, entry.shard, Phase.HELD, entry.id)
+            head = Head(entry.device, entry.lane, entry.shard, HeadPhase.HELD, entry.id)
             if unsent.certain and entry.device in turn.away:
                 self._put(msgspec.structs.replace(head, due=self._now + turn.patience.probe_s))
                 self._done.freed += entry.pair not in not_out
             elif unsent.certain:
                 refusals = min(entry.tries - entry.spent, DOUBLINGS_MAX)
                 due = self._now + min(turn.pause_s * 2.0**refusals, turn.patience.retry_max_s)
-                self._put(msgspec.structs.replace(head, phase=Phase.OUT, due=due))
+                self._put(msgspec.structs.replace(head, phase=HeadPhase.OUT, due=due))
 
     def _hear_late(self, late: Sequence[Heard]) -> None:
         """An answer to an earlier try closes the command, for its device has done it. But the device has the
@@ -421,10 +430,10 @@ class _Turn:
             entry = self._current(self._found.commands, heard.correlation)
             assert entry is not None
             head = self._heads.get(entry.pair) or heads.get(entry.pair)
-            if entry.state is State.PUBLISHED and head is not None:
+            if entry.state is CommandState.PUBLISHED and head is not None:
                 self._answered(entry, heard)
                 self._done.late += 1
-                if head.phase is Phase.OUT and head.due is not None:
+                if head.phase is HeadPhase.OUT and head.due is not None:
                     due = min(head.due, self._now + self._interval_s(entry, 1))
                     self._put(msgspec.structs.replace(head, due=due))
                 else:
@@ -434,21 +443,23 @@ class _Turn:
             else:
                 self._done.strays.append(heard)
 
-    def _answered(self, entry: Entry, heard: Heard) -> None:
+    def _answered(self, entry: StoredCommand, heard: Heard) -> None:
         cause = Cause.ANSWER if heard.ok else Cause.REFUSE
         self._close(entry, cause, answer=heard.body, reason=heard.reason)
 
-    def _interval_s(self, entry: Entry, spent: int | None = None) -> float:
+    def _interval_s(self, entry: StoredCommand, spent: int | None = None) -> float:
         """How long to wait for the answer to the last try of ``entry``; or as if it had ``spent`` so many."""
         slow_s = self._turn.slow.get(entry.device, 0.0)
         spent = entry.spent if spent is None else spent
         return self._turn.patience.interval_s(spent, self._random(), slow_s)
 
     def _free(self, head: Head, *, was_out: bool) -> None:
-        self._freed[head.pair] = msgspec.structs.replace(head, phase=Phase.WAITING, command=0, due=self._now)
+        self._freed[head.pair] = msgspec.structs.replace(
+            head, phase=HeadPhase.WAITING, command=0, due=self._now
+        )
         self._done.freed += was_out
 
-    def _current(self, found: Mapping[int, Entry], correlation: Correlation) -> Entry | None:
+    def _current(self, found: Mapping[int, StoredCommand], correlation: Correlation) -> StoredCommand | None:
         entry = self._changed.get(correlation.command) or found.get(correlation.command)
         return entry if entry is not None and entry.shard in self._mine else None
 
@@ -467,11 +478,11 @@ class _Turn:
         for pair, mark in marks.items():
             head = found.heads.get(pair) or Head(mark.device, mark.lane, mark.shard)
             # What is held though its device is there was held by a pause, which may be over.
-            resumed = head.phase is Phase.HELD and head.device not in turn.away
-            if head.phase in (Phase.IDLE, Phase.WAITING) or (resumed and pair not in self._freed):
-                arrived.append(msgspec.structs.replace(head, phase=Phase.WAITING, due=self._now))
+            resumed = head.phase is HeadPhase.HELD and head.device not in turn.away
+            if head.phase in (HeadPhase.IDLE, HeadPhase.WAITING) or (resumed and pair not in self._freed):
+                arrived.append(msgspec.structs.replace(head, phase=HeadPhase.WAITING, due=self._now))
         arrived += [
-            msgspec.structs.replace(head, phase=Phase.WAITING, due=self._now)
+            msgspec.structs.replace(head, phase=HeadPhase.WAITING, due=self._now)
             for head in found.held
             if head.shard in self._mine and head.pair not in self._freed
         ]
@@ -520,7 +531,7 @@ class _Turn:
         found = self._rows.commands({head.command for head in due}) if due else {}
         for head in due:
             entry = self._changed.get(head.command) or found.get(head.command)
-            if entry is None or entry.state is not State.PUBLISHED or not self._proceed(entry, head):
+            if entry is None or entry.state is not CommandState.PUBLISHED or not self._proceed(entry, head):
                 self._free(head, was_out=True)
         self._done.repeats = len(self._done.sendings)
 
@@ -555,7 +566,9 @@ class _Turn:
             self._write_first()
             first = self._rows.first(going, self._now)
             jobs = self._jobs(first.values())
-            keyed = [each for each in first.values() if isinstance(each, Entry) and each.supersede_key]
+            keyed = [
+                each for each in first.values() if isinstance(each, StoredCommand) and each.supersede_key
+            ]
             replaced = self._rows.replaced(keyed) if keyed else frozenset()
             held = [head.command for head in going.values() if head.command]
             found = self._rows.commands(held) if held else {}
@@ -563,26 +576,26 @@ class _Turn:
             again = {}
             for pair, head in going.items():
                 entry = out.get(head.command) or first.get(pair)
-                if isinstance(entry, Entry):
-                    job = jobs.get(entry.job or 0) if entry.state is State.SCHEDULED else None
-                    if entry.state is State.SCHEDULED and entry.id in replaced:
+                if isinstance(entry, StoredCommand):
+                    job = jobs.get(entry.job or 0) if entry.state is CommandState.SCHEDULED else None
+                    if entry.state is CommandState.SCHEDULED and entry.id in replaced:
                         self._close(entry, Cause.SUPERSEDE)
                         again[pair] = head
                     elif job is not None and job.aborted:
                         self._close(entry, Cause.CANCEL, reason="its job was aborted")
                         again[pair] = head
                     elif not self._proceed(entry, head, job):
-                        again[pair] = msgspec.structs.replace(head, phase=Phase.WAITING, command=0)
+                        again[pair] = msgspec.structs.replace(head, phase=HeadPhase.WAITING, command=0)
                 elif entry is not None:
-                    self._put(msgspec.structs.replace(head, phase=Phase.WAITING, command=0, due=entry))
+                    self._put(msgspec.structs.replace(head, phase=HeadPhase.WAITING, command=0, due=entry))
                 else:
-                    self._put(msgspec.structs.replace(head, phase=Phase.IDLE, command=0, due=None))
+                    self._put(msgspec.structs.replace(head, phase=HeadPhase.IDLE, command=0, due=None))
             going = again
         for head in going.values():  # the next turn goes on with them
             self._put(head)
             self._done.more = True
 
-    def _proceed(self, entry: Entry, head: Head, job: Job | None = None) -> bool:
+    def _proceed(self, entry: StoredCommand, head: Head, job: Rollout | None = None) -> bool:
         """Do with the command what its verdict says; False if that closed it. ``job`` is the one whose rate
         counts, at its first try."""
         turn, now = self._turn, self._now
@@ -591,31 +604,31 @@ class _Turn:
             "" if entry.shard == head.shard else "its row names a shard of other devices"
         )
         if spoilt:
-            cause = Cause.CANCEL if entry.state is State.SCHEDULED else Cause.GIVE_UP
+            cause = Cause.CANCEL if entry.state is CommandState.SCHEDULED else Cause.GIVE_UP
             self._close(entry, cause, reason=spoilt)
             return False
         away = entry.device in turn.away
-        phase = Phase.HELD if head.phase is Phase.HELD else Phase.WAITING
+        phase = HeadPhase.HELD if head.phase is HeadPhase.HELD else HeadPhase.WAITING
         paused = entry.device in self._found.paused
         verdict = queue.judge(entry, phase, now, away=away, patience=turn.patience, paused=paused)
         match verdict:
-            case Verdict.EXPIRE | Verdict.GIVE_UP:
-                self._close(entry, Cause.EXPIRE if verdict is Verdict.EXPIRE else Cause.GIVE_UP)
+            case HeadVerdict.EXPIRE | HeadVerdict.GIVE_UP:
+                self._close(entry, Cause.EXPIRE if verdict is HeadVerdict.EXPIRE else Cause.GIVE_UP)
                 return False
-            case Verdict.HOLD:
-                out = entry.id if entry.state is State.PUBLISHED else 0
-                self._done.freed += head.phase is Phase.OUT
+            case HeadVerdict.HOLD:
+                out = entry.id if entry.state is CommandState.PUBLISHED else 0
+                self._done.freed += head.phase is HeadPhase.OUT
                 due = now + turn.patience.probe_s
-                self._put(msgspec.structs.replace(head, phase=Phase.HELD, command=out, due=due))
+                self._put(msgspec.structs.replace(head, phase=HeadPhase.HELD, command=out, due=due))
             case _:  # send, or probe
-                counts = verdict is Verdict.SEND
+                counts = verdict is HeadVerdict.SEND
                 if wait_until := self._wait_until(head.pair, job):
                     self._put(msgspec.structs.replace(head, due=wait_until))
                 else:
                     self._send(queue.publish(entry, self._mine[entry.shard], now, counts=counts), head)
         return True
 
-    def _wait_until(self, pair: Pair, job: Job | None) -> float:
+    def _wait_until(self, pair: Pair, job: Rollout | None) -> float:
         """When to ask again, where a rate holds back what is next for ``pair``; 0 where none does."""
         turn, now = self._turn, self._now
         if job is not None and job.rate is not None and turn.jobs is not None:
@@ -624,19 +637,21 @@ class _Turn:
                 return wait_until
         return turn.groups.wait_until(pair, now) if turn.groups is not None else 0.0
 
-    def _send(self, entry: Entry, head: Head) -> None:
+    def _send(self, entry: StoredCommand, head: Head) -> None:
         due = self._now + self._interval_s(entry)
         correlation = Correlation(entry.epoch, entry.id, entry.tries)
         self._changed[entry.id] = entry
-        self._put(msgspec.structs.replace(head, phase=Phase.OUT, command=entry.id, due=due))
+        self._put(msgspec.structs.replace(head, phase=HeadPhase.OUT, command=entry.id, due=due))
         self._done.sendings.append(
             Sending(entry.device, entry.shard, correlation, entry.body, entry.trace_id, due)
         )
 
     # --- what is stored
 
-    def _close(self, entry: Entry, cause: Cause, *, answer: bytes | None = None, reason: str = "") -> None:
-        self._unwritten |= entry.state is State.SCHEDULED
+    def _close(
+        self, entry: StoredCommand, cause: Cause, *, answer: bytes | None = None, reason: str = ""
+    ) -> None:
+        self._unwritten |= entry.state is CommandState.SCHEDULED
         closed = queue.close(entry, cause, self._now, answer=answer, reason=reason)
         self._changed[entry.id] = closed
         self._done.closed.append(closed)
@@ -663,7 +678,7 @@ class _Turn:
         for entry in self._done.closed:
             if entry.job is not None:
                 done, failed = counts.get(entry.job, (0, 0))
-                bad = entry.state in (State.FAILED, State.EXPIRED)
+                bad = entry.state in (CommandState.FAILED, CommandState.EXPIRED)
                 counts[entry.job] = (done + (not bad), failed + bad)
         if counts:
             self._rows.save_jobs(counts)
@@ -672,12 +687,12 @@ class _Turn:
         elif self._turn.sweep and not self._turn.brief:
             self._rows.drop_briefs(self._mine)
 
-    def _jobs(self, entries: Iterable[Entry | float]) -> Mapping[int, Job]:
-        ids = {entry.job for entry in entries if isinstance(entry, Entry) and entry.job is not None}
+    def _jobs(self, entries: Iterable[StoredCommand | float]) -> Mapping[int, Rollout]:
+        ids = {entry.job for entry in entries if isinstance(entry, StoredCommand) and entry.job is not None}
         return self._rows.jobs(ids) if ids else {}
 
 
-def _waits_for(head: Head, entry: Entry, correlation: Correlation) -> bool:
+def _waits_for(head: Head, entry: StoredCommand, correlation: Correlation) -> bool:
     """Whether a device has yet to answer the last try of a command that an earlier try's answer closed."""
     last = correlation == Correlation(entry.epoch, entry.id, entry.tries)
-    return last and head.phase is Phase.OUT and head.command == entry.id
+    return last and head.phase is HeadPhase.OUT and head.command == entry.id

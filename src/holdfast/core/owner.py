@@ -79,7 +79,7 @@ SET_ASIDE = (Verdict.LATE, Verdict.FAR)
 """What is worth no run, and is recorded by a commit before it becomes a dead letter."""
 
 
-class Phase(enum.Enum):
+class OwnerPhase(enum.Enum):
     """Where an owner stands; the module's table says what follows."""
 
     CLAIMED = "claimed"
@@ -118,7 +118,7 @@ class Standstill(msgspec.Struct, frozen=True):
     until: float | None = None
 
 
-class Entry(msgspec.Struct, frozen=True):
+class BatchEntry(msgspec.Struct, frozen=True):
     """One line of a batch: what the next commit says of a message or a gap."""
 
     kind: Literal["done", "skip", "late", "far", "parked", "gap", "park"]
@@ -186,7 +186,7 @@ class Owner:
     def __init__(self, key: str, rules: OwnerRules, now: float) -> None:
         self.key = key
         self.rules = rules
-        self.phase = Phase.CLAIMED
+        self.phase = OwnerPhase.CLAIMED
         self.generation = 0
         self.suspended = False
         self.wake_at: float | None = None
@@ -225,9 +225,9 @@ class Owner:
         self._run_cap = 0
         self._look_at = 0.0
         self._looked = 0
-        self._batch: list[Entry] = []
+        self._batch: list[BatchEntry] = []
         self._batch_at = 0.0
-        self._flying: list[Entry] = []
+        self._flying: list[BatchEntry] = []
         self._commit: Commit | None = None
         self._composed: Composed | None = None
 
@@ -256,9 +256,9 @@ class Owner:
             return None
         if self.suspended:
             return Standstill("membership", "its node's membership or claim was lost, and is looked into")
-        if self.phase in (Phase.CLAIMED, Phase.OPENING):
+        if self.phase in (OwnerPhase.CLAIMED, OwnerPhase.OPENING):
             return Standstill("opening", "the state store or the coordinator, to open it")
-        if self.phase is not Phase.OWNER:
+        if self.phase is not OwnerPhase.OWNER:
             return Standstill("moving", f"its move to {self._target}" if self._target else "its release")
         if self.obstacle:
             return Standstill("model", self.obstacle)
@@ -277,7 +277,7 @@ class Owner:
     @property
     def leaving(self) -> bool:
         """True while the claim is being handed over or given up: that it changes is no surprise."""
-        return self.phase in (Phase.TRANSFERRING, Phase.RELEASING)
+        return self.phase in (OwnerPhase.TRANSFERRING, OwnerPhase.RELEASING)
 
     @property
     def at_risk(self) -> bool:
@@ -299,17 +299,17 @@ class Owner:
 
     def offer(self, held: Held, now: float) -> Literal["accepted", "full", "no"]:
         """A delivery arrives. ``full``: no room now. ``no``: this node may not be the owner any more."""
-        if self.phase is Phase.DROPPED or self.suspended:
+        if self.phase is OwnerPhase.DROPPED or self.suspended:
             return "no"
         self._busy_at = now
-        if self.phase in (Phase.OWNER, Phase.MOVING):
+        if self.phase in (OwnerPhase.OWNER, OwnerPhase.MOVING):
             self._place_in_run(held, now)
         standing = self._held.get(held.place) or self._unjudged.get(held.place)
         if standing is not None:
             self._merge(standing, held)
             self._advance(now)
             return "accepted"
-        if self.phase not in (Phase.OWNER, Phase.MOVING):
+        if self.phase not in (OwnerPhase.OWNER, OwnerPhase.MOVING):
             if len(self._unjudged) >= self.rules.order.inbox_limit:
                 return "full"
             self._unjudged[held.place] = held
@@ -388,7 +388,7 @@ class Owner:
             if not self.parked or self._crowded:
                 return False
             self._held[held.place] = held
-            self._append(Entry("parked", held, reason=f"parked: {self.parked}"), now)
+            self._append(BatchEntry("parked", held, reason=f"parked: {self.parked}"), now)
         elif verdict in SET_ASIDE:
             if self._crowded:
                 return False
@@ -398,12 +398,12 @@ class Owner:
             self._settle_judged(held, verdict)
         return True
 
-    def _set_aside(self, held: Held, verdict: Verdict) -> Entry:
+    def _set_aside(self, held: Held, verdict: Verdict) -> BatchEntry:
         if verdict is Verdict.LATE:
-            return Entry("late", held, reason="late: the stream had passed this place")
+            return BatchEntry("late", held, reason="late: the stream had passed this place")
         at, most = self._seq.stands_at(held.place), self.rules.order.max_jump
         reason = f"malformed: seq {held.place.seq} is more than {most} (max_jump) beyond {at}"
-        return Entry("far", held, reason=f"{reason}, where the stream stood")
+        return BatchEntry("far", held, reason=f"{reason}, where the stream stood")
 
     @property
     def _crowded(self) -> bool:
@@ -426,7 +426,7 @@ class Owner:
         self._settling += 1
         self._out.append(Settle(letters, messages, duplicate))
 
-    def _append(self, entry: Entry, now: float) -> None:
+    def _append(self, entry: BatchEntry, now: float) -> None:
         if entry.held is not None:
             entry.held.become(Life.APPENDED)
         if entry.kind in ("done", "skip"):
@@ -440,8 +440,8 @@ class Owner:
     def peeked(self, checkpoint: Checkpoint | None, now: float) -> None:
         """Answer to Peek."""
         epoch = checkpoint.epoch if checkpoint else 0
-        if self.phase is Phase.CLAIMED:
-            self.phase = Phase.OPENING
+        if self.phase is OwnerPhase.CLAIMED:
+            self.phase = OwnerPhase.OPENING
             self._out.append(Open(epoch))
         elif checkpoint is None or epoch != self.epoch or checkpoint.number < self._looked:
             self.fenced(now)
@@ -451,7 +451,7 @@ class Owner:
     ) -> None:
         """Answer to Open: the stream is ours under ``checkpoint.epoch``; its last commit was ``quiet_s``
         ago. ``recalled``: the store has lost what it held, and this is what was known of it."""
-        self.phase = Phase.OWNER
+        self.phase = OwnerPhase.OWNER
         self.epoch, self.number, self.parked = checkpoint.epoch, checkpoint.number, checkpoint.parked
         self.state, self.state_version = self._stored = checkpoint.state, checkpoint.state_version
         self._dirty = self._recalled = recalled
@@ -486,7 +486,7 @@ class Owner:
 
     def open_failed(self, now: float) -> None:
         """Answer to Open: refused, or nobody knows."""
-        self.phase = Phase.CLAIMED
+        self.phase = OwnerPhase.CLAIMED
         self._out.append(CheckClaim())
 
     def claim_checked(self, ours: bool, now: float) -> None:
@@ -495,7 +495,7 @@ class Owner:
             self.drop()
             return
         self.suspended = False
-        if self.phase is Phase.CLAIMED:
+        if self.phase is OwnerPhase.CLAIMED:
             self._out.append(Peek())
 
     def fenced(self, now: float) -> None:
@@ -513,16 +513,16 @@ class Owner:
         self._held = {}
         self._forget_opening()
         self.generation += 1
-        self.phase = Phase.CLAIMED
+        self.phase = OwnerPhase.CLAIMED
         self._out.append(CheckClaim())
 
     def vanished(self) -> None:
         """Claim or membership is gone: accept nothing until the store shows our epoch."""
-        if self.phase is Phase.DROPPED:
+        if self.phase is OwnerPhase.DROPPED:
             return
         self.suspended = True
-        if self.phase in (Phase.CLAIMED, Phase.OPENING):
-            self.phase = Phase.CLAIMED
+        if self.phase in (OwnerPhase.CLAIMED, OwnerPhase.OPENING):
+            self.phase = OwnerPhase.CLAIMED
             self.generation += 1  # whatever is on its way is of an older claim
             self._out.append(Reclaim(None))
         else:
@@ -530,7 +530,7 @@ class Owner:
 
     def poked(self) -> None:
         """An operator changed the stream at the store: look."""
-        if self.phase is Phase.OWNER:
+        if self.phase is OwnerPhase.OWNER:
             self._look()
 
     def _look(self) -> None:
@@ -540,12 +540,12 @@ class Owner:
 
     def drop(self) -> None:
         """End it: what is held goes back."""
-        if self.phase is Phase.DROPPED:
+        if self.phase is OwnerPhase.DROPPED:
             return
         self._leave(Return((*self._held.values(), *self._unjudged.values())))
 
     def _leave(self, last: Return | HandOff) -> None:
-        self.phase = Phase.DROPPED
+        self.phase = OwnerPhase.DROPPED
         self.generation += 1
         self.wake_at = None
         self._held, self._unjudged = {}, {}
@@ -564,7 +564,7 @@ class Owner:
 
     def _advance(self, now: float) -> None:
         self.wake_at = None
-        if self.phase not in (Phase.OWNER, Phase.MOVING):
+        if self.phase not in (OwnerPhase.OWNER, OwnerPhase.MOVING):
             return
         self._plan_run(now)
         self._plan_commit(now)
@@ -578,7 +578,7 @@ class Owner:
         if self._running or self._starting is not None:
             return
         self._next_head = ""
-        if self.phase is Phase.MOVING or self.parked or self.obstacle:
+        if self.phase is OwnerPhase.MOVING or self.parked or self.obstacle:
             return
         head = self._head(now)
         if head is None:
@@ -608,7 +608,7 @@ class Owner:
             step = self._seq.next(now, self._limit())
             if isinstance(step, Gap):
                 self._seq.pass_over(step.span)
-                self._append(Entry("gap", reason="never came", run=step.run, span=step.span), now)
+                self._append(BatchEntry("gap", reason="never came", run=step.run, span=step.span), now)
             elif isinstance(step, Ready):
                 head = self._held[step.places[0]]
                 if not head.spent:
@@ -618,7 +618,7 @@ class Owner:
                     return None
                 self._seq.take((head.place,))
                 self._seq.skip(head.place)
-                self._append(Entry("skip", head, reason=head.error), now)
+                self._append(BatchEntry("skip", head, reason=head.error), now)
             else:
                 if step.until is not None:
                     self._wake(step.until)
@@ -727,7 +727,7 @@ class Owner:
             self._run_cap = 0
             for place, result in zip(places, results, strict=False):
                 self._seq.done(place)
-                self._append(Entry("done", self._held[place], result), now)
+                self._append(BatchEntry("done", self._held[place], result), now)
             self._put_back(places[len(results) :])
             self.state, self.state_version, self._dirty = state, version, True
         self._advance(now)
@@ -787,7 +787,7 @@ class Owner:
 
     def _park(self, reason: str, now: float) -> None:
         self.parked = reason
-        self._append(Entry("park", reason=reason), now)
+        self._append(BatchEntry("park", reason=reason), now)
 
     # -- committing -----------------------------------------------------------------------------------------
 
@@ -882,7 +882,7 @@ class Owner:
         self._too_large(guilty, error, now)
         self._advance(now)
 
-    def _revert(self, entries: list[Entry]) -> None:
+    def _revert(self, entries: list[BatchEntry]) -> None:
         """Back to the answered checkpoint, in the same opening. What is late or too much stays on record."""
         self.generation += 1  # what runs is of the state that is undone
         handled = [e.held.place for e in entries if e.held is not None and e.kind in ("done", "skip")]
@@ -902,7 +902,7 @@ class Owner:
         if self.suspended:
             self._out.append(Reclaim(self.epoch))
 
-    def _settle_entries(self, entries: list[Entry]) -> None:
+    def _settle_entries(self, entries: list[BatchEntry]) -> None:
         letters: list[Letter] = []
         messages: list[Held] = []
         for entry in entries:
@@ -930,20 +930,20 @@ class Owner:
         return not (self._running or self._batch or self._commit is not None or self._starting is not None)
 
     def _plan_rest(self, now: float) -> None:
-        if self.phase is Phase.MOVING and self._marked:
+        if self.phase is OwnerPhase.MOVING and self._marked:
             self._compose()  # nothing runs here any more: a move must not count against the head
-        elif self.phase is Phase.MOVING and self._target:
-            self.phase = Phase.TRANSFERRING
+        elif self.phase is OwnerPhase.MOVING and self._target:
+            self.phase = OwnerPhase.TRANSFERRING
             self._out.append(Transfer(self._target))
-        elif self.phase is Phase.MOVING:
-            self.phase = Phase.RELEASING
+        elif self.phase is OwnerPhase.MOVING:
+            self.phase = OwnerPhase.RELEASING
             self._out.append(Release())
         elif not self._held and not self._settling:
             idle_at = self._busy_at + self.rules.idle_timeout_s
             if now < idle_at:
                 self._wake(idle_at)
             else:
-                self.phase = Phase.RELEASING
+                self.phase = OwnerPhase.RELEASING
                 self._out.append(Release())
         elif self._held and self.wake_at is None:
             if now >= self._look_at:
@@ -954,9 +954,9 @@ class Owner:
     def move(self, target: str, now: float) -> bool:
         """Bring the stream to the membership ``target``, or to nobody if that is empty: the claim is then
         released. False if this isn't the moment."""
-        if self.phase is not Phase.OWNER or self.suspended:
+        if self.phase is not OwnerPhase.OWNER or self.suspended:
             return False
-        self.phase = Phase.MOVING
+        self.phase = OwnerPhase.MOVING
         self._target = target
         self._advance(now)
         return True
@@ -968,7 +968,7 @@ class Owner:
         elif outcome == "refused":
             self.drop()
         else:
-            self.phase = Phase.OWNER
+            self.phase = OwnerPhase.OWNER
             self._judge_held(now)
             self._advance(now)
 
@@ -977,7 +977,7 @@ class Owner:
         self.drop()
 
 
-def _skipped(entry: Entry) -> int:
+def _skipped(entry: BatchEntry) -> int:
     if entry.span is not None:
         return entry.span.last - entry.span.first + 1
     return int(entry.kind == "skip")

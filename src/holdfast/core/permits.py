@@ -59,7 +59,7 @@ class Permits(msgspec.Struct, frozen=True):
     strict: bool = True
 
 
-class Share(msgspec.Struct, frozen=True):
+class PermitShare(msgspec.Struct, frozen=True):
     """What a member gets: the document to write, and how many tasks may run once it is written. That is less
     than its grant while tasks run that it should not begin again."""
 
@@ -120,7 +120,7 @@ def share(
     lapsed: Collection[str],
     beat: int,
     lease_s: float,
-) -> Share:
+) -> PermitShare:
     """Give ``member`` of a limited app as many permits as it may have of those it ``wants``.
 
     ``holds`` of its tasks run, which it can't give up before they end; ``lapsed`` grants are dropped.
@@ -131,7 +131,7 @@ def share(
     held = min(holds, own.count) if own else 0
     wants = _capped(wants, permits)
     if not wants and not held:
-        return Share(_with(permits, others), 0)
+        return PermitShare(_with(permits, others), 0)
     turn = own.turn if own else 0
     fair = _fair(
         permits.maximum,
@@ -144,7 +144,7 @@ def share(
     if count and not (own and own.count):
         turn = 1 + max((grant.turn for grant in permits.grants.values()), default=0)
     grant = Grant(count, wants, beat, lease_s, turn)
-    return Share(_with(permits, others | {member: grant}), granted)
+    return PermitShare(_with(permits, others | {member: grant}), granted)
 
 
 def leave(permits: Permits, member: str) -> Permits:

@@ -72,7 +72,7 @@ class Task(msgspec.Struct, frozen=True):
         return max(self.queued_at, self.started_at, self.ended_at)
 
 
-class Start(msgspec.Struct, frozen=True):
+class StartAttempt(msgspec.Struct, frozen=True):
     """A member's wish to begin an attempt, which lapses after ``lease_s`` without a beat. ``tries`` is how
     many attempts there may be. ``node`` is the member's name, for people. ``instead_of`` is a member known to
     be gone, whose attempt needn't lapse first."""
@@ -87,7 +87,7 @@ class Start(msgspec.Struct, frozen=True):
     instead_of: str = ""
 
 
-class Beat(msgspec.Struct, frozen=True):
+class AttemptBeat(msgspec.Struct, frozen=True):
     """The attempt of ``epoch`` advances."""
 
     trace: str
@@ -97,7 +97,7 @@ class Beat(msgspec.Struct, frozen=True):
     note: str = ""
 
 
-class Return(msgspec.Struct, frozen=True):
+class ReturnAttempt(msgspec.Struct, frozen=True):
     """The attempt of ``epoch`` is over without an outcome, and the task waits for another. ``spent``: it
     counts as a try; ``detail`` says what went wrong."""
 
@@ -107,7 +107,7 @@ class Return(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
-class End(msgspec.Struct, frozen=True):
+class EndAttempt(msgspec.Struct, frozen=True):
     """The attempt of ``epoch`` brought the outcome ``state``."""
 
     trace: str
@@ -122,7 +122,7 @@ def queue(standing: Task | None, task: Task, now: float) -> Task:
     return standing or msgspec.structs.replace(task, state=State.QUEUED, queued_at=now)
 
 
-def start(standing: Task | None, wish: Start, now: float) -> Task:
+def start(standing: Task | None, wish: StartAttempt, now: float) -> Task:
     """The task after a member's wish to begin an attempt. It may begin if the answer is ``running`` with its
     own ``member``; the same wish again gets the same answer. Else the answer tells why not: the task has
     ended (before, by being cancelled, or now because its tries are spent), or another's attempt stands
@@ -156,13 +156,13 @@ def start(standing: Task | None, wish: Start, now: float) -> Task:
     )
 
 
-def beat(standing: Task | None, beat: Beat, now: float) -> Task:
+def beat(standing: Task | None, beat: AttemptBeat, now: float) -> Task:
     """The task after a sign of progress. Raises Fenced if another attempt stands, or none."""
     task = _guard(standing, beat.trace, beat.epoch)
     return msgspec.structs.replace(task, until=now + beat.lease_s, progress=beat.progress, note=beat.note)
 
 
-def give_back(standing: Task | None, wish: Return) -> Task:
+def give_back(standing: Task | None, wish: ReturnAttempt) -> Task:
     """The task after an attempt without an outcome. Raises Fenced if another attempt stands, or none."""
     if standing is not None and standing.state is State.QUEUED and standing.epoch == wish.epoch:
         return standing  # said again
@@ -177,7 +177,7 @@ def give_back(standing: Task | None, wish: Return) -> Task:
     )
 
 
-def end(standing: Task | None, end: End, now: float) -> Task:
+def end(standing: Task | None, end: EndAttempt, now: float) -> Task:
     """The task with its outcome. Raises Fenced if another attempt stands, or none."""
     if (
         standing is not None

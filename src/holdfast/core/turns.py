@@ -24,7 +24,7 @@ from holdfast.core.rate import Limiter, Rate
 T = TypeVar("T")
 
 
-class Share(msgspec.Struct, frozen=True):
+class TypeShare(msgspec.Struct, frozen=True):
     """What a type of task may take. ``group_limit``: how many of one group may run at once (0: any number).
     ``group_rate``: how many of one group may begin in a second (0: any number)."""
 
@@ -46,7 +46,7 @@ class _Lane(Generic[T]):
 class Turns(Generic[T]):
     """Items that wait and counts of those that run. ``shares`` names every type."""
 
-    def __init__(self, shares: Mapping[str, Share]) -> None:
+    def __init__(self, shares: Mapping[str, TypeShare]) -> None:
         self._shares = shares
         self._lanes: dict[int, dict[str, _Lane[T]]] = {}
         self._running: Counter[str] = Counter()

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core import task
-from holdfast.core.device_queue import Entry, State
+from holdfast.core.device_queue import CommandState, StoredCommand
 from holdfast.core.exact_json import decode_plain
 from holdfast.core.retry import Backoff
 from holdfast.errors import HoldfastError, TooLarge
@@ -31,10 +31,10 @@ BATCH = 500
 """Commands that are read, told, and let go at once."""
 
 OUTCOMES = {
-    State.ACKNOWLEDGED: task.State.SUCCEED,
-    State.FAILED: task.State.FAILED,
-    State.EXPIRED: task.State.TIMEOUT,
-    State.SUPERSEDED: task.State.DUPLICATED,
+    CommandState.ACKNOWLEDGED: task.State.SUCCEED,
+    CommandState.FAILED: task.State.FAILED,
+    CommandState.EXPIRED: task.State.TIMEOUT,
+    CommandState.SUPERSEDED: task.State.DUPLICATED,
 }
 """What a brief calls the states of closed commands."""
 
@@ -90,7 +90,7 @@ class Briefs:
                 await self._clock.sleep(self._backoff.delay_s(failures, self._clock.random()))
                 self._wake.set()
 
-    async def _tell(self, closed: Sequence[Entry]) -> None:
+    async def _tell(self, closed: Sequence[StoredCommand]) -> None:
         size = self._queue.max_batch
         for begin in range(0, len(closed), size):
             batch = closed[begin : begin + size]
@@ -100,7 +100,7 @@ class Briefs:
                 for entry in batch:
                     await self._tell_one(entry)
 
-    async def _tell_one(self, entry: Entry) -> None:
+    async def _tell_one(self, entry: StoredCommand) -> None:
         """One brief; without the device's answer if it doesn't fit with it."""
         try:
             await self._queue.send([Outgoing(self._brief(entry))])
@@ -111,11 +111,11 @@ class Briefs:
             short = msgspec.structs.replace(entry, answer=None)
             await self._queue.send([Outgoing(self._brief(short))])
 
-    def _brief(self, entry: Entry) -> bytes:
+    def _brief(self, entry: StoredCommand) -> bytes:
         return brief_of(self._app, self._outbox, entry, self._node)
 
 
-def brief_of(app: str, outbox: str, entry: Entry, node: str) -> bytes:
+def brief_of(app: str, outbox: str, entry: StoredCommand, node: str) -> bytes:
     """The brief of a closed command. Its trace id is ``OUTBOX-ID``, its type the outbox; its value says what
     only commands have: ``command``, ``device``, ``state``, ``trace_id``, ``job``, and the device's ``answer``
     as JSON or text, or as ``answer_base64``."""

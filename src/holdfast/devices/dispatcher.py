@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.device_queue import Correlation, State, shard_of
+from holdfast.core.device_queue import CommandState, Correlation, shard_of
 from holdfast.core.device_turn import Heard, Sending, Turn, Turned, Unsent
 from holdfast.core.group_rate import BURST_S, GroupRate, JobRates
 from holdfast.core.once import Once
@@ -27,17 +27,17 @@ from holdfast.errors import HoldfastError, InvalidMessage, OutcomeUnknown, TooLa
 from holdfast.ports.clock import Clock
 from holdfast.ports.device import (
     Accepted,
-    Answer,
     Command,
+    CommandRefused,
     Connected,
+    DeviceAnswer,
     Devices,
     Disconnected,
     Event,
     Lost,
-    Refused,
     Seen,
 )
-from holdfast.ports.outbox import Known, OutboxStore
+from holdfast.ports.outbox import KnownDevice, OutboxStore
 from holdfast.redaction import redact
 from holdfast.runtime.service import Tasks
 
@@ -81,7 +81,7 @@ SLOW_DECAY = 0.9
 """What one answer leaves of how long its device was seen to take, where it came sooner."""
 
 
-class Counts(msgspec.Struct):
+class DispatcherCounts(msgspec.Struct):
     """What a dispatcher has done since it began. ``strays`` are answers that fitted no command, ``late``
     those to a try that another had followed; ``strangers`` came from devices that never had a command.
     ``ends`` counts what was closed by its state."""
@@ -93,7 +93,7 @@ class Counts(msgspec.Struct):
     strays: int = 0
     late: int = 0
     strangers: int = 0
-    ends: dict[State, int] = {}
+    ends: dict[CommandState, int] = {}
 
 
 class Shard:
@@ -177,7 +177,7 @@ class Dispatcher:
         self.on_first_shard: Callable[[int], None] = lambda _: None
         self.on_closed: Callable[[], None] = lambda: None
         self.in_flight = 0
-        self.counts = Counts()
+        self.counts = DispatcherCounts()
         self.shards: dict[int, Shard] = {}
 
     @property
@@ -449,7 +449,7 @@ class Dispatcher:
 
     def _take(self, shard: Shard, event: Event) -> None:
         match event:
-            case Answer():
+            case DeviceAnswer():
                 self._answer(shard, event)
             case Seen():
                 self._sign(event.device)
@@ -460,7 +460,7 @@ class Dispatcher:
                     self._unsent.append(Unsent(Correlation.parse(event.id)))
                 elif sending is not None and self._clock.monotonic() - at > self._spec.patience.late_s:
                     self._still_out.append(sending)
-            case Refused():
+            case CommandRefused():
                 shard.unconfirmed.pop(event.id, None)
                 self._odd(event.device, event.reason, "the broker took no command for it")
                 correlation = Correlation.parse(event.id)
@@ -499,7 +499,7 @@ class Dispatcher:
                 if event.taken:
                     self._on_lost(shard.number)
 
-    def _answer(self, shard: Shard, answer: Answer) -> None:
+    def _answer(self, shard: Shard, answer: DeviceAnswer) -> None:
         if shard_of(answer.device, self._spec.shards) != shard.number:
             return  # its own shard hears it too
         was_away = answer.device in self._presence.away
@@ -567,7 +567,7 @@ class Dispatcher:
 
     # --- times
 
-    def _remember(self, known: Iterable[Known]) -> None:
+    def _remember(self, known: Iterable[KnownDevice]) -> None:
         """What an earlier dispatcher knew of devices: those that were away use up no tries now, either."""
         now, listened_s = self._clock.wall(), self._listened_s()
         for each in known:

@@ -11,7 +11,7 @@ from zlib import crc32
 import msgspec
 from msgspec import Meta
 
-from holdfast.core.device_queue import NUMBER_MAX, Correlation, Entry, shard_of
+from holdfast.core.device_queue import NUMBER_MAX, Correlation, StoredCommand, shard_of
 from holdfast.core.dialect import written
 from holdfast.core.exact_json import encode
 from holdfast.core.settings import SECONDS_MAX, Fraction, Int32, Positive, check_setting, fault
@@ -336,7 +336,9 @@ class Outbox:
         """Commands as a store takes them, each from the arguments of ``add`` but ``db``."""
         return [self._new(**command) for command in commands]
 
-    def on_result(self, function: Callable[[Any, Entry], None]) -> Callable[[Any, Entry], None]:
+    def on_result(
+        self, function: Callable[[Any, StoredCommand], None]
+    ) -> Callable[[Any, StoredCommand], None]:
         """Decorate a function that is told how each command ended: ``function(session, command)``.
 
         It runs on the node, in the transaction that closes the command, so what it writes with the session

@@ -22,7 +22,7 @@ from aiohttp import web
 from holdfast.core.rate import Limiter, Rate
 from holdfast.errors import Busy, ConfigError
 from holdfast.gateway import problem
-from holdfast.gateway.problem import Refused
+from holdfast.gateway.problem import RequestRefused
 from holdfast.ports.clock import Clock
 from holdfast.serving import Handler
 
@@ -38,7 +38,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 _BEARER = re.compile(r"bearer +", re.IGNORECASE)
 
 
-class Client(msgspec.Struct, frozen=True):
+class GatewayClient(msgspec.Struct, frozen=True):
     """One client; ``per_s`` is how many requests a second it may send, None for the gateway's default."""
 
     name: str
@@ -61,7 +61,7 @@ class Clients:
         self._log = log
         self.per_s = per_s
         self._stamp: tuple[int, ...] = ()
-        self._by_digest: dict[str, Client] = {}
+        self._by_digest: dict[str, GatewayClient] = {}
         self._limiter = Limiter(None)
         self.news: Callable[[], None] | None = None
         if file is not None:
@@ -69,7 +69,7 @@ class Clients:
             self._by_digest = {client.digest: client for client in read(file)}
         self._limit()
 
-    def __iter__(self) -> Iterator[Client]:
+    def __iter__(self) -> Iterator[GatewayClient]:
         return iter(self._by_digest.values())
 
     @property
@@ -110,7 +110,7 @@ class Clients:
             return await handler(request)
         try:
             name = self._name(request)
-        except Refused as error:
+        except RequestRefused as error:
             answer = problem.response(error)
             answer.headers["WWW-Authenticate"] = "Bearer"
             return answer
@@ -124,7 +124,7 @@ class Clients:
         shown = _BEARER.sub("", request.headers.get("Authorization", ""), count=1)
         client = self._by_digest.get(digest_of(shown))
         if client is None:
-            raise Refused(401, "unauthorized", "Who are you?", "show a key: Authorization: Bearer KEY")
+            raise RequestRefused(401, "unauthorized", "Who are you?", "show a key: Authorization: Bearer KEY")
         return client.name
 
     def _limit(self) -> None:
@@ -133,7 +133,7 @@ class Clients:
         self._limiter.change(default, own)
 
 
-def read(file: Path) -> list[Client]:
+def read(file: Path) -> list[GatewayClient]:
     """The clients in a file. Raises ConfigError, which names the line."""
     try:
         lines = file.read_text().splitlines()
@@ -155,7 +155,7 @@ def read(file: Path) -> list[Client]:
                 f"{file}, line {number}: write NAME DIGEST, or NAME DIGEST REQUESTS_PER_S; `holdfast"
                 " gateway-key` writes such lines"
             )
-        clients.append(Client(words[0], words[1], int(rate) if rate else None))
+        clients.append(GatewayClient(words[0], words[1], int(rate) if rate else None))
     if len({client.digest for client in clients}) < len(clients):
         raise ConfigError(f"{file} has one key twice; each line is a key of its own")
     return clients

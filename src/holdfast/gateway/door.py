@@ -20,12 +20,12 @@ from holdfast.core.message import RUN_DIGITS, SEQ_DIGITS, Place, check_key, chec
 from holdfast.core.record import UNREADABLE
 from holdfast.errors import HoldfastError, InvalidMessage, TooLarge
 from holdfast.gateway import openapi, problem
-from holdfast.gateway.problem import DATA_PLANE, EPOCH, NO_421, OWNER, Refused
-from holdfast.gateway.sockets import OF_TEXT, Frame, Said, serve
+from holdfast.gateway.problem import DATA_PLANE, EPOCH, NO_421, OWNER, RequestRefused
+from holdfast.gateway.sockets import OF_TEXT, SocketFrame, SocketReply, serve
 from holdfast.ports.clock import Clock
 from holdfast.serving import BODY_PAUSE_S, Secrets
 from holdfast.streams.codec import address, labels, wrap
-from holdfast.streams.requests import Answer, Requests
+from holdfast.streams.requests import RequestAnswer, Requests
 from holdfast.streams.spec import StreamSpec
 
 PATH = "/process/"
@@ -51,7 +51,7 @@ TIMEOUT_MAX_S = 3600.0
 _ID = re.compile(r"[!-~]{1,128}")
 
 
-class Door:
+class NodeRoutes:
     """The routes of one node.
 
     Args:
@@ -115,12 +115,12 @@ class Door:
         place: Place,
         body: bytes,
         timeout_s: float,
-    ) -> Answer:
+    ) -> RequestAnswer:
         return await self._requests().process(
             spec.name, spec.full_key(key), place, body, labels(spec, key, place), timeout_s
         )
 
-    def _response(self, answer: Answer, passed_on: dict[str, str]) -> web.Response:
+    def _response(self, answer: RequestAnswer, passed_on: dict[str, str]) -> web.Response:
         headers = {OWNER: self._member(), EPOCH: str(answer.epoch), **passed_on}
         if answer.duplicate:
             headers[DUPLICATE] = "true"
@@ -129,7 +129,7 @@ class Door:
 
     def _admit(self, request: web.Request) -> None:
         if not self._secrets.admit(request):
-            raise Refused(401, "unauthorized", "Who are you?", "the secret is missing or wrong")
+            raise RequestRefused(401, "unauthorized", "Who are you?", "the secret is missing or wrong")
 
     def _spec(self, request: web.Request) -> StreamSpec:
         return self._specs[stream_of(request, self._specs)]
@@ -137,12 +137,12 @@ class Door:
     # --- one camera
 
     async def _on_socket(self, request: web.Request) -> web.StreamResponse:
-        async def answer(frame: Frame) -> Said:
+        async def answer(frame: SocketFrame) -> SocketReply:
             place, message = compose(spec, key, frame.headers, frame.body, self._clock)
             answer = await self._process(spec, key, place, message, TIMEOUT_S)
             result, kind = shown(answer.result)
             said = {"seq": frame.seq, "result": msgspec.Raw(result) if kind == JSON else result}
-            return Said(msgspec.json.encode(said))
+            return SocketReply(msgspec.json.encode(said))
 
         try:
             self._admit(request)
@@ -153,7 +153,9 @@ class Door:
 
 
 def stream_of(request: web.Request, declared: Collection[str]) -> str:
-    """The declared stream that a request names, or the only one there is. Raises Refused, InvalidMessage."""
+    """The declared stream that a request names, or the only one there is.
+
+    Raises RequestRefused, InvalidMessage."""
     named = request.headers.getall(STREAM, [])
     if len(named) > 1:
         raise InvalidMessage(f"header {STREAM} is given {len(named)} times; name one stream", STREAM)
@@ -163,15 +165,17 @@ def stream_of(request: web.Request, declared: Collection[str]) -> str:
     if name not in declared:
         known = ", ".join(sorted(declared))
         text = f"header {STREAM} must name one of: {known}; it is {name!r}"
-        raise Refused(404, "no-stream", "No such stream", text)
+        raise RequestRefused(404, "no-stream", "No such stream", text)
     return name
 
 
 def key_of(raw_path: str) -> str:
-    """The stream's id in a request's path, percent-decoded once. Raises Refused, InvalidMessage."""
+    """The stream's id in a request's path, percent-decoded once. Raises RequestRefused, InvalidMessage."""
     raw = raw_path.removeprefix(PATH)
     if not raw or "/" in raw:
-        raise Refused(404, "no-path", "No such path", f"use {PATH}STREAM_ID; a '/' in the id is written %2F")
+        raise RequestRefused(
+            404, "no-path", "No such path", f"use {PATH}STREAM_ID; a '/' in the id is written %2F"
+        )
     try:
         return check_key(unquote_to_bytes(raw).decode(), "stream_id")
     except UnicodeDecodeError:
@@ -215,14 +219,14 @@ async def unpacked(body: bytes, headers: Mapping[str, str], limit: int) -> bytes
 def decoded(body: bytes, headers: Mapping[str, str], limit: int) -> bytes:
     """The body without its ``Content-Encoding``, of which never more than ``limit`` is held.
 
-    Raises Refused, InvalidMessage, TooLarge."""
+    Raises RequestRefused, InvalidMessage, TooLarge."""
     encoding = headers.get("Content-Encoding", "").strip().lower()
     if encoding in ("", "identity"):
         return body
     if encoding not in ENCODINGS:
         known = ", ".join(ENCODINGS)
         text = f"Content-Encoding is {encoding!r}; send the body as it is, or by one of {known}"
-        raise Refused(415, "type", "Unknown content encoding", text)
+        raise RequestRefused(415, "type", "Unknown content encoding", text)
     unzip = zlib.decompressobj(ENCODINGS[encoding])
     try:
         plain = unzip.decompress(body, limit + 1)
@@ -235,9 +239,9 @@ def decoded(body: bytes, headers: Mapping[str, str], limit: int) -> bytes:
     return plain
 
 
-def slow_body() -> Refused:
+def slow_body() -> RequestRefused:
     """What a client is told whose body didn't come in its own time."""
-    return Refused(408, "slow", "The body came too slowly", "the body did not arrive in time")
+    return RequestRefused(408, "slow", "The body came too slowly", "the body did not arrive in time")
 
 
 def compose(
@@ -245,11 +249,13 @@ def compose(
 ) -> tuple[Place, bytes]:
     """The place of a message in its stream, and the message as the handler reads it.
 
-    Raises Refused, InvalidMessage."""
+    Raises RequestRefused, InvalidMessage."""
     kind = headers.get("Content-Type", RAW).partition(";")[0].strip().lower()
     if kind not in (JSON, RAW, *IMAGES):
         known = ", ".join((JSON, RAW, *IMAGES))
-        raise Refused(415, "type", "Unknown content type", f"Content-Type is {kind!r}; use one of {known}")
+        raise RequestRefused(
+            415, "type", "Unknown content type", f"Content-Type is {kind!r}; use one of {known}"
+        )
     if not body:
         raise InvalidMessage("the body is empty; send the frame or the message in it")
     if kind == JSON and spec.message is not bytes:

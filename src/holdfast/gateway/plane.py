@@ -33,7 +33,7 @@ from holdfast.gateway.door import (
 )
 from holdfast.gateway.forwarder import Forwarder
 from holdfast.gateway.problem import DATA_PLANE
-from holdfast.gateway.sockets import UNREAD, Frame, Said, serve
+from holdfast.gateway.sockets import UNREAD, SocketFrame, SocketReply, serve
 from holdfast.ports.clock import Clock
 from holdfast.runtime.view import View
 from holdfast.serving import not_ready, problem_response
@@ -122,16 +122,16 @@ class Plane:
         )
 
     async def _on_socket(self, request: web.Request) -> web.StreamResponse:
-        async def answer(frame: Frame) -> Said:
+        async def answer(frame: SocketFrame) -> SocketReply:
             headers = {**frame.headers, STREAM: stream, REQUEST_ID: self._clock.new_id()}
             path = request.rel_url.raw_path
             reply = await self._forwarder.forward(key, path, headers, frame.body, TIMEOUT_S)
             kind = reply.headers.get("Content-Type", "")
             if reply.status != 200:
                 told = {"seq": frame.seq, "problem": msgspec.Raw(reply.body)}
-                return Said(msgspec.json.encode(told), reply.status not in UNREAD)
+                return SocketReply(msgspec.json.encode(told), reply.status not in UNREAD)
             result: Any = msgspec.Raw(reply.body) if kind.startswith(JSON) else reply.body
-            return Said(msgspec.json.encode({"seq": frame.seq, "result": result}))
+            return SocketReply(msgspec.json.encode({"seq": frame.seq, "result": result}))
 
         try:
             key = self._full_key(request)

@@ -32,7 +32,7 @@ DATA_PLANE, NO_421 = "X-Data-Plane", "no-421"
 """Header by which a data plane says that it can't send a request again after a 421: it wants a 503 then."""
 
 
-class Refused(HoldfastError):
+class RequestRefused(HoldfastError):
     """A request that can't be served as it is; the client has to change it."""
 
     def __init__(self, status: int, kind: str, title: str, detail: str) -> None:
@@ -44,7 +44,7 @@ def of(error: HoldfastError) -> Problem:
     """The problem that an error is to a client."""
     detail = redact(str(error))
     match error:
-        case Refused():
+        case RequestRefused():
             return error.problem
         case NotOwner():
             return Problem("urn:holdfast:not-owner", "Another node owns the stream", 421, detail)

@@ -11,7 +11,7 @@ from holdfast.ports.coordinator import Claim
 ROUTES_MAX = 1_000_000
 
 
-class Route(msgspec.Struct, frozen=True):
+class GatewayRoute(msgspec.Struct, frozen=True):
     """The member that owns a key, and its epoch where an owner has told it (else 0)."""
 
     member: str
@@ -24,17 +24,17 @@ class Routes:
 
     def __init__(self, most: int = ROUTES_MAX) -> None:
         self._most = most
-        self._routes: dict[str, Route] = {}
+        self._routes: dict[str, GatewayRoute] = {}
         self._changed: dict[str, None] = {}
         self.news: Callable[[], None] | None = None
 
     def __len__(self) -> int:
         return len(self._routes)
 
-    def __iter__(self) -> Iterator[tuple[str, Route]]:
+    def __iter__(self) -> Iterator[tuple[str, GatewayRoute]]:
         return iter(list(self._routes.items()))
 
-    def get(self, key: str) -> Route | None:
+    def get(self, key: str) -> GatewayRoute | None:
         """The route of a key."""
         return self._routes.get(key)
 
@@ -44,15 +44,15 @@ class Routes:
         if not claim.member:
             self.forget(claim.key)
         elif known is None or known.member != claim.member:
-            self._set(claim.key, Route(claim.member))
+            self._set(claim.key, GatewayRoute(claim.member))
 
     def answered(self, key: str, member: str, epoch: int) -> bool:
         """A node names the owner, or is it. Counts if its epoch is not below the known; True if it did."""
         known = self._routes.get(key)
         if known is not None and epoch < known.epoch:
             return False
-        if known != Route(member, epoch):
-            self._set(key, Route(member, epoch))
+        if known != GatewayRoute(member, epoch):
+            self._set(key, GatewayRoute(member, epoch))
         return True
 
     def forget(self, key: str, member: str = "") -> None:
@@ -72,12 +72,12 @@ class Routes:
         for key in list(self._routes):
             self.forget(key)
 
-    def changed(self) -> dict[str, Route | None]:
+    def changed(self) -> dict[str, GatewayRoute | None]:
         """What changed since this was last asked: routes by key, None for those that are no more."""
         changed, self._changed = self._changed, {}
         return {key: self._routes.get(key) for key in changed}
 
-    def _set(self, key: str, route: Route) -> None:
+    def _set(self, key: str, route: GatewayRoute) -> None:
         self._routes.pop(key, None)
         self._routes[key] = route
         self._note(key)

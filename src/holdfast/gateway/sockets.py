@@ -12,7 +12,7 @@ from aiohttp import web
 from holdfast.core.message import RUN_DIGITS, SEQ_DIGITS, check_number
 from holdfast.errors import HoldfastError, InvalidMessage
 from holdfast.gateway import problem
-from holdfast.gateway.problem import Refused
+from holdfast.gateway.problem import RequestRefused
 
 WINDOW = 32
 """Frames of one camera that are under way at most."""
@@ -28,7 +28,7 @@ UNREAD = frozenset({400, 404, 413, 415})
 """Answers to what can't be a message of the stream: nothing of it has become of it, and it has no number."""
 
 
-class Frame(msgspec.Struct, frozen=True):
+class SocketFrame(msgspec.Struct, frozen=True):
     """One frame, with the headers that it would have by POST."""
 
     seq: int
@@ -36,14 +36,14 @@ class Frame(msgspec.Struct, frozen=True):
     body: bytes
 
 
-class Said(msgspec.Struct, frozen=True):
+class SocketReply(msgspec.Struct, frozen=True):
     """The JSON to send for a frame; ``read`` is False if the frame can't be a message of the stream."""
 
     text: bytes
     read: bool = True
 
 
-Answer = Callable[[Frame], Awaitable[Said]]
+Answer = Callable[[SocketFrame], Awaitable[SocketReply]]
 """Gives what to send for a frame."""
 
 
@@ -60,10 +60,10 @@ async def serve(request: web.Request, answer: Answer, max_body_bytes: int) -> we
     socket = web.WebSocketResponse(max_msg_size=max_body_bytes, heartbeat=HEARTBEAT_S)
     if not socket.can_prepare(request).ok:
         text = "use POST; or GET with Upgrade: websocket, for a WebSocket"
-        return problem.response(Refused(426, "upgrade", "A WebSocket is expected here", text))
+        return problem.response(RequestRefused(426, "upgrade", "A WebSocket is expected here", text))
     await socket.prepare(request)
-    answers: asyncio.Queue[asyncio.Task[Said] | None] = asyncio.Queue(WINDOW)
-    texts: list[asyncio.Task[Said]] = []
+    answers: asyncio.Queue[asyncio.Task[SocketReply] | None] = asyncio.Queue(WINDOW)
+    texts: list[asyncio.Task[SocketReply]] = []
     async with asyncio.TaskGroup() as group:
         group.create_task(_send_all(socket, answers))
         async for said in socket:
@@ -78,7 +78,7 @@ async def serve(request: web.Request, answer: Answer, max_body_bytes: int) -> we
             headers = {"X-Seq": str(seq), "X-Run": str(run), "Content-Type": kind_of(body)}
             if of_text:
                 headers |= {"Content-Type": "application/json", OF_TEXT: "text"}
-            frame = group.create_task(_answered(answer, Frame(seq, headers, body)))
+            frame = group.create_task(_answered(answer, SocketFrame(seq, headers, body)))
             await answers.put(frame)
             if body:
                 seq += 1
@@ -88,17 +88,21 @@ async def serve(request: web.Request, answer: Answer, max_body_bytes: int) -> we
     return socket
 
 
-async def _answered(answer: Answer, frame: Frame) -> Said:
+async def _answered(answer: Answer, frame: SocketFrame) -> SocketReply:
     try:
         if not frame.body:
             raise InvalidMessage("the message is empty; send the frame in it")
         return await answer(frame)
     except HoldfastError as error:
         told = problem.of(error)
-        return Said(msgspec.json.encode({"seq": frame.seq, "problem": told}), told.status not in UNREAD)
+        return SocketReply(
+            msgspec.json.encode({"seq": frame.seq, "problem": told}), told.status not in UNREAD
+        )
 
 
-async def _send_all(socket: web.WebSocketResponse, answers: asyncio.Queue[asyncio.Task[Said] | None]) -> None:
+async def _send_all(
+    socket: web.WebSocketResponse, answers: asyncio.Queue[asyncio.Task[SocketReply] | None]
+) -> None:
     """Send results in the order of their frames. Once the client is gone they are only waited for."""
     while (task := await answers.get()) is not None:
         said = await task

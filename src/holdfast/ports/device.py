@@ -37,7 +37,7 @@ class Accepted(msgspec.Struct, frozen=True):
     nobody: bool = False
 
 
-class Refused(msgspec.Struct, frozen=True):
+class CommandRefused(msgspec.Struct, frozen=True):
     """The broker didn't take the command: nothing reached the device, and ``reason`` says why. ``final``: it
     never will take this one."""
 
@@ -60,7 +60,7 @@ class Lost(msgspec.Struct, frozen=True):
     suspect: bool = False
 
 
-class Answer(msgspec.Struct, frozen=True):
+class DeviceAnswer(msgspec.Struct, frozen=True):
     """A device answered. ``device`` is where the answer came from, whatever its payload claims; ``id`` is
     what it says it answers, and proves nothing. ``ok`` is False if the device says it couldn't."""
 
@@ -88,7 +88,7 @@ class Disconnected(msgspec.Struct, frozen=True):
     taken: bool = False
 
 
-Event = Accepted | Refused | Lost | Answer | Seen | Connected | Disconnected
+Event = Accepted | CommandRefused | Lost | DeviceAnswer | Seen | Connected | Disconnected
 
 
 class Devices(Protocol):
@@ -115,7 +115,7 @@ class Devices(Protocol):
         command is sent to is watched anyway; an adapter may hear all of them unasked."""
 
     def publish(self, command: Command) -> None:
-        """Send a command, soon; ``Accepted``, ``Refused`` or ``Lost`` follows, once, with its id.
+        """Send a command, soon; ``Accepted``, ``CommandRefused`` or ``Lost`` follows, once, with its id.
 
         Never waits. Raises Unavailable while not connected (nothing happens), TooLarge over ``max_payload``,
         InvalidMessage for a device that makes no topic or a payload that can't carry the id.

@@ -11,10 +11,10 @@ from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
-from holdfast.core.device_queue import Entry, Phase, State
-from holdfast.core.device_turn import Job, Turn, Turned
+from holdfast.core.device_queue import CommandState, HeadPhase, StoredCommand
+from holdfast.core.device_turn import Rollout, Turn, Turned
 
-OnResult = Callable[[Any, Entry], None]
+OnResult = Callable[[Any, StoredCommand], None]
 """Called in the transaction that closes a command, with what that transaction is written with."""
 
 
@@ -68,14 +68,14 @@ class DeviceStatus(msgspec.Struct, frozen=True):
     outbox: str
     device: str
     shard: int
-    phases: tuple[Phase, ...]
+    phases: tuple[HeadPhase, ...]
     waiting: int
     seen_at: float | None
     away: bool
     paused: bool = False
 
 
-class Known(msgspec.Struct, frozen=True):
+class KnownDevice(msgspec.Struct, frozen=True):
     """A device that has had commands: when it was last seen, if ever, and whether it was ``away`` then."""
 
     device: str
@@ -129,7 +129,7 @@ class OutboxStore(Protocol):
     async def open(self, outbox: str, shard: int, expect: int, member: str) -> int:
         """Issue a higher epoch if ``expect`` stands, and return it. Raises Fenced if another does."""
 
-    async def known(self, outbox: str, shard: int) -> list[Known]:
+    async def known(self, outbox: str, shard: int) -> list[KnownDevice]:
         """The devices of a shard that have had commands, and how they were when it was last stored."""
 
     async def out(self, outbox: str, shards: Collection[int]) -> int:
@@ -142,11 +142,11 @@ class OutboxStore(Protocol):
         Where the database has crashed since the last turn, however that was noticed, it raises Unavailable
         once: the crash may have taken back turns of the last moments that closed nothing."""
 
-    async def briefs(self, outbox: str, shards: Collection[int], limit: int) -> list[Entry]:
+    async def briefs(self, outbox: str, shards: Collection[int], limit: int) -> list[StoredCommand]:
         """Closed commands of these shards whose end is to be told as a brief (``Turn.brief``), in any order.
         They stand until ``briefed``, whoever dies."""
 
-    async def briefed(self, outbox: str, told: Sequence[Entry]) -> None:
+    async def briefed(self, outbox: str, told: Sequence[StoredCommand]) -> None:
         """Forget that these ends are to be told. A later end of the same command isn't meant."""
 
     async def next_due(self, outbox: str, shards: Sequence[int]) -> float | None:
@@ -172,11 +172,17 @@ class OutboxStore(Protocol):
         """How many commands are scheduled; counts no further than ``limit``."""
 
     async def commands(
-        self, outbox: str, *, after: int = 0, limit: int = 100, state: State | None = None, device: str = ""
-    ) -> list[Entry]:
+        self,
+        outbox: str,
+        *,
+        after: int = 0,
+        limit: int = 100,
+        state: CommandState | None = None,
+        device: str = "",
+    ) -> list[StoredCommand]:
         """Commands with an id above ``after``, in order."""
 
-    async def command(self, command: int) -> Entry | None:
+    async def command(self, command: int) -> StoredCommand | None:
         """One command."""
 
     async def retry(self, command: int) -> bool:
@@ -200,7 +206,7 @@ class OutboxStore(Protocol):
     async def paused(self, outbox: str) -> Mapping[str, float]:
         """The devices that are paused, each with the wall time since when; an empty name is all of them."""
 
-    async def counts(self, outbox: str) -> Mapping[State, int]:
+    async def counts(self, outbox: str) -> Mapping[CommandState, int]:
         """How many commands stand in each state."""
 
     async def devices(
@@ -208,7 +214,7 @@ class OutboxStore(Protocol):
     ) -> list[DeviceStatus]:
         """Devices in order, after the device ``after``; or one."""
 
-    async def jobs(self, outbox: str, *, after: int = 0, limit: int = 100) -> list[Job]:
+    async def jobs(self, outbox: str, *, after: int = 0, limit: int = 100) -> list[Rollout]:
         """Jobs with an id above ``after``, in order."""
 
     async def now(self) -> float:

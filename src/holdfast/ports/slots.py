@@ -10,7 +10,7 @@ import msgspec
 T = TypeVar("T")
 
 
-class Work(msgspec.Struct, frozen=True, array_like=True):
+class MessageWork(msgspec.Struct, frozen=True, array_like=True):
     """One message for a handler: its place, its body, and which try of it this is."""
 
     run: int
@@ -41,7 +41,7 @@ class Ran(msgspec.Struct, frozen=True, array_like=True):
     model: str = ""
 
 
-class Host(Protocol):
+class SlotHost(Protocol):
     """What a slot gives to the worker in it."""
 
     def now(self) -> float:
@@ -50,7 +50,7 @@ class Host(Protocol):
     def progress(self, note: str = "") -> None:
         """Work advances. Cheap enough to be called at every step."""
 
-    async def begin(self, stream: str, key: str, work: Work) -> None:
+    async def begin(self, stream: str, key: str, work: MessageWork) -> None:
         """A message is about to be handled. What this raises counts as raised by the handler."""
 
     def failed(self, error: BaseException) -> None:
@@ -60,8 +60,8 @@ class Host(Protocol):
         """The model that is being loaded ("" for none), and the declared ones that are."""
 
 
-class Worker(Protocol):
-    """The handlers inside a slot. Made by a factory from a Host; slots know no more of it than this.
+class SlotWorker(Protocol):
+    """The handlers inside a slot. Made by a factory from a SlotHost; slots know no more of it than this.
 
     Its calls suspend only where a loop runs already; else they can be stepped with ``drive``.
     """
@@ -72,7 +72,9 @@ class Worker(Protocol):
     async def open(self, stream: str, key: str, state: bytes | None, version: int) -> None:
         """As Slot.open."""
 
-    async def run(self, stream: str, key: str, work: Sequence[Work], limit: int, after_s: float) -> Ran:
+    async def run(
+        self, stream: str, key: str, work: Sequence[MessageWork], limit: int, after_s: float
+    ) -> Ran:
         """As Slot.run. Never raises for what a handler does."""
 
     async def close(self, stream: str, key: str) -> None:
@@ -120,7 +122,9 @@ class Slot(Protocol):
         """Make a handler for ``key`` with that state. Raises StateRejected, HandlerFailed, ModelFailed,
         SlotDied."""
 
-    async def run(self, stream: str, key: str, work: Sequence[Work], limit: int, after_s: float) -> Ran:
+    async def run(
+        self, stream: str, key: str, work: Sequence[MessageWork], limit: int, after_s: float
+    ) -> Ran:
         """Handle messages in order, then snapshot.
 
         Ends early, in good order, after ``limit`` messages or once ``after_s`` has passed. Calls wait

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from holdfast.core.task import Beat, End, Return, Start, State, Task
+from holdfast.core.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, State, Task
 from holdfast.errors import Fenced
 
 
@@ -21,17 +21,17 @@ class TaskStore(Protocol):
     async def queue(self, tasks: Sequence[Task]) -> list[Task]:
         """Note tasks as sent; returns how each stands, one known before as it was."""
 
-    async def start(self, wishes: Sequence[Start]) -> list[Task]:
+    async def start(self, wishes: Sequence[StartAttempt]) -> list[Task]:
         """Begin attempts; returns how each task stands then."""
 
-    async def beat(self, beats: Sequence[Beat]) -> list[Task | Fenced]:
+    async def beat(self, beats: Sequence[AttemptBeat]) -> list[Task | Fenced]:
         """Keep attempts from lapsing and tell how far they are; returns how each task stands (look at its
         ``cancel``), or that the attempt is over."""
 
-    async def give_back(self, returns: Sequence[Return]) -> list[Task | Fenced]:
+    async def give_back(self, returns: Sequence[ReturnAttempt]) -> list[Task | Fenced]:
         """End attempts without an outcome."""
 
-    async def end(self, ends: Sequence[End]) -> list[Task | Fenced]:
+    async def end(self, ends: Sequence[EndAttempt]) -> list[Task | Fenced]:
         """Note outcomes."""
 
     async def briefed(self, sent: Sequence[tuple[str, int]]) -> None:

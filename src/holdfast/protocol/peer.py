@@ -53,7 +53,7 @@ class Parcel(msgspec.Struct, frozen=True, array_like=True):
     counted: bool = False
 
 
-class Answer(msgspec.Struct, frozen=True, array_like=True):
+class ParcelAnswer(msgspec.Struct, frozen=True, array_like=True):
     """What the node addressed says of one parcel.
 
     ``accepted``: it holds it and will report. ``full``: no room now. ``no``: it isn't the owner;
@@ -75,7 +75,7 @@ class Forward(msgspec.Struct, frozen=True, tag=True):
     parcels: list[Parcel]
 
 
-class Report(msgspec.Struct, frozen=True, tag=True):
+class SettleReport(msgspec.Struct, frozen=True, tag="SettleReport"):
     """To a sender: ``settled`` parcels are covered by a commit (or proved duplicates), custody ends;
     ``returned`` ones go back into the sender's custody, to be offered again."""
 
@@ -149,7 +149,7 @@ class Drain(msgspec.Struct, frozen=True, tag=True):
 class Answers(msgspec.Struct, frozen=True, tag=True):
     """Reply to a Forward, one answer a parcel."""
 
-    answers: list[Answer]
+    answers: list[ParcelAnswer]
 
 
 class Done(msgspec.Struct, frozen=True, tag=True):
@@ -165,5 +165,5 @@ class Stranger(msgspec.Struct, frozen=True, tag=True):
     member: str = ""
 
 
-Request = Forward | Report | Probe | Warm | Poke | Move | Shed | Explain | Waiting | Drain
+Request = Forward | SettleReport | Probe | Warm | Poke | Move | Shed | Explain | Waiting | Drain
 Reply = Answers | Done | Stranger

@@ -11,7 +11,7 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim, Coordinator, Load
 from holdfast.ports.meter import Meter
 from holdfast.ports.peer import Peer
-from holdfast.protocol.peer import Done, Drain, Probe, Reply, Report, Request, Stranger
+from holdfast.protocol.peer import Done, Drain, Probe, Reply, Request, SettleReport, Stranger
 from holdfast.runtime.balancer import Balancer
 from holdfast.runtime.limits import Limits
 from holdfast.runtime.membership import Membership
@@ -213,7 +213,7 @@ class Node(Service):
         member = self._host.membership.id
         self._ids[member] = None
         # A report is good under any name this node has had: custody outlives a membership.
-        if request.to != member and not (isinstance(request, Report) and request.to in self._ids):
+        if request.to != member and not (isinstance(request, SettleReport) and request.to in self._ids):
             return Stranger(member)
         if isinstance(request, Probe):
             return Done()

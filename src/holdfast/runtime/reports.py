@@ -9,7 +9,7 @@ from holdfast.core.held import Receipt
 from holdfast.errors import OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.peer import Peer
-from holdfast.protocol.peer import Report
+from holdfast.protocol.peer import SettleReport
 from holdfast.runtime.limits import Limits
 from holdfast.runtime.service import Tasks
 
@@ -71,7 +71,7 @@ class Reports:
         returned: list[int] | None = None,
     ) -> None:
         reply_to, member = sender
-        report = Report(member, self._member(), settled or [], returned or [])
+        report = SettleReport(member, self._member(), settled or [], returned or [])
         for failures in range(1, tries + 1):
             try:
                 await self._peer.call(reply_to, report, self._limits.peer_timeout_s)

@@ -24,7 +24,7 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim, Coordinator
 from holdfast.ports.peer import Peer
 from holdfast.ports.queue import Queue
-from holdfast.protocol.peer import Answer, Answers, Forward, Parcel, Report, number
+from holdfast.protocol.peer import Answers, Forward, Parcel, ParcelAnswer, SettleReport, number
 from holdfast.runtime.limits import Limits
 from holdfast.runtime.membership import Membership
 from holdfast.runtime.service import Tasks
@@ -39,7 +39,7 @@ ROUTES_MAX = 100_000
 """Routes that are remembered; of further streams the coordinator is asked again."""
 
 
-class Owners(Protocol):
+class LocalOwners(Protocol):
     """The owners on this node, as the router sees them. Keys are full keys."""
 
     def offer(self, key: str, held: Held) -> Literal["accepted", "full", "no", "unknown"]:
@@ -86,7 +86,7 @@ class Router:
         log: Any,
         *,
         membership: Callable[[], Membership],
-        owners: Callable[[], Owners],
+        owners: Callable[[], LocalOwners],
     ) -> None:
         self._coordinator = coordinator
         self._peer = peer
@@ -352,7 +352,7 @@ class Router:
                 self._forget_route(item.key, member)
                 self._defer(item)
 
-    def _answered(self, item: Custody, answer: Answer | None) -> None:
+    def _answered(self, item: Custody, answer: ParcelAnswer | None) -> None:
         if answer is not None and answer.verdict == "accepted":
             self._stats.forwarded += 1
             self._accept(item)
@@ -366,7 +366,7 @@ class Router:
         item.accepted = True
         item.offered_at = self._clock.monotonic()
 
-    def _redirect(self, item: Custody, answer: Answer | None) -> None:
+    def _redirect(self, item: Custody, answer: ParcelAnswer | None) -> None:
         route = self._routes.get(item.key, Route(item.to))
         if answer is not None and answer.member and answer.epoch > route.epoch:
             self._stats.redirected += 1
@@ -391,7 +391,7 @@ class Router:
         if route is not None and route.member == member:
             del self._routes[key]
 
-    def reported(self, report: Report) -> None:
+    def reported(self, report: SettleReport) -> None:
         """An owner says what became of parcels."""
         for settled in report.settled:
             item = self._custody.pop(settled, None)

@@ -22,7 +22,7 @@ MODEL_STREAMS = 2
 """How many more streams a seat gets than others rather than have another slot load a model too."""
 
 
-class Call:
+class SlotCall:
     """One call into a slot. ``begun_at`` is set when the slot gets to it: then it is the one at work."""
 
     __slots__ = ("begun_at", "timeout_s")
@@ -42,7 +42,7 @@ class Seat:
     def __init__(self) -> None:
         self.slot: Slot | None = None
         self.ready = asyncio.Event()
-        self.calls: deque[Call] = deque()
+        self.calls: deque[SlotCall] = deque()
         self.streams = 0
         self.wanted: Counter[str] = Counter()
         self.took_s = 0.0
@@ -148,7 +148,7 @@ class SlotPool:
         assert slot is not None
         if expected is not None and slot is not expected:
             raise Died("the slot was replaced", "", guilty=False)
-        call = Call(timeout_s)
+        call = SlotCall(timeout_s)
         seat.calls.append(call)
         self._promote(seat)
         try:
@@ -164,13 +164,13 @@ class SlotPool:
         self._finish(seat, call)
         return answer, slot
 
-    def _finish(self, seat: Seat, call: Call) -> None:
+    def _finish(self, seat: Seat, call: SlotCall) -> None:
         self._note_time(seat, call)
         if call in seat.calls:
             seat.calls.remove(call)
             self._promote(seat)
 
-    def _note_time(self, seat: Seat, call: Call) -> None:
+    def _note_time(self, seat: Seat, call: SlotCall) -> None:
         if call.begun_at is not None:
             seat.took_s = self._clock.monotonic() - call.begun_at
 
@@ -253,7 +253,7 @@ class SlotPool:
                 next_at = at if next_at is None else min(next_at, at)
         return next_at
 
-    def _patience(self, call: Call, slot: Slot) -> tuple[float, str]:
+    def _patience(self, call: SlotCall, slot: Slot) -> tuple[float, str]:
         """How long a call may stand still, and what to say of one that does so for longer."""
         if slot.loading:
             # No handler is to blame; but where its own time is longer, that is looked at first.

@@ -21,7 +21,7 @@ AGAIN = Backoff(0.5, 30.0)
 NOT_STARTED = 1
 
 
-class Child(Protocol):
+class NodeProcess(Protocol):
     """A node's process."""
 
     @property
@@ -34,12 +34,12 @@ class Child(Protocol):
         """Its exit code once it ends, or less the number of the signal that it died of."""
 
 
-class Life:
+class NodeLife:
     """One process of a node, under a name of its own: a membership is never taken for its predecessor's."""
 
     __slots__ = ("child", "name")
 
-    def __init__(self, name: str, child: Child) -> None:
+    def __init__(self, name: str, child: NodeProcess) -> None:
         self.name = name
         self.child = child
 
@@ -61,7 +61,7 @@ class Supervisor(Service):
         self,
         coordinator: Coordinator,
         clock: Clock,
-        launch: Callable[[str], Awaitable[Child]],
+        launch: Callable[[str], Awaitable[NodeProcess]],
         names: Sequence[str],
         log: Any,
         *,
@@ -78,7 +78,7 @@ class Supervisor(Service):
         self._drain_timeout_s = drain_timeout_s
         self._stopping = asyncio.Event()
         self._keepers: set[asyncio.Task[None]] = set()
-        self.lives: dict[str, Life] = {}
+        self.lives: dict[str, NodeLife] = {}
         """The living processes, by the names that the supervisor was given."""
         self.ended = asyncio.Event()
         self.codes: dict[str, int] = {}
@@ -135,7 +135,7 @@ class Supervisor(Service):
         except OSError as error:
             self._log.error("could not start a node", node=own_name, error=str(error))
             return NOT_STARTED
-        life = self.lives[name] = Life(own_name, child)
+        life = self.lives[name] = NodeLife(own_name, child)
         if self._stopping.is_set():
             life.signal(signal.SIGTERM)
         code = await child.wait()

@@ -12,7 +12,7 @@ import msgspec
 from holdfast.core import commands, ledger
 from holdfast.core.held import Held, Receipt
 from holdfast.core.ledger import Checkpoint
-from holdfast.core.owner import Owner, OwnerRules, Phase
+from holdfast.core.owner import Owner, OwnerPhase, OwnerRules
 from holdfast.core.sequencer import Gap, Rules
 from holdfast.core.trace import raised_at
 from holdfast.errors import (
@@ -32,7 +32,7 @@ from holdfast.errors import (
 )
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim, Coordinator
-from holdfast.ports.slots import Slot, Work
+from holdfast.ports.slots import MessageWork, Slot
 from holdfast.ports.state import StateStore
 from holdfast.redaction import redact
 from holdfast.runtime.keeper import Keeper, Reporter, Settlement
@@ -147,7 +147,7 @@ def rules_of(spec: StreamSpec, limits: Limits) -> OwnerRules:
     )
 
 
-class Requests(Protocol):
+class ClientRequests(Protocol):
     """Clients' requests, as the owners see them."""
 
     def settled(self, key: str, held: Held, duplicate: bool) -> None:
@@ -172,7 +172,7 @@ class Owners:
         keepers: Mapping[str, Keeper],
         router: Router,
         report: Reporter,
-        requests: Requests,
+        requests: ClientRequests,
         clock: Clock,
         limits: Limits,
         tasks: Tasks,
@@ -244,7 +244,7 @@ class Owners:
         for entry in self._holding.values():
             if entry.spec.name != stream or entry.owner.suspended:
                 continue
-            if not opened or entry.owner.phase in (Phase.OWNER, Phase.MOVING):
+            if not opened or entry.owner.phase in (OwnerPhase.OWNER, OwnerPhase.MOVING):
                 for held in entry.owner.holding():
                     yield entry.plain_key, held
 
@@ -485,7 +485,7 @@ class Owners:
 
     async def gone(self, key: str) -> None:
         """Return when ``key`` is not owned here any more, or when its move has come to nothing."""
-        while (entry := self._entries.get(key)) is not None and entry.owner.phase is not Phase.OWNER:
+        while (entry := self._entries.get(key)) is not None and entry.owner.phase is not OwnerPhase.OWNER:
             await self._went.wait()
 
     def _tell_went(self) -> None:
@@ -837,7 +837,10 @@ class Owners:
 
     async def _run(self, entry: Owned, generation: int, command: commands.Run) -> None:
         owner, spec = entry.owner, entry.spec
-        works = [Work(held.place.run, held.place.seq, held.body, held.tries + 1) for held in command.messages]
+        works = [
+            MessageWork(held.place.run, held.place.seq, held.body, held.tries + 1)
+            for held in command.messages
+        ]
         try:
             if command.fresh and owner.generation == generation:
                 await self._open_handler(entry, command)

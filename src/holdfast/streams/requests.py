@@ -37,7 +37,7 @@ ANSWERS, ANSWERS_MIN = 64, 16
 """The pace of a node is that of its last answers; it is known from so many on."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class RequestAnswer(msgspec.Struct, frozen=True):
     """What a request gets: the handler's result as it was committed, and whether an earlier request or
     delivery had brought the same message."""
 
@@ -46,7 +46,7 @@ class Answer(msgspec.Struct, frozen=True):
     duplicate: bool = False
 
 
-class Waiting(msgspec.Struct, eq=False):
+class PendingRequest(msgspec.Struct, eq=False):
     """One request under way: ``over`` is set once it ended, ``error`` if that was without a result."""
 
     over: asyncio.Event
@@ -105,7 +105,7 @@ class Requests:
         self._lines: Counter[str] = Counter()
         self._pace = Pace()
         self._number = 0
-        self._waiting: dict[int, Waiting] = {}
+        self._waiting: dict[int, PendingRequest] = {}
         self._claiming: dict[str, asyncio.Task[Claim]] = {}
 
     def __len__(self) -> int:
@@ -119,7 +119,7 @@ class Requests:
         body: bytes,
         attributes: Mapping[str, str],
         timeout_s: float,
-    ) -> Answer:
+    ) -> RequestAnswer:
         """Bring a message to the stream's owner here and wait for its result. ``key`` is the full key.
 
         Raises NotOwner if the owner is another node, Unavailable; Busy at once if there is no room, or its
@@ -130,7 +130,7 @@ class Requests:
         self._number += 1
         number = self._number
         receipt = Receipt(f"request {number}", math.inf, stale=True, request=number)
-        waiting = self._waiting[number] = Waiting(asyncio.Event())
+        waiting = self._waiting[number] = PendingRequest(asyncio.Event())
         self._lines[key] += 1
         try:
             await self._offer(stream, key, Held(place, body, dict(attributes), [receipt]), timeout_s)
@@ -177,12 +177,12 @@ class Requests:
         if not self._lines:
             self._pace.rest()
 
-    async def _answer(self, key: str, waiting: Waiting) -> Answer:
+    async def _answer(self, key: str, waiting: PendingRequest) -> RequestAnswer:
         assert waiting.held is not None
         entry = self._owners().get(key)
         epoch = entry.owner.epoch if entry is not None else 0
         if not waiting.duplicate:
-            return Answer(waiting.held.result, epoch)
+            return RequestAnswer(waiting.held.result, epoch)
         try:
             logged = await self._state.result(key, waiting.held.place.name)
             has_lost = logged is None and entry is not None and await self._has_lost(key, entry.owner)
@@ -191,7 +191,7 @@ class Requests:
         if has_lost:
             self._owners().poke(key)
             raise Unavailable(f"{key}: the state store has lost what was committed; try again")
-        return Answer(logged.result.body if logged else None, epoch, duplicate=True)
+        return RequestAnswer(logged.result.body if logged else None, epoch, duplicate=True)
 
     async def _has_lost(self, key: str, owner: Owner) -> bool:
         """Nothing is kept for a message that is done: because it had no result, or because the store has lost
@@ -275,6 +275,6 @@ class Requests:
             waiting.error = self._not_owner(key, target, epoch)
             waiting.over.set()
 
-    def _of(self, held: Held) -> list[Waiting]:
+    def _of(self, held: Held) -> list[PendingRequest]:
         found = (self._waiting.get(receipt.request) for receipt in held.receipts)
         return [waiting for waiting in found if waiting is not None]

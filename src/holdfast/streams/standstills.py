@@ -36,7 +36,7 @@ class Waits(msgspec.Struct):
         return f"{self.text}{left}" if self.kind in ("parked", "model") else f"waits for {self.text}{left}"
 
 
-class Known(msgspec.Struct):
+class KnownStandstill(msgspec.Struct):
     """Since when a stream waits for one kind of thing, and whether that was told."""
 
     kind: str
@@ -51,7 +51,7 @@ class Standstills:
         self._owned = owned
         self._clock = clock
         self._log = log
-        self._known: dict[str, Known] = {}
+        self._known: dict[str, KnownStandstill] = {}
 
     def look(self) -> None:
         """Note who waits, and log who has done so for long."""
@@ -64,7 +64,7 @@ class Standstills:
                 continue
             known = before.get(entry.key)
             if known is None or known.kind != stands.kind:
-                known = Known(stands.kind, now)
+                known = KnownStandstill(stands.kind, now)
             self._known[entry.key] = known
             if not known.told and now - known.since >= TOLD_AFTER_S:
                 known.told = True

@@ -20,17 +20,17 @@ from holdfast.ports.queue import Delivery, Queue
 from holdfast.ports.slots import Slots
 from holdfast.ports.state import StateStore
 from holdfast.protocol.peer import (
-    Answer,
     Answers,
     Done,
     Explain,
     Forward,
     Move,
     Parcel,
+    ParcelAnswer,
     Poke,
     Reply,
-    Report,
     Request,
+    SettleReport,
     Shed,
     Waiting,
     Warm,
@@ -262,7 +262,7 @@ class StreamWork:
         match request:
             case Forward():
                 return await self._accept(request)
-            case Report():
+            case SettleReport():
                 self.router.reported(request)
                 return Done()
             case Warm():
@@ -300,7 +300,7 @@ class StreamWork:
         if claim is not None and claim.member == self._host.membership.id:
             self.owners.adopt(stream, key, claim)
 
-    def _offer(self, parcel: Parcel, forward: Forward, now: float) -> Answer:
+    def _offer(self, parcel: Parcel, forward: Forward, now: float) -> ParcelAnswer:
         receipt = Receipt(
             parcel.receipt,
             now + parcel.expires_in_s,
@@ -317,9 +317,9 @@ class StreamWork:
         verdict = self.owners.offer(parcel.key, held)
         if verdict in ("accepted", "full"):
             self._host.stats.accepted += verdict == "accepted"
-            return Answer(parcel.number, verdict)
+            return ParcelAnswer(parcel.number, verdict)
         hint = self.router.hint(parcel.key)
-        return Answer(parcel.number, "no", hint.member, hint.epoch)
+        return ParcelAnswer(parcel.number, "no", hint.member, hint.epoch)
 
     # -- moves ------------------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ from holdfast.errors import (
 )
 from holdfast.ports.meter import Meter
 from holdfast.ports.objects import Objects
-from holdfast.ports.slots import Host, Ran, Work, drive
+from holdfast.ports.slots import MessageWork, Ran, SlotHost, drive
 from holdfast.redaction import redact
 from holdfast.streams.codec import decoder, encode_result, unwrap
 from holdfast.streams.handler import StreamHandler
@@ -48,7 +48,7 @@ class StreamContext:
 
     __slots__ = ("_stream", "_worker", "attempt", "key", "run", "seq")
 
-    def __init__(self, worker: Worker, stream: str, key: str) -> None:
+    def __init__(self, worker: StreamWorker, stream: str, key: str) -> None:
         self._worker = worker
         self._stream = stream
         self.key = key
@@ -84,7 +84,7 @@ class _Open:
         self.keeps_state = type(handler).snapshot is not StreamHandler.snapshot
 
 
-class Worker:
+class StreamWorker:
     """Runs the handlers of ``streams``.
 
     ``objects`` serves ``context.fetch``; None where there is no object store. ``meter`` counts its calls.
@@ -96,7 +96,7 @@ class Worker:
         self,
         streams: Mapping[str, StreamSpec],
         objects: Objects | None,
-        host: Host,
+        host: SlotHost,
         meter: Meter | None = None,
         *,
         models: Mapping[str, ModelSpec] | None = None,
@@ -151,12 +151,16 @@ class Worker:
             raise StateRejected(f"{text} ({raised_at(explain(error))})") from error
         self._open[stream, key] = opened
 
-    async def run(self, stream: str, key: str, work: Sequence[Work], limit: int, after_s: float) -> Ran:
+    async def run(
+        self, stream: str, key: str, work: Sequence[MessageWork], limit: int, after_s: float
+    ) -> Ran:
         """As Slot.run. A failing snapshot is the failure of the last message."""
         ran = await self._run(stream, key, work, limit, after_s)
         return msgspec.structs.replace(ran, calls=self._meter.drain()) if self._meter.calls else ran
 
-    async def _run(self, stream: str, key: str, work: Sequence[Work], limit: int, after_s: float) -> Ran:
+    async def _run(
+        self, stream: str, key: str, work: Sequence[MessageWork], limit: int, after_s: float
+    ) -> Ran:
         opened = self._open.get((stream, key))
         if opened is None:
             return Ran([], error=f"{stream}/{key} is not open in this slot")
@@ -272,8 +276,8 @@ class Worker:
 
 
 def load(
-    host: Host, app: str, objects: str = "", objects_url: str = "", model_memory_mb: str = "0"
-) -> Worker:
+    host: SlotHost, app: str, objects: str = "", objects_url: str = "", model_memory_mb: str = "0"
+) -> StreamWorker:
     """A worker for the app at ``module:name``; ``objects`` names the function that makes the object store
     at ``objects_url``, with a meter. Raises ConfigError if either can't be loaded."""
     meter = Meter()
@@ -282,7 +286,9 @@ def load(
     streams = getattr(found, "streams", None)
     if not isinstance(streams, Mapping):
         raise ConfigError(f"{app} is no holdfast.App; name the variable that holds one")
-    return Worker(streams, store, host, meter, models=found.models, model_memory_mb=int(model_memory_mb))
+    return StreamWorker(
+        streams, store, host, meter, models=found.models, model_memory_mb=int(model_memory_mb)
+    )
 
 
 def resolve(path: str) -> Any:

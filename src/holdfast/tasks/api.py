@@ -18,7 +18,7 @@ from holdfast.core.task import State, Task
 from holdfast.errors import HoldfastError, InvalidMessage, OutcomeUnknown, Unavailable
 from holdfast.gateway import problem
 from holdfast.gateway.door import read_body, slow_body, unpacked
-from holdfast.gateway.problem import Refused
+from holdfast.gateway.problem import RequestRefused
 from holdfast.ports.queue import Outgoing
 from holdfast.serving import Secrets
 from holdfast.tasks.order import Order
@@ -44,7 +44,7 @@ class Asked(msgspec.Struct, forbid_unknown_fields=True):
     delay_s: float = 0.0
 
 
-class Standing(msgspec.Struct):
+class TaskStanding(msgspec.Struct):
     """How a task stands, as the API tells it."""
 
     trace_id: str
@@ -109,7 +109,9 @@ class TaskApi:
         async def guarded(request: web.Request) -> web.Response:
             try:
                 if not self._secrets.admit(request):
-                    raise Refused(401, "unauthorized", "Who are you?", "the secret is missing or wrong")
+                    raise RequestRefused(
+                        401, "unauthorized", "Who are you?", "the secret is missing or wrong"
+                    )
                 return await handle(request)
             except (Unavailable, OutcomeUnknown) as error:
                 log.warning("a request about tasks failed", error=str(error))  # which is for operators
@@ -126,11 +128,13 @@ class TaskApi:
         if known is not None and known.state is State.SUCCEED:
             return _duplicate(known)
         if known is not None and known.state is State.RUNNING:
-            raise Refused(409, "running", "It is running", f"task {known.trace!r} runs on node {known.node}")
+            raise RequestRefused(
+                409, "running", "It is running", f"task {known.trace!r} runs on node {known.node}"
+            )
         task_type = order.task_type or (known.type if known else "")
         if task_type not in self._types:
             names = ", ".join(self._types)
-            raise Refused(
+            raise RequestRefused(
                 404,
                 "no-task-type",
                 "No such task type",
@@ -151,7 +155,7 @@ class TaskApi:
     async def _read(self, request: web.Request) -> Order:
         if request.content_type in FORM_TYPES and "Content-Type" in request.headers:
             text = f"Content-Type is {request.content_type}; send application/json"
-            raise Refused(415, "type", "Unknown content type", text)
+            raise RequestRefused(415, "type", "Unknown content type", text)
         try:
             async with asyncio.timeout(BODY_S):
                 sent = await read_body(request, self._max_body_bytes)
@@ -180,7 +184,9 @@ class TaskApi:
     async def _on_cancel(self, request: web.Request) -> web.Response:
         task = await self._known(request)
         if task.ended:
-            raise Refused(409, "ended", "It has ended", f"task {task.trace!r} is {task.state.value} already")
+            raise RequestRefused(
+                409, "ended", "It has ended", f"task {task.trace!r} is {task.state.value} already"
+            )
         why = request.query.get("reason", "") or "over HTTP"
         cancelled = await self._producer.cancel(task.trace, why)
         self._stop_here(task.trace, why)
@@ -194,13 +200,15 @@ class TaskApi:
             raise InvalidMessage("field 'trace' is no UTF-8", "trace") from None
         task = await self._producer.status(trace)
         if task is None:
-            raise Refused(404, "no-task", "No such task", f"no task {trace!r} is known, or not any more")
+            raise RequestRefused(
+                404, "no-task", "No such task", f"no task {trace!r} is known, or not any more"
+            )
         return task
 
 
-def shown(task: Task) -> Standing:
+def shown(task: Task) -> TaskStanding:
     """A task as the API and the command line tell it."""
-    return Standing(
+    return TaskStanding(
         trace_id=task.trace,
         task_type=task.type,
         state=task.state,

@@ -22,7 +22,7 @@ SHARED = ("queue_url", "tasks_url", "coordinator_url")
 """Settings that a node or a producer may leave to the registry."""
 
 
-class Entry(msgspec.Struct, frozen=True):
+class NodeEntry(msgspec.Struct, frozen=True):
     """A living node: its name, where it answers over HTTP, the types of tasks that it runs, and what it does
     by the clock."""
 
@@ -37,12 +37,12 @@ class Listing(msgspec.Struct, frozen=True):
     by membership."""
 
     settings: dict[str, str] = {}
-    nodes: dict[str, Entry] = {}
+    nodes: dict[str, NodeEntry] = {}
 
     @property
-    def types(self) -> dict[str, list[Entry]]:
+    def types(self) -> dict[str, list[NodeEntry]]:
         """The nodes of each type of task, in order of type and name."""
-        by_type: dict[str, list[Entry]] = {}
+        by_type: dict[str, list[NodeEntry]] = {}
         for entry in sorted(self.nodes.values(), key=lambda entry: (entry.node, entry.address)):
             for task_type in entry.types:
                 by_type.setdefault(task_type, []).append(entry)
@@ -50,7 +50,7 @@ class Listing(msgspec.Struct, frozen=True):
 
 
 def announced(
-    listing: Listing, member: str, entry: Entry, living: Collection[str], settings: Mapping[str, str]
+    listing: Listing, member: str, entry: NodeEntry, living: Collection[str], settings: Mapping[str, str]
 ) -> Listing:
     """The listing with a node's entry, and without those of members that live no more; with those of its
     settings that nobody has told before."""
@@ -151,7 +151,7 @@ class Announcer:
         self._living = living
         self._settings = settings
         self._warned: dict[str, str] = {}
-        self._announced: Mapping[str, Entry] = {}
+        self._announced: Mapping[str, NodeEntry] = {}
         self._left = asyncio.Event()
         self._backoff = Backoff(1.0, REFRESH_S)
 
@@ -164,7 +164,7 @@ class Announcer:
 
     async def run(self, address: str) -> None:
         """Announce the node, which answers at ``address``, again and again until it leaves."""
-        entry, failures = Entry(self._node, address, self._types, self._deeds), 0
+        entry, failures = NodeEntry(self._node, address, self._types, self._deeds), 0
         while not self._left.is_set():
             try:
                 await self._announce(entry)
@@ -184,7 +184,7 @@ class Announcer:
         except HoldfastError as error:
             self._log.warning("could not withdraw this node; others will", error=str(error))
 
-    async def _announce(self, entry: Entry) -> None:
+    async def _announce(self, entry: NodeEntry) -> None:
         member = self._member()
         if not member:
             return

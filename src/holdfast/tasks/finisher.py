@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.core.company import Company
 from holdfast.core.held import Letter
-from holdfast.core.task import End, State, Task
+from holdfast.core.task import EndAttempt, State, Task
 from holdfast.errors import Fenced, HoldfastError, Retry, TooLarge
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import Outgoing, Queue
@@ -80,7 +80,7 @@ class Finisher:
         self._on_gone = on_gone
         self._on_fenced = on_fenced
         self._in_hand = in_hand
-        self._ends: list[tuple[InHand, End, Letter | None]] = []
+        self._ends: list[tuple[InHand, EndAttempt, Letter | None]] = []
         self._finished: list[Finished] = []
         self._ended = asyncio.Event()
         self._to_tell = asyncio.Event()
@@ -96,7 +96,7 @@ class Finisher:
         self._tasks.repeat(self._store_loop, self._clock, self._log)
         self._tasks.repeat(self._tell_loop, self._clock, self._log)
 
-    def end(self, item: InHand, end: End, letter: Letter | None = None) -> None:
+    def end(self, item: InHand, end: EndAttempt, letter: Letter | None = None) -> None:
         """An attempt has brought an outcome, which counts once it is stored."""
         self._ends.append((item, end, letter))
         self._begin(1)
@@ -144,7 +144,7 @@ class Finisher:
                 self._ended.clear()
             await self._store_all(taken)
 
-    async def _store_all(self, taken: Sequence[tuple[InHand, End, Letter | None]]) -> None:
+    async def _store_all(self, taken: Sequence[tuple[InHand, EndAttempt, Letter | None]]) -> None:
         ends = [end for _, end, _ in taken]
         answers = await self._insist("the task store", lambda: self._store.end(ends)) or []
         for (item, _, letter), answer in zip_longest(taken, answers):

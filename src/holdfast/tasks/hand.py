@@ -11,7 +11,7 @@ from holdfast.core.message import Life
 from holdfast.core.task import State, Task
 from holdfast.tasks.names import STAND_IN
 from holdfast.tasks.spec import TaskSpec
-from holdfast.tasks.wire import Message
+from holdfast.tasks.wire import SentTask
 
 
 class InHand(msgspec.Struct, eq=False):
@@ -25,7 +25,7 @@ class InHand(msgspec.Struct, eq=False):
 
     queue: str
     spec: TaskSpec
-    message: Message
+    message: SentTask
     held: Held
     refusal: str = ""
     attempt: Task | None = None

@@ -160,7 +160,7 @@ class Scheduler:
             await self._registry.put(name, msgspec.json.encode(_Fired(now)), document.version)
 
 
-class Sender:
+class PeriodicSender:
     """The deed of a periodic: sends its tasks. Their traces follow from the time, so that none runs twice."""
 
     def __init__(self, periodic: Periodic, producer: Producer, clock: Clock) -> None:

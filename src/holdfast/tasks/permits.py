@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.core import permits as rules
 from holdfast.core.lease import Lease
-from holdfast.core.permits import DRIFT, Permits, Share, Witness
+from holdfast.core.permits import DRIFT, Permits, PermitShare, Witness
 from holdfast.core.retry import Backoff
 from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
@@ -237,7 +237,7 @@ class PermitKeeper:
     def _is_due(self) -> bool:
         return self._clock.monotonic() >= self._renewal_at()
 
-    def _is_worth_it(self, share: Share) -> bool:
+    def _is_worth_it(self, share: PermitShare) -> bool:
         own, new = self._permits.grants.get(self._member), share.permits.grants.get(self._member)
         if self._sent is not None:
             return True  # only another write tells what became of that one
@@ -245,7 +245,7 @@ class PermitKeeper:
             return own is not new
         return self._is_due() or new.count != own.count or new.wants > max(own.wants, new.count)
 
-    async def _write(self, share: Share) -> bool:
+    async def _write(self, share: PermitShare) -> bool:
         """Replace the document seen last; False if another stands, which is then the one seen last."""
         if share.granted < self._granted:
             self._granted = share.granted

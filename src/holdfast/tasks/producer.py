@@ -24,7 +24,7 @@ from holdfast.tasks.body import body_of
 from holdfast.tasks.names import STAND_IN, brief_queue, deduplicated, task_queue
 from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import Outcome, outcome_of
-from holdfast.tasks.wire import Envelope, Message, decode_brief, encode_task
+from holdfast.tasks.wire import Envelope, SentTask, decode_brief, encode_task
 
 READ_AGAIN = Backoff(0.1, 2.0)
 """Pauses before briefs are asked for again, while their queue is away."""
@@ -328,7 +328,7 @@ class Producer:
             priority=order.priority,
             sent_at=self._clock.wall(),
         )
-        return encode_task(Message(envelope, body_of(order.body)))
+        return encode_task(SentTask(envelope, body_of(order.body)))
 
     async def _read(self, queue: Queue, delivery: Delivery) -> Outcome | None:
         """What a brief says; one that says nothing is set aside."""

@@ -50,7 +50,7 @@ WEIGHT = 0.2
 LEVELS = ("debug", "info", "warning", "error")
 
 
-class Seat:
+class TaskSeat:
     """A living slot and the attempts in it, the one at work first."""
 
     __slots__ = ("cpu_at", "cpu_s", "ending", "idle_since", "leased_until", "line", "slot")
@@ -102,7 +102,7 @@ class TaskSlots:
         self._number = 0
         self._running: dict[str, Running] = {}
         self._waiting: deque[Running] = deque()
-        self._seats: dict[str, Seat] = {}
+        self._seats: dict[str, TaskSeat] = {}
         self._spares: list[TaskSlot] = []
         self._starting = 0
         self._took: dict[str, float] = {}
@@ -304,11 +304,11 @@ class TaskSlots:
             if (until := min(run.until, self._until)) < seat.leased_until:
                 self._lease(seat, until, now)
 
-    def _seat_for(self, run: Running, now: float) -> Seat | None:
+    def _seat_for(self, run: Running, now: float) -> TaskSeat | None:
         """An idle seat; or, for what is quick, the one whose line is shortest."""
         busy = 0
-        idle: Seat | None = None
-        best: Seat | None = None
+        idle: TaskSeat | None = None
+        best: TaskSeat | None = None
         for seat in self._seats.values():
             if seat.line or seat.ending:
                 busy += 1
@@ -326,7 +326,7 @@ class TaskSlots:
         stuck = begun_at is None or now >= begun_at + STUCK_S
         return None if stuck or not all(self._quick(other) for other in best.line) else best
 
-    def _new_seat(self) -> Seat | None:
+    def _new_seat(self) -> TaskSeat | None:
         """A seat with a spare slot in it, if another one may be. Where there is none, one will come."""
         wanted = min(self._limit, len(self._running))
         if self._closed or len(self._seats) + self._starting >= wanted:
@@ -341,12 +341,12 @@ class TaskSlots:
     def _quick(self, run: Running) -> bool:
         return run.fate is None and self._took.get(run.attempt.type, math.inf) <= QUICK_S
 
-    def _thin(self, seat: Seat) -> None:
+    def _thin(self, seat: TaskSeat) -> None:
         """Have what its slot has not begun wait anew."""
         if seat.line:
             self._wait_again(seat, seat.slot.withdraw())
 
-    def _wait_again(self, seat: Seat, numbers: Sequence[int]) -> None:
+    def _wait_again(self, seat: TaskSeat, numbers: Sequence[int]) -> None:
         for _ in numbers:
             run = seat.line.pop()
             run.begun_at = None
@@ -374,8 +374,8 @@ class TaskSlots:
 
     # --- slots
 
-    def _sit(self, slot: TaskSlot) -> Seat:
-        self._seats[slot.name] = seat = Seat(slot, self._clock.monotonic())
+    def _sit(self, slot: TaskSlot) -> TaskSeat:
+        self._seats[slot.name] = seat = TaskSeat(slot, self._clock.monotonic())
         self._tasks.spawn(self._await_exit(seat))
         self._stirred.set()
         return seat
@@ -413,11 +413,11 @@ class TaskSlots:
             await self._clock.sleep(self._backoff.delay_s(failures, self._clock.random()))
         return None
 
-    def _retire(self, seat: Seat) -> None:
+    def _retire(self, seat: TaskSeat) -> None:
         seat.ending = True
         self._tasks.spawn(seat.slot.stop(STOP_S))
 
-    async def _await_exit(self, seat: Seat) -> None:
+    async def _await_exit(self, seat: TaskSeat) -> None:
         slot = seat.slot
         gone = await slot.exited()
         del self._seats[slot.name]
@@ -457,7 +457,7 @@ class TaskSlots:
         self._place()
         return next_at
 
-    def _rest(self, seat: Seat, now: float) -> float:
+    def _rest(self, seat: TaskSeat, now: float) -> float:
         """An idle slot needs no lease, and no life without end."""
         if seat.leased_until != math.inf:
             self._lease(seat, math.inf, now)
@@ -466,7 +466,7 @@ class TaskSlots:
             return math.inf
         return seat.idle_since + self._idle_s
 
-    def _look_at(self, seat: Seat, now: float) -> float:
+    def _look_at(self, seat: TaskSeat, now: float) -> float:
         run = seat.line[0]
         next_at = math.inf
         if len(seat.line) > 1:
@@ -488,7 +488,7 @@ class TaskSlots:
             self._lease(seat, until, now)
         return min(next_at, run.hangs_at())
 
-    def _look_at_cpu(self, seat: Seat, run: Running, now: float) -> float:
+    def _look_at_cpu(self, seat: TaskSeat, run: Running, now: float) -> float:
         stall_s = run.attempt.stall_s or run.attempt.lease_s or math.inf
         every_s = min(CPU_EVERY_S, stall_s / CPU_LOOKS)
         if now >= seat.cpu_at + every_s:
@@ -499,11 +499,11 @@ class TaskSlots:
                 run.advanced_at = now
         return seat.cpu_at + every_s
 
-    def _lease(self, seat: Seat, until: float, now: float) -> None:
+    def _lease(self, seat: TaskSeat, until: float, now: float) -> None:
         seat.leased_until = until
         seat.slot.lease(None if until == math.inf else max(0.0, until - now))
 
-    async def _bring_to_an_end(self, seat: Seat, run: Running, grace_s: float) -> None:
+    async def _bring_to_an_end(self, seat: TaskSeat, run: Running, grace_s: float) -> None:
         """Tell it; then tell what it started; then kill all of it."""
         if self._running.get(run.attempt.trace) is not run:
             return None  # it has ended by itself

@@ -14,7 +14,7 @@ from holdfast.core.message import check_key
 from holdfast.core.retry import Backoff
 from holdfast.core.settings import Count, Int32, Limit, Positive, RateLimit, Seconds, check_settings
 from holdfast.core.task import Task
-from holdfast.core.turns import Share
+from holdfast.core.turns import TypeShare
 from holdfast.errors import ConfigError, InvalidMessage
 from holdfast.ports.task_slots import Attempt, Sign
 from holdfast.tasks.body import Body
@@ -105,9 +105,9 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
         return self.body in (str, bytes)
 
     @property
-    def share(self) -> Share:
+    def share(self) -> TypeShare:
         """What it may take of a node's slots."""
-        return Share(self.weight, self.group_limit, self.group_rate)
+        return TypeShare(self.weight, self.group_limit, self.group_rate)
 
     @property
     def visibility_s(self) -> float:

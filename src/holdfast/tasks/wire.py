@@ -55,7 +55,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     raw: bytes = b""
 
 
-class Message(msgspec.Struct, frozen=True):
+class SentTask(msgspec.Struct, frozen=True):
     """A task as it was sent."""
 
     envelope: Envelope
@@ -70,7 +70,7 @@ class Unreadable(InvalidMessage):
         self.envelope = envelope
 
 
-def encode_task(message: Message) -> bytes:
+def encode_task(message: SentTask) -> bytes:
     """A task as its queue carries it."""
     wire = TaskMessage(Envelop=_wire_envelope(message.envelope))
     body = message.body
@@ -81,7 +81,7 @@ def encode_task(message: Message) -> bytes:
     return base64.b64encode(wire.SerializeToString())
 
 
-def decode_task(data: bytes, default: Envelope, *, text: bool = False) -> Message:
+def decode_task(data: bytes, default: Envelope, *, text: bool = False) -> SentTask:
     """The task in a message. ``default`` says what its queue knows: the app, the type where the queue is
     bound to one, and a trace for a message without. ``text``: its handler takes text. Raises Unreadable."""
     if not data.strip():
@@ -92,7 +92,7 @@ def decode_task(data: bytes, default: Envelope, *, text: bool = False) -> Messag
     if wire is not None:
         return _from_wire(wire, default)
     if text:
-        return Message(_checked(default, default), Body(data))
+        return SentTask(_checked(default, default), Body(data))
     raise Unreadable(
         "the message is neither a TaskMessage with an Envelop (protobuf, in base64 or as it is) nor a JSON"
         " object"
@@ -168,7 +168,7 @@ def _envelop(data: bytes) -> Any:
     return wire if wire.HasField("Envelop") else None
 
 
-def _from_wire(wire: Any, default: Envelope) -> Message:
+def _from_wire(wire: Any, default: Envelope) -> SentTask:
     told = wire.Envelop
     envelope = _checked(
         Envelope(
@@ -184,11 +184,11 @@ def _from_wire(wire: Any, default: Envelope) -> Message:
     )
     name = wire.Body.type_url.rpartition("/")[2]
     if name != TEXT:
-        return Message(envelope, Body(wire.Body.value, name))
+        return SentTask(envelope, Body(wire.Body.value, name))
     value = _text_of(wire.Body.value)
     if value is None:
         raise Unreadable(f"field 'Body' says it is a {TEXT} and holds none", envelope)
-    return Message(envelope, Body(value))
+    return SentTask(envelope, Body(value))
 
 
 def _wire_envelope(envelope: Envelope) -> Any:
@@ -232,13 +232,13 @@ _json_task = msgspec.json.Decoder(_JsonTask)
 _json_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-def _from_json(data: bytes, default: Envelope) -> Message:
+def _from_json(data: bytes, default: Envelope) -> SentTask:
     try:
         fields = _json_object.decode(data)
     except UNREADABLE as error:
         raise Unreadable(f"the message begins as JSON and is none: {error}") from None
     if "Envelop" not in fields:
-        return Message(_checked(default, default), Body(data))
+        return SentTask(_checked(default, default), Body(data))
     try:
         task = _json_task.decode(data)
     except UNREADABLE as error:
@@ -252,7 +252,7 @@ def _from_json(data: bytes, default: Envelope) -> Message:
         priority=told.Priority,
         sent_at=told.SentAtMs / MS,
     )
-    return Message(_checked(envelope, default), Body(bytes(task.Body)))
+    return SentTask(_checked(envelope, default), Body(bytes(task.Body)))
 
 
 def _checked(envelope: Envelope, default: Envelope) -> Envelope:

@@ -14,7 +14,7 @@ import msgspec
 from holdfast.core.held import Held, Receipt
 from holdfast.core.message import Life, Place
 from holdfast.core.progress import chunks
-from holdfast.core.task import Beat, End, Return, Start, State, Task
+from holdfast.core.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, State, Task
 from holdfast.core.trace import raised_at
 from holdfast.core.turns import Turns
 from holdfast.errors import Fenced, HoldfastError, OutcomeUnknown
@@ -37,7 +37,7 @@ from holdfast.tasks.permits import PermitKeeper
 from holdfast.tasks.running import Ended, How, Running
 from holdfast.tasks.slots import TaskSlots
 from holdfast.tasks.spec import TaskSpec
-from holdfast.tasks.wire import Envelope, Message, Unreadable, decode_task
+from holdfast.tasks.wire import Envelope, SentTask, Unreadable, decode_task
 
 STARTS_MAX = 200
 """Attempts that one call to the store begins."""
@@ -213,7 +213,7 @@ class TaskWork:
         except Unreadable as error:
             if error.envelope is None:
                 raise
-            message, refusal = Message(error.envelope, Body(b"")), str(error)
+            message, refusal = SentTask(error.envelope, Body(b"")), str(error)
         envelope = message.envelope
         if envelope.task_type not in self._specs and not refusal:
             known = ", ".join(sorted(self._specs))
@@ -289,7 +289,7 @@ class TaskWork:
         """Have the store say of each whether it may begin."""
         member = self._host.membership.id
         wishes = [
-            Start(
+            StartAttempt(
                 item.trace,
                 item.spec.name,  # of a type that the app lacks, that of its queue, where its letter will lie
                 member,
@@ -416,15 +416,15 @@ class TaskWork:
         detail = redact(detail)
         task = msgspec.structs.replace(item.attempt, state=state, detail=detail)
         letter = None if state is State.SUCCEED else letter_of(item, task)
-        self._finisher.end(item, End(item.trace, task.epoch, state, result, detail), letter)
+        self._finisher.end(item, EndAttempt(item.trace, task.epoch, state, result, detail), letter)
 
     def _return(self, item: InHand, *, spent: bool, delay_s: float | None, detail: str = "") -> None:
         assert item.attempt is not None
-        wish = Return(item.trace, item.attempt.epoch, spent, redact(detail))
+        wish = ReturnAttempt(item.trace, item.attempt.epoch, spent, redact(detail))
         self._returning += 1
         self._host.tasks.spawn(self._return_to_store(item, wish, delay_s))
 
-    async def _return_to_store(self, item: InHand, wish: Return, delay_s: float | None) -> None:
+    async def _return_to_store(self, item: InHand, wish: ReturnAttempt, delay_s: float | None) -> None:
         """The store first: whoever gets the message next may then begin at once. ``delay_s`` None: there is
         no delivery left to give back."""
         (answer,) = await self._insist(lambda: self._store.give_back([wish]))
@@ -529,7 +529,9 @@ class TaskWork:
 
     async def _tell(self, due: Sequence[InHand], now: float) -> None:
         beats = [
-            Beat(item.trace, item.attempt.epoch, item.spec.visibility_s, item.progress, redact(item.note))
+            AttemptBeat(
+                item.trace, item.attempt.epoch, item.spec.visibility_s, item.progress, redact(item.note)
+            )
             for item in due
             if item.attempt is not None
         ]

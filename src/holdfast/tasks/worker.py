@@ -120,7 +120,7 @@ class AttemptJob:
                 self.log.error("a terminate hook failed", error=describe(error), traceback=explain(error))
 
 
-class Worker:
+class TaskExecutor:
     """Runs the handlers of an app's tasks."""
 
     def __init__(self, app: str, specs: Mapping[str, TaskSpec], host: TaskHost) -> None:
@@ -257,10 +257,10 @@ def _ending() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def load(host: TaskHost, app: str) -> Worker:
+def load(host: TaskHost, app: str) -> TaskExecutor:
     """A worker for the tasks of the app at ``module:name``. Raises ConfigError if it can't be loaded."""
     found = resolve(app)
     specs = getattr(found, "tasks", None)
     if not isinstance(specs, Mapping):
         raise ConfigError(f"{app} is no holdfast.App; name the variable that holds one")
-    return Worker(found.name, specs, host)
+    return TaskExecutor(found.name, specs, host)

@@ -12,12 +12,12 @@ import msgspec
 from holdfast.app import App
 from holdfast.core.message import Place
 from holdfast.errors import ConfigError, HandlerFailed
-from holdfast.ports.slots import Work, drive
+from holdfast.ports.slots import MessageWork, drive
 from holdfast.streams.codec import address, encode_result
 from holdfast.streams.handler import StreamHandler
 from holdfast.streams.models import ModelSpec
 from holdfast.streams.spec import StreamSpec
-from holdfast.streams.worker import Worker
+from holdfast.streams.worker import StreamWorker
 
 
 class StreamTest:
@@ -91,7 +91,7 @@ class StreamTest:
         given = {name: _given(name, model) for name, model in (models or {}).items()}
         self._models: dict[str, ModelSpec] = {**declared, **given}
         self._sent = 0
-        self._worker: Worker | None = None
+        self._worker: StreamWorker | None = None
         self._error: BaseException | None = None
 
     @property
@@ -131,7 +131,7 @@ class StreamTest:
         if self._key not in self._opened:
             self._open(self._key)
         self._sent += 1
-        work = [Work(max(0, place.run), place.seq, body)]
+        work = [MessageWork(max(0, place.run), place.seq, body)]
         ran = drive(self._running().run(spec.name, self._key, work, 1, float("inf")))
         if ran.error:
             self._opened.discard(self._key)
@@ -148,10 +148,12 @@ class StreamTest:
             self._spec = app.streams["test"]
         return self._spec
 
-    def _running(self) -> Worker:
+    def _running(self) -> StreamWorker:
         assert self._spec is not None
         if self._worker is None:
-            self._worker = Worker({self._spec.name: self._spec}, self._objects, self, models=self._models)
+            self._worker = StreamWorker(
+                {self._spec.name: self._spec}, self._objects, self, models=self._models
+            )
         return self._worker
 
     def _open(self, key: str) -> None:
@@ -174,7 +176,7 @@ class StreamTest:
     def progress(self, note: str = "") -> None:
         self.notes.append(note)
 
-    async def begin(self, stream: str, key: str, work: Work) -> None:
+    async def begin(self, stream: str, key: str, work: MessageWork) -> None:
         pass
 
     def failed(self, error: BaseException) -> None:

@@ -15,7 +15,7 @@ from holdfast.ports.task_slots import Attempt, Progress, Sign
 from holdfast.tasks.body import Body, body_of
 from holdfast.tasks.spec import TaskSettings, TaskSpec
 from holdfast.tasks.task_type import TaskType
-from holdfast.tasks.worker import Worker
+from holdfast.tasks.worker import TaskExecutor
 
 
 class TaskTest:
@@ -80,7 +80,7 @@ class TaskTest:
         self._cancel_at = cancel_at
         self._over_time_at = over_time_at
         self._now = 0.0
-        self._worker = Worker(name, {spec.name: spec}, self)
+        self._worker = TaskExecutor(name, {spec.name: spec}, self)
         self._errors: list[BaseException] = []
 
     def run(self, body: Any = None) -> Any:

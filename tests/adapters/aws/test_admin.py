@@ -10,7 +10,7 @@ from holdfast.adapters.aws.admin import check_queue, create_queues
 from holdfast.adapters.aws.client import AwsClient
 from holdfast.adapters.aws.sqs import Nothing, Sqs
 from holdfast.ports.clock import Clock
-from holdfast.testing.faults import Fault, Rule, SqsFaults
+from holdfast.testing.faults import CallFault, Rule, SqsFaults
 
 pytestmark = pytest.mark.parametrize("server", ["fauxqs", "moto"], indirect=True)
 
@@ -84,7 +84,7 @@ async def test_names_the_action_that_is_not_allowed(
 ) -> None:
     await create_queues(sqs, name, visibility_s=60)
     async with SqsFaults(server) as faults:
-        faults.plan.add(Rule(fault=Fault.THROTTLE, operation=operation, status=403, code="AccessDenied"))
+        faults.plan.add(Rule(fault=CallFault.THROTTLE, operation=operation, status=403, code="AccessDenied"))
         client = AwsClient("sqs", clock, region=REGION, endpoint=faults.endpoint)
         found = await check_queue(Sqs(client), name, visibility_s=60)
         await client.close()

@@ -17,7 +17,7 @@ from botocore.exceptions import ClientError
 from botocore.session import Session
 from tests.adapters.aws.conftest import QuickClock
 
-from holdfast.adapters.aws.client import PAUSE_MAX_S, AwsClient, Refused
+from holdfast.adapters.aws.client import PAUSE_MAX_S, AwsClient, AwsRefused
 from holdfast.errors import ConfigError, OutcomeUnknown, Unavailable
 from holdfast.ports.meter import Meter
 from holdfast.testing.servers import certificate
@@ -357,7 +357,7 @@ async def test_expired_credentials_are_found_anew(
     await call(client)
     assert [signer(service, i)[0] for i in range(3)] == ["AKIDEXAMPLE", "AKIDEXAMPLE", "AKIDNEW"]
     service.answers = [(400, '{"__type": "ExpiredTokenException"}')]
-    with pytest.raises(Refused, match="credentials \\(found by env\\) are not accepted"):
+    with pytest.raises(AwsRefused, match="credentials \\(found by env\\) are not accepted"):
         await call(client)
 
 
@@ -405,11 +405,11 @@ async def test_a_key_that_may_not_be_used_is_named(client: AwsClient, service: S
 async def test_errors_of_s3_are_understood(make_client: MakeClient, service: Service) -> None:
     client = make_client("s3", region="eu-west-1", endpoint=service.url)
     service.answers = [(404, "<Error><Code>NoSuchKey</Code><Message>it&apos;s gone</Message></Error>")]
-    with pytest.raises(Refused, match="NoSuchKey: it's gone") as refused:
+    with pytest.raises(AwsRefused, match="NoSuchKey: it's gone") as refused:
         await call(client, "GetObject")
     assert (refused.value.code, refused.value.answer.status) == ("NoSuchKey", 404)
     service.answers = [(403, "")]
-    with pytest.raises(Refused, match="s3:GetObject"):
+    with pytest.raises(AwsRefused, match="s3:GetObject"):
         await call(client, "HeadObject")
 
 
@@ -486,7 +486,7 @@ async def test_a_clock_that_is_wrong_is_corrected(client: AwsClient, service: Se
     await call(client)
     assert service.requests[1].headers["X-Amz-Date"][:11] == theirs.strftime("%Y%m%dT%H")
     service.answers = [(403, '{"__type": "InvalidSignatureException"}')]
-    with pytest.raises(Refused, match="credentials"):
+    with pytest.raises(AwsRefused, match="credentials"):
         await call(client)
     assert len(service.requests) == 3
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.adapters.aws.message import MAX_BYTES, MESSAGE_BYTES, Entry, batches, decode, encode, size
-from holdfast.adapters.aws.sqs import Attribute, Message
+from holdfast.adapters.aws.sqs import Attribute, SqsMessage
 from holdfast.errors import TooLarge
 
 TEXTS = st.text(max_size=20) | st.just("\ud800")
@@ -14,12 +14,12 @@ NAMES = st.sampled_from(
 )
 
 
-def received(entry: Entry) -> Message:
+def received(entry: Entry) -> SqsMessage:
     attributes = {
         name: Attribute(value["DataType"], value["StringValue"])
         for name, value in entry.get("MessageAttributes", {}).items()
     }
-    return Message("id", "receipt", entry["MessageBody"], {}, attributes)
+    return SqsMessage("id", "receipt", entry["MessageBody"], {}, attributes)
 
 
 @given(
@@ -52,7 +52,7 @@ def test_what_others_send_arrives_as_it_is() -> None:
         "holdfast-body": Attribute("String", "base64"),
         "holdfast-attributes": Attribute("String", "[]"),
     }
-    body, found, letter = decode(Message("id", "receipt", "not base64!", {}, attributes))
+    body, found, letter = decode(SqsMessage("id", "receipt", "not base64!", {}, attributes))
     assert (body, letter) == (b"not base64!", "")
     assert found == {"n": "1.50", "b": "AAE=", "holdfast-body": "base64", "holdfast-attributes": "[]"}
 
@@ -80,5 +80,5 @@ def test_batches_hold_what_a_call_takes() -> None:
 
 def test_packed_attributes_that_are_nested_too_deeply_stay_as_they_are() -> None:
     deep = "[" * 100_000
-    message = Message("m", "r", "body", {}, {"holdfast-attributes": Attribute("String", deep)})
+    message = SqsMessage("m", "r", "body", {}, {"holdfast-attributes": Attribute("String", deep)})
     assert decode(message) == (b"body", {"holdfast-attributes": deep}, "")

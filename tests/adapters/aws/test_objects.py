@@ -14,7 +14,7 @@ import pytest
 from botocore.config import Config
 from yarl import URL
 
-from holdfast.adapters.aws.client import AwsClient, Place
+from holdfast.adapters.aws.client import AwsClient, ResolvedEndpoint
 from holdfast.adapters.aws.objects import S3Objects
 from holdfast.adapters.aws.s3 import S3, address
 from holdfast.adapters.aws.s3_url import Spot, locate, parse
@@ -168,9 +168,9 @@ def test_parts_that_s3_would_not_take_are_refused(clock: Clock) -> None:
 # --- where calls go
 
 
-def place(endpoint: str, region: str = "eu-west-1", style: str | None = None) -> Place:
+def place(endpoint: str, region: str = "eu-west-1", style: str | None = None) -> ResolvedEndpoint:
     config = Config(s3={"addressing_style": style}) if style else Config()
-    return Place(URL(endpoint), region, config, 3, None, None)
+    return ResolvedEndpoint(URL(endpoint), region, config, 3, None, None)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from tests.adapters.aws.conftest import QuickClock
 from holdfast.adapters.aws.objects import S3Objects
 from holdfast.errors import ConfigError, InvalidMessage, OutcomeUnknown, TooLarge, Unavailable
 from holdfast.ports.meter import Meter
-from holdfast.testing.faults import Fault, Rule, S3Faults
+from holdfast.testing.faults import CallFault, Rule, S3Faults
 
 REGION = "us-east-1"
 MIB = 1 << 20
@@ -83,7 +83,7 @@ async def test_a_broken_transfer_goes_on_where_it_broke(
     objects: S3Objects, faults: S3Faults, meter: Meter
 ) -> None:
     url = await objects.put("a", BODY)
-    faults.plan.add(Rule(fault=Fault.CUT, times=5))
+    faults.plan.add(Rule(fault=CallFault.CUT, times=5))
     assert await objects.get(url) == BODY
     assert meter.calls["s3", "GetObject"] == 6
     sent = [len(BODY)]
@@ -96,7 +96,7 @@ async def test_a_transfer_that_brings_nothing_ends(
     objects: S3Objects, faults: S3Faults, meter: Meter
 ) -> None:
     url = await objects.put("a", BODY)
-    faults.plan.add(Rule(fault=Fault.LOSE_REPLY))
+    faults.plan.add(Rule(fault=CallFault.LOSE_REPLY))
     with pytest.raises(Unavailable, match="GetObject"):
         await objects.get(url)
     assert meter.calls["s3", "GetObject"] == 3
@@ -111,16 +111,24 @@ async def test_an_object_that_changes_on_its_way_is_read_again(
     async def change() -> None:
         await objects.put("a", other)
 
-    faults.plan.add(Rule(fault=Fault.CUT, times=1))
+    faults.plan.add(Rule(fault=CallFault.CUT, times=1))
     clock.meanwhile = change
     assert await objects.get(url) == other
     assert faults.calls["GetObject"] == 3
 
 
 @pytest.mark.parametrize(
-    "fault", [Fault.RESET, Fault.LOSE_REPLY, Fault.THROTTLE, Fault.ERROR, Fault.ERROR_DONE, Fault.CUT]
+    "fault",
+    [
+        CallFault.RESET,
+        CallFault.LOSE_REPLY,
+        CallFault.THROTTLE,
+        CallFault.ERROR,
+        CallFault.ERROR_DONE,
+        CallFault.CUT,
+    ],
 )
-async def test_two_failures_are_got_over(objects: S3Objects, faults: S3Faults, fault: Fault) -> None:
+async def test_two_failures_are_got_over(objects: S3Objects, faults: S3Faults, fault: CallFault) -> None:
     faults.plan.add(Rule(fault=fault, times=2, status=503))
     url = await objects.put("a", BODY)
     faults.plan.add(Rule(fault=fault, times=2, status=503))
@@ -131,7 +139,7 @@ async def test_slow_down_is_heeded_with_jitter(
     objects: S3Objects, faults: S3Faults, clock: BusyClock
 ) -> None:
     url = await objects.put("a", BODY)
-    faults.plan.add(Rule(fault=Fault.THROTTLE, status=503))
+    faults.plan.add(Rule(fault=CallFault.THROTTLE, status=503))
     with pytest.raises(Unavailable, match="SlowDown"):
         await objects.get(url)
     assert len(clock.slept) == 2
@@ -153,7 +161,7 @@ async def test_an_outage_is_unavailable(objects: S3Objects, faults: S3Faults) ->
 
 
 async def test_a_put_of_unknown_outcome_says_so(objects: S3Objects, faults: S3Faults) -> None:
-    faults.plan.add(Rule(fault=Fault.LOSE_REPLY, operation="PutObject"))
+    faults.plan.add(Rule(fault=CallFault.LOSE_REPLY, operation="PutObject"))
     with pytest.raises(OutcomeUnknown):
         await objects.put("a", BODY)
     faults.plan.rules = []
@@ -164,16 +172,16 @@ LARGE = BODY * 12
 
 
 @pytest.mark.parametrize("operation", ["CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload"])
-@pytest.mark.parametrize("fault", [Fault.RESET, Fault.ERROR, Fault.LOSE_REPLY])
+@pytest.mark.parametrize("fault", [CallFault.RESET, CallFault.ERROR, CallFault.LOSE_REPLY])
 async def test_parts_get_over_failures(
-    objects: S3Objects, faults: S3Faults, operation: str, fault: Fault
+    objects: S3Objects, faults: S3Faults, operation: str, fault: CallFault
 ) -> None:
     faults.plan.add(Rule(fault=fault, operation=operation, times=2))
     assert await objects.get(await objects.put("large", LARGE)) == LARGE
 
 
 async def test_parts_that_fail_leave_nothing(objects: S3Objects, faults: S3Faults, bucket: str) -> None:
-    faults.plan.add(Rule(fault=Fault.ERROR, operation="UploadPart"))
+    faults.plan.add(Rule(fault=CallFault.ERROR, operation="UploadPart"))
     with pytest.raises(OutcomeUnknown):
         await objects.put("large", LARGE)
     assert faults.calls["AbortMultipartUpload"] == 1
@@ -182,7 +190,7 @@ async def test_parts_that_fail_leave_nothing(objects: S3Objects, faults: S3Fault
 
 
 async def test_a_cancelled_put_leaves_nothing(objects: S3Objects, faults: S3Faults, bucket: str) -> None:
-    faults.plan.add(Rule(fault=Fault.SLOW, operation="UploadPart", delay_s=60))
+    faults.plan.add(Rule(fault=CallFault.SLOW, operation="UploadPart", delay_s=60))
     putting = asyncio.create_task(objects.put("large", LARGE))
     await asyncio.wait_for(faults.called("UploadPart"), 30)
     putting.cancel()

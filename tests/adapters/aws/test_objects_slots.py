@@ -14,7 +14,7 @@ from holdfast.adapters.aws.objects import S3Objects
 from holdfast.adapters.forkserver import ForkserverSlots
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.ports.meter import Meter
-from holdfast.ports.slots import Work
+from holdfast.ports.slots import MessageWork
 
 BODY = bytes(range(256)) * 400
 
@@ -51,9 +51,9 @@ async def test_a_handler_fetches_objects(bucket_url: str, objects: S3Objects, st
     slot = await slots.spawn()
     await slot.open(stream, "k", None, 0)
     for number, url in enumerate(urls):
-        ran = await slot.run(stream, "k", [Work(0, number, url.encode())], 1, 10.0)
+        ran = await slot.run(stream, "k", [MessageWork(0, number, url.encode())], 1, 10.0)
         assert (ran.error, ran.results) == ("", [b"%d" % (len(BODY) - number)])
-    ran = await slot.run(stream, "k", [Work(0, 3, f"{bucket_url}/none".encode())], 1, 10.0)
+    ran = await slot.run(stream, "k", [MessageWork(0, 3, f"{bucket_url}/none".encode())], 1, 10.0)
     assert "FileNotFoundError" in ran.error
     assert not ran.permanent
     await slots.close()

@@ -22,7 +22,7 @@ from holdfast.errors import ConfigError, OutcomeUnknown, TooLarge
 from holdfast.ports.clock import Clock
 from holdfast.ports.meter import Meter
 from holdfast.ports.queue import DeadLetter, Delivery, Outgoing
-from holdfast.testing.faults import Fault, Rule, SqsFaults
+from holdfast.testing.faults import CallFault, Rule, SqsFaults
 
 LONG_S = 60.0
 FIFO = pytest.mark.parametrize("queue_name", ["fifo"], indirect=True)
@@ -125,9 +125,9 @@ async def test_any_key_is_a_group(queue: SqsQueue) -> None:
 
 
 @FIFO
-@pytest.mark.parametrize("fault", [Fault.LOSE_REPLY, Fault.ERROR_DONE, Fault.FAIL_ENTRIES_DONE])
+@pytest.mark.parametrize("fault", [CallFault.LOSE_REPLY, CallFault.ERROR_DONE, CallFault.FAIL_ENTRIES_DONE])
 async def test_a_send_whose_answer_was_lost_brings_nothing_twice(
-    troubled: SqsQueue, faults: SqsFaults, fault: Fault
+    troubled: SqsQueue, faults: SqsFaults, fault: CallFault
 ) -> None:
     faults.plan.add(Rule(fault=fault, operation="SendMessage*", times=1))
     await troubled.send([Outgoing(b"a", key="k"), Outgoing(b"b", key="l")])
@@ -157,7 +157,7 @@ async def test_a_longer_delay_than_sqs_has_is_refused(queue: SqsQueue) -> None:
 async def test_entries_that_fail_are_tried_again_alone(
     troubled: SqsQueue, faults: SqsFaults, meter: Meter
 ) -> None:
-    faults.plan.add(Rule(fault=Fault.FAIL_ENTRIES, operation="*Batch", times=2, share=0.3))
+    faults.plan.add(Rule(fault=CallFault.FAIL_ENTRIES, operation="*Batch", times=2, share=0.3))
     ids = await troubled.send([Outgoing(b"%d" % i) for i in range(10)])
     assert (len(set(ids)), meter.calls["sqs", "SendMessageBatch"]) == (10, 3)
     assert faults.messages["SendMessageBatch"] == 10
@@ -165,9 +165,9 @@ async def test_entries_that_fail_are_tried_again_alone(
     assert sorted(bodies(found)) == [b"%d" % i for i in range(10)]
     assert {d.id for d in found} == set(ids)
     for act in (troubled.extend, troubled.give_back):
-        faults.plan.add(Rule(fault=Fault.FAIL_ENTRIES, operation="ChangeMessageVisibility*", times=1))
+        faults.plan.add(Rule(fault=CallFault.FAIL_ENTRIES, operation="ChangeMessageVisibility*", times=1))
         assert await act([d.receipt for d in found[:4]], LONG_S) == []
-    faults.plan.add(Rule(fault=Fault.FAIL_ENTRIES, operation="Delete*", times=2, code="RequestThrottled"))
+    faults.plan.add(Rule(fault=CallFault.FAIL_ENTRIES, operation="Delete*", times=2, code="RequestThrottled"))
     assert await troubled.delete([d.receipt for d in found]) == []
     assert faults.messages["DeleteMessageBatch"] == 10
     depth = await troubled.depth()
@@ -175,11 +175,11 @@ async def test_entries_that_fail_are_tried_again_alone(
 
 
 async def test_entries_that_keep_failing_are_said(troubled: SqsQueue, faults: SqsFaults) -> None:
-    faults.plan.add(Rule(fault=Fault.FAIL_ENTRIES, operation="SendMessage*"))
+    faults.plan.add(Rule(fault=CallFault.FAIL_ENTRIES, operation="SendMessage*"))
     with pytest.raises(OutcomeUnknown, match=r"of 4 failed .*InternalError"):
         await troubled.send([Outgoing(b"%d" % i) for i in range(4)])
     assert faults.calls["SendMessageBatch"] == 3
-    faults.plan.rules = [Rule(fault=Fault.FAIL_ENTRIES, operation="SendMessage*", sender_fault=True)]
+    faults.plan.rules = [Rule(fault=CallFault.FAIL_ENTRIES, operation="SendMessage*", sender_fault=True)]
     with pytest.raises(ConfigError, match="InvalidMessageContents"):
         await troubled.send([Outgoing(b"x")])
     assert faults.calls["SendMessageBatch"] == 4
@@ -193,13 +193,20 @@ async def test_stale_deliveries_are_told_from_others(
     receipts = [d.receipt for d in await receive(troubled, 4)]
     for act in (troubled.extend, troubled.give_back):
         faults.plan.add(
-            Rule(fault=Fault.NOT_IN_FLIGHT, times=1, code=f"AWS.SimpleQueueService.{code}", share=0.4)
+            Rule(fault=CallFault.NOT_IN_FLIGHT, times=1, code=f"AWS.SimpleQueueService.{code}", share=0.4)
         )
         stale = await act(receipts, LONG_S)
         assert 0 < len(stale) < 4
         assert set(stale) < set(receipts)
     faults.plan.add(
-        Rule(fault=Fault.FAIL_ENTRIES, operation="Delete*", times=1, code=code, sender_fault=True, share=0.4)
+        Rule(
+            fault=CallFault.FAIL_ENTRIES,
+            operation="Delete*",
+            times=1,
+            code=code,
+            sender_fault=True,
+            share=0.4,
+        )
     )
     stale = await troubled.delete(receipts)
     assert 0 < len(stale) < 4
@@ -214,7 +221,7 @@ async def test_a_change_that_hangs_is_tried_again_before_deliveries_lapse(
     await troubled.send([Outgoing(b"a")])
     (found,) = await receive(troubled)
     monkeypatch.setattr(channel, "CHANGE_S", 0.1)
-    faults.plan.add(Rule(fault=Fault.SLOW, operation="*Batch", times=1, delay_s=60))
+    faults.plan.add(Rule(fault=CallFault.SLOW, operation="*Batch", times=1, delay_s=60))
     async with asyncio.timeout(10):
         arguments = () if act == "delete" else (LONG_S,)
         assert await getattr(troubled, act)([found.receipt], *arguments) == []
@@ -223,8 +230,8 @@ async def test_a_change_that_hangs_is_tried_again_before_deliveries_lapse(
 async def test_a_receive_whose_answer_was_lost_is_repeated(troubled: SqsQueue, faults: SqsFaults) -> None:
     await troubled.send([Outgoing(b"a"), Outgoing(b"b")])
     faults.plan.add(
-        Rule(fault=Fault.RESET, operation="Receive*", times=1),
-        Rule(fault=Fault.THROTTLE, operation="Receive*", times=1, status=503),
+        Rule(fault=CallFault.RESET, operation="Receive*", times=1),
+        Rule(fault=CallFault.THROTTLE, operation="Receive*", times=1, status=503),
     )
     assert len(await receive(troubled, 2)) == 2
 
@@ -417,10 +424,10 @@ async def test_expiry_of_what_sqs_dropped_itself_costs_nothing(
 async def test_letters_are_given_back_though_a_look_fails(troubled: SqsQueue, faults: SqsFaults) -> None:
     await troubled.bury([DeadLetter(f"{i:02d}", b"x", "bad") for i in range(10)])
     await troubled.bury([DeadLetter("10", b"x", "bad")])
-    faults.plan.add(Rule(fault=Fault.FAIL_ENTRIES, operation="DeleteMessage*", times=3, share=1.0))
+    faults.plan.add(Rule(fault=CallFault.FAIL_ENTRIES, operation="DeleteMessage*", times=3, share=1.0))
     with pytest.raises(OutcomeUnknown):
         await troubled.purge([f"{i:02d}" for i in range(5)])
-    faults.plan.add(Rule(fault=Fault.FAIL_ENTRIES, operation="SendMessage*", times=3, share=1.0))
+    faults.plan.add(Rule(fault=CallFault.FAIL_ENTRIES, operation="SendMessage*", times=3, share=1.0))
     with pytest.raises(OutcomeUnknown):
         await troubled.redrive([f"{i:02d}" for i in range(5)])
     assert len(await troubled.dead_letters(20)) == 11

@@ -18,7 +18,7 @@ from holdfast.adapters.aws.queue import SqsQueue
 from holdfast.adapters.aws.sqs import Sqs
 from holdfast.errors import OutcomeUnknown, Unavailable
 from holdfast.ports.queue import DeadLetter, Delivery, Outgoing
-from holdfast.testing.faults import Fault, Rule, SqsFaults
+from holdfast.testing.faults import CallFault, Rule, SqsFaults
 
 T = TypeVar("T")
 
@@ -31,20 +31,20 @@ ACTS = ("delete", "extend", "back", "forget")
 WEIGHTS = (5, 4, 2, 1)
 
 RULES = [
-    Rule(fault=Fault.RESET, probability=0.05),
-    Rule(fault=Fault.LOSE_REPLY, probability=0.05),
-    Rule(fault=Fault.CUT, probability=0.05),
-    Rule(fault=Fault.ERROR, probability=0.05),
-    Rule(fault=Fault.ERROR_DONE, probability=0.05),
-    Rule(fault=Fault.THROTTLE, probability=0.05),
-    Rule(fault=Fault.THROTTLE, probability=0.05, status=503),
-    Rule(fault=Fault.SLOW, probability=0.05, delay_s=0.05),
-    Rule(fault=Fault.DUPLICATE, probability=0.2, share=0.3),
-    Rule(fault=Fault.REORDER, probability=0.3),
-    Rule(fault=Fault.NOT_IN_FLIGHT, probability=0.1, share=0.3),
-    Rule(fault=Fault.FAIL_ENTRIES, probability=0.1, share=0.3),
-    Rule(fault=Fault.FAIL_ENTRIES, operation="DeleteMessageBatch", probability=0.1, sender_fault=True),
-    Rule(fault=Fault.FAIL_ENTRIES_DONE, probability=0.1, share=0.3),
+    Rule(fault=CallFault.RESET, probability=0.05),
+    Rule(fault=CallFault.LOSE_REPLY, probability=0.05),
+    Rule(fault=CallFault.CUT, probability=0.05),
+    Rule(fault=CallFault.ERROR, probability=0.05),
+    Rule(fault=CallFault.ERROR_DONE, probability=0.05),
+    Rule(fault=CallFault.THROTTLE, probability=0.05),
+    Rule(fault=CallFault.THROTTLE, probability=0.05, status=503),
+    Rule(fault=CallFault.SLOW, probability=0.05, delay_s=0.05),
+    Rule(fault=CallFault.DUPLICATE, probability=0.2, share=0.3),
+    Rule(fault=CallFault.REORDER, probability=0.3),
+    Rule(fault=CallFault.NOT_IN_FLIGHT, probability=0.1, share=0.3),
+    Rule(fault=CallFault.FAIL_ENTRIES, probability=0.1, share=0.3),
+    Rule(fault=CallFault.FAIL_ENTRIES, operation="DeleteMessageBatch", probability=0.1, sender_fault=True),
+    Rule(fault=CallFault.FAIL_ENTRIES_DONE, probability=0.1, share=0.3),
 ]
 
 
@@ -55,7 +55,7 @@ class RefusingClock(QuickClock):
 
     async def sleep(self, seconds: float) -> None:
         if self.faults is not None:
-            self.faults.plan.rules = [Rule(fault=Fault.THROTTLE)]
+            self.faults.plan.rules = [Rule(fault=CallFault.THROTTLE)]
         await super().sleep(seconds)
 
 
@@ -184,9 +184,11 @@ async def test_groups_keep_their_order(queue: SqsQueue, faults: SqsFaults) -> No
 
 @pytest.mark.parametrize("queue_name", ["fifo"], indirect=True)
 @pytest.mark.parametrize(
-    "fault", [Fault.FAIL_ENTRIES, Fault.FAIL_ENTRIES_DONE, Fault.LOSE_REPLY, Fault.ERROR]
+    "fault", [CallFault.FAIL_ENTRIES, CallFault.FAIL_ENTRIES_DONE, CallFault.LOSE_REPLY, CallFault.ERROR]
 )
-async def test_a_batch_of_one_group_keeps_its_order(queue: SqsQueue, faults: SqsFaults, fault: Fault) -> None:
+async def test_a_batch_of_one_group_keeps_its_order(
+    queue: SqsQueue, faults: SqsFaults, fault: CallFault
+) -> None:
     faults.plan.add(Rule(fault=fault, operation="SendMessageBatch", times=1, share=0.3))
     await queue.send([Outgoing(b"%d" % i, key="k") for i in range(10)])
     came: list[int] = []
@@ -204,7 +206,7 @@ async def test_letters_are_listed_and_redriven_whole(queue: SqsQueue, faults: Sq
     for start in range(0, 25, 5):
         batch = letters[start : start + 5]
         await insist(lambda batch=batch: queue.bury(batch))  # type: ignore[misc]
-    faults.plan.rules = [Rule(fault=Fault.DUPLICATE, probability=0.5), Rule(fault=Fault.REORDER)]
+    faults.plan.rules = [Rule(fault=CallFault.DUPLICATE, probability=0.5), Rule(fault=CallFault.REORDER)]
     assert [letter.id for letter in await queue.dead_letters(50)] == [letter.id for letter in letters]
     assert await queue.redrive([letter.id for letter in letters[:10]]) == 10
     faults.plan.rules = []
@@ -218,7 +220,7 @@ async def test_what_was_done_in_part_is_of_unknown_outcome(queue: SqsQueue, faul
     clock = queue._clock
     assert isinstance(clock, RefusingClock)
     clock.faults = faults
-    faults.plan.add(Rule(fault=Fault.FAIL_ENTRIES, share=0.5))
+    faults.plan.add(Rule(fault=CallFault.FAIL_ENTRIES, share=0.5))
     with pytest.raises(OutcomeUnknown, match="of 10 were done, then"):
         await queue.send([Outgoing(b"%d" % i) for i in range(10)])
 

@@ -11,7 +11,7 @@ import boto3
 import pytest
 from tests.adapters.aws.conftest import REGION
 
-from holdfast.adapters.aws.client import Answer, Refused
+from holdfast.adapters.aws.client import AwsRefused, AwsResponse
 from holdfast.adapters.aws.s3_url import Spot
 from holdfast.adapters.aws.sink import MIB, PART_BYTES_MIN, S3Sink, S3SinkUrl
 from holdfast.adapters.aws.sink_upload import AT_ONCE, S3Upload
@@ -20,7 +20,7 @@ from holdfast.errors import ConfigError, Unavailable
 from holdfast.ports.sink import Sink, Upload
 from holdfast.testing.conformance import SinkConformance
 from holdfast.testing.conformance.sink import held, part, put
-from holdfast.testing.faults import Fault, Rule, S3Faults
+from holdfast.testing.faults import CallFault, Rule, S3Faults
 from holdfast.testing.servers import MotoServer
 
 
@@ -113,7 +113,7 @@ async def test_an_upload_that_fails_is_aborted(moto_server: MotoServer) -> None:
     bucket = made_bucket(moto_server.endpoint)
     async with S3Faults(moto_server.endpoint, seed=1) as faults:
         sink = connect(faults.endpoint, bucket)
-        faults.plan.add(Rule(fault=Fault.ERROR, operation="UploadPart", status=500))
+        faults.plan.add(Rule(fault=CallFault.ERROR, operation="UploadPart", status=500))
         upload = await sink.open("a.csv", "")
         with pytest.raises(Unavailable):
             await write_until_it_fails(upload)
@@ -133,11 +133,13 @@ class SlowS3:
         self.buffers: set[int] = set()
         self._asks = asks
 
-    async def call(self, operation: str, spot: Spot, method: str, query: str, **sent: Any) -> Answer:
+    async def call(self, operation: str, spot: Spot, method: str, query: str, **sent: Any) -> AwsResponse:
         body = sent["body"]
         if self._asks and body and "Content-MD5" not in sent["headers"]:
-            answer = Answer(400, {}, b"")
-            raise Refused("Content-MD5 OR x-amz-checksum- HTTP header is required", "InvalidRequest", answer)
+            answer = AwsResponse(400, {}, b"")
+            raise AwsRefused(
+                "Content-MD5 OR x-amz-checksum- HTTP header is required", "InvalidRequest", answer
+            )
         if operation == "UploadPart":
             self.buffers.add(id(body.obj))
             self.waiting.release()
@@ -145,7 +147,7 @@ class SlowS3:
             assert sent["body_sha256"] == hashlib.sha256(body).hexdigest()
             self.parts[query] = bytes(body)
         size = sum(len(part) for part in self.parts.values())
-        return Answer(200, {"ETag": "-", "Content-Length": str(size)}, b"<UploadId>u</UploadId>")
+        return AwsResponse(200, {"ETag": "-", "Content-Length": str(size)}, b"<UploadId>u</UploadId>")
 
 
 async def test_so_many_parts_are_in_memory_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +181,7 @@ async def test_a_lost_answer_to_the_last_call_is_found_out(moto_server: MotoServ
     bucket = made_bucket(moto_server.endpoint)
     async with S3Faults(moto_server.endpoint, seed=1) as faults:
         sink = connect(faults.endpoint, bucket)
-        faults.plan.add(Rule(fault=Fault.LOSE_REPLY, operation="CompleteMultipartUpload", times=1))
+        faults.plan.add(Rule(fault=CallFault.LOSE_REPLY, operation="CompleteMultipartUpload", times=1))
         await put(sink, "a.csv", part(1, 2 * PART_BYTES_MIN))
         assert await held(sink, "a.csv") == part(1, 2 * PART_BYTES_MIN)
         assert faults.calls["CompleteMultipartUpload"] == 2

@@ -23,7 +23,7 @@ from holdfast.adapters.forkserver.slots import ForkserverSlot
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.errors import ConfigError, SlotDied
 from holdfast.ports.meter import Meter
-from holdfast.ports.slots import Ran, Work
+from holdfast.ports.slots import MessageWork, Ran
 
 HERE = str(Path(__file__).parent)
 PATIENCE_S = 20.0
@@ -52,7 +52,7 @@ async def opened(slots: ForkserverSlots) -> ForkserverSlot:
 
 
 def run(slot: ForkserverSlot, **order: Any) -> asyncio.Task[Ran]:
-    work = [Work(0, 1, msgspec.json.encode(order))]
+    work = [MessageWork(0, 1, msgspec.json.encode(order))]
     return asyncio.ensure_future(slot.run("rogue", "k", work, 1, PATIENCE_S))
 
 
@@ -221,7 +221,7 @@ async def test_large_states_and_results_pass_in_both_directions(make: Make) -> N
     state = os.urandom(16 << 20)
     opens = [slot.open("rogue", f"k{i}", state, 1) for i in range(3)]
     order = msgspec.json.encode({"size": 16 << 20, "padding": "x" * (16 << 20)})
-    runs = [slot.run("rogue", f"k{i}", [Work(0, 1, order)], 1, PATIENCE_S) for i in range(3)]
+    runs = [slot.run("rogue", f"k{i}", [MessageWork(0, 1, order)], 1, PATIENCE_S) for i in range(3)]
     answers = await asyncio.gather(*opens, *runs)
     for ran in answers[3:]:
         assert isinstance(ran, Ran)
@@ -353,7 +353,7 @@ NODE = """
     sys.path.insert(0, sys.argv[1])
     from holdfast.adapters.forkserver import ForkserverSlots
     from holdfast.adapters.system.clock import SystemClock
-    from holdfast.ports.slots import Work
+    from holdfast.ports.slots import MessageWork
 
     async def main():
         slots = ForkserverSlots("rogue_app:app", SystemClock())
@@ -361,7 +361,7 @@ NODE = """
         for orders in ([{"print": "noise"}], [order]):
             slot = await slots.spawn()
             await slot.open("rogue", "k", None, 0)
-            await slot.run("rogue", "k", [Work(0, 1, msgspec.json.encode(o)) for o in orders], 9, 9.0)
+            await slot.run("rogue", "k", [MessageWork(0, 1, msgspec.json.encode(o)) for o in orders], 9, 9.0)
     asyncio.run(main())
 """
 
@@ -430,7 +430,7 @@ async def test_calls_to_the_object_store_are_counted_by_the_node(make: Make) -> 
     slots = make(objects="rogue_app:Metered", objects_url="any", meter=meter)
     slot = await slots.spawn()
     await slot.open("rogue", "k", None, 0)
-    await slot.run("rogue", "k", [Work(0, n, b'{"fetch": "any"}') for n in range(3)], 3, 1.0)
+    await slot.run("rogue", "k", [MessageWork(0, n, b'{"fetch": "any"}') for n in range(3)], 3, 1.0)
     assert meter.calls == {("s3", "GetObject"): 3}
 
 

@@ -7,7 +7,7 @@ import pytest
 from holdfast.adapters.forkserver import ForkserverTaskSlots, lifeline
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.ports.task_slots import Attempt
-from holdfast.testing.conformance.task_slots import Ear
+from holdfast.testing.conformance.task_slots import RecordingListener
 
 APP = "holdfast.testing.conformance.task_slots_app:app"
 PATIENCE_S = 20.0
@@ -15,7 +15,7 @@ PATIENCE_S = 20.0
 
 async def test_where_there_is_no_stream_of_messages_datagrams_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lifeline, "LINUX", False)
-    slots, ear = ForkserverTaskSlots(APP, SystemClock()), Ear()
+    slots, ear = ForkserverTaskSlots(APP, SystemClock()), RecordingListener()
     slot = await slots.spawn(ear)
     for number, size in enumerate([10, 100_000]):
         assert slot.offer(number, Attempt("t", "echo", b"x" * size))
@@ -27,7 +27,7 @@ async def test_where_there_is_no_stream_of_messages_datagrams_do(monkeypatch: py
 
 
 async def test_a_full_tray_says_so() -> None:
-    slots, ear = ForkserverTaskSlots(APP, SystemClock(), close_timeout_s=0.1), Ear()
+    slots, ear = ForkserverTaskSlots(APP, SystemClock(), close_timeout_s=0.1), RecordingListener()
     slot = await slots.spawn(ear)
     slot.offer(0, Attempt("t", "wait", b""))
     await ear.begun()
@@ -42,7 +42,7 @@ async def test_a_full_tray_says_so() -> None:
 
 
 async def test_slots_that_lost_their_server_are_over() -> None:
-    slots, ear = ForkserverTaskSlots(APP, SystemClock()), Ear()
+    slots, ear = ForkserverTaskSlots(APP, SystemClock()), RecordingListener()
     slot, other = await slots.spawn(ear), await slots.spawn(ear)
     slot.offer(0, Attempt("t", "wait", b""))
     await ear.begun()

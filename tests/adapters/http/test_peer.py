@@ -22,7 +22,17 @@ from holdfast.adapters.system.clock import SystemClock
 from holdfast.errors import ConfigError, HoldfastError, NobodyThere, OutcomeUnknown, TooLarge, Unavailable
 from holdfast.ports.peer import Peer
 from holdfast.protocol import peer as protocol
-from holdfast.protocol.peer import Answer, Answers, Done, Forward, Parcel, Probe, Reply, Request, Stranger
+from holdfast.protocol.peer import (
+    Answers,
+    Done,
+    Forward,
+    Parcel,
+    ParcelAnswer,
+    Probe,
+    Reply,
+    Request,
+    Stranger,
+)
 from holdfast.serving import PeerTls
 from holdfast.testing.conformance import PeerConformance
 from holdfast.testing.conformance.peer import MakePeer as MakeAnyPeer
@@ -80,7 +90,7 @@ async def agree(request: Request) -> Reply:
     if request.to != "m":
         return Stranger("m")
     if isinstance(request, Forward):
-        return Answers([Answer(parcel.number, "accepted") for parcel in request.parcels])
+        return Answers([ParcelAnswer(parcel.number, "accepted") for parcel in request.parcels])
     return Done(text=type(request).__name__)
 
 
@@ -231,7 +241,11 @@ async def test_a_reply_that_cannot_be_read_is_an_unknown_outcome(
         await make_peer().call(address, Probe("m"), 5)
 
 
-REPLIES: list[Reply] = [Done(ok=False, text="why"), Stranger("m"), Answers([Answer(1, "no", "node-b", 7)])]
+REPLIES: list[Reply] = [
+    Done(ok=False, text="why"),
+    Stranger("m"),
+    Answers([ParcelAnswer(1, "no", "node-b", 7)]),
+]
 
 
 def damaged(whole: bytes, seed: int) -> bytes:

@@ -9,7 +9,7 @@ from holdfast.adapters.memory.device import MemoryBroker, MemoryDevices, MemoryF
 from holdfast.adapters.memory.terminal import Conduct, Terminal
 from holdfast.errors import ConfigError
 from holdfast.ports.clock import Clock
-from holdfast.ports.device import Answer, Command, Connected, Seen
+from holdfast.ports.device import Command, Connected, DeviceAnswer, Seen
 from holdfast.testing.conformance import DeviceConformance
 from holdfast.testing.conformance.device import Ears
 
@@ -93,7 +93,7 @@ async def test_a_fleet_lives_as_its_seed_says(clock: Clock) -> None:
     first = await life("a")
     assert first == await life("a")
     assert first != await life("b")
-    assert any("Answer" in event for event in first)
+    assert any("DeviceAnswer" in event for event in first)
     assert any("Seen" in event for event in first)
 
 
@@ -148,6 +148,6 @@ async def test_who_listens_hears_of_others_too(clock: Clock) -> None:
     await ears.until(Connected)
     broker.answer("9", "1.1.1", b"anything")
     broker.heartbeat("9")
-    assert await ears.next() == Answer("9", "1.1.1", b"anything")
+    assert await ears.next() == DeviceAnswer("9", "1.1.1", b"anything")
     assert await ears.next() == Seen("9")
     await devices.close()

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from holdfast.adapters.memory.state import Began, Committed, MemoryState, Opened
+from holdfast.adapters.memory.state import Began, CommitRecord, MemoryState, OpenRecord
 from holdfast.core.ledger import Checkpoint, Commit, Result
 from holdfast.errors import Fenced
 from holdfast.ports.clock import Clock
@@ -37,15 +37,15 @@ async def test_the_history_tells_every_attempt(clock: Clock) -> None:
         await state.commit(next_commit(opened, id="other"))
     told = [(type(e), e.before and e.before.number, e.after and e.after.number) for e in state.history]
     assert told == [
-        (Opened, None, 0),
-        (Opened, 0, None),
+        (OpenRecord, None, 0),
+        (OpenRecord, 0, None),
         (Began, 0, 0),
         (Began, 0, None),
-        (Committed, 0, 1),
-        (Committed, 1, 1),
-        (Committed, 1, None),
+        (CommitRecord, 0, 1),
+        (CommitRecord, 1, 1),
+        (CommitRecord, 1, None),
     ]
-    assert [e.repeated for e in state.history if isinstance(e, Committed)] == [False, True, False]
+    assert [e.repeated for e in state.history if isinstance(e, CommitRecord)] == [False, True, False]
     assert state.history is history
 
 

@@ -10,7 +10,7 @@ from holdfast.adapters.system.clock import SystemClock
 from holdfast.errors import ConfigError
 from holdfast.ports.task_slots import Attempt, TaskHost, TaskWorker
 from holdfast.tasks.worker import load
-from holdfast.testing.conformance.task_slots import Ear, TaskSlotsConformance
+from holdfast.testing.conformance.task_slots import RecordingListener, TaskSlotsConformance
 
 
 def make(host: TaskHost) -> TaskWorker:
@@ -32,7 +32,7 @@ async def test_what_runs_ahead_may_fail_the_attempt() -> None:
     async def fail(slot: MemoryTaskSlot, attempt: Attempt) -> None:
         raise ValueError("as told")
 
-    ear = Ear()
+    ear = RecordingListener()
     slot = await MemoryTaskSlots(make, SystemClock(), before=fail).spawn(ear)
     slot.offer(1, ECHO)
     assert (await ear.outcome(1)).error == "ValueError: as told"
@@ -44,7 +44,7 @@ async def test_what_runs_ahead_may_end_the_process() -> None:
         slot.die("crashed", "as told")
 
     slots = MemoryTaskSlots(make, SystemClock(), before=crash)
-    slot = await slots.spawn(Ear())
+    slot = await slots.spawn(RecordingListener())
     slot.offer(1, ECHO)
     gone = await slot.exited()
     assert (gone.reason, gone.stacks, list(gone.untouched), slots.slots) == ("crashed", "as told", [], [])
@@ -58,7 +58,7 @@ async def test_the_deaf_are_only_killed() -> None:
         begun.set()
         await asyncio.Event().wait()
 
-    ear = Ear()
+    ear = RecordingListener()
     slot = await MemoryTaskSlots(make, SystemClock(), before=hang).spawn(ear)
     slot.offer(1, ECHO)
     await begun.wait()
@@ -71,8 +71,8 @@ async def test_the_deaf_are_only_killed() -> None:
 
 async def test_a_dead_node_takes_its_slots_along() -> None:
     slots = MemoryTaskSlots(make, SystemClock())
-    made = [await slots.spawn(Ear()) for _ in range(3)]
+    made = [await slots.spawn(RecordingListener()) for _ in range(3)]
     slots.die()
     assert [(await slot.exited()).reason for slot in made] == ["died with its node"] * 3
     with pytest.raises(ConfigError, match="closed"):
-        await slots.spawn(Ear())
+        await slots.spawn(RecordingListener())

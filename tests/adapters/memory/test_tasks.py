@@ -6,7 +6,7 @@ import pytest
 from hypothesis import settings
 
 from holdfast.adapters.memory.tasks import Changed, MemoryTasks
-from holdfast.core.task import End, State
+from holdfast.core.task import EndAttempt, State
 from holdfast.ports.clock import Clock
 from holdfast.ports.tasks import TaskStore
 from holdfast.testing.conformance import TasksConformance
@@ -34,7 +34,7 @@ async def test_the_history_tells_every_attempt(clock: Clock) -> None:
     history: list[object] = []
     tasks = MemoryTasks(clock, history=history)
     await tasks.start([wish("k")])
-    await tasks.end([End("k", 2, State.SUCCEED), End("k", 1, State.SUCCEED)])
+    await tasks.end([EndAttempt("k", 2, State.SUCCEED), EndAttempt("k", 1, State.SUCCEED)])
     told = [
         (e.call, e.before and e.before.state, e.after and e.after.state)
         for e in history
@@ -51,7 +51,7 @@ async def test_a_store_may_lose_its_last_changes_and_issues_no_epoch_again(clock
     tasks = MemoryTasks(clock)
     [kept] = await tasks.start([wish("k")])
     await clock.sleep(10.0)
-    await tasks.end([End("k", 1, State.SUCCEED)])
+    await tasks.end([EndAttempt("k", 1, State.SUCCEED)])
     await tasks.start([wish("new")])
     tasks.rewind(5.0)
     assert await tasks.get("k") == kept

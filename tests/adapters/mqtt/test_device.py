@@ -16,13 +16,13 @@ from holdfast.core.dialect import PlainDialect
 from holdfast.errors import ConfigError, TooLarge
 from holdfast.ports.device import (
     Accepted,
-    Answer,
     Command,
+    CommandRefused,
     Connected,
+    DeviceAnswer,
     Devices,
     Disconnected,
     Lost,
-    Refused,
     Seen,
 )
 from holdfast.testing.conformance.device import BODY, LIMIT_S, Ears
@@ -52,7 +52,7 @@ async def test_every_quality_of_service(bench: MqttBench, qos: int) -> None:
     await bench.command("7")
     assert (await ears.until(Accepted)).id == "1.1.1"
     await bench.answer("7", "", b'{"messageId":"1.1.1"}')
-    assert (await ears.until(Answer)).id == "1.1.1"
+    assert (await ears.until(DeviceAnswer)).id == "1.1.1"
 
 
 async def test_a_broker_that_was_killed_is_found_again(bench: MqttBench, mosquitto: MosquittoServer) -> None:
@@ -65,7 +65,7 @@ async def test_a_broker_that_was_killed_is_found_again(bench: MqttBench, mosquit
     await mosquitto.start()
     assert isinstance(await ears.next(), Connected), "an outage is told once"
     await bench.answer("7", "", b'{"messageId":"1.1.1"}')
-    assert (await ears.until(Answer)).id == "1.1.1"
+    assert (await ears.until(DeviceAnswer)).id == "1.1.1"
 
 
 async def test_a_broker_may_come_later(five: MqttBench) -> None:
@@ -96,7 +96,7 @@ async def test_an_answer_given_while_away_is_heard_afterwards(bench: MqttBench) 
     await ears.until(Disconnected)
     await bench.answer("7", "", b'{"messageId":"1.1.1"}')
     await bench.faults.accept()
-    assert (await ears.until(Answer)).id == "1.1.1"
+    assert (await ears.until(DeviceAnswer)).id == "1.1.1"
 
 
 async def test_who_is_told_that_it_was_taken_over_stays_away() -> None:
@@ -150,7 +150,7 @@ async def test_the_window_is_kept_and_what_waits_in_it_was_not_sent(bench: MqttB
     bench.faults.thaw()
     told = [await ears.next() for _ in range(20)]
     assert told[:5] == [Lost("7", f"1.{number}.1", suspect=number == 0) for number in range(5)]
-    assert {type(event) for event in told[5:]} == {Refused}
+    assert {type(event) for event in told[5:]} == {CommandRefused}
     await ears.until(Connected)
     for number in range(20):
         devices.publish(Command("7", f"1.{number}.2", BODY))
@@ -185,7 +185,7 @@ async def test_a_limit_that_a_broker_keeps_to_itself_costs_the_connection() -> N
         devices.publish(Command("7", "1.2.1", b'{"x":"%s"}' % (b"x" * 1200)))
         assert await ears.next() in (
             Lost("7", "1.2.1", suspect=True),
-            Refused("7", "1.2.1", "the broker refuses it, reason 0x95", final=True),
+            CommandRefused("7", "1.2.1", "the broker refuses it, reason 0x95", final=True),
         )
         await ears.until(Connected)
         devices.publish(Command("7", "1.2.2", BODY))
@@ -198,7 +198,7 @@ async def test_late_double_and_foreign_answers_are_told_as_what_they_are(bench: 
     for device, command in (("7", "1.1.1"), ("7", "1.1.1"), ("8", "1.1.1"), ("7", "0.0.0")):
         await bench.answer(device, "", b'{"messageId":"%s"}' % command.encode())
         event = await ears.next()
-        assert isinstance(event, Answer)
+        assert isinstance(event, DeviceAnswer)
         assert (event.device, event.id) == (device, command)
 
 
@@ -236,7 +236,7 @@ async def test_ids_beside_the_payload_leave_it_alone(five: MqttBench) -> None:
     devices.publish(Command("7", "1.1.1", b"\x00\xff"))
     assert await five.command("7") == ("1.1.1", b"\x00\xff")
     await five.answer("7", "1.1.1", b"\xff")
-    assert await ears.until(Answer) == Answer("7", "1.1.1", b"\xff")
+    assert await ears.until(DeviceAnswer) == DeviceAnswer("7", "1.1.1", b"\xff")
 
 
 async def test_many_connections_send_and_share_what_is_heard(bench: MqttBench) -> None:
@@ -250,7 +250,7 @@ async def test_many_connections_send_and_share_what_is_heard(bench: MqttBench) -
     assert len(shared) == (3 if devices.correlates else 0)
     for number in range(30):
         await bench.answer("7", "", b'{"messageId":"1.%d.1"}' % number)
-    heard = sorted([(await ears.until(Answer)).id for _ in range(30)])
+    heard = sorted([(await ears.until(DeviceAnswer)).id for _ in range(30)])
     await bench.heartbeat("8")
     assert heard == sorted(f"1.{number}.1" for number in range(30))
     assert await ears.next() == Seen("8"), "each was heard once"
@@ -267,7 +267,7 @@ async def test_a_reader_that_is_slow_holds_back_the_broker(
     async with asyncio.timeout(LIMIT_S):
         first = await devices.events()
     assert len(first) <= 10
-    rest = [(await ears.until(Answer)).id for _ in range(60 - len(first))]
+    rest = [(await ears.until(DeviceAnswer)).id for _ in range(60 - len(first))]
     assert rest[-1] == "1.59.1"
 
 

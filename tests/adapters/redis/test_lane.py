@@ -7,7 +7,7 @@ import pytest
 from redis.asyncio.connection import Connection
 
 from holdfast.adapters.redis.lane import BATCH_MAX, Lane
-from holdfast.adapters.redis.refusals import Parser, Refused
+from holdfast.adapters.redis.refusals import Parser, RedisRefused
 from holdfast.errors import OutcomeUnknown, Unavailable
 
 PATIENCE_S = 10.0
@@ -138,8 +138,8 @@ async def test_a_refusal_is_of_one_call_only(town: Town) -> None:
     calls = [lane.call("ECHO", word) for word in ("a", "LOADING", "NOAUTH", "b")]
     a, loading, noauth, b = await asyncio.gather(*calls, return_exceptions=True)
     assert (a, b) == (b"a", b"b")
-    assert isinstance(loading, Refused)
-    assert isinstance(noauth, Refused)
+    assert isinstance(loading, RedisRefused)
+    assert isinstance(noauth, RedisRefused)
     assert (loading.code, noauth.code) == ("LOADING", "NOAUTH")
     assert town.arrived == 1, "no refusal breaks the connection"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.adapters.redis.refusals import Refused
+from holdfast.adapters.redis.refusals import RedisRefused
 from holdfast.errors import ConfigError, HoldfastError, OperationRefused, Unavailable
 
 
@@ -42,7 +42,7 @@ from holdfast.errors import ConfigError, HoldfastError, OperationRefused, Unavai
     ],
 )
 def test_a_refusal_says_what_to_do(reply: str, error: type[HoldfastError], told: str) -> None:
-    explained = Refused(reply).explain("claim at redis://h")
+    explained = RedisRefused(reply).explain("claim at redis://h")
     assert type(explained) is error
     assert told in str(explained)
     assert str(explained).startswith("claim at redis://h: ")

@@ -13,7 +13,7 @@ from holdfast.adapters.redis import tasks as module
 from holdfast.adapters.redis.connection import RedisConnection, parse
 from holdfast.adapters.redis.tasks import RedisTasks
 from holdfast.adapters.system.clock import SystemClock
-from holdfast.core.task import End, State, Task
+from holdfast.core.task import EndAttempt, State, Task
 from holdfast.errors import ConfigError, Fenced, OutcomeUnknown, Unavailable
 from holdfast.ports.meter import Meter
 from holdfast.ports.tasks import TaskStore
@@ -103,7 +103,7 @@ async def test_a_forgotten_attempt_stays_fenced(tasks: RedisTasks, redis_server:
     await redis_server.reset()
     [begun] = await tasks.start([wish("k", member="b")])
     assert begun.epoch > forgotten.epoch
-    [refused] = await tasks.end([End("k", forgotten.epoch, State.SUCCEED)])
+    [refused] = await tasks.end([EndAttempt("k", forgotten.epoch, State.SUCCEED)])
     assert isinstance(refused, Fenced)
 
 
@@ -128,7 +128,7 @@ async def test_a_batch_is_one_call_a_shard(redis_server: RedisServer, make_tasks
     await tasks.start([wish(f"warm{i}") for i in range(40)])
     before = sum(meter.calls.values())
     begun = await tasks.start([wish(f"k{i}") for i in range(60)])
-    await tasks.end([End(task.trace, task.epoch, State.SUCCEED) for task in begun])
+    await tasks.end([EndAttempt(task.trace, task.epoch, State.SUCCEED) for task in begun])
     assert sum(meter.calls.values()) - before == 6
 
 
@@ -144,7 +144,7 @@ async def test_expiry_goes_in_small_batches(tasks: RedisTasks, monkeypatch: pyte
 
 async def test_what_expired_leaves_no_key(tasks: RedisTasks, redis_server: RedisServer) -> None:
     [begun] = await tasks.start([wish("k")])
-    await tasks.end([End("k", begun.epoch, State.SUCCEED)])
+    await tasks.end([EndAttempt("k", begun.epoch, State.SUCCEED)])
     assert await tasks.expire(1e11) == 1
     assert await tasks.counts() == {}
     async with redis_server.client() as redis:
@@ -167,7 +167,7 @@ async def test_a_server_that_is_gone(tasks: RedisTasks, redis_server: RedisServe
     with pytest.raises(Unavailable):
         await tasks.start([wish("l")])
     await redis_server.start()
-    await tasks.end([End("k", begun.epoch, State.SUCCEED)])
+    await tasks.end([EndAttempt("k", begun.epoch, State.SUCCEED)])
     [begun] = await tasks.start([wish("l")])
     assert begun.state is State.RUNNING
 
@@ -175,7 +175,7 @@ async def test_a_server_that_is_gone(tasks: RedisTasks, redis_server: RedisServe
 async def test_changes_wait_for_replicas(redis_sentinel: RedisSentinel, make_tasks: MakeTasks) -> None:
     tasks = make_tasks(redis_sentinel.url + "?wait_replicas=2")
     begun = await tasks.start([wish(f"k{i}") for i in range(20)])
-    await tasks.end([End(task.trace, task.epoch, State.SUCCEED) for task in begun])
+    await tasks.end([EndAttempt(task.trace, task.epoch, State.SUCCEED) for task in begun])
     for server in redis_sentinel.redis:
         async with server.client() as redis:
             assert await redis.hget("{holdfast:0}:tasks:app:task:k7", "state") in (b"succeed", "succeed")

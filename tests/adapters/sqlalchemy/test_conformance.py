@@ -16,9 +16,9 @@ from holdfast.adapters.sqlalchemy.rows import entry as archived
 from holdfast.adapters.sqlalchemy.transaction import PostgresqlTransaction
 from holdfast.adapters.sqlalchemy.writer import SqlWriter
 from holdfast.adapters.system.clock import SystemClock
-from holdfast.core.device_queue import State
+from holdfast.core.device_queue import CommandState
 from holdfast.testing.conformance import OutboxConformance
-from holdfast.testing.conformance.outbox import NOW, OUTBOX, Begin, Dispatcher, answer, bodies, new
+from holdfast.testing.conformance.outbox import NOW, OUTBOX, Begin, ManualDispatcher, answer, bodies, new
 from holdfast.testing.servers import PostgresqlServer
 
 
@@ -57,7 +57,7 @@ class SqlConformance(OutboxConformance):
         return begin
 
     async def test_the_archive_has_all_of_what_it_has(
-        self, dispatcher: Dispatcher, store: SqlOutbox, begin: Begin, business: Engine
+        self, dispatcher: ManualDispatcher, store: SqlOutbox, begin: Begin, business: Engine
     ) -> None:
         with begin() as db:
             [number] = db.add([new("d1", b"\x00body", trace_id="t-1", dedupe_key="k")])
@@ -71,15 +71,15 @@ class SqlConformance(OutboxConformance):
         assert await store.command(number) is None
 
     async def test_what_is_listed_has_an_index(
-        self, dispatcher: Dispatcher, store: SqlOutbox, begin: Begin, business: Engine
+        self, dispatcher: ManualDispatcher, store: SqlOutbox, begin: Begin, business: Engine
     ) -> None:
         with begin() as db:
             db.add([new(f"d{n}") for n in range(100)])
         asked: list[tuple[str, Any]] = []
         event.listen(store._engine, "before_cursor_execute", lambda *a: asked.append((a[2], a[3])))
         await store.commands(OUTBOX, device="d1")
-        await store.commands(OUTBOX, device="d1", state=State.SCHEDULED)
-        await store.commands(OUTBOX, state=State.FAILED)
+        await store.commands(OUTBOX, device="d1", state=CommandState.SCHEDULED)
+        await store.commands(OUTBOX, state=CommandState.FAILED)
         await store.commands(OUTBOX)
         postgresql = business.dialect.name == "postgresql"
         plans = []
@@ -113,7 +113,7 @@ class TestPostgresqlOutbox(SqlConformance):
         return postgresql_server.url
 
     async def test_a_replaced_command_that_is_committed_late_is_not_sent(
-        self, dispatcher: Dispatcher, store: SqlOutbox, begin: Begin
+        self, dispatcher: ManualDispatcher, store: SqlOutbox, begin: Begin
     ) -> None:
         slow = begin()
         [old] = slow.__enter__().add([new("d1", b"in", supersede_key="951")])
@@ -124,11 +124,11 @@ class TestPostgresqlOutbox(SqlConformance):
         [sending] = await dispatcher.send(heard=[answer(sending)])
         slow.__exit__(None, None, None)
         turned = await dispatcher.turn(heard=[answer(sending)])
-        assert [(e.id, e.state) for e in turned.closed[1:]] == [(old, State.SUPERSEDED)]
+        assert [(e.id, e.state) for e in turned.closed[1:]] == [(old, CommandState.SUPERSEDED)]
         assert turned.sendings == [], "who was taken off must not come in again"
 
     async def test_taking_back_waits_for_nobody_and_nobody_for_it(
-        self, dispatcher: Dispatcher, begin: Begin
+        self, dispatcher: ManualDispatcher, begin: Begin
     ) -> None:
         with begin() as db:
             db.add([new("d1", b"1"), new("d2", b"2")])
@@ -138,9 +138,9 @@ class TestPostgresqlOutbox(SqlConformance):
         assert bodies(first) == [b"1", b"2"], "it isn't committed yet"
         open_still.__exit__(None, None, None)
         turned = await dispatcher.turn(heard=[answer(each) for each in first])
-        assert {entry.state for entry in turned.closed} == {State.ACKNOWLEDGED}
+        assert {entry.state for entry in turned.closed} == {CommandState.ACKNOWLEDGED}
 
-    async def test_a_turn_is_three_messages(self, dispatcher: Dispatcher, begin: Begin) -> None:
+    async def test_a_turn_is_three_messages(self, dispatcher: ManualDispatcher, begin: Begin) -> None:
         with begin() as db:
             db.add([new(f"d{n}") for n in range(50)])
             db.add([new("d0"), new("d1", not_before=NOW + 1000.0)])

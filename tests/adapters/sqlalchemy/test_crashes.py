@@ -19,7 +19,7 @@ from tests.adapters.sqlalchemy import full_disk
 from holdfast import App
 from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
 from holdfast.adapters.system.clock import SystemClock
-from holdfast.core.device_queue import Entry, State
+from holdfast.core.device_queue import CommandState, StoredCommand
 from holdfast.core.device_turn import Heard, Turn
 from holdfast.core.dialect import PlainDialect
 from holdfast.errors import ConfigError, OutcomeUnknown, Unavailable
@@ -58,9 +58,9 @@ async def test_each_result_is_applied_once_whenever_it_is_killed(url: str, engin
             await asyncio.to_thread(process.stdout.readline)
             begun = done
             while done < min(begun + COMMANDS // 4, COMMANDS):
-                done = (await store.counts("doors")).get(State.ACKNOWLEDGED, 0)
+                done = (await store.counts("doors")).get(CommandState.ACKNOWLEDGED, 0)
             end(process)
-    assert await store.counts("doors") == {State.ACKNOWLEDGED: COMMANDS}
+    assert await store.counts("doors") == {CommandState.ACKNOWLEDGED: COMMANDS}
     with engine.connect() as connection:
         applied = connection.execute(text("SELECT count(*), min(times), max(times) FROM applied")).one()
     assert tuple(applied) == (COMMANDS, 1, 1)
@@ -110,7 +110,7 @@ async def test_a_server_that_dies_is_unavailable_and_comes_back(
     [sending] = (await store.turn(msgspec.structs.replace(turn, sweep=True))).sendings
     answered = msgspec.structs.replace(turn, heard=[Heard("d1", sending.correlation)])
 
-    def die_first(db: Any, entry: Entry) -> None:
+    def die_first(db: Any, entry: StoredCommand) -> None:
         postgresql_server.kill()
         db.execute(text("SELECT 1"))
 

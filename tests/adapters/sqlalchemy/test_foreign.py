@@ -13,11 +13,11 @@ from structlog.testing import capture_logs
 
 from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
 from holdfast.adapters.system.clock import SystemClock
-from holdfast.core.device_queue import State
+from holdfast.core.device_queue import CommandState
 from holdfast.devices.briefs import brief_of
 from holdfast.errors import HoldfastError, InvalidMessage
 from holdfast.ports.outbox import Adding
-from holdfast.testing.conformance.outbox import OUTBOX, Dispatcher, answer
+from holdfast.testing.conformance.outbox import OUTBOX, ManualDispatcher, answer
 
 SHARDS, LANES = 7, 3
 DEVICES = ["d1", "2042253", "A.b:c-d_e", "x" * 128, *(f"door-{n}" for n in range(20))]
@@ -63,7 +63,7 @@ async def test_they_go_where_those_of_python_go(store: SqlOutbox, engine: Engine
     for entry in entries:
         assert entry.shard == zlib.crc32(entry.device.encode()) % SHARDS
         assert entry.lane == zlib.crc32(f"person {entry.device} é".encode()) % LANES
-        assert (entry.state, entry.body, entry.trace_id) == (State.SCHEDULED, b'{"open": true}', "")
+        assert (entry.state, entry.body, entry.trace_id) == (CommandState.SCHEDULED, b'{"open": true}', "")
         assert abs(entry.created_at - time.time()) < 60
         assert entry.expires_at == pytest.approx(entry.created_at + 60, abs=0.01)
 
@@ -71,13 +71,13 @@ async def test_they_go_where_those_of_python_go(store: SqlOutbox, engine: Engine
 async def test_a_dispatcher_sends_and_closes_them(store: SqlOutbox, engine: Engine) -> None:
     add(engine, device="d1", body='{"n": 1}', supersede_key="951")
     add(engine, device="d1", body='{"n": 2}', supersede_key="951")
-    dispatcher = Dispatcher(store)
+    dispatcher = ManualDispatcher(store)
     standing = await store.epochs(OUTBOX)
     for shard, epoch in standing.items():
         dispatcher.grants[shard] = await store.open(OUTBOX, shard, epoch, "member")
     dispatcher.now = time.time()
     turned = await dispatcher.turn()
-    assert [entry.state for entry in turned.closed] == [State.SUPERSEDED]
+    assert [entry.state for entry in turned.closed] == [CommandState.SUPERSEDED]
     [sending] = turned.sendings
     assert sending.body == b'{"n": 2}'
     assert len((await dispatcher.turn(heard=[answer(sending)])).closed) == 1
@@ -201,11 +201,11 @@ async def test_a_spoilt_command_of_sqlite_fails_alone(store: SqlOutbox, engine: 
         ("d2", b'{"open": true}'),
     ]
     [closed] = turned.closed
-    assert (closed.id, closed.state) == (1, State.FAILED)
+    assert (closed.id, closed.state) == (1, CommandState.FAILED)
     assert "its row" in closed.reason
     for told in await store.briefs(OUTBOX, range(SHARDS), 10):
         assert brief_of("app", OUTBOX, told, "node")
-    assert [entry.id for entry in await store.commands(OUTBOX, state=State.FAILED)] == [1]
+    assert [entry.id for entry in await store.commands(OUTBOX, state=CommandState.FAILED)] == [1]
 
 
 @pytest.mark.parametrize(
@@ -332,7 +332,7 @@ async def test_commands_in_a_state_that_there_is_not_are_named_and_the_others_co
     with capture_logs() as lines:
         counts = await store.counts(OUTBOX)
         assert await store.counts(OUTBOX) == counts
-    assert counts == {State.SCHEDULED: 2}
+    assert counts == {CommandState.SCHEDULED: 2}
     assert [(line["table"], line["row"]) for line in lines] == [("holdfast_outbox_command", "2, 'gone'")]
 
 
@@ -375,9 +375,9 @@ async def test_an_end_whose_time_was_spoilt_is_told_once(
     assert await store.briefs(OUTBOX, range(SHARDS), 10) == []
 
 
-async def owner_of_all(store: SqlOutbox) -> Dispatcher:
+async def owner_of_all(store: SqlOutbox) -> ManualDispatcher:
     """A dispatcher that owns all shards, now."""
-    dispatcher = Dispatcher(store)
+    dispatcher = ManualDispatcher(store)
     for shard, epoch in (await store.epochs(OUTBOX)).items():
         dispatcher.grants[shard] = await store.open(OUTBOX, shard, epoch, "member")
     dispatcher.now = time.time()

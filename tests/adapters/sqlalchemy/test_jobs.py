@@ -7,14 +7,14 @@ from sqlalchemy.orm import Session
 
 from holdfast import App
 from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
-from holdfast.core.device_queue import State
-from holdfast.core.device_turn import Heard, Job, Sending, Turn
+from holdfast.core.device_queue import CommandState
+from holdfast.core.device_turn import Heard, Rollout, Sending, Turn
 
 DEVICES = [f"d{number:04}" for number in range(5_000)]
 RATE = 500.0
 
 
-async def rolled_out(store: SqlOutbox, engine: Engine, does: Callable[[str], bool]) -> tuple[Job, int]:
+async def rolled_out(store: SqlOutbox, engine: Engine, does: Callable[[str], bool]) -> tuple[Rollout, int]:
     """The job at its end, and how many devices got the command. Each second there are turns until nothing is
     left to do; the devices answer in the next one."""
     outbox = App("office").outbox("doors")
@@ -35,11 +35,14 @@ async def rolled_out(store: SqlOutbox, engine: Engine, does: Callable[[str], boo
         sent.extend(sending.device for sending in turned.sendings)
         return turned.more or bool(answers)
 
-    async def progress() -> Job:
+    async def progress() -> Rollout:
         [job] = await store.jobs("doors")
         assert (job.id, job.total) == (number, len(DEVICES))
         counts = await store.counts("doors")
-        assert (job.done, job.failed) == (counts.get(State.ACKNOWLEDGED, 0), counts.get(State.FAILED, 0))
+        assert (job.done, job.failed) == (
+            counts.get(CommandState.ACKNOWLEDGED, 0),
+            counts.get(CommandState.FAILED, 0),
+        )
         return job
 
     for second in range(12):

@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
 from holdfast.adapters.system.clock import SystemClock
-from holdfast.core.device_queue import Entry, Patience
+from holdfast.core.device_queue import Patience, StoredCommand
 from holdfast.core.device_turn import Heard, Turn
 from holdfast.errors import Fenced
 
@@ -23,7 +23,7 @@ APPLY = text(
 )
 
 
-def on_result(db: Any, entry: Entry) -> None:
+def on_result(db: Any, entry: StoredCommand) -> None:
     """Count."""
     db.execute(APPLY, {"command": entry.id})
 

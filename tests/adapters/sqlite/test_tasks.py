@@ -16,7 +16,7 @@ from holdfast.adapters.sqlite.database import Database
 from holdfast.adapters.sqlite.tasks import SqliteTasks
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.core import task as rules
-from holdfast.core.task import Beat, End, Return, Start, State, Task
+from holdfast.core.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, State, Task
 from holdfast.errors import Fenced
 from holdfast.ports.tasks import TaskStore
 from holdfast.testing.conformance.task_oracle import TaskMachine, answer_of, timeless
@@ -67,11 +67,11 @@ def request(dice: random.Random, model: dict[str, Task]) -> tuple[str, Any]:
     return dice.choice(
         [
             ("queue", Task(trace, "t", group="g")),
-            ("start", Start(trace, "t", dice.choice("ab"), "n", 2, lease_s)),
-            ("start", Start(trace, "u", dice.choice("ab"), "n", 9, lease_s)),
-            ("beat", Beat(trace, epoch, lease_s, 0.5, "half")),
-            ("give_back", Return(trace, epoch, dice.random() < 0.5, "broken")),
-            ("end", End(trace, epoch, dice.choice(sorted(rules.ENDED)), b"\0r")),
+            ("start", StartAttempt(trace, "t", dice.choice("ab"), "n", 2, lease_s)),
+            ("start", StartAttempt(trace, "u", dice.choice("ab"), "n", 9, lease_s)),
+            ("beat", AttemptBeat(trace, epoch, lease_s, 0.5, "half")),
+            ("give_back", ReturnAttempt(trace, epoch, dice.random() < 0.5, "broken")),
+            ("end", EndAttempt(trace, epoch, dice.choice(sorted(rules.ENDED)), b"\0r")),
             ("reset", trace),
         ]
     )
@@ -111,7 +111,7 @@ async def test_calls_that_come_together(tasks: SqliteTasks, seed: int) -> None:
 async def test_apps_are_apart(tasks: SqliteTasks, database: Database, clock: SystemClock) -> None:
     other = SqliteTasks(database, "other", clock)
     await asyncio.gather(tasks.start([wish("k")]), other.start([wish("k", member="b")]))
-    await tasks.end([End("k", 1, State.SUCCEED)])
+    await tasks.end([EndAttempt("k", 1, State.SUCCEED)])
     found = await other.get("k")
     assert found is not None
     assert (found.member, found.state) == ("b", State.RUNNING)

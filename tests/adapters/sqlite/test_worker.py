@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from holdfast.adapters.sqlite.worker import Worker
+from holdfast.adapters.sqlite.worker import WriterThread
 from holdfast.errors import Unavailable
 
 LONG_S = 3600.0
@@ -18,7 +18,7 @@ class Server:
         self.served: queue.Queue[list[str]] = queue.Queue()
         self.go_on = threading.Event()
         self.go_on.set()
-        self.worker: Worker[str] = Worker("served", self._serve, limit)
+        self.worker: WriterThread[str] = WriterThread("served", self._serve, limit)
 
     def _serve(self) -> None:
         self.go_on.wait(10)

@@ -257,14 +257,14 @@ async def test_who_gets_no_answer_to_its_joining_has_not_joined(
     call: str,
 ) -> None:
     number, _ = await coordinator.watch(-1, 0)
-    answered = getattr(session.Session, call)
+    answered = getattr(session.ZooKeeperSession, call)
 
     async def unanswered(*arguments: object, **named: object) -> object:
         wire.lose_replies()
         return await answered(*arguments, **named)
 
     with monkeypatch.context() as patch:
-        patch.setattr(session.Session, call, unanswered)
+        patch.setattr(session.ZooKeeperSession, call, unanswered)
         with pytest.raises(Unavailable):
             await far.join(A, SHORT_S)
     with pytest.raises(MembershipLost):

@@ -21,13 +21,13 @@ from holdfast.adapters.system.clock import SystemClock
 from holdfast.apps.reports import deliver as delivering
 from holdfast.apps.reports import deliver_pipe, deliver_plan
 from holdfast.apps.reports.deliver_credentials import Credential
-from holdfast.apps.reports.deliver_plan import Companion, Parcel, Record
+from holdfast.apps.reports.deliver_plan import Companion, FileToDeliver, Record
 from holdfast.ports.sink import Sink
 from holdfast.wiring import open_sink
 
 BODY = b"".join(hashlib.sha256(str(n).encode()).digest() * 2048 for n in range(20))
 CHUNK = 1 << 16
-PARCEL = Parcel(name="out/daily.csv", content="v1", companions=(Companion.OK,))
+PARCEL = FileToDeliver(name="out/daily.csv", content="v1", companions=(Companion.OK,))
 
 
 def small_steps() -> None:

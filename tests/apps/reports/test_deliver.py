@@ -14,7 +14,7 @@ from holdfast.adapters.system.clock import SystemClock
 from holdfast.apps.reports import deliver as delivering
 from holdfast.apps.reports import deliver_pipe, deliver_plan
 from holdfast.apps.reports.deliver import Delivered, deliver
-from holdfast.apps.reports.deliver_plan import Companion, Parcel, Record, Stage
+from holdfast.apps.reports.deliver_plan import Companion, DeliveryStage, FileToDeliver, Record
 from holdfast.errors import (
     AlreadyThere,
     ConfigError,
@@ -29,7 +29,7 @@ from holdfast.ports.sink import Data, Sink
 KIB = 1 << 10
 MARK = 64 * KIB
 CHUNK = 32 * KIB
-PARCEL = Parcel(name="out/daily.csv", content="v1", companions=(Companion.SHA256, Companion.OK))
+PARCEL = FileToDeliver(name="out/daily.csv", content="v1", companions=(Companion.SHA256, Companion.OK))
 BODY = b"".join(hashlib.sha256(bytes([n])).digest() * KIB for n in range(5))
 SUM = hashlib.sha256(BODY).hexdigest()
 
@@ -67,7 +67,7 @@ class Desk:
         self.files: dict[str, bytearray] = {}
         self.sink = sink or MemorySink(self.files)
         self.record: Record | None = None
-        self.stages: list[Stage] = []
+        self.stages: list[DeliveryStage] = []
         self.calls = 0
         self.at = -1
         self.after = False
@@ -106,7 +106,7 @@ class Desk:
         return connected()
 
     async def deliver(
-        self, parcel: Parcel = PARCEL, made: Callable[[], Iterator[Data]] | None = None, **options: Any
+        self, parcel: FileToDeliver = PARCEL, made: Callable[[], Iterator[Data]] | None = None, **options: Any
     ) -> Delivered:
         return await deliver(
             parcel,
@@ -155,7 +155,7 @@ def whole(desk: Desk) -> None:
     }
     assert desk.shown <= {b"none", b"old", BODY}
     assert desk.record is not None
-    assert (desk.record.stage, desk.record.size, desk.record.sha256) == (Stage.DONE, len(BODY), SUM)
+    assert (desk.record.stage, desk.record.size, desk.record.sha256) == (DeliveryStage.DONE, len(BODY), SUM)
 
 
 async def test_a_file_and_what_belongs_beside_it(desk: Desk) -> None:
@@ -165,8 +165,8 @@ async def test_a_file_and_what_belongs_beside_it(desk: Desk) -> None:
     assert (done.duplicated, done.sent, done.tries) == (False, len(BODY), 1)
     assert told == sorted(told)
     assert told[-1] == len(BODY)
-    assert desk.stages[0] is Stage.SENDING
-    assert desk.stages[-3:] == [Stage.PLACING, Stage.PLACED, Stage.DONE]
+    assert desk.stages[0] is DeliveryStage.SENDING
+    assert desk.stages[-3:] == [DeliveryStage.PLACING, DeliveryStage.PLACED, DeliveryStage.DONE]
 
 
 async def test_the_same_again_is_a_duplicate_and_sends_nothing(desk: Desk) -> None:
@@ -261,7 +261,7 @@ async def test_what_is_made_shorter_is_sent_anew(desk: Desk) -> None:
 async def test_new_content_is_sent_over_the_old_and_what_was_left_is_removed(desk: Desk) -> None:
     desk.at = LATE
     with pytest.raises(Dead):
-        await desk.deliver(Parcel(name=PARCEL.name, content="v0"), chunks(b"other" * 100_000))
+        await desk.deliver(FileToDeliver(name=PARCEL.name, content="v0"), chunks(b"other" * 100_000))
     assert any(name.endswith(".part") for name in desk.files)
     desk.heal()
     done = await desk.deliver()
@@ -274,13 +274,13 @@ async def test_files_taken_away_are_left_so_or_sent_again(desk: Desk) -> None:
     desk.files.clear()
     assert (await desk.deliver()).duplicated
     assert desk.files == {}
-    again = Parcel(name=PARCEL.name, content="v1", companions=PARCEL.companions, if_gone="send")
+    again = FileToDeliver(name=PARCEL.name, content="v1", companions=PARCEL.companions, if_gone="send")
     assert not (await desk.deliver(again)).duplicated
     whole(desk)
 
 
 async def test_in_place_a_part_is_seen_but_never_left(desk: Desk) -> None:
-    parcel = Parcel(name=PARCEL.name, content="v1", in_place=True, companions=PARCEL.companions)
+    parcel = FileToDeliver(name=PARCEL.name, content="v1", in_place=True, companions=PARCEL.companions)
     desk.at, desk.error = LATE - 1, Unavailable("cut")
     left: list[bytes] = []
 
@@ -299,7 +299,7 @@ async def test_in_place_a_part_is_seen_but_never_left(desk: Desk) -> None:
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("companions", [(), PARCEL.companions], ids=["alone", "with companions"])
 async def test_in_place_a_worker_may_die_at_any_step(companions: tuple[Companion, ...], after: bool) -> None:
-    parcel = Parcel(name=PARCEL.name, content="v1", in_place=True, companions=companions)
+    parcel = FileToDeliver(name=PARCEL.name, content="v1", in_place=True, companions=companions)
     probe = Desk()
     await probe.deliver(parcel)
     for at in range(1, probe.calls + 1):
@@ -315,7 +315,7 @@ async def test_in_place_a_worker_may_die_at_any_step(companions: tuple[Companion
 async def test_what_is_not_to_be_replaced_stays(desk: Desk) -> None:
     desk.files["out/daily.csv"] = bytearray(b"old")
     with pytest.raises(AlreadyThere):
-        await desk.deliver(Parcel(name=PARCEL.name, content="v1", replace=False))
+        await desk.deliver(FileToDeliver(name=PARCEL.name, content="v1", replace=False))
     assert desk.files == {"out/daily.csv": b"old"}
 
 

@@ -8,11 +8,11 @@ import pytest
 from holdfast.apps.reports.deliver_plan import (
     MARK_BYTES,
     Companion,
+    DeliveryStage,
+    DeliveryStep,
+    FileToDeliver,
     Mark,
-    Parcel,
     Record,
-    Stage,
-    Step,
     best,
     companion,
     decide,
@@ -21,12 +21,12 @@ from holdfast.apps.reports.deliver_plan import (
 from holdfast.errors import InvalidMessage
 from holdfast.ports.sink import RemoteFile
 
-PARCEL = Parcel(name="a/b.csv", content="v1")
+PARCEL = FileToDeliver(name="a/b.csv", content="v1")
 SUM = hashlib.sha256(b"x").hexdigest()
 MIB = 1 << 20
 
 
-def record(stage: Stage, **fields: object) -> Record:
+def record(stage: DeliveryStage, **fields: object) -> Record:
     return msgspec.convert(
         {"name": "a/b.csv", "content": "v1", "stage": stage.value, "size": 1, "sha256": SUM} | fields, Record
     )
@@ -39,37 +39,37 @@ def found(size: int = 1, version: str = "") -> RemoteFile:
 @pytest.mark.parametrize(
     "known, stands, step",
     [
-        (None, None, Step.SEND),
-        (None, found(), Step.SEND),
-        (record(Stage.SENDING), None, Step.RESUME),
-        (record(Stage.SENDING), found(), Step.RESUME),
-        (record(Stage.PLACING), None, Step.RESUME),
-        (record(Stage.PLACING), found(2), Step.RESUME),
-        (record(Stage.PLACING), found(1), Step.LOOK),
-        (record(Stage.PLACED), found(1), Step.FINISH),
-        (record(Stage.PLACED), found(2), Step.NOTHING),
-        (record(Stage.DONE), found(1), Step.NOTHING),
-        (record(Stage.DONE), None, Step.NOTHING),
-        (record(Stage.DONE, content="v0"), found(1), Step.SEND),
-        (record(Stage.DONE, name="a/c.csv"), None, Step.SEND),
+        (None, None, DeliveryStep.SEND),
+        (None, found(), DeliveryStep.SEND),
+        (record(DeliveryStage.SENDING), None, DeliveryStep.RESUME),
+        (record(DeliveryStage.SENDING), found(), DeliveryStep.RESUME),
+        (record(DeliveryStage.PLACING), None, DeliveryStep.RESUME),
+        (record(DeliveryStage.PLACING), found(2), DeliveryStep.RESUME),
+        (record(DeliveryStage.PLACING), found(1), DeliveryStep.LOOK),
+        (record(DeliveryStage.PLACED), found(1), DeliveryStep.FINISH),
+        (record(DeliveryStage.PLACED), found(2), DeliveryStep.NOTHING),
+        (record(DeliveryStage.DONE), found(1), DeliveryStep.NOTHING),
+        (record(DeliveryStage.DONE), None, DeliveryStep.NOTHING),
+        (record(DeliveryStage.DONE, content="v0"), found(1), DeliveryStep.SEND),
+        (record(DeliveryStage.DONE, name="a/c.csv"), None, DeliveryStep.SEND),
     ],
 )
-def test_what_is_next(known: Record | None, stands: RemoteFile | None, step: Step) -> None:
+def test_what_is_next(known: Record | None, stands: RemoteFile | None, step: DeliveryStep) -> None:
     assert decide(PARCEL, known, stands) is step
 
 
 @pytest.mark.parametrize(
     "stands, step",
     [
-        (None, Step.SEND),
-        (found(2), Step.SEND),
-        (found(1, "other"), Step.SEND),
-        (found(1, "e1"), Step.NOTHING),
+        (None, DeliveryStep.SEND),
+        (found(2), DeliveryStep.SEND),
+        (found(1, "other"), DeliveryStep.SEND),
+        (found(1, "e1"), DeliveryStep.NOTHING),
     ],
 )
-def test_what_was_taken_away_is_sent_again_if_ordered(stands: RemoteFile | None, step: Step) -> None:
+def test_what_was_taken_away_is_sent_again_if_ordered(stands: RemoteFile | None, step: DeliveryStep) -> None:
     parcel = msgspec.structs.replace(PARCEL, if_gone="send")
-    assert decide(parcel, record(Stage.DONE, version="e1"), stands) is step
+    assert decide(parcel, record(DeliveryStage.DONE, version="e1"), stands) is step
 
 
 def test_the_best_mark_is_the_last_that_is_held_and_fits() -> None:
@@ -89,7 +89,7 @@ def test_marks_are_where_an_upload_can_go_on(grain: int, apart: int) -> None:
 
 
 def test_companions_are_what_programs_read() -> None:
-    done = record(Stage.PLACED, md5="0" * 32)
+    done = record(DeliveryStage.PLACED, md5="0" * 32)
     assert companion(Companion.OK, done) == b""
     assert companion(Companion.SHA256, done) == f"{SUM}  b.csv\n".encode()
     assert companion(Companion.MD5, done) == f"{'0' * 32}  b.csv\n".encode()
@@ -98,15 +98,15 @@ def test_companions_are_what_programs_read() -> None:
 @pytest.mark.parametrize("name", ["../x", "/x", "a\nb", "x" * 300])
 def test_names_are_checked_before_anything_is_made(name: str) -> None:
     with pytest.raises(InvalidMessage):
-        Parcel(name=name, content="v1")
+        FileToDeliver(name=name, content="v1")
 
 
 def test_names_of_companions_are_checked_too() -> None:
-    Parcel(name="x" * 255, content="v1")
+    FileToDeliver(name="x" * 255, content="v1")
     with pytest.raises(InvalidMessage):
-        Parcel(name="x" * 255, content="v1", companions=(Companion.OK,))
+        FileToDeliver(name="x" * 255, content="v1", companions=(Companion.OK,))
 
 
 def test_a_record_is_kept_as_json() -> None:
-    kept = record(Stage.SENDING, tokens=("a",), marks=[{"size": 1, "sha256": SUM}])
+    kept = record(DeliveryStage.SENDING, tokens=("a",), marks=[{"size": 1, "sha256": SUM}])
     assert msgspec.json.decode(msgspec.json.encode(kept), type=Record) == kept

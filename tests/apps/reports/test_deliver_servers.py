@@ -23,7 +23,7 @@ from holdfast.apps.reports import deliver as delivering
 from holdfast.apps.reports import deliver_pipe, deliver_plan
 from holdfast.apps.reports.deliver import Delivered, deliver
 from holdfast.apps.reports.deliver_credentials import Credential
-from holdfast.apps.reports.deliver_plan import Record, Stage, marks_every
+from holdfast.apps.reports.deliver_plan import DeliveryStage, Record, marks_every
 from holdfast.core.retry import Backoff
 from holdfast.errors import HoldfastError
 from holdfast.ports.sink import Sink
@@ -249,7 +249,7 @@ async def test_a_worker_killed_at_any_step_is_made_up_for(
     assert said["duplicated"] == placed
     stands(server)
     record = msgspec.json.decode((tmp_path / "record.json").read_bytes(), type=Record)
-    assert record.stage is Stage.DONE
+    assert record.stage is DeliveryStage.DONE
 
 
 async def test_parts_of_an_upload_to_s3_are_gone_on_with(

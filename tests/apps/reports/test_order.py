@@ -16,7 +16,7 @@ from holdfast.apps.reports.order import (
     Column,
     Condition,
     Csv,
-    Delivery,
+    ReportDelivery,
     ReportOrder,
     Table,
     Xlsx,
@@ -131,7 +131,7 @@ def test_what_is_no_order_is_refused(body: bytes) -> None:
         decode(body)
 
 
-@pytest.mark.parametrize("struct", [ReportOrder, Table, Column, Csv, Xlsx, Delivery])
+@pytest.mark.parametrize("struct", [ReportOrder, Table, Column, Csv, Xlsx, ReportDelivery])
 def test_the_docs_name_every_field(struct: type[msgspec.Struct]) -> None:
     page = (Path(__file__).parents[3] / "docs" / "reports.md").read_text()
     for field in msgspec.structs.fields(struct):
@@ -162,8 +162,8 @@ def test_the_order_in_the_docs_is_one() -> None:
         (lambda: Csv(header=1), "header"),  # type: ignore[arg-type]
         (lambda: Csv(compression_level=1.5), "compression_level"),  # type: ignore[arg-type]
         (lambda: Xlsx(rows_per_sheet=1), "rows_per_sheet"),
-        (lambda: Delivery(destination="s3://b", companions=("md6",)), "companions"),  # type: ignore[arg-type]
-        (lambda: Delivery(destination="s3://b", options={"a": 1.5}), "options"),  # type: ignore[dict-item]
+        (lambda: ReportDelivery(destination="s3://b", companions=("md6",)), "companions"),  # type: ignore[arg-type]
+        (lambda: ReportDelivery(destination="s3://b", options={"a": 1.5}), "options"),  # type: ignore[dict-item]
         (lambda: ReportOrder(customer="c", report="r", tables=(), name="n"), "tables"),
         (lambda: ReportOrder(customer=5, report="r", tables=(TABLE,), name="n"), "customer"),  # type: ignore[arg-type]
         (lambda: ReportOrder(customer="c", report="r", tables=(TABLE,), name="n", format="csv"), "format"),  # type: ignore[arg-type]

@@ -19,8 +19,8 @@ import pytest
 from tests.apps.reports.making import ORDERED_AT, csv_of, made, ordered, stored
 
 from holdfast.apps.reports.faults import UnreadableSource, UnwritableColumn
-from holdfast.apps.reports.order import Column, Condition, Csv, Delivery, Table, Xlsx
-from holdfast.apps.reports.report import Progress, Report
+from holdfast.apps.reports.order import Column, Condition, Csv, ReportDelivery, Table, Xlsx
+from holdfast.apps.reports.report import Report, ReportProgress
 from holdfast.testing.servers import FauxqsServer, FtpServer
 
 
@@ -85,7 +85,7 @@ def test_the_id_is_that_of_the_bytes(tmp_path: Path) -> None:
 
     first = id_of()
     assert id_of() == first
-    assert id_of(delivery=Delivery(destination="sftp://host/")) == first
+    assert id_of(delivery=ReportDelivery(destination="sftp://host/")) == first
     assert id_of(ORDERED_AT + dt.timedelta(hours=1)) != first  # another day, another name
     assert id_of(form=Csv(delimiter=";")) != first
     stored(tmp_path, {"n": [1, 2]})
@@ -109,7 +109,7 @@ def test_a_preview(tmp_path: Path) -> None:
 
 def test_progress_is_told_and_reaches_the_end(tmp_path: Path) -> None:
     source = stored(tmp_path, {"n": range(100_000)}, row_group_size=10_000)
-    told: list[Progress] = []
+    told: list[ReportProgress] = []
     with Report(ordered(source), ordered_at=ORDERED_AT, on_progress=told.append) as report:
         size = sum(len(b"".join(file.chunks)) for file in report.files())
     assert told == sorted(told, key=lambda progress: progress.bytes_out)
@@ -123,7 +123,7 @@ def test_progress_is_told_and_reaches_the_end(tmp_path: Path) -> None:
 def test_progress_without_known_rows_is_that_of_bytes(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("n\n" + "12345678\n" * 300_000)
-    told: list[Progress] = []
+    told: list[ReportProgress] = []
     with Report(ordered(str(path)), ordered_at=ORDERED_AT, on_progress=told.append) as report:
         for file in report.files():
             for _ in file.chunks:

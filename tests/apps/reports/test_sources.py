@@ -456,9 +456,9 @@ def test_a_query_makes_no_source_of_another_folder(tmp_path: Path, scheme: str, 
 
 
 def test_what_a_service_lists_outside_of_roots_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    def listed(url: str, secret: object) -> list[places.Place]:
+    def listed(url: str, secret: object) -> list[places.SourceFile]:
         return [
-            places.Place(f"s3://b/{key}", 1, "v", remote=True, open=lambda: None, path=f"b/{key}")
+            places.SourceFile(f"s3://b/{key}", 1, "v", remote=True, open=lambda: None, path=f"b/{key}")
             for key in ("root/100%25.parquet", outside)
         ]
 
@@ -479,7 +479,7 @@ def test_a_link_that_is_changed_after_it_was_followed_opens_nothing(
     link.symlink_to(outside)
     really_listed = places._listed
 
-    def listed(url: str, secret: dict[str, str]) -> list[places.Place]:
+    def listed(url: str, secret: dict[str, str]) -> list[places.SourceFile]:
         found = really_listed(url, secret)
         link.unlink()
         link.symlink_to(inside)

@@ -16,7 +16,7 @@ from tests.apps.reports.making import stored
 
 from holdfast.app import App
 from holdfast.apps.reports import publish
-from holdfast.apps.reports.audit import Attempt, Audit, Row
+from holdfast.apps.reports.audit import Audit, AuditedAttempt, Row
 from holdfast.apps.reports.deliver import deliver
 from holdfast.apps.reports.deliver_credentials import Credentials
 from holdfast.apps.reports.deliver_pool import PoolLimits
@@ -362,7 +362,7 @@ async def test_of_two_attempts_at_once_the_later_one_delivers(folders: Path) -> 
             publisher = await stack.enter_async_context(
                 report_publisher(services.clock, services.registry(), Credentials(), limits)
             )
-            told = Attempt(trace="t", ordered_at=1.0, attempt=epoch, epoch=epoch)
+            told = AuditedAttempt(trace="t", ordered_at=1.0, attempt=epoch, epoch=epoch)
             return await publisher.publish(body, told, lambda _: begun.set())
 
         earlier = asyncio.create_task(attempt(1, halting))

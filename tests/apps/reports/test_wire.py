@@ -16,7 +16,7 @@ from holdfast.apps.reports.order import (
     Column,
     Condition,
     Csv,
-    Delivery,
+    ReportDelivery,
     ReportOrder,
     Sort,
     Table,
@@ -56,7 +56,9 @@ FULL = ReportOrder(
     date=dt.date(2024, 2, 29),
     time_zone="Europe/Berlin",
     empty="nothing",
-    delivery=Delivery(destination="sftp://h/x", companions=("ok",), options={"a": 1, "b": True, "c": "d"}),
+    delivery=ReportDelivery(
+        destination="sftp://h/x", companions=("ok",), options={"a": 1, "b": True, "c": "d"}
+    ),
 )
 
 
@@ -75,7 +77,16 @@ def test_an_order_survives_both_wires(order: ReportOrder) -> None:
 
 
 def test_every_field_has_its_twin() -> None:
-    structs: list[type[msgspec.Struct]] = [ReportOrder, Table, Column, Condition, Sort, Csv, Xlsx, Delivery]
+    structs: list[type[msgspec.Struct]] = [
+        ReportOrder,
+        Table,
+        Column,
+        Condition,
+        Sort,
+        Csv,
+        Xlsx,
+        ReportDelivery,
+    ]
     messages = OrderMessage.DESCRIPTOR.file.message_types_by_name
     for struct in structs:
         name = struct.__name__

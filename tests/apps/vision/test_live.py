@@ -20,7 +20,7 @@ from holdfast.adapters.memory.queue import MemoryQueue
 from holdfast.adapters.system.clock import SystemClock
 from holdfast.apps.vision.handler import Frame
 from holdfast.apps.vision.jpeg import decode_image
-from holdfast.apps.vision.live import WAITING_MAX, Camera, CameraLost, Run, frames
+from holdfast.apps.vision.live import WAITING_MAX, Camera, CameraLost, CameraRun, frames
 from holdfast.core.retry import Backoff
 from holdfast.errors import TooLarge, Unavailable
 from holdfast.ports.queue import Outgoing
@@ -55,7 +55,7 @@ class Rig:
 
     def __init__(self, url: str, *, fps: float | None = None, timeout_s: float = PATIENCE_S) -> None:
         self.queue, self.objects = Sent(), MemoryObjects()
-        self.over: list[Run] = []
+        self.over: list[CameraRun] = []
         self.troubles: list[str] = []
         self.changed = asyncio.Event()
         self.camera = Camera(
@@ -71,7 +71,7 @@ class Rig:
             trouble=self._trouble,
         )
 
-    def _tell(self, run: Run) -> None:
+    def _tell(self, run: CameraRun) -> None:
         if run.over:
             self.over.append(run)
         self.changed.set()

@@ -25,7 +25,7 @@ from holdfast.apps.vision.handler import Frame, ModelTracking
 from holdfast.apps.vision.layouts import LAYOUTS
 from holdfast.apps.vision.onnx import OnnxDetector
 from holdfast.errors import ConfigError, InvalidMessage
-from holdfast.ports.slots import Work
+from holdfast.ports.slots import MessageWork
 from holdfast.testing import StreamTest
 
 LONG_S = 60.0
@@ -222,7 +222,7 @@ async def test_a_network_runs_in_a_slot(network: Path, monkeypatch: pytest.Monke
         assert list(slot.models) == ["detector"]
         bodies = [msgspec.json.encode(_inline(message)) for message in MESSAGES]
         ran = await slot.run(
-            "frames", "cam", [Work(0, number, body) for number, body in enumerate(bodies)], 99, LONG_S
+            "frames", "cam", [MessageWork(0, number, body) for number, body in enumerate(bodies)], 99, LONG_S
         )
     finally:
         await slots.close()

@@ -12,7 +12,7 @@ from holdfast import App
 from holdfast.adapters.memory.device import MemoryBroker, MemoryDevices, MemoryFleet
 from holdfast.adapters.memory.outbox import MemoryOutbox
 from holdfast.adapters.memory.terminal import Conduct
-from holdfast.core.device_queue import Entry, State
+from holdfast.core.device_queue import CommandState, StoredCommand
 from holdfast.devices.dispatcher import Dispatcher
 from holdfast.devices.outbox import Outbox
 from holdfast.devices.spec import CommandOptions
@@ -67,7 +67,7 @@ class Site:
         new = self.outbox.new([{"device": device, "command": command or {}, **options}])
         return (await self.store.add(new))[0]
 
-    async def until(self, command: int, state: State, within_s: float = 600.0) -> Entry:
+    async def until(self, command: int, state: CommandState, within_s: float = 600.0) -> StoredCommand:
         """Wait until a command is in this state."""
         async with asyncio.timeout(within_s):
             while (entry := await self.store.command(command)) is None or entry.state is not state:

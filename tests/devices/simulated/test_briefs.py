@@ -7,14 +7,14 @@ from tests.devices.simulated.conftest import Site
 
 from holdfast.adapters.memory.queue import MemoryQueue
 from holdfast.core import task
-from holdfast.core.device_queue import Entry, Patience, State
+from holdfast.core.device_queue import CommandState, Patience, StoredCommand
 from holdfast.devices.briefs import Briefs, brief_of
 from holdfast.errors import Unavailable
 from holdfast.tasks.outcome import Outcome
 from holdfast.tasks.wire import decode_brief
 
-ENTRY = Entry(
-    id=7, device="d0", lane=0, shard=0, state=State.ACKNOWLEDGED, body=b"{}", tries=2, epoch=5,
+ENTRY = StoredCommand(
+    id=7, device="d0", lane=0, shard=0, state=CommandState.ACKNOWLEDGED, body=b"{}", tries=2, epoch=5,
     trace_id="t-1", created_at=100.0, published_at=101.5, closed_at=102.25, answer=b'{"code":200}',
 )  # fmt: skip
 
@@ -66,7 +66,7 @@ async def test_every_end_is_told(site: Site) -> None:
 async def test_what_an_earlier_owner_left_is_told_even_if_the_queue_was_away(site: Site) -> None:
     await site.start(1, briefs="briefs")
     command = await site.add("d0")
-    await site.until(command, State.ACKNOWLEDGED)
+    await site.until(command, CommandState.ACKNOWLEDGED)
     queue = MemoryQueue(site.clock)
     send, failures = queue.send, 3
 
@@ -86,7 +86,7 @@ async def test_what_an_earlier_owner_left_is_told_even_if_the_queue_was_away(sit
 
 async def test_without_a_queue_nothing_is_kept_to_be_told(site: Site) -> None:
     await site.start(1)
-    await site.until(await site.add("d0"), State.ACKNOWLEDGED)
+    await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED)
     assert await site.store.briefs("doors", [0], 10) == []
 
 
@@ -115,7 +115,7 @@ async def test_an_answer_that_no_brief_has_room_for_is_left_out(site: Site) -> N
     ],
 )
 def test_an_answer_is_told_as_what_it_is(answer: bytes | None, fields: dict[str, Any] | None) -> None:
-    brief = brief_of("office", "doors", Entry(**{**_fields(ENTRY), "answer": answer}), "node")
+    brief = brief_of("office", "doors", StoredCommand(**{**_fields(ENTRY), "answer": answer}), "node")
     value = decode_brief(brief).value
     known = {"command": 7, "device": "d0", "state": "acknowledged", "trace_id": "t-1", "job": None}
     if fields is None:
@@ -125,11 +125,13 @@ def test_an_answer_is_told_as_what_it_is(answer: bytes | None, fields: dict[str,
 
 
 def test_a_superseded_command_is_told_as_one_that_another_stands_for() -> None:
-    entry = Entry(**{**_fields(ENTRY), "state": State.SUPERSEDED, "reason": "superseded by a newer command"})
+    entry = StoredCommand(
+        **{**_fields(ENTRY), "state": CommandState.SUPERSEDED, "reason": "superseded by a newer command"}
+    )
     outcome = decode_brief(brief_of("office", "doors", entry, "node"))
     assert (outcome.state, outcome.detail) == (task.State.DUPLICATED, "superseded by a newer command")
     assert (outcome.started_at, outcome.ended_at, outcome.epoch) == (101.5, 102.25, 5)
 
 
-def _fields(entry: Entry) -> dict[str, Any]:
+def _fields(entry: StoredCommand) -> dict[str, Any]:
     return {name: getattr(entry, name) for name in entry.__struct_fields__}

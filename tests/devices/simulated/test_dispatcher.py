@@ -8,11 +8,11 @@ from tests.devices.simulated.conftest import Site
 
 from holdfast.adapters.memory.device import MemoryDevices
 from holdfast.adapters.memory.terminal import Conduct
-from holdfast.core.device_queue import Patience, Phase, State
+from holdfast.core.device_queue import CommandState, HeadPhase, Patience
 from holdfast.core.device_turn import Turn, Turned
 from holdfast.core.presence import PresenceRules
 from holdfast.errors import OutcomeUnknown, Unavailable
-from holdfast.ports.device import Command, Refused
+from holdfast.ports.device import Command, CommandRefused
 from holdfast.ports.outbox import OnResult
 
 PATIENCE = Patience(retry_s=10.0, retry_max_s=20.0, max_tries=3, probe_s=30.0)
@@ -23,7 +23,7 @@ async def test_commands_go_one_after_the_other(site: Site) -> None:
     await site.start(2, Conduct(latency_s=0.1))
     commands = [await site.add(f"d{n % 2}") for n in range(10)]
     for command in commands:
-        await site.until(command, State.ACKNOWLEDGED)
+        await site.until(command, CommandState.ACKNOWLEDGED)
     counts = site.dispatcher.counts
     assert (counts.sent, counts.closed, counts.repeated, counts.strays) == (10, 10, 0, 0)
     assert site.dispatcher.in_flight == 0
@@ -32,7 +32,7 @@ async def test_commands_go_one_after_the_other(site: Site) -> None:
 
 async def test_an_idle_dispatcher_waits(site: Site) -> None:
     await site.start(1)
-    await site.until(await site.add("d0"), State.ACKNOWLEDGED)
+    await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED)
     turns = site.dispatcher.counts.turns
     await site.clock.sleep(600.0)
     assert site.dispatcher.counts.turns - turns < 700
@@ -44,9 +44,9 @@ async def test_a_silent_device_costs_its_own_slot_only(site: Site) -> None:
         site.broker.listen(f"silent-{n}", lambda id_, payload: None)
     silent = [await site.add(f"silent-{n}") for n in range(50)]
     for _ in range(20):
-        await site.until(await site.add("d0"), State.ACKNOWLEDGED, within_s=1.0)
+        await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED, within_s=1.0)
     for command in silent:
-        entry = await site.until(command, State.FAILED)
+        entry = await site.until(command, CommandState.FAILED)
         assert (entry.tries, entry.reason) == (3, "no answer in all tries")
 
 
@@ -56,11 +56,11 @@ async def test_a_device_that_isn_t_there_uses_up_no_tries_and_starts_at_once(sit
     await site.clock.sleep(300.0)
     entry = await site.store.command(commands[0])
     assert entry is not None
-    assert (entry.state is State.PUBLISHED, entry.spent) == (True, 0)
+    assert (entry.state is CommandState.PUBLISHED, entry.spent) == (True, 0)
     site.broker.listen("late", lambda id_, payload: site.broker.answer("late", id_, b"{}"))
     site.broker.heartbeat("late")
     for command in commands:
-        await site.until(command, State.ACKNOWLEDGED, within_s=1.0)
+        await site.until(command, CommandState.ACKNOWLEDGED, within_s=1.0)
 
 
 async def test_who_was_away_is_so_for_the_next_dispatcher_too(site: Site) -> None:
@@ -79,12 +79,14 @@ async def test_who_was_away_is_so_for_the_next_dispatcher_too(site: Site) -> Non
     assert before is not None
     assert after is not None
     assert after.tries >= before.tries + 5, "it is tried now and then"
-    assert (after.spent, after.state) == (before.spent, State.PUBLISHED)
+    assert (after.spent, after.state) == (before.spent, CommandState.PUBLISHED)
     site.broker.listen("d0", lambda id_, payload: site.broker.answer("d0", id_, b"{}"))
-    while (await site.store.devices("doors"))[0].phases != (Phase.HELD,):  # else the try that is out goes on
+    while (await site.store.devices("doors"))[0].phases != (
+        HeadPhase.HELD,
+    ):  # else the try that is out goes on
         await site.clock.sleep(1.0)
     site.broker.heartbeat("d0")
-    await site.until(command, State.ACKNOWLEDGED, within_s=1.0)
+    await site.until(command, CommandState.ACKNOWLEDGED, within_s=1.0)
     await site.clock.sleep(6.0)
     [status] = await site.store.devices("doors")
     assert (status.away, status.seen_at is not None) == (False, True)
@@ -94,11 +96,11 @@ async def test_an_answer_that_is_refused_says_so(site: Site) -> None:
     site.broker.max_payload = 100
     await site.start(0)
     site.broker.listen("d0", lambda id_, payload: site.broker.answer("d0", id_, b"{}"))
-    entry = await site.until(await site.add("d0", {"name": "x" * 200}), State.FAILED)
+    entry = await site.until(await site.add("d0", {"name": "x" * 200}), CommandState.FAILED)
     assert "max_payload" in entry.reason
     site.broker.cut(site.outbox.spec.identity(0))
     assert site.log.events("warning").count("the broker takes less than the outbox") == 1
-    await site.until(await site.add("d0"), State.ACKNOWLEDGED)
+    await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED)
 
 
 async def test_what_a_broker_ends_connections_for_fails_and_takes_no_other_with_it(site: Site) -> None:
@@ -115,9 +117,9 @@ async def test_what_a_broker_ends_connections_for_fails_and_takes_no_other_with_
     with mock.patch.object(site.broker, "take", take_or_cut):
         poison = await site.add("d0", {"name": "poison"})
         others = [await site.add(f"d{n % 10}") for n in range(50)]
-        entry = await site.until(poison, State.FAILED)
+        entry = await site.until(poison, CommandState.FAILED)
         for command in others:
-            assert (await site.until(command, State.ACKNOWLEDGED)).spent <= 2
+            assert (await site.until(command, CommandState.ACKNOWLEDGED)).spent <= 2
     assert entry.tries == len(cuts)
     assert entry.spent == PATIENCE.max_tries
 
@@ -126,9 +128,9 @@ async def test_what_a_broker_never_takes_fails_at_once(site: Site) -> None:
     await site.start(0, patience=PATIENCE)
     site.broker.listen("d0", lambda id_, payload: None)
     with mock.patch.object(site.broker, "take", lambda devices, command, _: devices.hear(
-        Refused(command.device, command.id, "too large for mqtt://user:hunter2@host", final=True)
+        CommandRefused(command.device, command.id, "too large for mqtt://user:hunter2@host", final=True)
     )):  # fmt: skip
-        entry = await site.until(await site.add("d0"), State.FAILED, within_s=1.0)
+        entry = await site.until(await site.add("d0"), CommandState.FAILED, within_s=1.0)
     assert (entry.tries, entry.reason) == (1, "too large for mqtt://user:***@host")
 
 
@@ -142,7 +144,7 @@ async def test_what_a_turn_could_not_store_is_told_to_the_next(site: Site) -> No
             take(devices, command, payload)
         else:
             refused.append(command.id)
-            devices.hear(Refused(command.device, command.id, "busy"))
+            devices.hear(CommandRefused(command.device, command.id, "busy"))
 
     async def fail_once(turn: Turn, on_result: OnResult | None = None) -> Turned:
         for what in ("unsent", "seen"):
@@ -154,7 +156,7 @@ async def test_what_a_turn_could_not_store_is_told_to_the_next(site: Site) -> No
     site.store.turn = fail_once  # type: ignore[method-assign]
     await site.start(1, patience=PATIENCE)
     with mock.patch.object(site.broker, "take", refuse_once):
-        entry = await site.until(await site.add("d0"), State.ACKNOWLEDGED)
+        entry = await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED)
     assert (entry.tries, entry.spent) == (2, 1)
     await site.clock.sleep(12.0)
     assert failed == ["unsent", "seen"]
@@ -167,20 +169,20 @@ async def test_odd_answers_change_nothing_and_are_logged_once(site: Site) -> Non
     heard: list[str] = []
     site.broker.listen("d0", lambda id_, payload: heard.append(id_))
     command = await site.add("d0")
-    await site.until(command, State.PUBLISHED)
+    await site.until(command, CommandState.PUBLISHED)
     for _ in range(3):
         for odd in ("1.1.1", "garbage"):
             site.broker.answer("d0", odd, b"{}")
     await site.clock.sleep(1.0)
-    await site.until(command, State.PUBLISHED)
+    await site.until(command, CommandState.PUBLISHED)
     assert site.log.events("warning").count("an odd answer") == 2
     site.broker.answer("d0", heard[0], b"{}")
-    await site.until(command, State.ACKNOWLEDGED)
+    await site.until(command, CommandState.ACKNOWLEDGED)
 
 
 async def test_devices_that_somebody_invents_leave_nothing_behind(site: Site) -> None:
     await site.start(1, patience=PATIENCE, presence=PresenceRules(offline_after_s=5.0))
-    await site.until(await site.add("d0"), State.ACKNOWLEDGED)
+    await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED)
     turns = site.dispatcher.counts.turns
     for n in range(1000):
         site.broker.heartbeat(f"invented-{n}")
@@ -199,9 +201,9 @@ async def test_a_device_that_answers_late_is_waited_for(site: Site) -> None:
     conduct = Conduct(latency_s=8.0, spread=0.2)
     await site.start(1, conduct, patience=Patience(retry_s=2.0, retry_max_s=4.0, max_tries=5))
     for _ in range(5):
-        await site.until(await site.add("d0"), State.ACKNOWLEDGED)
+        await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED)
     counts = site.dispatcher.counts
-    assert (counts.closed, counts.ends) == (5, {State.ACKNOWLEDGED: 5})
+    assert (counts.closed, counts.ends) == (5, {CommandState.ACKNOWLEDGED: 5})
     assert counts.late >= 1
     assert counts.repeated <= 5, "once it is known how long its answers take it isn't asked twice"
     assert "devices answer later than they are waited for" in site.log.events("warning")
@@ -210,15 +212,19 @@ async def test_a_device_that_answers_late_is_waited_for(site: Site) -> None:
 
 async def test_nothing_is_sent_while_the_broker_is_away(site: Site) -> None:
     await site.start(3, patience=PATIENCE)
-    await site.until(await site.add("d0"), State.ACKNOWLEDGED)
+    await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED)
     site.broker.stop()
     await site.clock.sleep(1.0)
     commands = [await site.add(f"d{n}") for n in range(3)]
     await site.clock.sleep(100.0)
-    assert [entry.tries for entry in await site.store.commands("doors", state=State.SCHEDULED)] == [0, 0, 0]
+    assert [entry.tries for entry in await site.store.commands("doors", state=CommandState.SCHEDULED)] == [
+        0,
+        0,
+        0,
+    ]
     site.broker.resume()
     for command in commands:
-        await site.until(command, State.ACKNOWLEDGED, within_s=5.0)
+        await site.until(command, CommandState.ACKNOWLEDGED, within_s=5.0)
 
 
 async def test_a_broker_that_confirms_nothing_holds_up_what_isn_t_answered_for_a_while_only(
@@ -227,18 +233,18 @@ async def test_a_broker_that_confirms_nothing_holds_up_what_isn_t_answered_for_a
     monkeypatch.setattr(MemoryDevices, "accepted", lambda *_, **__: None)
     await site.start(1, patience=PATIENCE, presence=NO_PRESENCE)
     for _ in range(5):
-        await site.until(await site.add("d0"), State.ACKNOWLEDGED, within_s=1.0)
+        await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED, within_s=1.0)
         await site.clock.sleep(5.0)
     site.broker.listen("silent", lambda id_, payload: None)
     silent = await site.add("silent")
-    await site.until(silent, State.PUBLISHED)
+    await site.until(silent, CommandState.PUBLISHED)
     await site.clock.sleep(5.0)
     held_up = await site.add("d0")
     await site.clock.sleep(5.0)
     entry = await site.store.command(held_up)
     assert entry is not None
-    assert entry.state is State.SCHEDULED
-    await site.until(held_up, State.ACKNOWLEDGED, within_s=70.0)
+    assert entry.state is CommandState.SCHEDULED
+    await site.until(held_up, CommandState.ACKNOWLEDGED, within_s=70.0)
 
 
 async def test_the_rate_and_what_is_in_flight_are_limited(site: Site) -> None:
@@ -262,7 +268,7 @@ async def test_a_rate_spreads_what_is_ready(site: Site) -> None:
 
 async def test_whoever_takes_the_identity_takes_the_shard(site: Site) -> None:
     await site.start(1)
-    await site.until(await site.add("d0"), State.ACKNOWLEDGED)
+    await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED)
     await MemoryDevices(site.broker, site.outbox.spec.identity(0)).start()
     await site.clock.sleep(1.0)
     assert site.lost == [0]
@@ -293,7 +299,7 @@ async def test_a_turn_of_unknown_outcome_is_fenced(site: Site) -> None:
         return turned
 
     site.store.turn = unanswered  # type: ignore[method-assign, assignment]
-    await site.until(await site.add("d0"), State.ACKNOWLEDGED)
+    await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED)
     after = await site.store.epochs("doors")
     assert after[0] > before[0]
     assert site.lost == []
@@ -301,17 +307,17 @@ async def test_a_turn_of_unknown_outcome_is_fenced(site: Site) -> None:
 
 async def test_disowning_ends_all_work_for_a_shard(site: Site) -> None:
     await site.start(1)
-    await site.until(await site.add("d0"), State.ACKNOWLEDGED)
+    await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED)
     await site.dispatcher.disown(0)
     await site.dispatcher.disown(0)
     command = await site.add("d0")
     await site.clock.sleep(10.0)
-    await site.until(command, State.SCHEDULED)
+    await site.until(command, CommandState.SCHEDULED)
     assert site.dispatcher.shards == {}
     await site.dispatcher.own(
         0, await site.store.open("doors", 0, (await site.store.epochs("doors"))[0], "me")
     )
-    await site.until(command, State.ACKNOWLEDGED)
+    await site.until(command, CommandState.ACKNOWLEDGED)
 
 
 async def test_a_clock_that_is_set_shifts_what_is_due(site: Site) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, generate_latest
 from tests.devices.simulated.conftest import Site
 
-from holdfast.core.device_queue import Patience, State
+from holdfast.core.device_queue import CommandState, Patience
 from holdfast.devices.metrics import OutboxMetrics
 
 
@@ -14,8 +14,8 @@ async def test_they_are_those_of_the_dispatcher(site: Site) -> None:
     await site.start(2, patience=Patience(retry_s=1.0, retry_max_s=1.0, max_tries=2))
     site.broker.listen("odd", lambda id_, payload: None)
     for n in range(4):
-        await site.until(await site.add(f"d{n % 2}"), State.ACKNOWLEDGED)
-    await site.until(await site.add("odd"), State.FAILED)
+        await site.until(await site.add(f"d{n % 2}"), CommandState.ACKNOWLEDGED)
+    await site.until(await site.add("odd"), CommandState.FAILED)
     await site.add("odd")
     await site.add("nowhere")
     await site.clock.sleep(0.5)

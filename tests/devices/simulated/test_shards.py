@@ -8,9 +8,9 @@ import pytest
 from tests.devices.simulated.conftest import Site
 from tests.runtime.fakes import StandingMembership
 
+from holdfast import App
 from holdfast.adapters.memory.coordinator import MemoryCoordinator
 from holdfast.adapters.memory.device import MemoryDevices
-from holdfast.devices.outbox import Outbox
 from holdfast.devices.spec import Page
 from holdfast.devices.work import DeviceWork
 from holdfast.errors import Unavailable
@@ -32,7 +32,7 @@ class Node:
     def __init__(self, site: Site, *others: Member) -> None:
         self.site = site
         self.coordinator = MemoryCoordinator(site.clock)
-        self.outbox = Outbox("doors", shards=len(ALL))
+        self.outbox = App("office").outbox("doors", shards=len(ALL))
         self.membership = StandingMembership(*others)
         host: Any = SimpleNamespace(
             coordinator=self.coordinator,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.devices.simulated.conftest import Site
 
-from holdfast.core.device_queue import State
+from holdfast.core.device_queue import CommandState
 from holdfast.devices.source import fill
 from holdfast.devices.spec import CommandFields, Page
 
@@ -51,7 +51,7 @@ async def test_everything_is_done_once(site: Site) -> None:
             await site.clock.sleep(0.1)
     bodies = [entry.body for entry in await site.store.commands("doors", limit=1000)]
     assert sorted(bodies) == sorted(b'{"n":%d}' % n for n in range(95))
-    assert await site.store.counts("doors") == {State.ACKNOWLEDGED: 95}
+    assert await site.store.counts("doors") == {CommandState.ACKNOWLEDGED: 95}
 
 
 async def test_no_more_is_fetched_than_is_needed(site: Site) -> None:
@@ -99,7 +99,7 @@ async def test_what_can_t_be_added_is_told_and_holds_up_nothing(site: Site) -> N
     source = site.outbox.sources[0]
     site.tasks.spawn(fill(site.outbox, source, site.store, site.clock, site.log, epoch))
     await site.clock.sleep(5.0)
-    assert await site.store.counts("doors") == {State.ACKNOWLEDGED: 3}
+    assert await site.store.counts("doors") == {CommandState.ACKNOWLEDGED: 3}
     kinds = ["InvalidMessage", "InvalidMessage", "TooLarge", "TypeError", "TypeError", "TypeError"]
     assert told == list(zip(wrong, kinds, strict=True))
     assert site.log.events("error") == ["a source gave what can't be added"] * 6

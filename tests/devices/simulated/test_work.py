@@ -9,7 +9,7 @@ from tests.devices.simulated.conftest import Site
 
 from holdfast.adapters.memory.coordinator import MemoryCoordinator
 from holdfast.adapters.memory.device import MemoryDevices
-from holdfast.core.device_queue import State
+from holdfast.core.device_queue import CommandState
 from holdfast.devices import work as module
 from holdfast.devices.work import DeviceWork
 from holdfast.ports.coordinator import Load, Member
@@ -35,12 +35,12 @@ async def test_what_closed_long_ago_goes_a_few_at_a_time(
     await site.start(1, keep_s=KEEP_S, archive=archive)
     work = worked(site)
     old = [await site.add("d0") for _ in range(5)]
-    await site.until(old[-1], State.ACKNOWLEDGED)
+    await site.until(old[-1], CommandState.ACKNOWLEDGED)
     await work.maintain()
     assert len(await site.store.commands("doors")) == 5
     await site.clock.sleep(KEEP_S)
     fresh = await site.add("d0")
-    await site.until(fresh, State.ACKNOWLEDGED)
+    await site.until(fresh, CommandState.ACKNOWLEDGED)
     calls: list[bool] = []
     expire = site.store.expire
 
@@ -63,7 +63,7 @@ async def test_whoever_takes_a_shard_hears_the_devices_that_have_had_commands(
     await site.start(2)
     assert watched == []
     for device in ("d0", "d1"):
-        await site.until(await site.add(device), State.ACKNOWLEDGED)
+        await site.until(await site.add(device), CommandState.ACKNOWLEDGED)
     await site.dispatcher.disown(0)
     epoch = (await site.store.epochs("doors"))[0]
     await site.dispatcher.own(0, await site.store.open("doors", 0, epoch, "me"))
@@ -73,7 +73,7 @@ async def test_whoever_takes_a_shard_hears_the_devices_that_have_had_commands(
 async def test_a_node_whose_clock_is_ahead_drops_nothing_that_closed_lately(site: Site) -> None:
     await site.start(1, keep_s=KEEP_S)
     work = worked(site)
-    await site.until(await site.add("d0"), State.ACKNOWLEDGED)
+    await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED)
     clock = SimClock(Random(1), "ahead")
     clock.set_by_s = 2 * KEEP_S
     work._host.clock = clock

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from holdfast.gateway.haproxy.binary import Build, find
-from holdfast.gateway.haproxy.config import ERRORS, Files, Settings, error_page, render
+from holdfast.gateway.haproxy.config import ERRORS, HaproxyFiles, Settings, error_page, render
 
 OLD, NEW = Build("/x", (2, 8, 25)), Build("/x", (3, 2, 0), prometheus=True)
 
@@ -16,7 +16,7 @@ OLD, NEW = Build("/x", (2, 8, 25)), Build("/x", (3, 2, 0), prometheus=True)
 def settings(folder: Path, build: Build = OLD) -> Settings:
     return Settings(
         build=build,
-        files=Files(folder, 1),
+        files=HaproxyFiles(folder, 1),
         listeners=(3, 4),
         servers={"s1": "10.0.0.1:8300", "s2": None},
         max_body_bytes=1000,

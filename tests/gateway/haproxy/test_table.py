@@ -5,7 +5,7 @@ from urllib.parse import unquote
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.gateway.haproxy.table import Edit, Table, map_key
+from holdfast.gateway.haproxy.table import Edit, RouteMaps, map_key
 
 KEYS = st.sampled_from([f"/process/k{n}?s" for n in range(8)])
 CHANGES = st.lists(st.dictionaries(KEYS, st.sampled_from(["s1", "s2", None])), max_size=30)
@@ -18,7 +18,7 @@ class Maps:
         self.routes: dict[str, str] = {}
         self.recent: dict[str, str] = {}
 
-    def obey(self, edit: Edit, table: Table) -> None:
+    def obey(self, edit: Edit, table: RouteMaps) -> None:
         if edit.rewrite:
             self.routes, self.recent = dict(table.routes()), {}
             return
@@ -35,7 +35,7 @@ class Maps:
 
 @given(CHANGES, st.integers(0, 6))
 def test_maps_follow_every_change(steps: list[dict[str, str | None]], recent_max: int) -> None:
-    table, maps = Table(recent_max), Maps()
+    table, maps = RouteMaps(recent_max), Maps()
     meant: dict[str, str] = {}
     for changes in steps:
         maps.obey(table.update(changes), table)
@@ -51,13 +51,13 @@ def test_maps_follow_every_change(steps: list[dict[str, str | None]], recent_max
 
 
 def test_nothing_is_said_twice() -> None:
-    table = Table()
+    table = RouteMaps()
     assert table.update({"/process/a?s": "s1", "/process/b?s": None}).new == {"/process/a?s": "s1"}
     assert table.update({"/process/a?s": "s1"}) == Edit()
 
 
 def test_a_new_route_is_an_addition_and_a_change_an_entry_in_front() -> None:
-    table = Table()
+    table = RouteMaps()
     assert table.update({"a": "s1"}) == Edit(new={"a": "s1"})
     assert table.update({"a": "s2"}) == Edit(recent={"a": "s2"})
     assert table.update({"a": None}) == Edit(changed={"a": "-"})

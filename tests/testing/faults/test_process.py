@@ -6,11 +6,11 @@ import aiohttp
 import pytest
 from tests.testing.faults.conftest import Refused, Sqs
 
-from holdfast.testing.faults import Fault, FaultsProcess, Rule, Struck
+from holdfast.testing.faults import CallFault, FaultsProcess, Rule, Struck
 
 
 async def test_a_process_is_commanded_and_tells(http: aiohttp.ClientSession, backend: str) -> None:
-    rules = [Rule(fault=Fault.THROTTLE, operation="Send*", times=1)]
+    rules = [Rule(fault=CallFault.THROTTLE, operation="Send*", times=1)]
     async with FaultsProcess("sqs", backend, rules, seed=3) as faults:
         sqs = Sqs(http, faults.endpoint)
         await sqs.make_queue(f"of-a-process-{uuid4().hex}")
@@ -28,7 +28,7 @@ async def test_a_process_is_commanded_and_tells(http: aiohttp.ClientSession, bac
     assert told.calls == {"CreateQueue": 1, "SendMessageBatch": 2, "ReceiveMessage": 2}
     assert told.messages == {"SendMessageBatch": 1, "ReceiveMessage": 1}
     assert (told.empty_receives, told.struck) == (1, {"throttle": 1})
-    assert told.log == [Struck(2, "SendMessageBatch", Fault.THROTTLE)]
+    assert told.log == [Struck(2, "SendMessageBatch", CallFault.THROTTLE)]
 
 
 async def test_a_process_that_cannot_start_says_so() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import aiohttp
 import pytest
 
-from holdfast.testing.faults import Fault, Rule, S3Faults
+from holdfast.testing.faults import CallFault, Rule, S3Faults
 from holdfast.testing.faults.s3 import named
 
 
@@ -37,14 +37,14 @@ async def test_faults_befall_objects_and_all_else_passes(http: aiohttp.ClientSes
         body = bytes(range(256)) * 1000
         async with http.put(bucket) as made, http.put(f"{bucket}/a%20b", data=body) as put:
             assert (made.status, put.status) == (200, 200)
-        faults.plan.add(Rule(fault=Fault.THROTTLE, operation="GetObject", times=1, status=503))
+        faults.plan.add(Rule(fault=CallFault.THROTTLE, operation="GetObject", times=1, status=503))
         async with http.get(f"{bucket}/a%20b") as refused:
             assert (refused.status, "<Code>SlowDown</Code>" in await refused.text()) == (503, True)
         async with http.get(f"{bucket}/a%20b", headers={"Range": "bytes=1-2"}) as part:
             assert (part.status, await part.read()) == (206, b"\1\2")
         async with http.head(f"{bucket}/a%20b") as head:
             assert int(head.headers["Content-Length"]) == len(body)
-        faults.plan.add(Rule(fault=Fault.CUT, times=1))
+        faults.plan.add(Rule(fault=CallFault.CUT, times=1))
         with pytest.raises(aiohttp.ClientPayloadError):
             async with http.get(f"{bucket}/a%20b") as cut:
                 await cut.read()

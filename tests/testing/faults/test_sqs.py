@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from tests.testing.faults.conftest import Refused, Sqs
 
-from holdfast.testing.faults import Fault, Rule, SqsFaults
+from holdfast.testing.faults import CallFault, Rule, SqsFaults
 
 RESET = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
 
@@ -53,7 +53,7 @@ async def test_errors_of_the_server_pass(sqs: Sqs) -> None:
 
 
 async def test_a_message_comes_twice_and_both_receipts_work(sqs: Sqs, direct: Sqs, faults: SqsFaults) -> None:
-    faults.plan.add(Rule(fault=Fault.DUPLICATE, times=1))
+    faults.plan.add(Rule(fault=CallFault.DUPLICATE, times=1))
     await sqs.send("a")
     [first] = await sqs.receive()
     [second] = await sqs.receive()
@@ -69,7 +69,7 @@ async def test_a_message_comes_twice_and_both_receipts_work(sqs: Sqs, direct: Sq
 
 
 async def test_a_share_of_the_messages_comes_twice(sqs: Sqs, faults: SqsFaults) -> None:
-    faults.plan.add(Rule(fault=Fault.DUPLICATE, times=1, share=1.0))
+    faults.plan.add(Rule(fault=CallFault.DUPLICATE, times=1, share=1.0))
     await sqs.send("a", "b", "c")
     first = await sqs.receive()
     again = [*await sqs.receive(limit=1), *await sqs.receive()]
@@ -84,7 +84,7 @@ async def test_a_receive_is_reordered(sqs: Sqs, direct: Sqs, faults: SqsFaults) 
     await direct(
         "ChangeMessageVisibilityBatch", Entries=[r | {"VisibilityTimeout": 0} for r in receipts(plain)]
     )
-    faults.plan.add(Rule(fault=Fault.REORDER))
+    faults.plan.add(Rule(fault=CallFault.REORDER))
     mixed = await sqs.receive()
     assert sorted(bodies(mixed)) == sent
     assert bodies(mixed) != bodies(plain)
@@ -93,7 +93,7 @@ async def test_a_receive_is_reordered(sqs: Sqs, direct: Sqs, faults: SqsFaults) 
 async def test_fifo_queues_keep_their_promises(http: aiohttp.ClientSession, faults: SqsFaults) -> None:
     sqs = Sqs(http, faults.endpoint)
     await sqs.make_queue(f"faults-{uuid4().hex}.fifo", FifoQueue="true", ContentBasedDeduplication="true")
-    faults.plan.add(Rule(fault=Fault.DUPLICATE), Rule(fault=Fault.REORDER))
+    faults.plan.add(Rule(fault=CallFault.DUPLICATE), Rule(fault=CallFault.REORDER))
     for i in range(3):
         await sqs("SendMessage", MessageBody=str(i), MessageGroupId=str(i))
     assert bodies(await sqs.receive()) == ["0", "1", "2"]
@@ -107,7 +107,7 @@ async def test_fifo_queues_keep_their_promises(http: aiohttp.ClientSession, faul
 async def test_a_change_of_visibility_finds_nothing_in_flight(sqs: Sqs, faults: SqsFaults) -> None:
     await sqs.send("a")
     [got] = await sqs.receive()
-    faults.plan.add(Rule(fault=Fault.NOT_IN_FLIGHT, operation="ChangeMessageVisibility", times=1))
+    faults.plan.add(Rule(fault=CallFault.NOT_IN_FLIGHT, operation="ChangeMessageVisibility", times=1))
     change = {"ReceiptHandle": got["ReceiptHandle"], "VisibilityTimeout": 0}
     with pytest.raises(Refused, match="MessageNotInflight"):
         await sqs("ChangeMessageVisibility", **change)
@@ -119,7 +119,7 @@ async def test_a_change_of_visibility_finds_nothing_in_flight(sqs: Sqs, faults: 
 async def test_entries_of_a_change_are_not_in_flight(sqs: Sqs, faults: SqsFaults) -> None:
     await sqs.send("a", "b", "c", "d")
     entries = [entry | {"VisibilityTimeout": 0} for entry in receipts(await sqs.receive())]
-    faults.plan.add(Rule(fault=Fault.NOT_IN_FLIGHT))
+    faults.plan.add(Rule(fault=CallFault.NOT_IN_FLIGHT))
     said = await sqs("ChangeMessageVisibilityBatch", Entries=entries)
     assert {(entry["Code"], entry["SenderFault"]) for entry in said["Failed"]} == {
         ("MessageNotInflight", True)
@@ -141,7 +141,7 @@ async def test_entries_fail_and_the_others_are_done(
     got = await sqs.receive()
     faults.plan.add(
         Rule(
-            fault=Fault.FAIL_ENTRIES,
+            fault=CallFault.FAIL_ENTRIES,
             operation="DeleteMessageBatch",
             times=1,
             sender_fault=sender_fault,
@@ -157,14 +157,14 @@ async def test_entries_fail_and_the_others_are_done(
 
 
 async def test_all_entries_may_fail(sqs: Sqs, faults: SqsFaults) -> None:
-    faults.plan.add(Rule(fault=Fault.FAIL_ENTRIES, share=1.0, times=1, sender_fault=True))
+    faults.plan.add(Rule(fault=CallFault.FAIL_ENTRIES, share=1.0, times=1, sender_fault=True))
     said = await sqs("SendMessageBatch", Entries=[{"Id": "0", "MessageBody": "a"}])
     assert [entry["Code"] for entry in said["Failed"]] == ["InvalidMessageContents"]
     assert await sqs.counts() == (0, 0)
 
 
 async def test_entries_are_done_and_said_to_have_failed(sqs: Sqs, faults: SqsFaults) -> None:
-    faults.plan.add(Rule(fault=Fault.FAIL_ENTRIES_DONE, times=1))
+    faults.plan.add(Rule(fault=CallFault.FAIL_ENTRIES_DONE, times=1))
     entries = [{"Id": str(i), "MessageBody": str(i)} for i in range(4)]
     said = await sqs("SendMessageBatch", Entries=entries)
     assert said["Failed"]
@@ -177,7 +177,7 @@ async def test_entries_are_done_and_said_to_have_failed(sqs: Sqs, faults: SqsFau
 
 @pytest.mark.parametrize("status", [400, 503])
 async def test_the_next_calls_are_throttled(sqs: Sqs, faults: SqsFaults, status: int) -> None:
-    faults.plan.add(Rule(fault=Fault.THROTTLE, operation="SendMessage*", times=2, status=status))
+    faults.plan.add(Rule(fault=CallFault.THROTTLE, operation="SendMessage*", times=2, status=status))
     for _ in range(2):
         with pytest.raises(Refused, match=f"{status}, 'RequestThrottled'"):
             await sqs.send("a")
@@ -186,13 +186,13 @@ async def test_the_next_calls_are_throttled(sqs: Sqs, faults: SqsFaults, status:
 
 
 async def test_credentials_expire(sqs: Sqs, faults: SqsFaults) -> None:
-    faults.plan.add(Rule(fault=Fault.EXPIRE, times=1, status=403))
+    faults.plan.add(Rule(fault=CallFault.EXPIRE, times=1, status=403))
     with pytest.raises(Refused, match="403, 'ExpiredTokenException'"):
         await sqs.send("a")
 
 
 async def test_the_service_fails_before_or_after_the_effect(sqs: Sqs, direct: Sqs, faults: SqsFaults) -> None:
-    faults.plan.add(Rule(fault=Fault.ERROR, times=1), Rule(fault=Fault.ERROR_DONE, times=1))
+    faults.plan.add(Rule(fault=CallFault.ERROR, times=1), Rule(fault=CallFault.ERROR_DONE, times=1))
     for sent in (0, 1):
         with pytest.raises(Refused, match="500"):
             await sqs.send("a")
@@ -205,7 +205,7 @@ async def test_the_service_fails_before_or_after_the_effect(sqs: Sqs, direct: Sq
 async def test_a_connection_is_reset_before_the_call_is_seen(
     sqs: Sqs, direct: Sqs, faults: SqsFaults
 ) -> None:
-    faults.plan.add(Rule(fault=Fault.RESET, times=1))
+    faults.plan.add(Rule(fault=CallFault.RESET, times=1))
     with pytest.raises(RESET):
         await sqs.send("a")
     assert await direct.counts() == (0, 0)
@@ -214,7 +214,7 @@ async def test_a_connection_is_reset_before_the_call_is_seen(
 
 
 async def test_a_reply_is_lost_after_its_effect(sqs: Sqs, direct: Sqs, faults: SqsFaults) -> None:
-    faults.plan.add(Rule(fault=Fault.LOSE_REPLY, operation="SendMessageBatch", times=1))
+    faults.plan.add(Rule(fault=CallFault.LOSE_REPLY, operation="SendMessageBatch", times=1))
     with pytest.raises(RESET):
         await sqs.send("a")
     assert await direct.counts() == (1, 0)
@@ -222,14 +222,14 @@ async def test_a_reply_is_lost_after_its_effect(sqs: Sqs, direct: Sqs, faults: S
 
 async def test_an_answer_is_cut_in_its_middle(sqs: Sqs, direct: Sqs, faults: SqsFaults) -> None:
     await sqs.send("a")
-    faults.plan.add(Rule(fault=Fault.CUT, times=1))
+    faults.plan.add(Rule(fault=CallFault.CUT, times=1))
     with pytest.raises((aiohttp.ClientPayloadError, *RESET)):
         await sqs.receive()
     assert await direct.counts() == (0, 1)
 
 
 async def test_an_answer_is_late(sqs: Sqs, faults: SqsFaults) -> None:
-    faults.plan.add(Rule(fault=Fault.SLOW, delay_s=0.3))
+    faults.plan.add(Rule(fault=CallFault.SLOW, delay_s=0.3))
     loop = asyncio.get_running_loop()
     asked_at = loop.time()
     await sqs.receive()
@@ -262,8 +262,8 @@ async def test_a_seed_repeats_what_befalls_the_same_calls(
     http: aiohttp.ClientSession, backend: str, sqs: Sqs
 ) -> None:
     rules = [
-        Rule(fault=Fault.THROTTLE, operation="Get*", probability=0.3),
-        Rule(fault=Fault.ERROR, probability=0.2),
+        Rule(fault=CallFault.THROTTLE, operation="Get*", probability=0.3),
+        Rule(fault=CallFault.ERROR, probability=0.2),
     ]
     logs = []
     for seed in (1, 1, 2):
@@ -277,5 +277,5 @@ async def test_a_seed_repeats_what_befalls_the_same_calls(
                     continue
             logs.append(proxy.plan.log)
     assert logs[0] == logs[1] != logs[2]
-    assert {line.fault for line in logs[0]} == {Fault.THROTTLE, Fault.ERROR}
+    assert {line.fault for line in logs[0]} == {CallFault.THROTTLE, CallFault.ERROR}
     assert 5 < len(logs[0]) < 35

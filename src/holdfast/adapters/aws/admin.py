@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.adapters.aws.channel import FIFO, RedrivePolicy, dead_letter_name
-from holdfast.adapters.aws.client import DENIED, Refused
+from holdfast.adapters.aws.client import DENIED, AwsRefused
 from holdfast.adapters.aws.message import MESSAGE_BYTES
 from holdfast.adapters.aws.sqs import NoSuchQueue, Nothing, QueueUrl, Sqs
 from holdfast.errors import HoldfastError
@@ -35,7 +35,7 @@ class Made:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class QueueFinding:
     """One thing about a queue, and what to do about it if that is anything."""
 
     level: Literal["ok", "warning", "error"]
@@ -66,7 +66,7 @@ async def create_queues(
     Returns what was done, the dead-letter queue first. Raises ConfigError, which names the IAM action if one
     is missing, Unavailable, OutcomeUnknown.
     """
-    maker = _Maker(sqs, queue.endswith(FIFO), dict(tags or {}), encrypt, kms_key)
+    maker = _QueueMaker(sqs, queue.endswith(FIFO), dict(tags or {}), encrypt, kms_key)
     dead = dead_letter_name(queue)
     with contextlib.suppress(NoSuchQueue):
         there = await sqs.attributes(await sqs.queue_url(queue), "RedrivePolicy")
@@ -78,7 +78,7 @@ async def create_queues(
     return [beside, await maker.make(queue, {"VisibilityTimeout": hidden_s, "RedrivePolicy": policy})]
 
 
-async def check_queue(sqs: Sqs, queue: str, *, visibility_s: float) -> list[Finding]:
+async def check_queue(sqs: Sqs, queue: str, *, visibility_s: float) -> list[QueueFinding]:
     """What there is to say about a queue, given by name or URL: is it there, is its dead-letter queue, do
     they suit, and what may these credentials not do. Never raises for what it finds out.
 
@@ -88,7 +88,7 @@ async def check_queue(sqs: Sqs, queue: str, *, visibility_s: float) -> list[Find
     return checker.findings
 
 
-class _Maker:
+class _QueueMaker:
     """Makes queues that are alike in kind, tags and encryption."""
 
     def __init__(self, sqs: Sqs, fifo: bool, tags: dict[str, str], encrypt: bool, kms_key: str) -> None:
@@ -146,7 +146,7 @@ class _Checker:
 
     def __init__(self, sqs: Sqs) -> None:
         self._sqs = sqs
-        self.findings: list[Finding] = []
+        self.findings: list[QueueFinding] = []
 
     async def check(self, queue: str, visibility_s: float) -> None:
         url = await self._find(queue, what="the queue")
@@ -218,7 +218,7 @@ class _Checker:
         for operation, request in asked:
             try:
                 await self._sqs.call(operation, name, {"QueueUrl": url} | request, Nothing)
-            except Refused as error:
+            except AwsRefused as error:
                 if DENIED.search(error.code):
                     self._note("error", str(error))
             except HoldfastError as error:
@@ -229,7 +229,7 @@ class _Checker:
         self._note("warning", text, "run 'holdfast queues create'")
 
     def _note(self, level: Literal["ok", "warning", "error"], text: str, fix: str = "") -> None:
-        self.findings.append(Finding(level, text, fix))
+        self.findings.append(QueueFinding(level, text, fix))
 
 
 class Tags(msgspec.Struct, rename="pascal"):

@@ -10,7 +10,7 @@ from aiohttp.abc import AbstractStreamWriter
 PIECE_BYTES = 1 << 18
 
 
-class Body(payload.BytesPayload):
+class UploadBody(payload.BytesPayload):
     """Bytes that go to the socket as they are, piece by piece, so that others get their turn."""
 
     def __init__(self, data: bytes | memoryview, *args: Any, **kwargs: Any) -> None:

@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.adapters.aws.client import ANSWER_S
 from holdfast.adapters.aws.message import Entry, batches
-from holdfast.adapters.aws.sqs import Message, Received, Sqs, not_done
+from holdfast.adapters.aws.sqs import Received, Sqs, SqsMessage, not_done
 from holdfast.errors import OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
 
@@ -92,7 +92,7 @@ class Channel:
             ids += [done[index].message_id for index in range(len(batch))]
         return ids
 
-    async def receive(self, limit: int, wait_s: float, visibility_s: float) -> list[Message]:
+    async def receive(self, limit: int, wait_s: float, visibility_s: float) -> list[SqsMessage]:
         """Up to ``limit`` messages, waiting up to ``wait_s``, which is 20 seconds at most."""
         wait = math.ceil(wait_s)
         request = {

@@ -1,7 +1,7 @@
 """One AWS service, called over kept-alive connections: botocore says where, as whom and how it is signed;
 aiohttp sends.
 
-A call that was answered with an error of the service raises Refused, unless another try may help. Tries
+A call that was answered with an error of the service raises AwsRefused, unless another try may help. Tries
 follow the AWS conventions (``AWS_MAX_ATTEMPTS``, three by default), with exponential pauses and full jitter.
 When they are spent the error is honest about the effect: Unavailable if no try can have had one,
 OutcomeUnknown if any may have.
@@ -37,8 +37,8 @@ from botocore.session import Session
 from botocore.utils import get_environ_proxies
 from yarl import URL
 
-from holdfast.adapters.aws.body import Body
-from holdfast.adapters.aws.credentials import Credentials
+from holdfast.adapters.aws.body import UploadBody
+from holdfast.adapters.aws.credentials import AwsCredentials
 from holdfast.adapters.aws.signer import Draft, S3Signer, Signer
 from holdfast.core.record import UNREADABLE
 from holdfast.errors import ConfigError, OutcomeUnknown, Unavailable
@@ -92,18 +92,18 @@ STATUS_CODES = {403: "AccessDenied", 404: "NotFound"}
 """What a status says where there is no body, as after HEAD."""
 
 
-class Refused(ConfigError):
+class AwsRefused(ConfigError):
     """A service answered that it won't; trying again changes nothing. ``code`` is the service's own, without
     its prefix; ``answer`` is all that it said."""
 
-    def __init__(self, text: str, code: str, answer: Answer) -> None:
+    def __init__(self, text: str, code: str, answer: AwsResponse) -> None:
         super().__init__(text)
         self.code = code
         self.answer = answer
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AwsResponse:
     """What a service said. Names of ``headers`` are matched in any case."""
 
     status: int
@@ -123,7 +123,7 @@ class Reader(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ResolvedEndpoint:
     """Where the service is, as botocore resolved it. ``config`` holds what the user's AWS settings say
     besides, such as ``config.s3``. ``tls`` is None for plain HTTP."""
 
@@ -144,7 +144,7 @@ class Keys:
     session_token: str = field(default="", repr=False)
 
 
-class Cause(enum.Enum):
+class TryFailure(enum.Enum):
     """Why a try failed."""
 
     THROTTLED = "throttled"
@@ -159,10 +159,10 @@ class Cause(enum.Enum):
 class Failure:
     """What came of a try that failed: cause, code and text, and the service's answer if it gave one."""
 
-    cause: Cause
+    cause: TryFailure
     code: str
     why: str
-    answer: Answer | None = None
+    answer: AwsResponse | None = None
 
 
 class AwsClient:
@@ -199,15 +199,15 @@ class AwsClient:
         self._endpoint = endpoint
         self._profile = profile
         self._keys = keys
-        self._credentials = Credentials(clock, self._find_credentials)
+        self._credentials = AwsCredentials(clock, self._find_credentials)
         self._signers: dict[str, Signer | S3Signer] = {}
         self._skew_s = 0.0
-        self._place: Place | None = None
-        self._placing: asyncio.Task[Place] | None = None
+        self._place: ResolvedEndpoint | None = None
+        self._placing: asyncio.Task[ResolvedEndpoint] | None = None
         self._http: aiohttp.ClientSession | None = None
         self._closed = False
 
-    async def place(self) -> Place:
+    async def place(self) -> ResolvedEndpoint:
         """Where calls go. Raises ConfigError if the settings don't say."""
         if self._place is None:
             if self._placing is None or (self._placing.done() and self._placing.exception()):
@@ -235,7 +235,7 @@ class AwsClient:
         region: str | None = None,
         reader: Reader | None = None,
         timeout_s: float = ANSWER_S,
-    ) -> Answer:
+    ) -> AwsResponse:
         """Make one signed call and return its answer, whose status is below 300.
 
         Args:
@@ -249,7 +249,7 @@ class AwsClient:
             reader: reads the answer's body, which is empty in the answer returned.
             timeout_s: how long one try may take.
 
-        Raises Refused, ConfigError, Unavailable, OutcomeUnknown.
+        Raises AwsRefused, ConfigError, Unavailable, OutcomeUnknown.
         """
         place = await self.place()
         target = place.endpoint if url is None else url
@@ -265,17 +265,17 @@ class AwsClient:
                 draft.headers |= reader.headers()
             self._signer_for(used, region or place.region).sign(draft)
             outcome = await self._try(operation, target, draft, place, reader, timeout_s)
-            if isinstance(outcome, Answer):
+            if isinstance(outcome, AwsResponse):
                 return outcome
-            unknown |= outcome.cause is Cause.BROKEN and method not in READING
+            unknown |= outcome.cause is TryFailure.BROKEN and method not in READING
             if outcome.answer is not None and not await self._may_try_again(outcome, used):
-                raise Refused(self._refusal(what, operation, outcome), outcome.code, outcome.answer)
+                raise AwsRefused(self._refusal(what, operation, outcome), outcome.code, outcome.answer)
             if tried >= place.tries:
                 if unknown:
                     raise OutcomeUnknown(f"{what} may have been done: {outcome.why}")
                 raise Unavailable(f"{what} was not done: {outcome.why}")
-            if outcome.cause not in (Cause.SKEWED, Cause.EXPIRED):
-                await self.pause(tried, throttled=outcome.cause is Cause.THROTTLED)
+            if outcome.cause not in (TryFailure.SKEWED, TryFailure.EXPIRED):
+                await self.pause(tried, throttled=outcome.cause is TryFailure.THROTTLED)
         raise AssertionError("unreachable")
 
     async def pause(self, tried: int, *, throttled: bool) -> None:
@@ -295,16 +295,16 @@ class AwsClient:
         operation: str,
         url: URL,
         draft: Draft,
-        place: Place,
+        place: ResolvedEndpoint,
         reader: Reader | None,
         timeout_s: float,
-    ) -> Answer | Failure:
+    ) -> AwsResponse | Failure:
         self._meter.count(self.service, operation)
         try:
             async with self._session(place).request(
                 draft.method,
                 url,
-                data=draft.data if len(draft.data) <= AT_ONCE_BYTES else Body(draft.data),
+                data=draft.data if len(draft.data) <= AT_ONCE_BYTES else UploadBody(draft.data),
                 headers=draft.headers,
                 timeout=aiohttp.ClientTimeout(total=timeout_s, connect=CONNECT_S),
                 allow_redirects=False,
@@ -312,23 +312,23 @@ class AwsClient:
             ) as response:
                 if reader is not None and response.status < 300:
                     await reader.read(response)
-                    return Answer(response.status, response.headers, b"")
-                answer = Answer(response.status, response.headers, await response.read())
+                    return AwsResponse(response.status, response.headers, b"")
+                answer = AwsResponse(response.status, response.headers, await response.read())
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            return Failure(Cause.UNREACHED, "", _words(error))
+            return Failure(TryFailure.UNREACHED, "", _words(error))
         except TimeoutError:
-            return Failure(Cause.BROKEN, "", f"no answer in {timeout_s:g} s")
+            return Failure(TryFailure.BROKEN, "", f"no answer in {timeout_s:g} s")
         except (aiohttp.ClientError, OSError) as error:
-            return Failure(Cause.BROKEN, "", _words(error))
+            return Failure(TryFailure.BROKEN, "", _words(error))
         return answer if answer.status < 300 else judge(answer)
 
     async def _may_try_again(self, failure: Failure, used: ReadOnlyCredentials) -> bool:
         """Put right what can be; False if the service would only refuse again."""
-        if failure.cause is Cause.SKEWED:
+        if failure.cause is TryFailure.SKEWED:
             return self._correct_skew(failure)
-        if failure.cause is Cause.EXPIRED:
+        if failure.cause is TryFailure.EXPIRED:
             return await self._credentials.renew(used)
-        return failure.cause is not Cause.REFUSED
+        return failure.cause is not TryFailure.REFUSED
 
     def _correct_skew(self, failure: Failure) -> bool:
         """Go by the service's clock if ours is what it minds."""
@@ -363,7 +363,7 @@ class AwsClient:
             signer = self._signers[region] = kind(credentials, self.service, region)
         return signer
 
-    def _session(self, place: Place) -> aiohttp.ClientSession:
+    def _session(self, place: ResolvedEndpoint) -> aiohttp.ClientSession:
         if self._http is None:
             self._http = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(
@@ -385,7 +385,7 @@ class AwsClient:
             )
         return _new_session(self._region, self._profile).get_credentials()
 
-    def _find_place(self) -> Place:
+    def _find_place(self) -> ResolvedEndpoint:
         """In a thread: reads files, and imports what it takes."""
         return _place(self.service, self._region, self._endpoint, self._profile, _settings())
 
@@ -404,7 +404,7 @@ def _place(
     endpoint: str | None,
     profile: str | None,
     settings: Hashable,
-) -> Place:
+) -> ResolvedEndpoint:
     """Where a service is. Found once for the same settings, as it takes a while: whoever writes to many
     buckets has a client for each."""
     session = _new_session(region, profile)
@@ -427,7 +427,7 @@ def _place(
     except (BotoCoreError, ValueError) as error:
         raise ConfigError(f"the AWS settings can't be used: {error}") from error
     url = URL(client.meta.endpoint_url)
-    return Place(
+    return ResolvedEndpoint(
         endpoint=url,
         region=client.meta.region_name.replace("aws-global", "us-east-1"),
         config=client.meta.config,
@@ -452,19 +452,19 @@ def _loader(data_path: str | None) -> Loader:
     return create_loader(data_path)
 
 
-def judge(answer: Answer) -> Failure:
+def judge(answer: AwsResponse) -> Failure:
     """Why a service refused, and whether another try may help."""
     code, text = _error(answer)
     if EXPIRED.search(code):
-        cause = Cause.EXPIRED
+        cause = TryFailure.EXPIRED
     elif SKEWED.search(code):
-        cause = Cause.SKEWED
+        cause = TryFailure.SKEWED
     elif THROTTLED.search(code) or answer.status in (429, 503):
-        cause = Cause.THROTTLED
+        cause = TryFailure.THROTTLED
     elif answer.status >= 500 or TRANSIENT.search(code):
-        cause = Cause.BROKEN
+        cause = TryFailure.BROKEN
     else:
-        cause = Cause.REFUSED
+        cause = TryFailure.REFUSED
     return Failure(cause, code, f"{code}: {text}" if text else code, answer)
 
 
@@ -474,7 +474,7 @@ def short_code(code: str) -> str:
     return code.rpartition("#")[2].removeprefix("AWS.SimpleQueueService.")
 
 
-def _error(answer: Answer) -> tuple[str, str]:
+def _error(answer: AwsResponse) -> tuple[str, str]:
     """Code and text of an error, which is JSON or XML, or only a status."""
     if answer.body.startswith(b"{"):
         try:

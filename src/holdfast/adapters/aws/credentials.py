@@ -27,7 +27,7 @@ NONE_FOUND = (
 )
 
 
-class Credentials:
+class AwsCredentials:
     """One account's credentials.
 
     Args:

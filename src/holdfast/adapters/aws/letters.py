@@ -19,7 +19,7 @@ import structlog
 
 from holdfast.adapters.aws.channel import OWN, Channel
 from holdfast.adapters.aws.message import MESSAGE_BYTES, Entry, decode, encode, size
-from holdfast.adapters.aws.sqs import Message
+from holdfast.adapters.aws.sqs import SqsMessage
 from holdfast.core.record import UNREADABLE
 from holdfast.errors import HoldfastError, TooLarge
 from holdfast.ports.clock import Clock
@@ -41,7 +41,7 @@ RETENTION_MAX_S = 14 * 24 * 3600
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class HeldLetter:
     """A letter in hand: one delivery from the dead-letter queue. ``group`` is its FIFO group if it was the
     queue that moved it there."""
 
@@ -68,7 +68,7 @@ class DeadLetters:
         """Letters in order of id, after the id ``after``; only those of ``key`` if given."""
         listed: dict[str, DeadLetter] = {}
 
-        def see(found: Found) -> bool:
+        def see(found: HeldLetter) -> bool:
             letter = found.letter
             if letter.id > after and key in (None, letter.key):
                 known = listed.get(letter.id)
@@ -108,16 +108,16 @@ class DeadLetters:
         counts = await self.dead.attributes(*COUNTS)
         return sum(int(counts.get(name, 0)) for name in COUNTS)
 
-    async def _drop(self, taken: Sequence[Found]) -> int:
+    async def _drop(self, taken: Sequence[HeldLetter]) -> int:
         for start in range(0, len(taken), 10):
             await self.dead.delete([item.receipt for item in taken[start : start + 10]])
         return len({item.letter.id for item in taken})
 
     @contextlib.asynccontextmanager
-    async def _taken(self, wanted: Callable[[Found], bool]) -> AsyncIterator[list[Found]]:
+    async def _taken(self, wanted: Callable[[HeldLetter], bool]) -> AsyncIterator[list[HeldLetter]]:
         """Look at all letters, and have those in hand that are ``wanted``. The others are given back at the
         end; if that fails they show again by themselves."""
-        taken: list[Found] = []
+        taken: list[HeldLetter] = []
         others: list[str] = []
         try:
             async for found in self._look():
@@ -133,7 +133,7 @@ class DeadLetters:
             with contextlib.suppress(HoldfastError):
                 await asyncio.shield(self._give_back(others))
 
-    async def _look(self) -> AsyncIterator[Found]:
+    async def _look(self) -> AsyncIterator[HeldLetter]:
         """Receive every letter there is, each once."""
         seen: set[str] = set()
         in_vain = 0
@@ -157,12 +157,12 @@ class DeadLetters:
 
         await asyncio.gather(*(give_back(receipts[i : i + 10]) for i in range(0, len(receipts), 10)))
 
-    def _read(self, message: Message) -> Found:
+    def _read(self, message: SqsMessage) -> HeldLetter:
         body, attributes, said = decode(message)
         try:
             told = msgspec.json.decode(said, type=dict[str, Any])
             letter = msgspec.convert({"body": body, "attributes": attributes} | told, DeadLetter)
-            return Found(letter, message.receipt_handle, "")
+            return HeldLetter(letter, message.receipt_handle, "")
         except (*UNREADABLE, TypeError):
             pass  # the queue itself moved it here, or another program
         group = message.attributes.get("MessageGroupId", "")
@@ -174,7 +174,7 @@ class DeadLetters:
             key="" if group.startswith(OWN) else group,
             at=int(message.attributes.get("SentTimestamp", 0)) / 1000,
         )
-        return Found(letter, message.receipt_handle, group)
+        return HeldLetter(letter, message.receipt_handle, group)
 
 
 COUNTS = (

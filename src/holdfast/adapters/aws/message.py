@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.adapters.aws.sqs import Message
+from holdfast.adapters.aws.sqs import SqsMessage
 from holdfast.core.record import UNREADABLE
 from holdfast.errors import TooLarge
 
@@ -56,7 +56,7 @@ def encode(body: bytes, attributes: Mapping[str, str], letter: str = "") -> Entr
     return entry
 
 
-def decode(message: Message) -> tuple[bytes, dict[str, str], str]:
+def decode(message: SqsMessage) -> tuple[bytes, dict[str, str], str]:
     """Body, attributes and letter of a message. Whatever foreign producers sent arrives as it is: the
     values of numbers as text, those of binary attributes as base64."""
     found = {

@@ -75,7 +75,7 @@ class S3Objects:
         """As the port says; and TooLarge for an object over ``max_bytes``, ConfigError if S3 won't give it.
 
         A transfer that breaks goes on where it broke, as long as the object stays the same."""
-        from holdfast.adapters.aws.client import Refused  # noqa: PLC0415
+        from holdfast.adapters.aws.client import AwsRefused  # noqa: PLC0415
         from holdfast.adapters.aws.download import Download  # noqa: PLC0415
 
         spot = locate(url)
@@ -85,7 +85,7 @@ class S3Objects:
             try:
                 await self._s3().call("GetObject", spot, "GET", reader=download)
                 return download.body()
-            except Refused as error:
+            except AwsRefused as error:
                 if error.code not in CHANGED or not download.size:
                     raise
                 download.forget()

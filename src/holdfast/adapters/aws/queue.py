@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from holdfast.adapters.aws.channel import HOLD_MAX_S, Channel, RedrivePolicy
 from holdfast.adapters.aws.letters import COUNTS, DeadLetters
 from holdfast.adapters.aws.message import MAX_BYTES, decode, encode
-from holdfast.adapters.aws.sqs import Message, NoSuchQueue, Sqs
+from holdfast.adapters.aws.sqs import NoSuchQueue, Sqs, SqsMessage
 from holdfast.core.message import SeqKind
 from holdfast.errors import ConfigError, HoldfastError, TooLarge
 from holdfast.ports.clock import Clock
@@ -65,7 +65,7 @@ class SqsQueue:
         self._known_letters: DeadLetters | None = None
         self._wakes = 0
         self._closed = False
-        self._waiting: set[asyncio.Future[list[Message]]] = set()
+        self._waiting: set[asyncio.Future[list[SqsMessage]]] = set()
         self._under_way: set[asyncio.Task[Any]] = set()
         fifo = self._channel.fifo
         self.fifo = fifo
@@ -186,7 +186,7 @@ class SqsQueue:
 
     async def _poll(self, limit: int, wait_s: float, visibility_s: float) -> list[Delivery]:
         """One call for messages, which goes on without whoever asked if he leaves or the queue is closed."""
-        answer: asyncio.Future[list[Message]] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[list[SqsMessage]] = asyncio.get_running_loop().create_future()
         self._begin(self._channel.receive(limit, wait_s, visibility_s), partial(self._end_poll, answer))
         self._waiting.add(answer)
         try:
@@ -208,7 +208,9 @@ class SqsQueue:
         if ended is not None:
             task.add_done_callback(ended)
 
-    def _end_poll(self, answer: asyncio.Future[list[Message]], polling: asyncio.Task[list[Message]]) -> None:
+    def _end_poll(
+        self, answer: asyncio.Future[list[SqsMessage]], polling: asyncio.Task[list[SqsMessage]]
+    ) -> None:
         if polling.cancelled():
             answer.cancel()
         elif error := polling.exception():
@@ -219,7 +221,7 @@ class SqsQueue:
         else:
             answer.set_result(polling.result())
 
-    def _return(self, messages: Sequence[Message]) -> None:
+    def _return(self, messages: Sequence[SqsMessage]) -> None:
         """Give back, on its own, what nobody waits for."""
 
         async def give_back() -> None:
@@ -229,7 +231,7 @@ class SqsQueue:
         if messages:
             self._begin(give_back())
 
-    def _delivery(self, message: Message) -> Delivery:
+    def _delivery(self, message: SqsMessage) -> Delivery:
         body, attributes, _ = decode(message)
         said = message.attributes
         return Delivery(

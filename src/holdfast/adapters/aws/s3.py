@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from yarl import URL
 
-from holdfast.adapters.aws.client import READING, Answer, AwsClient, Place, Reader, Refused
+from holdfast.adapters.aws.client import READING, AwsClient, AwsRefused, AwsResponse, Reader, ResolvedEndpoint
 from holdfast.adapters.aws.s3_url import Spot
 from holdfast.errors import ConfigError, InvalidMessage
 
@@ -40,7 +40,7 @@ class S3:
         body: bytes | memoryview = b"",
         body_sha256: str = "",
         reader: Reader | None = None,
-    ) -> Answer:
+    ) -> AwsResponse:
         """Make one call; ``query`` is encoded and sorted.
 
         Raises FileNotFoundError for what isn't there to be read, InvalidMessage for a name that S3 doesn't
@@ -62,7 +62,7 @@ class S3:
                     reader=reader,
                     timeout_s=ANSWER_S,
                 )
-            except Refused as error:
+            except AwsRefused as error:
                 elsewhere = error.answer.headers.get(REGION, region)
                 if again and elsewhere != region:
                     self._regions[spot.bucket] = elsewhere
@@ -72,7 +72,7 @@ class S3:
         raise AssertionError("unreachable")
 
 
-def address(place: Place, spot: Spot, query: str, region: str) -> URL:
+def address(place: ResolvedEndpoint, spot: Spot, query: str, region: str) -> URL:
     """Where an object is called. The bucket is part of the host's name at Amazon, and of the path
     elsewhere, unless the AWS settings say (``addressing_style``)."""
     endpoint = place.endpoint
@@ -100,7 +100,7 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def _named(error: Refused, spot: Spot, *, reading: bool) -> Exception:
+def _named(error: AwsRefused, spot: Spot, *, reading: bool) -> Exception:
     """A refusal as the port has it."""
     if error.code == "NoSuchBucket":
         text = f"there is no bucket {spot.bucket!r}"

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from holdfast.adapters.aws.admin import Finding, Made, check_queue, create_queues
+from holdfast.adapters.aws.admin import Made, QueueFinding, check_queue, create_queues
 from holdfast.adapters.aws.channel import RedrivePolicy, dead_letter_name
-from holdfast.adapters.aws.client import DENIED, Refused
+from holdfast.adapters.aws.client import DENIED, AwsRefused
 from holdfast.adapters.aws.sqs import MISSING, NoSuchQueue, Sqs
 from holdfast.adapters.aws.url import SqsUrl
 from holdfast.errors import ConfigError, OutcomeUnknown, Unavailable
@@ -42,7 +42,7 @@ class SqsSetup:
             self._sqs, queue, visibility_s=visibility_s, tags=tags, encrypt=encrypt, kms_key=kms_key
         )
 
-    async def check(self, stream: str, *, visibility_s: float) -> list[Finding]:
+    async def check(self, stream: str, *, visibility_s: float) -> list[QueueFinding]:
         """As :func:`check_queue`, for a stream."""
         return await check_queue(self._sqs, self._url.queue(stream), visibility_s=visibility_s)
 
@@ -67,7 +67,7 @@ class SqsSetup:
         try:
             url = queue if "/" in queue else await self._sqs.queue_url(queue)
             there = await self._sqs.attributes(url, "RedrivePolicy")
-        except Refused as error:
+        except AwsRefused as error:
             if error.code in MISSING:
                 raise await self._sqs.no_queue(queue) from error
             raise
@@ -103,7 +103,7 @@ def _what_may_be_asked() -> Iterator[None]:
         yield
     except (Unavailable, OutcomeUnknown):
         pass
-    except Refused as error:
+    except AwsRefused as error:
         if not DENIED.search(error.code):
             raise
 

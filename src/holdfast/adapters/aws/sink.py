@@ -33,7 +33,7 @@ from holdfast.ports.meter import Meter
 from holdfast.ports.sink import Data, RemoteFile
 
 if TYPE_CHECKING:
-    from holdfast.adapters.aws.client import Answer, Keys
+    from holdfast.adapters.aws.client import AwsResponse, Keys
     from holdfast.adapters.aws.s3 import S3
 
 MIB = 1 << 20
@@ -194,9 +194,9 @@ class S3Sink:
         *,
         headers: Mapping[str, str] | None = None,
         body: Data = b"",
-    ) -> Answer:
+    ) -> AwsResponse:
         """One call to S3. Raises as that does; FileNotFoundError for an upload that is over, too."""
-        from holdfast.adapters.aws.client import UNTRUSTED, Refused  # noqa: PLC0415
+        from holdfast.adapters.aws.client import UNTRUSTED, AwsRefused  # noqa: PLC0415
 
         sent = dict(headers or ())
         if self._wants_md5 and body:
@@ -206,7 +206,7 @@ class S3Sink:
             return await self._s3().call(
                 operation, spot, method, query, headers=sent, body=body, body_sha256=sha256
             )
-        except Refused as error:
+        except AwsRefused as error:
             if MD5 in str(error) and MD5 not in sent:  # a bucket with object lock
                 self._wants_md5 = True
                 return await self.call(operation, spot, method, query, headers=headers, body=body)

@@ -24,7 +24,7 @@ from holdfast.errors import (
 from holdfast.ports.sink import Data, RemoteFile
 
 if TYPE_CHECKING:
-    from holdfast.adapters.aws.client import Answer
+    from holdfast.adapters.aws.client import AwsResponse
     from holdfast.adapters.aws.sink import S3Sink
 
 PARTS_MAX = 10_000
@@ -176,14 +176,14 @@ class S3Upload:
 
     async def _place(
         self, operation: str, method: str, query: str, headers: Mapping[str, str], body: Data
-    ) -> Answer:
-        from holdfast.adapters.aws.client import Refused  # noqa: PLC0415
+    ) -> AwsResponse:
+        from holdfast.adapters.aws.client import AwsRefused  # noqa: PLC0415
 
         if not self._replace:
             await self._sink.must_not_be_there(self._name)  # for services that don't know the condition
         try:
             return await self._sink.call(operation, self._spot, method, query, headers=headers, body=body)
-        except Refused as error:
+        except AwsRefused as error:
             if error.code == "PreconditionFailed":
                 raise there(self._name) from None
             if error.code in ("ConditionalRequestConflict", "InvalidPart"):

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.adapters.aws.client import ANSWER_S, THROTTLED, AwsClient, Refused, short_code
+from holdfast.adapters.aws.client import ANSWER_S, THROTTLED, AwsClient, AwsRefused, short_code
 from holdfast.core.record import UNREADABLE
 from holdfast.errors import ConfigError, OutcomeUnknown, Unavailable
 
@@ -33,7 +33,7 @@ class Attribute(msgspec.Struct, rename="pascal"):
     binary_value: str | None = None
 
 
-class Message(msgspec.Struct, rename="pascal"):
+class SqsMessage(msgspec.Struct, rename="pascal"):
     """A message as it is received. ``attributes`` are SQS's own."""
 
     message_id: str
@@ -44,7 +44,7 @@ class Message(msgspec.Struct, rename="pascal"):
 
 
 class Received(msgspec.Struct, rename="pascal"):
-    messages: list[Message] | None = None
+    messages: list[SqsMessage] | None = None
 
 
 class Failed(msgspec.Struct, rename="pascal"):
@@ -69,7 +69,7 @@ class Failed(msgspec.Struct, rename="pascal"):
         return self.is_stale or (self.sender_fault and not self.is_throttled)
 
 
-class Done(msgspec.Struct, rename="pascal"):
+class BatchDone(msgspec.Struct, rename="pascal"):
     """An entry of a batch that was done."""
 
     id: str
@@ -77,7 +77,7 @@ class Done(msgspec.Struct, rename="pascal"):
 
 
 class BatchAnswer(msgspec.Struct, rename="pascal"):
-    successful: list[Done] | None = None
+    successful: list[BatchDone] | None = None
     failed: list[Failed] | None = None
 
 
@@ -121,7 +121,7 @@ class Sqs:
 
     async def batch(
         self, operation: str, queue: str, entries: Sequence[dict[str, Any]], timeout_s: float = ANSWER_S
-    ) -> tuple[dict[int, Done], dict[int, Failed]]:
+    ) -> tuple[dict[int, BatchDone], dict[int, Failed]]:
         """Make one call for up to ten entries, and again for those that failed for no fault of theirs.
 
         Returns what came of each, by its index; failures that are nobody's fault remain when the tries
@@ -129,7 +129,7 @@ class Sqs:
         for index, entry in enumerate(entries):
             entry["Id"] = str(index)
         tries = (await self.client.place()).tries
-        done: dict[int, Done] = {}
+        done: dict[int, BatchDone] = {}
         failed: dict[int, Failed] = {}
         remaining = entries
         for tried in range(1, tries + 1):
@@ -156,7 +156,7 @@ class Sqs:
         request = {"QueueName": name} | ({"QueueOwnerAWSAccountId": account} if account else {})
         try:
             return (await self.call("GetQueueUrl", name, request, QueueUrl)).queue_url
-        except Refused as error:
+        except AwsRefused as error:
             if error.code in MISSING:
                 raise await self.no_queue(name) from error
             raise

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from urllib.parse import quote
 
-from holdfast.adapters.aws.client import Refused
+from holdfast.adapters.aws.client import AwsRefused
 from holdfast.adapters.aws.s3 import S3
 from holdfast.adapters.aws.s3_url import CONTENT_TYPE, Spot
 from holdfast.errors import HoldfastError, OutcomeUnknown
@@ -67,7 +67,7 @@ async def _complete(s3: S3, spot: Spot, upload_id: str, tags: Sequence[str]) -> 
     try:
         answer = await s3.call("CompleteMultipartUpload", spot, "POST", upload_id, body=body)
         done = b"<Error>" not in answer.body  # S3 begins to answer 200 before it knows
-    except Refused as error:
+    except AwsRefused as error:
         if error.code != "NoSuchUpload":
             raise
         done = await _is_there(s3, spot, tags)  # perhaps by a try whose answer was lost

@@ -16,7 +16,7 @@ from holdfast.ports.backup import Kept
 from holdfast.ports.queue import DeadLetter
 
 
-class Line(msgspec.Struct):
+class BackupLine(msgspec.Struct):
     """A letter as a line has it; ``body`` in base64."""
 
     app: str
@@ -31,7 +31,7 @@ class Line(msgspec.Struct):
 
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Line).decode
+_decode = msgspec.json.Decoder(BackupLine).decode
 
 
 class FileBackup:
@@ -99,7 +99,7 @@ def _kept(data: bytes) -> Iterator[Kept]:
 
 def _line(kept: Kept) -> bytes:
     letter = kept.letter
-    line = Line(
+    line = BackupLine(
         kept.app,
         kept.type,
         letter.id,

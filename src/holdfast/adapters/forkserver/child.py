@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast.adapters.forkserver import lifeline, wire
 from holdfast.errors import ConfigError, HandlerFailed, ModelFailed, StateRejected
-from holdfast.ports.slots import Work, Worker, drive
+from holdfast.ports.slots import MessageWork, SlotWorker, drive
 from holdfast.resident import Resident
 
 DUMP_SIGNAL = signal.SIGUSR2
@@ -30,7 +30,7 @@ READ_BYTES = 1 << 18
 _decode = msgspec.msgpack.Decoder(wire.Request, strict=False).decode
 
 
-class Line:
+class NodeConnection:
     """The connection to the node. Threads may share it."""
 
     def __init__(self, peer: socket.socket) -> None:
@@ -44,7 +44,7 @@ class Line:
             self.peer.sendall(data)
 
 
-def set_up(line: Line, stacks: int, start: wire.Start) -> None:
+def set_up(line: NodeConnection, stacks: int, start: wire.SlotSetup) -> None:
     """What every slot's process does first. Stacks go to the descriptor ``stacks``, on a fatal signal or on
     demand."""
     lifeline.defer_signals()
@@ -55,25 +55,25 @@ def set_up(line: Line, stacks: int, start: wire.Start) -> None:
     faulthandler.register(DUMP_SIGNAL, stacks, chain=True)
 
 
-def make_worker(line: Line, start: wire.Start, host: object) -> Any:
+def make_worker(line: NodeConnection, start: wire.SlotSetup, host: object) -> Any:
     """The worker for a host; None if it can't be made, which the node is told. It hears when one is ready."""
     try:
         module, _, name = start.factory.partition(":")
         worker = getattr(importlib.import_module(module), name)(host, *start.args)
     except ConfigError as error:
-        line.send(wire.Ready(os.getpid(), str(error)))
+        line.send(wire.SlotReady(os.getpid(), str(error)))
         return None
     except BaseException:  # noqa: BLE001 - whatever an import does, the node must hear of it
-        line.send(wire.Ready(os.getpid(), traceback.format_exc()))
+        line.send(wire.SlotReady(os.getpid(), traceback.format_exc()))
         return None
-    line.send(wire.Ready(os.getpid()))
+    line.send(wire.SlotReady(os.getpid()))
     return worker
 
 
 class ChildHost:
     """The worker's host in a process of its own."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: NodeConnection) -> None:
         self._line = line
         self._told_at = 0.0
 
@@ -86,21 +86,21 @@ class ChildHost:
             self._told_at = now
             self._line.send(wire.Noted(note.encode("utf-8", "replace").decode()))
 
-    async def begin(self, stream: str, key: str, work: Work) -> None:
+    async def begin(self, stream: str, key: str, work: MessageWork) -> None:
         self.progress()
 
     def failed(self, error: BaseException) -> None:
         pass
 
     def tell_models(self, loading: str, loaded: Sequence[str]) -> None:
-        self._line.send(wire.Models(loading, list(loaded)))
+        self._line.send(wire.SlotModels(loading, list(loaded)))
 
 
-def main(fds: Sequence[int], start: wire.Start) -> int:
+def main(fds: Sequence[int], start: wire.SlotSetup) -> int:
     """Answer the calls that come from the node until it hangs up; returns the exit code."""
-    line = Line(socket.socket(fileno=fds[0]))
+    line = NodeConnection(socket.socket(fileno=fds[0]))
     set_up(line, fds[1], start)
-    worker: Worker | None = make_worker(line, start, ChildHost(line))
+    worker: SlotWorker | None = make_worker(line, start, ChildHost(line))
     if worker is None:
         return 1
     splitter, resident = wire.Splitter(), Resident()
@@ -113,18 +113,18 @@ def main(fds: Sequence[int], start: wire.Start) -> int:
     return 0
 
 
-def _answer(worker: Worker, request: wire.Request) -> wire.Answer:
+def _answer(worker: SlotWorker, request: wire.Request) -> wire.Answer:
     match request:
-        case wire.Run():
-            return wire.Done(
+        case wire.RunMessages():
+            return wire.RunDone(
                 drive(worker.run(request.stream, request.key, request.work, request.limit, request.after_s))
             )
-        case wire.Close():
+        case wire.CloseStream():
             drive(worker.close(request.stream, request.key))
             return wire.Opened()
-        case wire.Load():
+        case wire.LoadStream():
             return _opened(worker.load(request.stream, request.key, request.models))
-        case wire.Open():
+        case wire.OpenStream():
             return _opened(worker.open(request.stream, request.key, request.state, request.version))
 
 

@@ -34,7 +34,7 @@ class ForkServer:
 
     def __init__(
         self,
-        start: wire.Start,
+        start: wire.SlotSetup,
         heard: Callable[[wire.Event | None], None],
         environment: Mapping[str, str] | None = None,
     ) -> None:
@@ -67,7 +67,7 @@ class ForkServer:
 
     def lease(self, name: str, seconds: float | None) -> None:
         """Have a slot killed so many seconds from now, even if this process doesn't run then; None: never."""
-        self._send(wire.Lease(name, seconds))
+        self._send(wire.KillAfter(name, seconds))
 
     def abort(self) -> None:
         """End a server that is stuck in an import; its stack goes to the log."""

@@ -26,7 +26,7 @@ class Nursery(Generic[P]):
 
     def __init__(
         self,
-        start: wire.Start,
+        start: wire.SlotSetup,
         app: str,
         clock: Clock,
         *,

@@ -34,7 +34,7 @@ LOOK_S = 1.0
 def main(control_fd: int) -> None:
     """Serve the node at the other end of ``control_fd`` until it closes."""
     control = socket.socket(fileno=control_fd)
-    start = msgspec.msgpack.decode(_receive(control)[0], type=wire.Start)
+    start = msgspec.msgpack.decode(_receive(control)[0], type=wire.SlotSetup)
     # While it imports it can't see its node end; afterwards it does, and ends the slots' groups first.
     lifeline.die_with(start.node)
     faulthandler.register(child.DUMP_SIGNAL, chain=True)
@@ -45,13 +45,13 @@ def main(control_fd: int) -> None:
     faulthandler.unregister(child.DUMP_SIGNAL)
     lifeline.die_with(start.node, bound=False)
     lifeline.adopt_orphans()
-    Server(control, start).serve()
+    SlotForker(control, start).serve()
 
 
-class Server:
+class SlotForker:
     """Forks, signals and reaps."""
 
-    def __init__(self, control: socket.socket, start: wire.Start) -> None:
+    def __init__(self, control: socket.socket, start: wire.SlotSetup) -> None:
         self._control = control
         self._start = start
         self._pids: dict[str, int] = {}
@@ -89,7 +89,7 @@ class Server:
                 pid = self._pids.get(name)
                 if pid is not None:
                     (_signal_group if group else os.kill)(pid, number)
-            case wire.Lease(name, seconds):
+            case wire.KillAfter(name, seconds):
                 self._leases.pop(name, None)
                 if seconds is not None and name in self._pids:
                     self._leases[name] = _now() + seconds

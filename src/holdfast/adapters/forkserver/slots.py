@@ -18,7 +18,7 @@ from holdfast.adapters.forkserver.process import SlotProcess
 from holdfast.errors import HandlerFailed, ModelFailed, SlotDied, StateRejected
 from holdfast.ports.clock import Clock
 from holdfast.ports.meter import Meter
-from holdfast.ports.slots import Ran, Work
+from holdfast.ports.slots import MessageWork, Ran
 
 _decode = msgspec.msgpack.Decoder(wire.Answer).decode
 
@@ -39,12 +39,12 @@ class ForkserverSlot(SlotProcess):
         self._note = ""
 
     async def load(self, stream: str, key: str, models: Sequence[str]) -> None:
-        await self._open(wire.Load(stream, key, list(models)))
+        await self._open(wire.LoadStream(stream, key, list(models)))
 
     async def open(self, stream: str, key: str, state: bytes | None, version: int) -> None:
-        await self._open(wire.Open(stream, key, state, version))
+        await self._open(wire.OpenStream(stream, key, state, version))
 
-    async def _open(self, request: wire.Load | wire.Open) -> None:
+    async def _open(self, request: wire.LoadStream | wire.OpenStream) -> None:
         answer = await self._call(request)
         assert isinstance(answer, wire.Opened)
         if answer.rejected:
@@ -54,16 +54,18 @@ class ForkserverSlot(SlotProcess):
         if answer.error:
             raise HandlerFailed(answer.error, detail=answer.detail)
 
-    async def run(self, stream: str, key: str, work: Sequence[Work], limit: int, after_s: float) -> Ran:
-        answer = await self._call(wire.Run(stream, key, list(work), limit, after_s))
-        assert isinstance(answer, wire.Done)
+    async def run(
+        self, stream: str, key: str, work: Sequence[MessageWork], limit: int, after_s: float
+    ) -> Ran:
+        answer = await self._call(wire.RunMessages(stream, key, list(work), limit, after_s))
+        assert isinstance(answer, wire.RunDone)
         for service, operation, times in answer.ran.calls:
             self._meter.count(service, operation, times)
         return answer.ran
 
     async def close(self, stream: str, key: str) -> None:
         with contextlib.suppress(SlotDied):
-            await self._call(wire.Close(stream, key))
+            await self._call(wire.CloseStream(stream, key))
 
     async def exited(self) -> str:
         return await self.gone()
@@ -76,9 +78,9 @@ class ForkserverSlot(SlotProcess):
         match _decode(payload):
             case wire.Noted(note):
                 self._note = note or self._note
-            case wire.Models(loading, loaded):
+            case wire.SlotModels(loading, loaded):
                 self.loading, self.models = loading, loaded
-            case wire.Ready(pid, error):
+            case wire.SlotReady(pid, error):
                 self.pid = pid
                 self.refusal = error
                 self.ready.set()
@@ -158,7 +160,7 @@ class ForkserverSlots:
             modules.append(app.partition(":")[0])
         arguments = [app, objects, objects_url, str(model_memory_mb)]
         self._nursery: Nursery[ForkserverSlot] = Nursery(
-            wire.Start(os.getpid(), modules, worker, arguments, memory_mb * MIB),
+            wire.SlotSetup(os.getpid(), modules, worker, arguments, memory_mb * MIB),
             app,
             clock,
             prefix=prefix,

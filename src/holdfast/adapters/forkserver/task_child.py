@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from holdfast.adapters.forkserver import lifeline, wire
-from holdfast.adapters.forkserver.child import READ_BYTES, Line, make_worker, set_up
+from holdfast.adapters.forkserver.child import READ_BYTES, NodeConnection, make_worker, set_up
 from holdfast.core.rate import Limiter, Rate
 from holdfast.ports.slots import drive
 from holdfast.ports.task_slots import Attempt, Progress, Sign, TaskWorker, Tried
@@ -44,13 +44,13 @@ MIB = 1 << 20
 MAXRSS_BYTES = 1024 if lifeline.LINUX else 1
 
 _decode_offer = msgspec.msgpack.Decoder(wire.Offer).decode
-_decode_cancel = msgspec.msgpack.Decoder(wire.Cancel).decode
+_decode_cancel = msgspec.msgpack.Decoder(wire.CancelAttempt).decode
 
 
 class TaskChildHost:
     """The worker's host in a process of its own."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: NodeConnection) -> None:
         self._line = line
         self._main = threading.main_thread().ident or 0
         self._news = Limiter(NEWS)
@@ -79,9 +79,9 @@ class TaskChildHost:
             return
         if self._dropped:
             dropped, self._dropped = self._dropped, 0
-            self._send(wire.Said("warning", f"{dropped} lines were dropped: too many", {}))
+            self._send(wire.LogLine("warning", f"{dropped} lines were dropped: too many", {}))
         plain = {str(k): v if isinstance(v, bool | float | None) else _text(v) for k, v in values.items()}
-        self._send(wire.Said(level, _text(event), plain))
+        self._send(wire.LogLine(level, _text(event), plain))
 
     async def begin(self, attempt: Attempt) -> None:
         pass
@@ -141,13 +141,13 @@ class TaskChildHost:
                     self.progress(Progress(), "probe")
 
 
-def main(fds: Sequence[int], start: wire.Start) -> int:
+def main(fds: Sequence[int], start: wire.SlotSetup) -> int:
     """Take attempts from the tray until it is closed; returns the exit code."""
     peer, stacks, tray, output = fds
     for number in (1, 2):
         os.dup2(output, number)
     os.close(output)
-    line = Line(socket.socket(fileno=peer))
+    line = NodeConnection(socket.socket(fileno=peer))
     set_up(line, stacks, start)
     # Not chained: whoever is asked only to look lives on.
     faulthandler.register(LOOK_SIGNAL, stacks, chain=False)
@@ -156,14 +156,14 @@ def main(fds: Sequence[int], start: wire.Start) -> int:
     if worker is None:
         return 1
     host.serve(worker)
-    Slot(line, socket.socket(fileno=tray), worker, start.memory_bytes // MIB).serve()
+    TaskChild(line, socket.socket(fileno=tray), worker, start.memory_bytes // MIB).serve()
     return 0
 
 
-class Slot:
+class TaskChild:
     """Runs one attempt after another; a thread listens for what the node says of the one at hand."""
 
-    def __init__(self, line: Line, tray: socket.socket, worker: TaskWorker, memory_mb: int) -> None:
+    def __init__(self, line: NodeConnection, tray: socket.socket, worker: TaskWorker, memory_mb: int) -> None:
         self._line = line
         self._tray = tray
         self._worker = worker
@@ -192,7 +192,7 @@ class Slot:
         if offer.attached:
             body = _read_all(struct.unpack("i", ancillary[0][2][:4])[0])
             attempt = msgspec.structs.replace(attempt, body=body)
-        self._line.send(wire.Told(offer.number, self._run(offer.number, attempt)))
+        self._line.send(wire.AttemptEnded(offer.number, self._run(offer.number, attempt)))
 
     def _run(self, number: int, attempt: Attempt) -> Tried:
         self._limit_memory(attempt.memory_mb or self._memory_mb)

@@ -141,7 +141,7 @@ class ForkserverTaskSlot(SlotProcess):
 
     def cancel(self, number: int, reason: str) -> None:
         if not self._transport.is_closing():
-            self._transport.write(wire.frame(wire.Cancel(number, reason)))
+            self._transport.write(wire.frame(wire.CancelAttempt(number, reason)))
 
     def lease(self, seconds: float | None) -> None:
         self._server.lease(self.name, seconds)
@@ -182,7 +182,7 @@ class ForkserverTaskSlot(SlotProcess):
 
     def heard(self, payload: bytes) -> None:
         match _decode(payload):
-            case wire.Told(number, tried):
+            case wire.AttemptEnded(number, tried):
                 self._in_tray.popleft()
                 self.memory_mb = self._in_tray[0][1] if self._in_tray else self._default_mb
                 if tried.output or self._output.owes:
@@ -190,9 +190,9 @@ class ForkserverTaskSlot(SlotProcess):
                 self._listener.told(self, number, tried)
             case wire.Advanced(sign, progress):
                 self._listener.advanced(self, sign, progress if sign == "progress" else None)
-            case wire.Said(level, event, values):
+            case wire.LogLine(level, event, values):
                 self._listener.said(self, level, event, values)
-            case wire.Ready(pid, error):
+            case wire.SlotReady(pid, error):
                 self.pid = pid
                 self.refusal = error
                 self.ready.set()
@@ -231,7 +231,7 @@ class ForkserverTaskSlots:
     ) -> None:
         modules = [place.partition(":")[0] for place in ((worker, app) if preload else (worker,))]
         self._nursery: Nursery[ForkserverTaskSlot] = Nursery(
-            wire.Start(os.getpid(), modules, worker, [app], memory_mb * MIB, tasks=True),
+            wire.SlotSetup(os.getpid(), modules, worker, [app], memory_mb * MIB, tasks=True),
             app,
             clock,
             prefix=prefix,

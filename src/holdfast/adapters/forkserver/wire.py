@@ -6,13 +6,13 @@ import struct
 
 import msgspec
 
-from holdfast.ports.slots import Ran, Work
+from holdfast.ports.slots import MessageWork, Ran
 from holdfast.ports.task_slots import Attempt, Progress, Sign, Tried
 
 HEADER = struct.Struct("!I")
 
 
-class Start(msgspec.Struct, frozen=True, array_like=True):
+class SlotSetup(msgspec.Struct, frozen=True, array_like=True):
     """To the fork server, first: what slots run. ``factory`` makes a worker from a host and ``args``."""
 
     node: int
@@ -38,7 +38,7 @@ class Signal(msgspec.Struct, frozen=True, array_like=True, tag=1):
     group: bool
 
 
-class Lease(msgspec.Struct, frozen=True, array_like=True, tag=2):
+class KillAfter(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """To the fork server: kill the slot and its descendants so many seconds from now, unless this is said
     again before; None: never."""
 
@@ -60,7 +60,7 @@ class Exited(msgspec.Struct, frozen=True, array_like=True, tag=1):
     code: int
 
 
-class Open(msgspec.Struct, frozen=True, array_like=True, tag=0):
+class OpenStream(msgspec.Struct, frozen=True, array_like=True, tag=0):
     """To a slot."""
 
     stream: str
@@ -69,24 +69,24 @@ class Open(msgspec.Struct, frozen=True, array_like=True, tag=0):
     version: int
 
 
-class Run(msgspec.Struct, frozen=True, array_like=True, tag=1):
+class RunMessages(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """To a slot."""
 
     stream: str
     key: str
-    work: list[Work]
+    work: list[MessageWork]
     limit: int
     after_s: float
 
 
-class Close(msgspec.Struct, frozen=True, array_like=True, tag=2):
+class CloseStream(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """To a slot."""
 
     stream: str
     key: str
 
 
-class Load(msgspec.Struct, frozen=True, array_like=True, tag=3):
+class LoadStream(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """To a slot."""
 
     stream: str
@@ -94,7 +94,7 @@ class Load(msgspec.Struct, frozen=True, array_like=True, tag=3):
     models: list[str]
 
 
-class Ready(msgspec.Struct, frozen=True, array_like=True, tag=0):
+class SlotReady(msgspec.Struct, frozen=True, array_like=True, tag=0):
     """From a slot, first: the app is imported, or ``error`` says why not."""
 
     pid: int
@@ -108,8 +108,9 @@ class Noted(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 
 class Opened(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """From a slot: the answer to Load, Open and Close. ``rejected`` tells a state's fault from the handler's,
-    ``model`` that of a model."""
+    """From a slot: the answer to LoadStream, OpenStream and CloseStream.
+
+    ``rejected`` tells a state's fault from the handler's, ``model`` that of a model."""
 
     error: str = ""
     detail: str = ""
@@ -117,13 +118,13 @@ class Opened(msgspec.Struct, frozen=True, array_like=True, tag=2):
     model: str = ""
 
 
-class Done(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """From a slot: the answer to Run."""
+class RunDone(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """From a slot: the answer to RunMessages."""
 
     ran: Ran
 
 
-class Models(msgspec.Struct, frozen=True, array_like=True, tag=4):
+class SlotModels(msgspec.Struct, frozen=True, array_like=True, tag=4):
     """From a slot, whenever either changes: the model that is being loaded, and those that are."""
 
     loading: str
@@ -139,14 +140,14 @@ class Offer(msgspec.Struct, frozen=True, array_like=True):
     attached: bool = False
 
 
-class Cancel(msgspec.Struct, frozen=True, array_like=True):
+class CancelAttempt(msgspec.Struct, frozen=True, array_like=True):
     """To a slot for tasks: an attempt is to end."""
 
     number: int
     reason: str
 
 
-class Told(msgspec.Struct, frozen=True, array_like=True, tag=5):
+class AttemptEnded(msgspec.Struct, frozen=True, array_like=True, tag=5):
     """From a slot for tasks: an attempt has ended."""
 
     number: int
@@ -160,7 +161,7 @@ class Advanced(msgspec.Struct, frozen=True, array_like=True, tag=6):
     progress: Progress
 
 
-class Said(msgspec.Struct, frozen=True, array_like=True, tag=7):
+class LogLine(msgspec.Struct, frozen=True, array_like=True, tag=7):
     """From a slot for tasks, at any time: a line for the log."""
 
     level: str
@@ -168,11 +169,11 @@ class Said(msgspec.Struct, frozen=True, array_like=True, tag=7):
     values: dict[str, str | int | float | bool | None]
 
 
-Order = Spawn | Signal | Lease
+Order = Spawn | Signal | KillAfter
 Event = Spawned | Exited
-Request = Open | Run | Close | Load
-Answer = Ready | Noted | Opened | Done | Models
-TaskAnswer = Ready | Told | Advanced | Said
+Request = OpenStream | RunMessages | CloseStream | LoadStream
+Answer = SlotReady | Noted | Opened | RunDone | SlotModels
+TaskAnswer = SlotReady | AttemptEnded | Advanced | LogLine
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -189,8 +190,8 @@ def frame(message: msgspec.Struct) -> bytearray:
 
 
 def _spelled(message: msgspec.Struct) -> msgspec.Struct:
-    """A Run whose numbers are past the 64 bits that MessagePack has, with texts in their place."""
-    assert isinstance(message, Run)
+    """A RunMessages whose numbers are past the 64 bits that MessagePack has, with texts in their place."""
+    assert isinstance(message, RunMessages)
     work = [[str(item.run), str(item.seq), item.body, item.attempt] for item in message.work]
     return msgspec.structs.replace(message, work=work)
 

@@ -15,7 +15,7 @@ import ssl
 import struct
 from collections.abc import Iterator
 
-from holdfast.adapters.ftp.url import FtpUrl, Tls
+from holdfast.adapters.ftp.url import FtpSecurity, FtpUrl
 from holdfast.errors import ConfigError, LoginRefused, NoRoom, Unavailable
 
 KEEPALIVE_S = 30
@@ -52,7 +52,9 @@ class Control(ftplib.FTP):
         super().__init__(timeout=timeout_s, encoding=url.encoding)
         self.passiveserver = not url.active
         self.features: dict[str, str] = {}
-        self._context = None if url.tls is Tls.NONE else ssl.create_default_context(cafile=url.ca or None)
+        self._context = (
+            None if url.tls is FtpSecurity.NONE else ssl.create_default_context(cafile=url.ca or None)
+        )
         with told(f"can't log in at {url}", login=True):
             try:
                 self._open(url)
@@ -183,11 +185,11 @@ class Control(ftplib.FTP):
         self.sock = socket.create_connection((url.host, url.port), self.timeout)
         self.af = self.sock.family
         keep_alive(self.sock)
-        if url.tls is Tls.IMPLICIT:
+        if url.tls is FtpSecurity.IMPLICIT:
             self._secure()
         self._read_replies()
         self.welcome = self.getresp()
-        if url.tls is Tls.EXPLICIT:
+        if url.tls is FtpSecurity.EXPLICIT:
             self.voidcmd("AUTH TLS")
             self._secure()
             self._read_replies()

@@ -15,7 +15,7 @@ from holdfast.errors import ConfigError
 EXAMPLE = "ftpes://ftp.example.com/reports"
 
 
-class Tls(enum.Enum):
+class FtpSecurity(enum.Enum):
     """How a connection is secured, by scheme."""
 
     NONE = "ftp"
@@ -33,7 +33,7 @@ class FtpUrl(msgspec.Struct, frozen=True):
     host: str
     port: int
     folder: str = ""
-    tls: Tls = Tls.NONE
+    tls: FtpSecurity = FtpSecurity.NONE
     active: bool = False
     ca: str = ""
     encoding: str = "utf-8"
@@ -43,10 +43,10 @@ class FtpUrl(msgspec.Struct, frozen=True):
         """Raises ConfigError, without the URL's password, for one that is none of these."""
         try:
             parts = urlsplit(url)
-            tls = Tls(parts.scheme)
+            tls = FtpSecurity(parts.scheme)
             options = dict(parse_qsl(parts.query, strict_parsing=True)) if parts.query else {}
             mode = options.pop("mode", "passive")
-            port = parts.port or (990 if tls is Tls.IMPLICIT else 21)
+            port = parts.port or (990 if tls is FtpSecurity.IMPLICIT else 21)
             folder = unquote(parts.path, errors="strict").removeprefix("/").rstrip("/")
             "".encode(encoding := options.pop("encoding", "utf-8"))
             ca = options.pop("ca", "")

@@ -9,7 +9,7 @@ from holdfast.errors import ConfigError
 from holdfast.ports.clock import Clock
 
 
-class Child(Protocol):
+class SimulatedChild(Protocol):
     """One simulated process."""
 
     @property
@@ -18,7 +18,7 @@ class Child(Protocol):
     def die(self, why: str) -> None: ...
 
 
-C = TypeVar("C", bound=Child)
+C = TypeVar("C", bound=SimulatedChild)
 
 
 class Brood(Generic[C]):

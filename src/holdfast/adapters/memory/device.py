@@ -13,9 +13,9 @@ from holdfast.errors import InvalidMessage, TooLarge, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.device import (
     Accepted,
-    Answer,
     Command,
     Connected,
+    DeviceAnswer,
     Devices,
     Disconnected,
     Event,
@@ -136,9 +136,9 @@ class MemoryBroker:
         try:
             reading = DIALECT.read(payload)
             named = id if self.correlates and id else reading.id
-            event = Answer(device, named, payload, reading.ok) if named else Seen(device)
+            event = DeviceAnswer(device, named, payload, reading.ok) if named else Seen(device)
         except InvalidMessage:
-            event = Answer(device, id, payload) if self.correlates and id else Seen(device)
+            event = DeviceAnswer(device, id, payload) if self.correlates and id else Seen(device)
         self._all_hear(event)
 
     def _all_hear(self, event: Event) -> None:

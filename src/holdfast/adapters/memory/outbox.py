@@ -12,12 +12,12 @@ import msgspec
 from holdfast.adapters.memory.bell import Bell
 from holdfast.core import device_queue as queue
 from holdfast.core import device_turn
-from holdfast.core.device_queue import CLOSED, TABLE, Cause, Entry, Head, Phase, State
-from holdfast.core.device_turn import Arrival, Cancel, Found, Job, Turn, Turned
+from holdfast.core.device_queue import CLOSED, TABLE, Cause, CommandState, Head, HeadPhase, StoredCommand
+from holdfast.core.device_turn import Arrival, Cancel, Rollout, Turn, Turned, TurnInput
 from holdfast.core.group_rate import Pair
 from holdfast.errors import ConfigError, Fenced
 from holdfast.ports.clock import Clock
-from holdfast.ports.outbox import Adding, DeviceStatus, Known, NewCommand, OnResult, timed
+from holdfast.ports.outbox import Adding, DeviceStatus, KnownDevice, NewCommand, OnResult, timed
 
 WAITING_MAX = 1000
 
@@ -27,18 +27,18 @@ class Tables:
 
     def __init__(self) -> None:
         self.ids = 0
-        self.commands: dict[int, tuple[str, Entry]] = {}
+        self.commands: dict[int, tuple[str, StoredCommand]] = {}
         self.heads: dict[tuple[str, Pair], Head] = {}
         self.arrivals: dict[int, tuple[str, Arrival]] = {}
         self.cancels: dict[int, tuple[str, Cancel]] = {}
         self.paused: dict[tuple[str, str], float] = {}
         self.shards: dict[tuple[str, int], int] = {}
         self.seen: dict[tuple[str, str], tuple[float | None, bool]] = {}
-        self.jobs: dict[int, tuple[str, Job]] = {}
+        self.jobs: dict[int, tuple[str, Rollout]] = {}
         self.cursors: dict[tuple[str, str], str] = {}
         self.untold: dict[int, int] = {}
         self.briefs: dict[int, float | None] = {}
-        self.archive: dict[int, Entry] = {}
+        self.archive: dict[int, StoredCommand] = {}
         self.values: dict[str, Any] = {}
 
     def copy(self) -> Tables:
@@ -65,7 +65,7 @@ class MemoryTransaction:
         self, outbox: str, name: str, total: int, rate: float | None, abort_share: float, created_at: float
     ) -> int:
         number = self._number()
-        job = Job(number, name, total, abort_share, created_at=created_at, rate=rate)
+        job = Rollout(number, name, total, abort_share, created_at=created_at, rate=rate)
         self.tables.jobs[number] = (outbox, job)
         return number
 
@@ -77,7 +77,7 @@ class MemoryTransaction:
             entry
             for name, entry in self.tables.commands.values()
             if name == outbox
-            and entry.state is State.SCHEDULED
+            and entry.state is CommandState.SCHEDULED
             and (entry.id == command if command else device in ("", entry.device))
             and supersede_key in (None, entry.supersede_key)
         ]
@@ -108,7 +108,10 @@ class MemoryTransaction:
                 return entry.id
         number = self._number()
         fields = {name: getattr(new, name) for name in new.__struct_fields__ if name != "outbox"}
-        self.tables.commands[number] = (new.outbox, Entry(id=number, state=State.SCHEDULED, **fields))
+        self.tables.commands[number] = (
+            new.outbox,
+            StoredCommand(id=number, state=CommandState.SCHEDULED, **fields),
+        )
         mark = Arrival(self._number(), new.device, new.lane, new.shard, number, new.supersede_key)
         self.tables.arrivals[mark.id] = (new.outbox, mark)
         return number
@@ -162,14 +165,14 @@ class MemoryOutbox:
         epoch = self.tables.shards[outbox, shard] = max(standing + 1, int(self._clock.wall()))
         return epoch
 
-    async def known(self, outbox: str, shard: int) -> list[Known]:
+    async def known(self, outbox: str, shard: int) -> list[KnownDevice]:
         heads = [h for (name, _), h in self.tables.heads.items() if name == outbox and h.shard == shard]
         devices = sorted({head.device for head in heads})
-        return [Known(each, *self.tables.seen.get((outbox, each), (None, False))) for each in devices]
+        return [KnownDevice(each, *self.tables.seen.get((outbox, each), (None, False))) for each in devices]
 
     async def out(self, outbox: str, shards: Collection[int]) -> int:
         heads = [h for (name, _), h in self.tables.heads.items() if name == outbox and h.shard in shards]
-        return sum(head.phase is Phase.OUT for head in heads)
+        return sum(head.phase is HeadPhase.OUT for head in heads)
 
     async def turn(self, turn: Turn, on_result: OnResult | None = None) -> Turned:
         with self.transaction() as transaction:
@@ -183,7 +186,7 @@ class MemoryOutbox:
                     self._tell(transaction, entry, on_result)
             return turned
 
-    def _tell(self, transaction: MemoryTransaction, entry: Entry, on_result: OnResult | None) -> None:
+    def _tell(self, transaction: MemoryTransaction, entry: StoredCommand, on_result: OnResult | None) -> None:
         inner = MemoryTransaction(transaction.tables.copy(), self._clock)
         try:
             if on_result is not None:
@@ -195,11 +198,11 @@ class MemoryOutbox:
         vars(transaction.tables).update(vars(inner.tables))
         transaction.added |= inner.added
 
-    async def briefs(self, outbox: str, shards: Collection[int], limit: int) -> list[Entry]:
+    async def briefs(self, outbox: str, shards: Collection[int], limit: int) -> list[StoredCommand]:
         closed = [self.tables.commands[number] for number in self.tables.briefs]
         return [entry for name, entry in closed if name == outbox and entry.shard in shards][:limit]
 
-    async def briefed(self, outbox: str, told: Sequence[Entry]) -> None:
+    async def briefed(self, outbox: str, told: Sequence[StoredCommand]) -> None:
         for entry in told:
             if self.tables.briefs.get(entry.id) == entry.closed_at:
                 self.tables.briefs.pop(entry.id, None)
@@ -237,14 +240,20 @@ class MemoryOutbox:
         return self.tables.cursors.get((outbox, source))
 
     async def waiting(self, outbox: str, limit: int) -> int:
-        scheduled = [e for e in self._entries(outbox) if e.state is State.SCHEDULED]
+        scheduled = [e for e in self._entries(outbox) if e.state is CommandState.SCHEDULED]
         return min(limit, len(scheduled))
 
     # --- operators
 
     async def commands(
-        self, outbox: str, *, after: int = 0, limit: int = 100, state: State | None = None, device: str = ""
-    ) -> list[Entry]:
+        self,
+        outbox: str,
+        *,
+        after: int = 0,
+        limit: int = 100,
+        state: CommandState | None = None,
+        device: str = "",
+    ) -> list[StoredCommand]:
         found = [
             entry
             for entry in self._entries(outbox)
@@ -252,7 +261,7 @@ class MemoryOutbox:
         ]
         return found[:limit]
 
-    async def command(self, command: int) -> Entry | None:
+    async def command(self, command: int) -> StoredCommand | None:
         found = self.tables.commands.get(command)
         return found[1] if found else None
 
@@ -266,7 +275,13 @@ class MemoryOutbox:
             if any(queue.replaces(newer, entry) for newer in self._entries(outbox)):
                 return False
             again = msgspec.structs.replace(
-                entry, state=State.SCHEDULED, spent=0, expires_at=None, closed_at=None, answer=None, reason=""
+                entry,
+                state=CommandState.SCHEDULED,
+                spent=0,
+                expires_at=None,
+                closed_at=None,
+                answer=None,
+                reason="",
             )
             transaction.tables.commands[command] = (outbox, again)
             self._mark(transaction, outbox, entry, failed=-1)
@@ -299,16 +314,18 @@ class MemoryOutbox:
     async def paused(self, outbox: str) -> Mapping[str, float]:
         return {device: at for (name, device), at in self.tables.paused.items() if name == outbox}
 
-    def _mark(self, transaction: MemoryTransaction, outbox: str, entry: Entry, *, failed: int) -> None:
+    def _mark(
+        self, transaction: MemoryTransaction, outbox: str, entry: StoredCommand, *, failed: int
+    ) -> None:
         if entry.job is not None:
             MemoryRows(transaction.tables, outbox).save_jobs({entry.job: (0, failed)})
         mark = Arrival(transaction._number(), entry.device, entry.lane, entry.shard)
         transaction.tables.arrivals[mark.id] = (outbox, mark)
         transaction.added.add(outbox)
 
-    async def counts(self, outbox: str) -> Mapping[State, int]:
+    async def counts(self, outbox: str) -> Mapping[CommandState, int]:
         states = [entry.state for entry in self._entries(outbox)]
-        return {state: states.count(state) for state in State if state in states}
+        return {state: states.count(state) for state in CommandState if state in states}
 
     async def devices(
         self, outbox: str, *, after: str = "", limit: int = 100, device: str = ""
@@ -336,7 +353,7 @@ class MemoryOutbox:
             (outbox, device) in self.tables.paused,
         )
 
-    async def jobs(self, outbox: str, *, after: int = 0, limit: int = 100) -> list[Job]:
+    async def jobs(self, outbox: str, *, after: int = 0, limit: int = 100) -> list[Rollout]:
         found = [job for name, job in self.tables.jobs.values() if name == outbox and job.id > after]
         return found[:limit]
 
@@ -365,7 +382,7 @@ class MemoryOutbox:
     def _all_told(self, command: int) -> bool:
         return command not in self.tables.untold and command not in self.tables.briefs
 
-    def _entries(self, outbox: str) -> list[Entry]:
+    def _entries(self, outbox: str) -> list[StoredCommand]:
         return [entry for name, entry in self.tables.commands.values() if name == outbox]
 
 
@@ -376,17 +393,17 @@ class MemoryRows:
         self._tables = tables
         self._outbox = outbox
 
-    def look(self, turn: Turn) -> Found:
+    def look(self, turn: Turn) -> TurnInput:
         named = {h.correlation.command for h in turn.heard} | {u.correlation.command for u in turn.unsent}
         arrivals = self.arrivals(turn.grants, turn.limit)
-        return Found(
+        return TurnInput(
             epochs=self.epochs(turn.grants),
             commands=self.commands(named),
-            held=[h for h in self._heads() if h.phase is Phase.HELD and h.device in turn.back],
+            held=[h for h in self._heads() if h.phase is HeadPhase.HELD and h.device in turn.back],
             arrivals=arrivals,
             heads=self.heads({(arrival.device, arrival.lane) for arrival in arrivals}),
-            out=self._due(turn, turn.out_max, Phase.OUT),
-            ready=self._due(turn, turn.ready_max, Phase.WAITING, Phase.HELD),
+            out=self._due(turn, turn.out_max, HeadPhase.OUT),
+            ready=self._due(turn, turn.ready_max, HeadPhase.WAITING, HeadPhase.HELD),
             cancels=self._cancels(turn),
             paused={device for name, device in self._tables.paused if name == self._outbox},
         )
@@ -398,7 +415,7 @@ class MemoryRows:
     def epochs(self, shards: Collection[int]) -> Mapping[int, int]:
         return {shard: self._tables.shards[self._outbox, shard] for shard in shards}
 
-    def commands(self, ids: Collection[int]) -> Mapping[int, Entry]:
+    def commands(self, ids: Collection[int]) -> Mapping[int, StoredCommand]:
         found = {number: self._tables.commands.get(number, ("", None)) for number in ids}
         return {number: entry for number, (name, entry) in found.items() if entry and name == self._outbox}
 
@@ -407,7 +424,7 @@ class MemoryRows:
         return {pair: head for pair, head in found.items() if head is not None}
 
     def shift(self, shards: Collection[int], by_s: float) -> None:
-        phases = (Phase.OUT, Phase.HELD) if by_s > 0 else tuple(Phase)
+        phases = (HeadPhase.OUT, HeadPhase.HELD) if by_s > 0 else tuple(HeadPhase)
         for head in self._heads():
             if head.due is not None and head.shard in shards and head.phase in phases:
                 shifted = msgspec.structs.replace(head, due=head.due + by_s)
@@ -433,11 +450,11 @@ class MemoryRows:
         for arrival in arrivals:
             del self._tables.arrivals[arrival.id]
 
-    def older(self, arrivals: Sequence[Arrival]) -> list[Entry]:
+    def older(self, arrivals: Sequence[Arrival]) -> list[StoredCommand]:
         named = self.commands({arrival.command for arrival in arrivals}).values()
         return [e for e in self._scheduled() if any(queue.replaces(newer, e) for newer in named)]
 
-    def replaced(self, entries: Sequence[Entry]) -> Set[int]:
+    def replaced(self, entries: Sequence[StoredCommand]) -> Set[int]:
         known = [entry for name, entry in self._tables.commands.values() if name == self._outbox]
         return {e.id for e in entries if any(queue.replaces(newer, e) for newer in known)}
 
@@ -445,11 +462,11 @@ class MemoryRows:
         for cancel in cancels:
             del self._tables.cancels[cancel.id]
 
-    def meant(self, cancels: Sequence[Cancel], limit: int) -> list[Entry]:
+    def meant(self, cancels: Sequence[Cancel], limit: int) -> list[StoredCommand]:
         return [e for e in self._scheduled() if any(cancel.means(e) for cancel in cancels)][:limit]
 
-    def first(self, pairs: Collection[Pair], now: float) -> Mapping[Pair, Entry | float]:
-        found: dict[Pair, Entry | float] = {}
+    def first(self, pairs: Collection[Pair], now: float) -> Mapping[Pair, StoredCommand | float]:
+        found: dict[Pair, StoredCommand | float] = {}
         for pair in pairs:
             scheduled = [entry for entry in self._scheduled() if entry.pair == pair]
             ready = [entry for entry in scheduled if entry.not_before <= now]
@@ -459,7 +476,7 @@ class MemoryRows:
                 found[pair] = min(entry.not_before for entry in scheduled)
         return found
 
-    def overdue(self, shards: Collection[int], now: float, limit: int) -> list[Entry]:
+    def overdue(self, shards: Collection[int], now: float, limit: int) -> list[StoredCommand]:
         aborted = {job.id for _, job in self._tables.jobs.values() if job.aborted}
         found = [
             entry
@@ -469,10 +486,10 @@ class MemoryRows:
         ]
         return found[:limit]
 
-    def jobs(self, ids: Collection[int]) -> Mapping[int, Job]:
+    def jobs(self, ids: Collection[int]) -> Mapping[int, Rollout]:
         return {number: self._tables.jobs[number][1] for number in ids if number in self._tables.jobs}
 
-    def save(self, entries: Sequence[Entry]) -> None:
+    def save(self, entries: Sequence[StoredCommand]) -> None:
         for entry in entries:
             self._tables.commands[entry.id] = (self._outbox, entry)
 
@@ -490,7 +507,7 @@ class MemoryRows:
             before, _ = self._tables.seen.get((self._outbox, device), (None, False))
             self._tables.seen[self._outbox, device] = (before if at is None else at, device in away)
 
-    def save_briefs(self, closed: Sequence[Entry]) -> None:
+    def save_briefs(self, closed: Sequence[StoredCommand]) -> None:
         self._tables.briefs |= {entry.id: entry.closed_at for entry in closed}
 
     def drop_briefs(self, shards: Collection[int]) -> None:
@@ -499,7 +516,7 @@ class MemoryRows:
             if outbox == self._outbox and entry.shard in shards:
                 del self._tables.briefs[number]
 
-    def _due(self, turn: Turn, limit: int, *phases: Phase) -> list[Head]:
+    def _due(self, turn: Turn, limit: int, *phases: HeadPhase) -> list[Head]:
         timed = [(head.due, head) for head in self._heads() if head.due is not None]
         found = [h for due, h in timed if due <= turn.now and h.shard in turn.sendable and h.phase in phases]
         return sorted(found, key=lambda head: head.due or 0.0)[:limit]
@@ -507,9 +524,9 @@ class MemoryRows:
     def _heads(self) -> list[Head]:
         return [head for (name, _), head in self._tables.heads.items() if name == self._outbox]
 
-    def _scheduled(self) -> list[Entry]:
+    def _scheduled(self) -> list[StoredCommand]:
         return [
             entry
             for name, entry in self._tables.commands.values()
-            if name == self._outbox and entry.state is State.SCHEDULED
+            if name == self._outbox and entry.state is CommandState.SCHEDULED
         ]

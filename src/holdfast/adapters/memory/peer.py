@@ -16,7 +16,7 @@ PROBE_TIMEOUT_S = 1.0
 
 
 @dataclass(eq=False)
-class Server:
+class MemoryPeerServer:
     """One serving of an address. Calls run as tasks of the server's own context, not of the caller's."""
 
     handler: Handler
@@ -66,16 +66,16 @@ class MemoryNetwork:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.fault: Callable[[str, str, Request], Awaitable[None]] | None = None
-        self._servers: dict[str, Server] = {}
+        self._servers: dict[str, MemoryPeerServer] = {}
 
-    def listen(self, address: str, handler: Handler) -> Server:
+    def listen(self, address: str, handler: Handler) -> MemoryPeerServer:
         """Begin to answer at ``address``."""
         if address in self._servers:
             raise ConfigError(f"address {address} is in use")
-        server = self._servers[address] = Server(handler, contextvars.copy_context())
+        server = self._servers[address] = MemoryPeerServer(handler, contextvars.copy_context())
         return server
 
-    def find(self, address: str) -> Server | None:
+    def find(self, address: str) -> MemoryPeerServer | None:
         """Who answers at ``address``."""
         return self._servers.get(address)
 
@@ -92,7 +92,7 @@ class MemoryPeer:
     def __init__(self, network: MemoryNetwork, address: str) -> None:
         self.address = address
         self._network = network
-        self._server: Server | None = None
+        self._server: MemoryPeerServer | None = None
 
     async def serve(self, handler: Handler) -> str:
         self._server = self._network.listen(self.address, handler)

@@ -16,18 +16,18 @@ from typing import Any, TypeVar
 from holdfast.adapters.memory.brood import Brood
 from holdfast.errors import HoldfastError, SlotDied
 from holdfast.ports.clock import Clock
-from holdfast.ports.slots import Host, Ran, Work, Worker
+from holdfast.ports.slots import MessageWork, Ran, SlotHost, SlotWorker
 
 T = TypeVar("T")
 
-Before = Callable[["MemorySlot", str, str, Work], Awaitable[None]]
+Before = Callable[["MemorySlot", str, str, MessageWork], Awaitable[None]]
 
 
 class MemorySlot:
     """One simulated child: it answers calls in turn, whether or not the caller still waits."""
 
     def __init__(
-        self, name: str, clock: Clock, make: Callable[[Host], Worker], before: Before | None
+        self, name: str, clock: Clock, make: Callable[[SlotHost], SlotWorker], before: Before | None
     ) -> None:
         self.name = name
         self.progress_at = clock.monotonic()
@@ -53,7 +53,9 @@ class MemorySlot:
     async def open(self, stream: str, key: str, state: bytes | None, version: int) -> None:
         await self._call(lambda: self._worker.open(stream, key, state, version))
 
-    async def run(self, stream: str, key: str, work: Sequence[Work], limit: int, after_s: float) -> Ran:
+    async def run(
+        self, stream: str, key: str, work: Sequence[MessageWork], limit: int, after_s: float
+    ) -> Ran:
         return await self._call(lambda: self._worker.run(stream, key, work, limit, after_s))
 
     async def close(self, stream: str, key: str) -> None:
@@ -96,7 +98,7 @@ class MemorySlot:
     def progress(self, note: str = "") -> None:
         self.progress_at = self._clock.monotonic()
 
-    async def begin(self, stream: str, key: str, work: Work) -> None:
+    async def begin(self, stream: str, key: str, work: MessageWork) -> None:
         self.progress()
         self._at = f"{stream}/{key} at {work.run}:{work.seq}"
         if self._before is not None:
@@ -152,7 +154,7 @@ class MemorySlots(Brood[MemorySlot]):
 
     def __init__(
         self,
-        make: Callable[[Host], Worker],
+        make: Callable[[SlotHost], SlotWorker],
         clock: Clock,
         *,
         before: Before | None = None,

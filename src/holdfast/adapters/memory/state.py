@@ -16,7 +16,7 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.state import Logged
 
 
-class Opened(msgspec.Struct, frozen=True):
+class OpenRecord(msgspec.Struct, frozen=True):
     """An attempt to open. ``before`` stood; ``after`` stands now, or None: it was refused."""
 
     at: float
@@ -28,7 +28,7 @@ class Opened(msgspec.Struct, frozen=True):
 
 
 class Began(msgspec.Struct, frozen=True):
-    """An attempt to count a start, as :class:`Opened`."""
+    """An attempt to count a start, as :class:`OpenRecord`."""
 
     at: float
     key: str
@@ -38,8 +38,8 @@ class Began(msgspec.Struct, frozen=True):
     after: Checkpoint | None
 
 
-class Committed(msgspec.Struct, frozen=True):
-    """An attempt to commit, as :class:`Opened`. ``repeated``: it was the last one again, nothing changed."""
+class CommitRecord(msgspec.Struct, frozen=True):
+    """An attempt to commit, as :class:`OpenRecord`. ``repeated``: it was the last one again."""
 
     at: float
     commit: Commit
@@ -90,11 +90,11 @@ class MemoryState:
         try:
             after = ledger.open_(before, key, expect, member)
         except Fenced:
-            self.history.append(Opened(now, key, expect, member, before, None))
+            self.history.append(OpenRecord(now, key, expect, member, before, None))
             raise
         epoch = self._issued[key] = max(after.epoch, self._issued.get(key, 0) + 1)
         self.standing[key] = after = msgspec.structs.replace(after, epoch=epoch)
-        self.history.append(Opened(now, key, expect, member, before, after))
+        self.history.append(OpenRecord(now, key, expect, member, before, after))
         return after
 
     async def start(self, key: str, epoch: int, head: str) -> int:
@@ -118,9 +118,9 @@ class MemoryState:
         try:
             after = ledger.commit(before, commit, self._clock.wall())
         except Fenced:
-            self.history.append(Committed(now, commit, before, None))
+            self.history.append(CommitRecord(now, commit, before, None))
             raise
-        self.history.append(Committed(now, commit, before, after or before, repeated=after is None))
+        self.history.append(CommitRecord(now, commit, before, after or before, repeated=after is None))
         if after is not None:
             self.standing[commit.key] = after
             self._publish(commit)
@@ -163,13 +163,13 @@ class MemoryState:
         since, forgotten = now - seconds, set[tuple[str, int, str]]()
         for event in reversed(self.history):
             if isinstance(event, Forgot) or (
-                isinstance(event, Opened | Began | Committed) and event.at < since
+                isinstance(event, OpenRecord | Began | CommitRecord) and event.at < since
             ):
                 break
-            if not isinstance(event, Opened | Began | Committed) or event.after is None:
+            if not isinstance(event, OpenRecord | Began | CommitRecord) or event.after is None:
                 continue
-            key = event.commit.key if isinstance(event, Committed) else event.key
-            if isinstance(event, Committed) and not event.repeated:
+            key = event.commit.key if isinstance(event, CommitRecord) else event.key
+            if isinstance(event, CommitRecord) and not event.repeated:
                 forgotten.update((key, event.commit.epoch, result.name) for result in event.commit.results)
             if event.before is None:
                 self.standing.pop(key, None)

@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.adapters.memory.state import Forgot
 from holdfast.core import task as rules
-from holdfast.core.task import Beat, End, Return, Start, State, Task
+from holdfast.core.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, State, Task
 from holdfast.errors import Fenced
 from holdfast.ports.clock import Clock
 
@@ -47,18 +47,18 @@ class MemoryTasks:
         now = self._clock.wall()
         return [self._change("queue", t.trace, partial(rules.queue, task=t, now=now)) for t in tasks]
 
-    async def start(self, wishes: Sequence[Start]) -> list[Task]:
+    async def start(self, wishes: Sequence[StartAttempt]) -> list[Task]:
         now = self._clock.wall()
         return [self._change("start", w.trace, partial(rules.start, wish=w, now=now)) for w in wishes]
 
-    async def beat(self, beats: Sequence[Beat]) -> list[Task | Fenced]:
+    async def beat(self, beats: Sequence[AttemptBeat]) -> list[Task | Fenced]:
         now = self._clock.wall()
         return [self._try("beat", b.trace, partial(rules.beat, beat=b, now=now)) for b in beats]
 
-    async def give_back(self, returns: Sequence[Return]) -> list[Task | Fenced]:
+    async def give_back(self, returns: Sequence[ReturnAttempt]) -> list[Task | Fenced]:
         return [self._try("give_back", r.trace, partial(rules.give_back, wish=r)) for r in returns]
 
-    async def end(self, ends: Sequence[End]) -> list[Task | Fenced]:
+    async def end(self, ends: Sequence[EndAttempt]) -> list[Task | Fenced]:
         now = self._clock.wall()
         return [self._try("end", e.trace, partial(rules.end, end=e, now=now)) for e in ends]
 

@@ -20,13 +20,13 @@ from holdfast.errors import ConfigError, InvalidMessage, TooLarge, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.device import (
     Accepted,
-    Answer,
     Command,
+    CommandRefused,
     Connected,
+    DeviceAnswer,
     Disconnected,
     Event,
     Lost,
-    Refused,
     Seen,
 )
 
@@ -195,7 +195,7 @@ class MqttDevices:
         assert isinstance(token, Command)
         if code >= REFUSED:
             said = f"the broker refuses it, reason {code:#x}"
-            self._tell(Refused(token.device, token.id, said, final=code in FINAL))
+            self._tell(CommandRefused(token.device, token.id, said, final=code in FINAL))
         else:
             self._tell(Accepted(token.device, token.id, nobody=code == NOBODY))
 
@@ -205,7 +205,7 @@ class MqttDevices:
         if sent:
             self._tell(Lost(token.device, token.id, suspect=first))
         else:
-            self._tell(Refused(token.device, token.id, "the connection ended before it was sent"))
+            self._tell(CommandRefused(token.device, token.id, "the connection ended before it was sent"))
 
     def heard(self, topic: str, payload: bytes, correlation: bytes | None) -> None:
         """Some device said something."""
@@ -224,7 +224,7 @@ class MqttDevices:
         except InvalidMessage as error:
             self._odd(device, str(error))
         else:
-            self._tell(Answer(device, reading.id, payload, reading.ok))
+            self._tell(DeviceAnswer(device, reading.id, payload, reading.ok))
 
     def _read(self, payload: bytes, correlation: bytes | None) -> Reading:
         """What is beside the payload goes before what is in it, which then may be anything."""

@@ -51,7 +51,7 @@ FOREVER_S = 0xFFFFFFFF
 log = structlog.get_logger(__name__)
 
 
-class Owner(Protocol):
+class LinkListener(Protocol):
     """Who is told what happens on a link."""
 
     def up(self) -> None:
@@ -102,7 +102,7 @@ class Link:
         address: MqttAddress,
         client_id: str,
         clock: Clock,
-        owner: Owner,
+        owner: LinkListener,
         *,
         still_ours: Callable[[], Awaitable[bool]] | None = None,
         status: str = "",

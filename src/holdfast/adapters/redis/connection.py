@@ -16,9 +16,9 @@ from redis.exceptions import RedisError
 
 from holdfast.adapters.redis.address import RedisAddress, join, parse
 from holdfast.adapters.redis.lane import Lane, Word
-from holdfast.adapters.redis.refusals import Refused
+from holdfast.adapters.redis.refusals import RedisRefused
 from holdfast.adapters.redis.script import Script
-from holdfast.adapters.redis.servers import Host, Servers
+from holdfast.adapters.redis.servers import Host, RedisServers
 from holdfast.adapters.redis.subscription import Subscription
 from holdfast.errors import ConfigError, HoldfastError, Unavailable
 from holdfast.ports.meter import Meter
@@ -41,7 +41,7 @@ class RedisConnection:
         self.meter = meter
         self._timeout_s = timeout_s
         self._lanes: dict[Host | None, Lane] = {}
-        self._servers = Servers(address, meter, timeout_s, self._leave_master)
+        self._servers = RedisServers(address, meter, timeout_s, self._leave_master)
         self._slots: list[Host | None] = []
         self._finding = asyncio.Lock()
         self._subscriptions: list[Subscription] = []
@@ -58,13 +58,13 @@ class RedisConnection:
         words = (script.sha, len(keys), *keys, *arguments)
         try:
             return await self._call(script.name, keys[0], "EVALSHA", *words)
-        except Refused as refused:
+        except RedisRefused as refused:
             if refused.code != "NOSCRIPT":
                 raise self._explained(script.name, refused) from refused
         # The server is new or has restarted. The text goes where the digest went, and is kept there.
         try:
             return await self._call(script.name, keys[0], "EVAL", script.text, *words[1:])
-        except Refused as refused:
+        except RedisRefused as refused:
             raise self._explained(script.name, refused) from refused
 
     async def command(self, key: str, *words: Word) -> Any:
@@ -72,7 +72,7 @@ class RedisConnection:
         name = str(words[0])
         try:
             return await self._call(name, key, *words)
-        except Refused as refused:
+        except RedisRefused as refused:
             raise self._explained(name, refused) from refused
 
     async def together(self, key: str, *commands: Sequence[Word]) -> list[Any]:
@@ -86,7 +86,7 @@ class RedisConnection:
             self._forget(host)
             raise
         for words, reply in zip(commands, replies, strict=True):
-            if isinstance(reply, Refused):
+            if isinstance(reply, RedisRefused):
                 if reply.code == "READONLY":
                     self._lane(host).leave()
                 elif reply.code in ("MOVED", "CLUSTERDOWN"):
@@ -108,7 +108,7 @@ class RedisConnection:
             self.meter.count("redis", name)
             try:
                 replies.append((join(*host) if host else "", await self._lane(host).call(*words)))
-            except Refused as refused:
+            except RedisRefused as refused:
                 raise self._explained(name, refused) from refused
         return replies
 
@@ -121,7 +121,7 @@ class RedisConnection:
             async with asyncio.timeout(self._timeout_s):
                 connection = await self._servers.open(host)
             subscription = await Subscription.begin(connection, self._timeout_s, channels)
-        except Refused as refused:
+        except RedisRefused as refused:
             raise self._explained("SUBSCRIBE", refused) from refused
         except (TimeoutError, RedisError, OSError) as error:
             self._forget(host)
@@ -150,7 +150,7 @@ class RedisConnection:
             lane = self._lane(host)
             try:
                 return await lane.call(*words, asking=asking)
-            except Refused as refused:
+            except RedisRefused as refused:
                 if refused.code == "READONLY":
                     lane.leave()  # a master no more: the Sentinels are asked for the new one
                 elif refused.code == "CLUSTERDOWN":
@@ -164,7 +164,7 @@ class RedisConnection:
                 self._forget(host)
                 raise
 
-    def _explained(self, name: str, refused: Refused) -> HoldfastError:
+    def _explained(self, name: str, refused: RedisRefused) -> HoldfastError:
         if refused.code in ("MOVED", "ASK") and self.address.kind != "cluster":
             return ConfigError(f"{self.address} is a node of a Cluster: write redis+cluster://HOST,HOST")
         return refused.explain(f"{name} at {self.address}")
@@ -199,7 +199,7 @@ class RedisConnection:
         if host is not None:
             self._slots = []
 
-    def _redirected(self, refused: Refused, host: Host) -> Host:
+    def _redirected(self, refused: RedisRefused, host: Host) -> Host:
         """Where MOVED and ASK point; a reply without a host means the one that gave it."""
         slot, _, target = refused.text.partition(" ")
         name, _, port = target.rpartition(":")

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast.adapters.redis.connection import RedisConnection, Script
-from holdfast.adapters.redis.feed import Feed
+from holdfast.adapters.redis.feed import ChannelFeed
 from holdfast.core.record import UNREADABLE, reading
 from holdfast.errors import ClaimLost, MembershipLost, Unavailable
 from holdfast.ports.clock import Clock
@@ -36,7 +36,7 @@ class RedisCoordinator:
         self._connection = connection
         self._clock = clock
         self._root = f"{{{connection.address.namespace}}}:coordinator"
-        self._feed = Feed(connection, self._root, f"{self._root}:changes")
+        self._feed = ChannelFeed(connection, self._root, f"{self._root}:changes")
         self._lapse_at = 0.0
         self._closed = False
 

@@ -17,7 +17,7 @@ KEPT = 10_000
 """Changes kept for those who are slow to ask."""
 
 
-class Feed:
+class ChannelFeed:
     """The messages of one channel. ``rung`` is set, and replaced by a new event, whenever one comes or the
     subscription is lost."""
 

@@ -17,7 +17,7 @@ import hiredis
 from redis.asyncio.connection import Connection
 from redis.exceptions import RedisError
 
-from holdfast.adapters.redis.refusals import Refused
+from holdfast.adapters.redis.refusals import RedisRefused
 from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
 
 BATCH_MAX = 500
@@ -57,7 +57,7 @@ class Lane:
 
     def call(self, *words: Word, asking: bool = False) -> asyncio.Future[Any]:
         """Send a command; the future has its reply. It raises Unavailable if the command wasn't sent, or
-        OutcomeUnknown if it was but no answer came, or Refused with the server's error.
+        OutcomeUnknown if it was but no answer came, or RedisRefused with the server's error.
 
         ``asking``: put ASKING in front, as a Cluster wants while it moves keys."""
         packed = hiredis.pack_command(words)  # type: ignore[arg-type]
@@ -184,14 +184,14 @@ async def discard(connection: Connection) -> None:
 async def _reply(connection: Connection) -> Any:
     try:
         return await connection.read_response()
-    except Refused as refused:
+    except RedisRefused as refused:
         return refused
 
 
 def _settle(answer: asyncio.Future[Any], reply: Any) -> None:
     if answer.done():
         return  # its caller was cancelled
-    if isinstance(reply, Refused):
+    if isinstance(reply, RedisRefused):
         answer.set_exception(reply)
     else:
         answer.set_result(reply)

@@ -48,7 +48,7 @@ _TELLTALES = {  # what has no code of its own, in one version or another
 }
 
 
-class Refused(ResponseError):
+class RedisRefused(ResponseError):
     """An error reply, whatever its kind: ``code`` is its first word."""
 
     def __init__(self, reply: str) -> None:
@@ -77,5 +77,5 @@ class Parser(DefaultParser):  # type: ignore[misc, valid-type]
     takes some (LOADING, NOAUTH) for a lost connection, with the replies that follow."""
 
     @classmethod
-    def parse_error(cls, response: str) -> Refused:
-        return Refused(response)
+    def parse_error(cls, response: str) -> RedisRefused:
+        return RedisRefused(response)

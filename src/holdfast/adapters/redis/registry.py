@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.adapters.redis.connection import RedisConnection, Script
-from holdfast.adapters.redis.feed import Feed
+from holdfast.adapters.redis.feed import ChannelFeed
 from holdfast.errors import TooLarge, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.registry import Document
@@ -21,7 +21,7 @@ class RedisRegistry:
         self._connection = connection
         self._clock = clock
         self._root = f"{{{connection.address.namespace}}}:registry"
-        self._feed = Feed(connection, self._root, f"{self._root}:changes")
+        self._feed = ChannelFeed(connection, self._root, f"{self._root}:changes")
         self._closed = False
 
     async def get(self, name: str) -> Document | None:

@@ -17,7 +17,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from holdfast.adapters.redis.connection import TIMEOUT_S, RedisConnection, Script
-from holdfast.adapters.redis.shards import Shards
+from holdfast.adapters.redis.shards import StateShards
 from holdfast.core.ledger import Result
 from holdfast.core.record import reading
 from holdfast.errors import HoldfastError
@@ -40,7 +40,7 @@ READ = Script.load("read", "shard")
 EXPIRE = Script.load("expire_results")
 
 
-class Page(NamedTuple):
+class ResultsPage(NamedTuple):
     """Some results of a shard. What isn't among them has a cursor above the last of them, or above ``last``
     if they are all that there are."""
 
@@ -58,12 +58,12 @@ class Logs(NamedTuple):
 class Results:
     """The results of all streams."""
 
-    def __init__(self, connection: RedisConnection, shards: Shards, clock: Clock) -> None:
+    def __init__(self, connection: RedisConnection, shards: StateShards, clock: Clock) -> None:
         self._connection = connection
         self._shards = shards
         self._clock = clock
         self._logs = [Logs([], "0-0") for _ in range(shards.count)]
-        self._ears: dict[Ear, asyncio.Task[None]] = {}
+        self._ears: dict[LogListener, asyncio.Task[None]] = {}
         self._idle: list[RedisConnection] = []
         self._waiting: set[asyncio.Event] = set()
         self._closings = 0
@@ -134,7 +134,7 @@ class Results:
             pages[n] = page
         return _merge(pages, limit, passed)
 
-    async def _read_shard(self, shard: int, after: int, limit: int, stream: str, passed: int) -> Page:
+    async def _read_shard(self, shard: int, after: int, limit: int, stream: str, passed: int) -> ResultsPage:
         """Results of one shard, which from now on gives numbers above ``passed`` only."""
         logs = self._shards.name(shard, "logs")
         while True:
@@ -143,7 +143,9 @@ class Results:
             known: str | int = "" if stream else len(streams)
             reply = await self._shards.run(READ, shard, keys, after, limit, passed, known)
             if reply[0] == b"ok":
-                return Page(int(reply[1]), [_logged(entry) for entries in reply[2] for entry in entries])
+                return ResultsPage(
+                    int(reply[1]), [_logged(entry) for entries in reply[2] for entry in entries]
+                )
             self._logs[shard] = _logs(reply[1])
 
     async def _list_logs(self, shard: int) -> Logs:
@@ -167,7 +169,7 @@ class Results:
             for ear in ears:
                 ear.bells.discard(bell)
 
-    def _ear(self, shard: int, stream: str, after: int) -> Ear:
+    def _ear(self, shard: int, stream: str, after: int) -> LogListener:
         """What listens to a shard from ``after`` on: perhaps one that does so from an earlier place, and has
         heard nothing since."""
         for ear in self._ears:
@@ -177,11 +179,11 @@ class Results:
         places = {self._shards.name(shard, "log", name): f"{after}-0" for name in streams}
         if not stream:
             places[self._shards.name(shard, "logs")] = last
-        ear = Ear(shard, stream, after)
+        ear = LogListener(shard, stream, after)
         self._ears[ear] = asyncio.create_task(self._listen(ear, places))
         return ear
 
-    async def _listen(self, ear: Ear, places: Mapping[str, str]) -> None:
+    async def _listen(self, ear: LogListener, places: Mapping[str, str]) -> None:
         """Block at the server, over a connection that no other call needs, until something new is there."""
         connection = self._idle.pop() if self._idle else self._connection.apart(BLOCK_S + TIMEOUT_S)
         try:
@@ -204,7 +206,7 @@ class Results:
             bell.set()
 
 
-class Ear:
+class LogListener:
     """Listens for what comes to the log of ``stream`` (all of them: "") in a shard after a cursor."""
 
     __slots__ = ("after", "bells", "shard", "stream")
@@ -226,7 +228,7 @@ def stream_of(key: str) -> str:
     return key[: max(key.find("/"), 0)]
 
 
-def _merge(pages: Sequence[Page], limit: int, last: int) -> list[Logged]:
+def _merge(pages: Sequence[ResultsPage], limit: int, last: int) -> list[Logged]:
     """The first results of all shards, up to a cursor."""
     every = sorted((result for page in pages for result in page.results), key=attrgetter("cursor"))
     return [result for result in every[:limit] if result.cursor <= last]

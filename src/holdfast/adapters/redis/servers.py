@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 
 from holdfast.adapters.redis.address import RedisAddress, join
 from holdfast.adapters.redis.lane import discard
-from holdfast.adapters.redis.refusals import Parser, Refused
+from holdfast.adapters.redis.refusals import Parser, RedisRefused
 from holdfast.adapters.redis.subscription import Subscription
 from holdfast.errors import ConfigError, HoldfastError, Unavailable
 from holdfast.ports.meter import Meter
@@ -32,7 +32,7 @@ Host = tuple[str, int]
 T = TypeVar("T")
 
 
-class Servers:
+class RedisServers:
     """The servers of an address. ``on_new_master`` is called when the Sentinels have made another server the
     master, while the old one may still live.
 
@@ -142,7 +142,7 @@ class Servers:
         try:
             await connection.send_command(*words, check_health=False)
             return await connection.read_response()
-        except Refused as refused:
+        except RedisRefused as refused:
             if refused.code == "NOAUTH" and not credentials and self._address.password:
                 self._sentinels_want_password = True  # from now on; most want none, and refuse one
                 return await self._ask(host, *words)
@@ -199,7 +199,7 @@ class Servers:
         connection = SSLConnection(**options) if address.tls else Connection(**options)
         try:
             await connection.connect()  # type: ignore[no-untyped-call]
-        except Refused as refused:
+        except RedisRefused as refused:
             raise refused.explain(join(*host)) from refused
         except (RedisError, OSError) as error:
             raise _unreachable(join(*host), error) from error

@@ -14,7 +14,7 @@ RECORDS_MAX = 3
 """How often a call is tried that finds a shard without record: an emptied Redis may be emptied again."""
 
 
-class Shards:
+class StateShards:
     """A namespace in ``count`` parts. The count is recorded in Redis, and in each shard again: nodes that
     believed in different counts would keep two checkpoints for one key."""
 

@@ -20,7 +20,7 @@ from holdfast.adapters.redis.connection import RedisConnection, Script
 from holdfast.adapters.redis.lane import Word
 from holdfast.adapters.redis.replicas import Replicas
 from holdfast.adapters.redis.results import Results, micros, stream_of
-from holdfast.adapters.redis.shards import Shards
+from holdfast.adapters.redis.shards import StateShards
 from holdfast.core.ledger import COUNT_MAX, SUSPECTS_MAX, Checkpoint, Commit, RunLog, Started
 from holdfast.core.record import reading
 from holdfast.errors import Fenced, HoldfastError, OutcomeUnknown, TooLarge, Unavailable
@@ -89,7 +89,7 @@ class RedisState:
         self.max_state_bytes = max_state_bytes
         self._connection = connection
         self._clock = clock
-        self._shards = Shards(connection)
+        self._shards = StateShards(connection)
         self._results = Results(connection, self._shards, clock)
         self._replicas = Replicas(connection) if connection.address.wait_replicas else None
 

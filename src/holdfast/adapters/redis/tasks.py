@@ -20,9 +20,9 @@ import msgspec
 from holdfast.adapters.redis.connection import RedisConnection, Script
 from holdfast.adapters.redis.lane import Word
 from holdfast.adapters.redis.replicas import ConfirmedConnection
-from holdfast.adapters.redis.shards import Shards
+from holdfast.adapters.redis.shards import StateShards
 from holdfast.core.record import reading
-from holdfast.core.task import Beat, End, Return, Start, State, Task
+from holdfast.core.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, State, Task
 from holdfast.errors import Fenced, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
 
@@ -59,13 +59,13 @@ class RedisTasks:
         self._connection = connection
         self._app = quote(app, safe="")
         self._clock = clock
-        self._shards = Shards(connection)
+        self._shards = StateShards(connection)
         self._confirmed = (
             ConfirmedConnection(connection.address, connection.meter)
             if connection.address.wait_replicas
             else connection
         )
-        self._changes = Shards(self._confirmed)
+        self._changes = StateShards(self._confirmed)
 
     # --- changes
 
@@ -73,23 +73,23 @@ class RedisTasks:
         rows = [(t.trace, msgspec.json.encode(_fields(t))) for t in tasks]
         return cast("list[Task]", await self._change("queue", rows))
 
-    async def start(self, wishes: Sequence[Start]) -> list[Task]:
+    async def start(self, wishes: Sequence[StartAttempt]) -> list[Task]:
         rows = [
             (w.trace, w.type, w.member, w.node, w.tries, _micros(w.lease_s), w.group, w.instead_of)
             for w in wishes
         ]
         return cast("list[Task]", await self._change("start", rows))
 
-    async def beat(self, beats: Sequence[Beat]) -> list[Task | Fenced]:
+    async def beat(self, beats: Sequence[AttemptBeat]) -> list[Task | Fenced]:
         rows = [(b.trace, b.epoch, _micros(b.lease_s), _number(b.progress), b.note) for b in beats]
         # A beat that is lost ends the attempt, and a brief is sent again: no replica needs to have them.
         return cast("list[Task | Fenced]", await self._change("beat", rows, self._shards))
 
-    async def give_back(self, returns: Sequence[Return]) -> list[Task | Fenced]:
+    async def give_back(self, returns: Sequence[ReturnAttempt]) -> list[Task | Fenced]:
         rows = [(r.trace, r.epoch, int(r.spent), r.detail) for r in returns]
         return cast("list[Task | Fenced]", await self._change("give_back", rows))
 
-    async def end(self, ends: Sequence[End]) -> list[Task | Fenced]:
+    async def end(self, ends: Sequence[EndAttempt]) -> list[Task | Fenced]:
         rows = [(e.trace, e.epoch, e.state.value, e.result, e.detail) for e in ends]
         return cast("list[Task | Fenced]", await self._change("end", rows))
 
@@ -166,7 +166,7 @@ class RedisTasks:
 
     # --- how it is done
 
-    async def _change(self, request: str, rows: Sequence[Row], by: Shards | None = None) -> Answers:
+    async def _change(self, request: str, rows: Sequence[Row], by: StateShards | None = None) -> Answers:
         """Make requests of one kind; what became of each is at its place in the answers."""
         shards = by or self._changes
         places: dict[int, list[int]] = {}

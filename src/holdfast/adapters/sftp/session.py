@@ -68,7 +68,7 @@ class Login(msgspec.Struct, frozen=True):
         }
 
 
-class Session:
+class SftpSession:
     """A session with one server. Raises LoginRefused, ConfigError, Unavailable."""
 
     def __init__(self, url: SftpUrl, login: Login) -> None:

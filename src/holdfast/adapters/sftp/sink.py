@@ -13,7 +13,7 @@ from typing import NoReturn, cast
 
 import asyncssh
 
-from holdfast.adapters.sftp.session import LOST, Login, Session
+from holdfast.adapters.sftp.session import LOST, Login, SftpSession
 from holdfast.adapters.sftp.url import SftpUrl
 from holdfast.core.remote_name import check
 from holdfast.errors import AlreadyThere, ConfigError, Damaged, HoldfastError, InvalidMessage, OutcomeUnknown
@@ -35,7 +35,7 @@ class SftpSink:
     keeps_first = False
 
     def __init__(self, url: SftpUrl, login: Login) -> None:
-        self.session = Session(url, login)
+        self.session = SftpSession(url, login)
         self._root = url.folder
 
     async def stat(self, name: str) -> RemoteFile | None:

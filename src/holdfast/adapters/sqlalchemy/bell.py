@@ -87,7 +87,7 @@ def _ring_file(connection: Connection, outbox: str) -> None:
     event.listen(connection, "commit", ring, once=True)
 
 
-class Listener:
+class NotifyListener:
     """Tells one process of additions to outboxes."""
 
     def __init__(self, url: URL, clock: Clock) -> None:

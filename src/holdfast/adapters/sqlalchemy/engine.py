@@ -11,7 +11,11 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from holdfast.adapters.sqlalchemy.tables import PREFIX
-from holdfast.adapters.sqlalchemy.transaction import PostgresqlTransaction, SqliteTransaction, Transaction
+from holdfast.adapters.sqlalchemy.transaction import (
+    OutboxTransaction,
+    PostgresqlTransaction,
+    SqliteTransaction,
+)
 from holdfast.errors import ConfigError, HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.files import OWNER, Access, make_file
 from holdfast.redaction import redact_url
@@ -121,7 +125,7 @@ def connect(url: URL, busy_timeout_s: float, access: Access | None = OWNER) -> E
     return engine
 
 
-def begin(connection: Connection, durability: Durability, *, relaxed: bool) -> Transaction:
+def begin(connection: Connection, durability: Durability, *, relaxed: bool) -> OutboxTransaction:
     """Begin a transaction. One that is ``relaxed``, unless it is hardened, need not be on disk before it
     counts: a power failure may take it back, as a whole, and no later one survives without it."""
     connection.begin()

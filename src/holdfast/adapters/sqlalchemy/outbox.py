@@ -30,7 +30,7 @@ from sqlalchemy.orm import Session
 
 from holdfast.adapters.sqlalchemy import bell, tables
 from holdfast.adapters.sqlalchemy import engine as engines
-from holdfast.adapters.sqlalchemy.bell import Listener, ring_at_commit
+from holdfast.adapters.sqlalchemy.bell import NotifyListener, ring_at_commit
 from holdfast.adapters.sqlalchemy.engine import Durability
 from holdfast.adapters.sqlalchemy.rows import (
     COLUMNS,
@@ -52,16 +52,24 @@ from holdfast.adapters.sqlalchemy.rows import (
     entry,
     has_phase,
 )
-from holdfast.adapters.sqlalchemy.transaction import Transaction
+from holdfast.adapters.sqlalchemy.transaction import OutboxTransaction
 from holdfast.adapters.sqlalchemy.writer import MAKE, SqlWriter
 from holdfast.core import device_queue as queue
 from holdfast.core import device_turn
-from holdfast.core.device_queue import EPOCH_MAX, REASONS, TABLE, Cause, Entry, Phase, State
-from holdfast.core.device_turn import Job, Turn, Turned
+from holdfast.core.device_queue import (
+    EPOCH_MAX,
+    REASONS,
+    TABLE,
+    Cause,
+    CommandState,
+    HeadPhase,
+    StoredCommand,
+)
+from holdfast.core.device_turn import Rollout, Turn, Turned
 from holdfast.errors import ConfigError, Fenced, HoldfastError, InvalidMessage, OutcomeUnknown, Unavailable
 from holdfast.files import OWNER, Access
 from holdfast.ports.clock import Clock
-from holdfast.ports.outbox import Adding, DeviceStatus, Known, NewCommand, OnResult
+from holdfast.ports.outbox import Adding, DeviceStatus, KnownDevice, NewCommand, OnResult
 
 T = TypeVar("T")
 
@@ -69,7 +77,7 @@ WAITING_MAX = 1000
 SWITCH_S = 0.0001
 """How long a busy thread may keep the interpreter from one that is ready (Python's default is 0.005)."""
 
-ENDED_BADLY = (State.FAILED, State.EXPIRED)
+ENDED_BADLY = (CommandState.FAILED, CommandState.EXPIRED)
 ENDED_BADLY_SQL = "state IN ('failed', 'expired')"
 """What operators look for among a million that went well: it has an index."""
 
@@ -117,7 +125,7 @@ class SqlOutbox:
         self._postgresql = self._url.get_backend_name() == "postgresql"
         self._statements = POSTGRESQL if self._postgresql else SQLITE
         self._errors = DBAPIError, self._engine.dialect.loaded_dbapi.Error
-        self._listener = Listener(self._url, clock)
+        self._listener = NotifyListener(self._url, clock)
         self._failures = self._failures_told = 0
         self._lenient = False
         self._sound = Sound()
@@ -190,7 +198,7 @@ class SqlOutbox:
 
         return await self._change(opened)
 
-    async def known(self, outbox: str, shard: int) -> list[Known]:
+    async def known(self, outbox: str, shard: int) -> list[KnownDevice]:
         h, d = tables.head.c, tables.device.c
         known = (
             select(h.device, d.seen_at, d.away)
@@ -200,7 +208,7 @@ class SqlOutbox:
             .where(h.outbox == outbox, h.shard == shard)
         )
         rows = await self._read(lambda connection: connection.execute(known).all())
-        return [Known(device, at, away) for device, at, away in self._seen(rows)]
+        return [KnownDevice(device, at, away) for device, at, away in self._seen(rows)]
 
     def _seen(self, rows: Sequence[Sequence[Any]]) -> list[tuple[str, float | None, bool]]:
         """Rows of device, seen_at and away. One whose time is spoilt was never seen."""
@@ -230,7 +238,7 @@ class SqlOutbox:
             self._failures_told = self._failures
             raise
 
-    def _turn(self, transaction: Transaction, turn: Turn, on_result: OnResult | None) -> Turned:
+    def _turn(self, transaction: OutboxTransaction, turn: Turn, on_result: OnResult | None) -> Turned:
         rows = self._rows(transaction, turn.outbox)
         turned = device_turn.take(rows, turn, self._clock.random)
         if on_result is not None and turned.closed:
@@ -242,10 +250,10 @@ class SqlOutbox:
             transaction.harden()
         return turned
 
-    def _rows(self, transaction: Transaction, outbox: str) -> SqlRows:
+    def _rows(self, transaction: OutboxTransaction, outbox: str) -> SqlRows:
         return SqlRows(transaction, outbox, self._statements, self._sound)
 
-    def _tell(self, connection: Connection, closed: Sequence[Entry], on_result: OnResult) -> set[int]:
+    def _tell(self, connection: Connection, closed: Sequence[StoredCommand], on_result: OnResult) -> set[int]:
         """Call the business, within the transaction; returns for which commands that failed: these a sweep
         tells again. Only if something fails are they told one by one."""
         if not closed or _told(connection, closed, on_result):
@@ -273,19 +281,19 @@ class SqlOutbox:
         if told:
             connection.execute(update(tables.command).where(c.id.in_(told)).values(untold=None))
 
-    async def briefs(self, outbox: str, shards: Collection[int], limit: int) -> list[Entry]:
+    async def briefs(self, outbox: str, shards: Collection[int], limit: int) -> list[StoredCommand]:
         c, b = tables.command.c, tables.brief.c
         due = select(b.command).where(b.outbox == outbox, b.shard.in_(shards)).limit(limit).subquery()
         closed = select(text(COLUMNS)).select_from(tables.command).join(due, due.c.command == c.id)
 
-        def read(connection: Connection) -> list[Entry]:
+        def read(connection: Connection) -> list[StoredCommand]:
             found = [entry(row) for row in connection.execute(closed)]
             with self._commit:  # SQLite shows a commit before it is hardened
                 return found
 
         return await self._read(read)
 
-    async def briefed(self, outbox: str, told: Sequence[Entry]) -> None:
+    async def briefed(self, outbox: str, told: Sequence[StoredCommand]) -> None:
         b, c = tables.brief.c, tables.command.c
         # Not a later end: the command may have been retried and closed again. But what is spoilt, and so no
         # end of the command at all, or it would be told again and again.
@@ -323,7 +331,7 @@ class SqlOutbox:
     async def fill(
         self, outbox: str, shard: int, epoch: int, source: str, cursor: str, commands: Sequence[NewCommand]
     ) -> None:
-        def fill(transaction: Transaction) -> None:
+        def fill(transaction: OutboxTransaction) -> None:
             standing = self._rows(transaction, outbox).epochs([shard]).get(shard, 0)
             if standing != epoch:
                 raise _fenced(outbox, shard, standing)
@@ -351,8 +359,14 @@ class SqlOutbox:
     # --- operators
 
     async def commands(
-        self, outbox: str, *, after: int = 0, limit: int = 100, state: State | None = None, device: str = ""
-    ) -> list[Entry]:
+        self,
+        outbox: str,
+        *,
+        after: int = 0,
+        limit: int = 100,
+        state: CommandState | None = None,
+        device: str = "",
+    ) -> list[StoredCommand]:
         c = tables.command.c
         listed = select(text(COLUMNS)).select_from(tables.command).where(c.outbox == outbox, c.id > after)
         if state is not None:
@@ -364,10 +378,10 @@ class SqlOutbox:
         listed = listed.order_by(c.id).limit(limit)
         return await self._read(lambda connection: [entry(row) for row in connection.execute(listed)])
 
-    async def command(self, command: int) -> Entry | None:
+    async def command(self, command: int) -> StoredCommand | None:
         found = select(text(COLUMNS)).select_from(tables.command).where(tables.command.c.id == command)
 
-        def one(connection: Connection) -> Entry | None:
+        def one(connection: Connection) -> StoredCommand | None:
             row = connection.execute(found).one_or_none()
             return entry(row) if row else None
 
@@ -421,7 +435,7 @@ class SqlOutbox:
 
     def _operate(
         self,
-        transaction: Transaction,
+        transaction: OutboxTransaction,
         command: int,
         cause: Cause,
         values: dict[str, Any],
@@ -445,7 +459,7 @@ class SqlOutbox:
         outbox, changed = row[0], entry(row[1:])
         rows = self._rows(transaction, outbox)
         if changed.job is not None:
-            rows.save_jobs({changed.job: (0, 1 if target is State.FAILED else -1)})
+            rows.save_jobs({changed.job: (0, 1 if target is CommandState.FAILED else -1)})
         if changed.closed_at is not None:
             rows.save_briefs([changed])
         mark = {"outbox": outbox, "shard": changed.shard, "device": changed.device, "lane": changed.lane}
@@ -453,18 +467,18 @@ class SqlOutbox:
         ring_at_commit(connection, outbox)
         return True
 
-    async def counts(self, outbox: str) -> Mapping[State, int]:
+    async def counts(self, outbox: str) -> Mapping[CommandState, int]:
         c = tables.command.c
         counted = select(c.state, func.count()).where(c.outbox == outbox).group_by(c.state)
         unknown = select(c.id, c.state).where(c.outbox == outbox, c.state.not_in([*STATES])).limit(NAMED_MAX)
 
-        def count(connection: Connection) -> Mapping[State, int]:
+        def count(connection: Connection) -> Mapping[CommandState, int]:
             found = dict(map(tuple, connection.execute(counted)))
             if found.keys() - STATES.keys():
                 self._sound.only(
                     "command", connection.execute(unknown), (KINDS[0], KINDS[4]), lambda _: False
                 )
-            return {state: found[state] for state in State if state in found}
+            return {state: found[state] for state in CommandState if state in found}
 
         return await self._read(count)
 
@@ -493,7 +507,7 @@ class SqlOutbox:
             .where(h.outbox == outbox, h.device.in_(names))
             .order_by(h.lane)
         )
-        phases: dict[str, list[Phase]] = {}
+        phases: dict[str, list[HeadPhase]] = {}
         for name, _, _, phase in self._sound.only("head", heads, HEAD_KINDS[:4], has_phase):
             phases.setdefault(name, []).append(PHASES[phase])
         known = connection.execute(
@@ -511,7 +525,7 @@ class SqlOutbox:
             waits = text("state = 'scheduled' AND lane >= 0")
             scheduled = select(c.id).where(c.outbox == outbox, c.device == name, waits)
             count = select(func.count()).select_from(scheduled.limit(WAITING_MAX).subquery())
-            out = phases.get(name, []).count(Phase.OUT)
+            out = phases.get(name, []).count(HeadPhase.OUT)
             waiting = min(WAITING_MAX, connection.execute(count).scalar_one() + out)
             seen_at, away = seen.get(name, (None, False))
             shard = queue.shard_of(name, shards)
@@ -519,11 +533,11 @@ class SqlOutbox:
             statuses.append(DeviceStatus(outbox, name, shard, doing, waiting, seen_at, away, name in paused))
         return statuses
 
-    async def jobs(self, outbox: str, *, after: int = 0, limit: int = 100) -> list[Job]:
+    async def jobs(self, outbox: str, *, after: int = 0, limit: int = 100) -> list[Rollout]:
         j = tables.job.c
         listed = select(text(JOB)).select_from(tables.job).where(j.outbox == outbox, j.id > after)
         rows = await self._read(lambda c: c.execute(listed.order_by(j.id).limit(limit)).all())
-        return [Job(*row) for row in self._sound.only("job", rows, JOB_KINDS)]
+        return [Rollout(*row) for row in self._sound.only("job", rows, JOB_KINDS)]
 
     async def now(self) -> float:
         return await self._read(bell.clock)
@@ -559,11 +573,11 @@ class SqlOutbox:
     async def _change(self, change: Callable[[Connection], T], *, relaxed: bool = False) -> T:
         return await self._write(lambda transaction: change(transaction.connection), relaxed=relaxed)
 
-    async def _write(self, change: Callable[[Transaction], T], *, relaxed: bool = False) -> T:
+    async def _write(self, change: Callable[[OutboxTransaction], T], *, relaxed: bool = False) -> T:
         running = asyncio.get_running_loop().run_in_executor(self._writer, self._transact, change, relaxed)
         return await asyncio.shield(running)
 
-    def _transact(self, change: Callable[[Transaction], T], relaxed: bool) -> T:
+    def _transact(self, change: Callable[[OutboxTransaction], T], relaxed: bool) -> T:
         committing = False
         try:
             with self._connect() as connection:
@@ -625,7 +639,7 @@ def _all_told() -> ColumnElement[bool]:
     return c.untold.is_(None) & ~select(b.command).where(b.command == c.id).exists()
 
 
-def _told(connection: Connection, closed: Sequence[Entry], on_result: OnResult) -> bool:
+def _told(connection: Connection, closed: Sequence[StoredCommand], on_result: OnResult) -> bool:
     """Call the business for commands, all or none of them."""
     each = closed[0]
     try:

@@ -17,9 +17,9 @@ from zlib import crc32
 
 import structlog
 
-from holdfast.adapters.sqlalchemy.transaction import Query, Rows, Statement, Transaction
-from holdfast.core.device_queue import TRIES_MAX, Entry, Head, Phase, State
-from holdfast.core.device_turn import Arrival, Cancel, Found, Job, Turn
+from holdfast.adapters.sqlalchemy.transaction import OutboxTransaction, Query, Rows, Statement
+from holdfast.core.device_queue import TRIES_MAX, CommandState, Head, HeadPhase, StoredCommand
+from holdfast.core.device_turn import Arrival, Cancel, Rollout, Turn, TurnInput
 from holdfast.core.group_rate import Pair
 
 NAMED_MAX, NAMED_CHARS_MAX = 1000, 60
@@ -31,13 +31,13 @@ COLUMNS = (
     "id, device, lane, shard, state, body, priority, not_before, expires_at, tries, spent, epoch, dedupe_key,"
     " supersede_key, trace_id, job, created_at, published_at, closed_at, answer, reason"
 )
-"""Of a command, in the order of the fields of ``Entry``."""
+"""Of a command, in the order of the fields of ``StoredCommand``."""
 
 HEAD = "device, lane, shard, phase, command, due"
 JOB = "id, name, total, abort_share, done, failed, aborted, created_at, rate"
 
 
-class Dialect:
+class SqlDialect:
     """How a database is given lists, and what it must lock."""
 
     def __init__(self, *, postgresql: bool) -> None:
@@ -162,7 +162,7 @@ class Statements:
     """All statements of a turn, in one dialect."""
 
     def __init__(self, *, postgresql: bool) -> None:
-        self.dialect = dialect = Dialect(postgresql=postgresql)
+        self.dialect = dialect = SqlDialect(postgresql=postgresql)
 
         def made(template: str) -> Statement:
             parts = {"@next": NEXTS, "@standing": STANDING, "@pairs": PAIRS, "@marks": MARKS}
@@ -277,7 +277,9 @@ POSTGRESQL = Statements(postgresql=True)
 class SqlRows:
     """The rows of one outbox, in a transaction."""
 
-    def __init__(self, transaction: Transaction, outbox: str, statements: Statements, sound: Sound) -> None:
+    def __init__(
+        self, transaction: OutboxTransaction, outbox: str, statements: Statements, sound: Sound
+    ) -> None:
         self._transaction = transaction
         self._outbox = outbox
         self._sql = statements
@@ -285,7 +287,7 @@ class SqlRows:
         self._list = statements.dialect.list
         self._postgresql = statements.dialect.postgresql
 
-    def look(self, turn: Turn) -> Found:
+    def look(self, turn: Turn) -> TurnInput:
         named = {h.correlation.command for h in turn.heard} | {u.correlation.command for u in turn.unsent}
         granted, sendable = self._list(turn.grants), self._list(turn.sendable)
         queries = {
@@ -309,7 +311,7 @@ class SqlRows:
         cancels = self._sound.only("cancel", found["cancels"], CANCEL_KINDS)
         self._drop_others(self._sql.drop_cancels, found["cancels"], cancels)
         standing = self._to_heads((*row[1:4], *row[6:]) for row in arrived if row[6] is not None)
-        return Found(
+        return TurnInput(
             epochs={row[0]: row[1] for row in found["epochs"]},
             commands={row[0]: entry(row) for row in found.get("commands", ())},
             held=self._to_heads(found.get("held", ())),
@@ -344,7 +346,7 @@ class SqlRows:
         [rows] = self._transaction.read(self._query(statement, **parameters))
         return rows
 
-    def commands(self, ids: Collection[int]) -> Mapping[int, Entry]:
+    def commands(self, ids: Collection[int]) -> Mapping[int, StoredCommand]:
         return {row[0]: entry(row) for row in self._rows(self._sql.commands, ids=self._list(ids))}
 
     def heads(self, pairs: Collection[Pair]) -> Mapping[Pair, Head]:
@@ -367,7 +369,7 @@ class SqlRows:
         ids = self._list([arrival.id for arrival in arrivals])
         self._transaction.write(self._sql.drop_arrivals, {"ids": ids})
 
-    def older(self, arrivals: Sequence[Arrival]) -> list[Entry]:
+    def older(self, arrivals: Sequence[Arrival]) -> list[StoredCommand]:
         newest: dict[tuple[str, str | None], int] = {}
         for arrival in arrivals:
             place = arrival.device, arrival.supersede_key
@@ -379,21 +381,21 @@ class SqlRows:
             parameters = {"devices": list(devices), "keys": list(keys), "ids": list(ids)}
         return [entry(row) for row in self._rows(self._sql.older, **parameters)]
 
-    def replaced(self, entries: Sequence[Entry]) -> Set[int]:
+    def replaced(self, entries: Sequence[StoredCommand]) -> Set[int]:
         ids = self._list([entry.id for entry in entries])
         return {row[0] for row in self._rows(self._sql.replaced, ids=ids)}
 
     def drop_cancels(self, cancels: Sequence[Cancel]) -> None:
         self._transaction.write(self._sql.drop_cancels, {"ids": self._list([each.id for each in cancels])})
 
-    def meant(self, cancels: Sequence[Cancel], limit: int) -> list[Entry]:
+    def meant(self, cancels: Sequence[Cancel], limit: int) -> list[StoredCommand]:
         ids = self._list([each.id for each in cancels])
         queries = [self._query(statement, ids=ids, limit=limit) for statement in self._sql.meant]
         found = {row[0]: row for rows in self._transaction.read(*queries) for row in rows}
         return [entry(row) for row in [*found.values()][:limit]]
 
-    def first(self, pairs: Collection[Pair], now: float) -> Mapping[Pair, Entry | float]:
-        found: dict[Pair, Entry | float] = {}
+    def first(self, pairs: Collection[Pair], now: float) -> Mapping[Pair, StoredCommand | float]:
+        found: dict[Pair, StoredCommand | float] = {}
         for device, lane, earliest, *ready in self._rows(self._sql.first, now=now, **self._pairs(pairs)):
             if ready[0] is not None:
                 found[device, lane] = entry(ready)
@@ -401,7 +403,7 @@ class SqlRows:
                 found[device, lane] = earliest
         return found
 
-    def overdue(self, shards: Collection[int], now: float, limit: int) -> list[Entry]:
+    def overdue(self, shards: Collection[int], now: float, limit: int) -> list[StoredCommand]:
         mine = self._list(shards)
         found = self._rows(self._sql.overdue, shards=mine, now=now, limit=limit)
         known = {row[0] for row in found}
@@ -410,11 +412,11 @@ class SqlRows:
             found = [*found, *(row for row in more if row[0] not in known)]
         return [entry(row) for row in found[:limit]]
 
-    def jobs(self, ids: Collection[int]) -> Mapping[int, Job]:
+    def jobs(self, ids: Collection[int]) -> Mapping[int, Rollout]:
         found = self._rows(self._sql.jobs, ids=self._list(ids))
-        return {row[0]: Job(*row) for row in self._sound.only("job", found, JOB_KINDS)}
+        return {row[0]: Rollout(*row) for row in self._sound.only("job", found, JOB_KINDS)}
 
-    def save(self, entries: Sequence[Entry]) -> None:
+    def save(self, entries: Sequence[StoredCommand]) -> None:
         rows = [
             (
                 e.id,
@@ -453,7 +455,7 @@ class SqlRows:
         ]
         self._transaction.write(self._sql.save_job, *rows)
 
-    def save_briefs(self, closed: Sequence[Entry]) -> None:
+    def save_briefs(self, closed: Sequence[StoredCommand]) -> None:
         rows = [
             {"outbox": self._outbox, "shard": e.shard, "command": e.id, "closed_at": e.closed_at}
             for e in closed
@@ -476,14 +478,14 @@ class SqlRows:
         return {"pairs": json.dumps(list(pairs))}
 
 
-def entry(row: Sequence[Any]) -> Entry:
+def entry(row: Sequence[Any]) -> StoredCommand:
     """A row of ``COLUMNS`` as a record. What Holdfast never wrote is left out, and named in ``spoilt``."""
     spoilt = ""
     if not fits(row, KINDS) or row[4] not in STATES or max(row[9], row[10]) >= TRIES_MAX:
         row, spoilt = _without_spoilt(row)
     (number, device, lane, shard, state, body, priority, not_before, expires_at, tries, spent, epoch, dedupe,
      supersede, trace_id, job, created_at, published_at, closed_at, answer, reason) = row  # fmt: skip
-    return Entry(
+    return StoredCommand(
         id=number,
         device=device,
         lane=lane,
@@ -521,7 +523,9 @@ def _without_spoilt(row: Sequence[Any]) -> tuple[Sequence[Any], str]:
             fit = value < TRIES_MAX
         if not fit:
             spoilt.append(f"{name} {str(value)[:40]!r}")
-        standing_in = State.FAILED.value if name == "state" else None if NoneType in kinds else kinds[0]()
+        standing_in = (
+            CommandState.FAILED.value if name == "state" else None if NoneType in kinds else kinds[0]()
+        )
         sound.append(value if fit else standing_in)
     return sound, f"command {row[0]}: its row says what Holdfast never writes: {', '.join(spoilt)}"
 
@@ -574,8 +578,8 @@ def has_phase(row: Sequence[Any]) -> bool:
     return row[3] in PHASES
 
 
-STATES = {state.value: state for state in State}
-PHASES = {phase.value: phase for phase in Phase}
+STATES = {state.value: state for state in CommandState}
+PHASES = {phase.value: phase for phase in HeadPhase}
 
 TEXT, _TEXT_OR_NONE = (str,), (str, NoneType)
 _INT, _INT_OR_NONE = (int,), (int, NoneType)

@@ -31,7 +31,7 @@ Query = tuple[Statement, Mapping[str, Any]]
 Rows = Sequence[Sequence[Any]]
 
 
-class Transaction(Protocol):
+class OutboxTransaction(Protocol):
     """Errors are the driver's own, or SQLAlchemy's where its connection was used. After one the connection
     must not be used again."""
 

@@ -34,7 +34,7 @@ from holdfast.adapters.sqlite import mounts, schema
 from holdfast.adapters.sqlite.faults import missing, named, unusable
 from holdfast.adapters.sqlite.lock import WriteLock
 from holdfast.adapters.sqlite.rows import execute_rows
-from holdfast.adapters.sqlite.worker import Call, Worker, answer, called
+from holdfast.adapters.sqlite.worker import WriterCall, WriterThread, answer, called
 from holdfast.doorbell import Doorbell
 from holdfast.errors import ConfigError, HoldfastError, OutcomeUnknown, Unavailable, UnsupportedStore
 from holdfast.files import OWNER, Access, for_writers, make_file, make_folder
@@ -175,11 +175,17 @@ class Database:
                 self.doorbell = Doorbell(path.with_name(f"{path.name}.bells"), clock.new_id(), writers)
             except OSError as error:
                 raise unusable(path, error) from error
-            self._finisher: Worker[Batch] = Worker("holdfast-db-finisher", self._serve_finished, BATCH_MAX)
+            self._finisher: WriterThread[Batch] = WriterThread(
+                "holdfast-db-finisher", self._serve_finished, BATCH_MAX
+            )
             undo.callback(self._finisher.close)
-            self._writer: Worker[Call] = Worker("holdfast-db-writer", self._serve_writes, BATCH_MAX)
+            self._writer: WriterThread[WriterCall] = WriterThread(
+                "holdfast-db-writer", self._serve_writes, BATCH_MAX
+            )
             undo.callback(self._writer.close)
-            self._reader: Worker[Call] = Worker("holdfast-db-reader", self._serve_reads, READS_MAX)
+            self._reader: WriterThread[WriterCall] = WriterThread(
+                "holdfast-db-reader", self._serve_reads, READS_MAX
+            )
             undo.callback(self._reader.close)
             self._stop = threading.Event()
             self._watchdog = threading.Thread(target=self._watch, name="holdfast-db-watchdog", daemon=True)
@@ -278,7 +284,7 @@ class Database:
             return
         self._finisher.put(Batch(calls, topics))
 
-    def _transact(self, calls: list[Call], topics: set[str]) -> bool:
+    def _transact(self, calls: list[WriterCall], topics: set[str]) -> bool:
         """Run calls in one transaction and collect what to ring; False if each must be run alone."""
         transaction = Transaction(self._write_connection)
         for call in calls:
@@ -399,7 +405,7 @@ class Database:
 class Batch:
     """Calls that are done but for the disk's word, and the topics to ring."""
 
-    calls: list[Call]
+    calls: list[WriterCall]
     topics: set[str]
 
 
@@ -426,8 +432,8 @@ def _each(transaction: Transaction, operations: Sequence[Callable[[Transaction],
     return results
 
 
-def _by_run(calls: list[Call]) -> dict[Callable[..., Any], list[Call]]:
-    groups: dict[Callable[..., Any], list[Call]] = {}
+def _by_run(calls: list[WriterCall]) -> dict[Callable[..., Any], list[WriterCall]]:
+    groups: dict[Callable[..., Any], list[WriterCall]] = {}
     for call in calls:
         groups.setdefault(call.run, []).append(call)
     return groups

@@ -16,7 +16,7 @@ import msgspec
 from holdfast.adapters.sqlite.database import Database, Transaction
 from holdfast.core import task as rules
 from holdfast.core.record import reading
-from holdfast.core.task import Beat, End, Return, Start, State, Task
+from holdfast.core.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, State, Task
 from holdfast.errors import Fenced
 from holdfast.ports.clock import Clock
 
@@ -60,7 +60,7 @@ Answer = Task | Fenced | None
 Answers = list[Answer]
 
 
-class Change(NamedTuple):
+class TaskChange(NamedTuple):
     """A wish to change a task. ``rule`` makes of what stands (or None), the wish and the time what stands
     then; it may leave None, or raise Fenced."""
 
@@ -69,7 +69,7 @@ class Change(NamedTuple):
     wish: Any = None
 
 
-class Page(NamedTuple):
+class ExpiryPage(NamedTuple):
     """Tasks looked at to drop them, up to the id ``last``; ``more``: those after may have expired too."""
 
     dropped: int
@@ -89,33 +89,33 @@ class SqliteTasks:
     # --- changes
 
     async def queue(self, tasks: Sequence[Task]) -> list[Task]:
-        return cast("list[Task]", await self._change([Change(rules.queue, t.trace, t) for t in tasks]))
+        return cast("list[Task]", await self._change([TaskChange(rules.queue, t.trace, t) for t in tasks]))
 
-    async def start(self, wishes: Sequence[Start]) -> list[Task]:
-        return cast("list[Task]", await self._change([Change(rules.start, w.trace, w) for w in wishes]))
+    async def start(self, wishes: Sequence[StartAttempt]) -> list[Task]:
+        return cast("list[Task]", await self._change([TaskChange(rules.start, w.trace, w) for w in wishes]))
 
-    async def beat(self, beats: Sequence[Beat]) -> list[Task | Fenced]:
+    async def beat(self, beats: Sequence[AttemptBeat]) -> list[Task | Fenced]:
         # A power failure that takes back a beat ends the attempt too; a brief is sent again.
-        changes = [Change(rules.beat, b.trace, b) for b in beats]
+        changes = [TaskChange(rules.beat, b.trace, b) for b in beats]
         return cast("list[Task | Fenced]", await self._change(changes, confirmed=False))
 
-    async def give_back(self, returns: Sequence[Return]) -> list[Task | Fenced]:
-        changes = [Change(_give_back, r.trace, r) for r in returns]
+    async def give_back(self, returns: Sequence[ReturnAttempt]) -> list[Task | Fenced]:
+        changes = [TaskChange(_give_back, r.trace, r) for r in returns]
         return cast("list[Task | Fenced]", await self._change(changes))
 
-    async def end(self, ends: Sequence[End]) -> list[Task | Fenced]:
-        changes = [Change(rules.end, e.trace, e) for e in ends]
+    async def end(self, ends: Sequence[EndAttempt]) -> list[Task | Fenced]:
+        changes = [TaskChange(rules.end, e.trace, e) for e in ends]
         return cast("list[Task | Fenced]", await self._change(changes))
 
     async def briefed(self, sent: Sequence[tuple[str, int]]) -> None:
-        await self._change([Change(_briefed, *item) for item in sent], confirmed=False)
+        await self._change([TaskChange(_briefed, *item) for item in sent], confirmed=False)
 
     async def cancel(self, trace: str, reason: str) -> Task | None:
-        [task] = await self._change([Change(_cancel, trace, reason)])
+        [task] = await self._change([TaskChange(_cancel, trace, reason)])
         return cast("Task | None", task)
 
     async def reset(self, traces: Sequence[str]) -> list[Task | None]:
-        changes = [Change(_reset, trace) for trace in traces]
+        changes = [TaskChange(_reset, trace) for trace in traces]
         return cast("list[Task | None]", await self._change(changes))
 
     # --- reading
@@ -154,7 +154,7 @@ class SqliteTasks:
         return self._clock.wall()
 
     async def expire(self, before: float) -> int:
-        number, dropped, page = await self._number(), 0, Page(0, 0, more=True)
+        number, dropped, page = await self._number(), 0, ExpiryPage(0, 0, more=True)
         while page.more:
             page = await self._database.write(partial(_expire, number=number, before=before, after=page.last))
             dropped += page.dropped
@@ -165,7 +165,7 @@ class SqliteTasks:
 
     # --- how it is done
 
-    async def _change(self, changes: Sequence[Change], *, confirmed: bool = True) -> Answers:
+    async def _change(self, changes: Sequence[TaskChange], *, confirmed: bool = True) -> Answers:
         if not changes:
             return []
         if self._known_number is None:
@@ -173,7 +173,7 @@ class SqliteTasks:
         answers: Answers = await self._database.submit(self._apply, changes, confirmed=confirmed)
         return answers
 
-    def _apply(self, transaction: Transaction, calls: Sequence[Sequence[Change]]) -> Sequence[Answers]:
+    def _apply(self, transaction: Transaction, calls: Sequence[Sequence[TaskChange]]) -> Sequence[Answers]:
         """Judge the changes of all calls that came together, in order."""
         now, number = self._clock.wall(), self._known_number
         traces = {change.trace: None for changes in calls for change in changes}
@@ -217,7 +217,7 @@ def _standing(transaction: Transaction, number: int | None, traces: Iterable[str
     return {task.trace: task for text in texts for task in _tasks.decode(f"[{text}]")}
 
 
-def _judge(standing: dict[str, Task | None], change: Change, now: float) -> Answer:
+def _judge(standing: dict[str, Task | None], change: TaskChange, now: float) -> Answer:
     try:
         after = change.rule(standing.get(change.trace), change.wish, now)
     except Fenced as refusal:
@@ -232,7 +232,7 @@ def _count(transaction: Transaction, number: int | None, counts: Counter[tuple[s
         transaction.change_rows(COUNT, rows, number)
 
 
-def _expire(transaction: Transaction, number: int, before: float, after: int) -> Page:
+def _expire(transaction: Transaction, number: int, before: float, after: int) -> ExpiryPage:
     """Drop what has expired of the tasks next after an id."""
     page = transaction.execute(OLDEST, (after, EXPIRE_BATCH)).fetchall()
     counts, expired = Counter[tuple[str, str]](), []
@@ -244,10 +244,10 @@ def _expire(transaction: Transaction, number: int, before: float, after: int) ->
         transaction.change_rows(DROP, expired)
         _count(transaction, number, counts)
     more = len(page) == EXPIRE_BATCH and page[-1][2] < before
-    return Page(len(expired), page[-1][0] if more else after, more)
+    return ExpiryPage(len(expired), page[-1][0] if more else after, more)
 
 
-def _give_back(standing: Task | None, wish: Return, now: float) -> Task:
+def _give_back(standing: Task | None, wish: ReturnAttempt, now: float) -> Task:
     return rules.give_back(standing, wish)
 
 

@@ -21,7 +21,7 @@ LINGER_S = 0.01
 
 
 @dataclass(slots=True, eq=False)
-class Call:
+class WriterCall:
     """One call: ``item`` for the function ``run``, and what came of it. ``confirmed``: the answer waits until
     the disk has what it tells of."""
 
@@ -33,12 +33,12 @@ class Call:
     error: BaseException | None = None
 
 
-def called(run: Callable[..., Any], item: Any, confirmed: bool) -> Call:
+def called(run: Callable[..., Any], item: Any, confirmed: bool) -> WriterCall:
     """A new call from the running event loop."""
-    return Call(run, item, asyncio.get_running_loop().create_future(), confirmed)
+    return WriterCall(run, item, asyncio.get_running_loop().create_future(), confirmed)
 
 
-class Worker(Generic[ItemT]):
+class WriterThread(Generic[ItemT]):
     """A thread that serves items in the order of their coming.
 
     ``serve`` is called, in the thread, when there are some; it takes them itself (:meth:`take`), so that
@@ -108,16 +108,16 @@ class Worker(Generic[ItemT]):
             self._serve()
 
 
-def answer(calls: Iterable[Call]) -> None:
+def answer(calls: Iterable[WriterCall]) -> None:
     """Hand results to their callers, waking each event loop once."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[Call]] = {}
+    by_loop: dict[asyncio.AbstractEventLoop, list[WriterCall]] = {}
     for call in calls:
         by_loop.setdefault(call.future.get_loop(), []).append(call)
     for loop, its_calls in by_loop.items():
         call_soon(loop, _deliver, its_calls)
 
 
-def _deliver(calls: list[Call]) -> None:
+def _deliver(calls: list[WriterCall]) -> None:
     for call in calls:
         if call.future.done():
             continue

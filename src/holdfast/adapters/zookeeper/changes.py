@@ -23,8 +23,8 @@ from kazoo.exceptions import NoNodeError
 from kazoo.protocol.states import EventType
 
 from holdfast.adapters.zookeeper import layout
-from holdfast.adapters.zookeeper.records import Entry, decode_entry, decode_service
-from holdfast.adapters.zookeeper.session import Session, Step, create, write
+from holdfast.adapters.zookeeper.records import LogEntry, decode_entry, decode_service
+from holdfast.adapters.zookeeper.session import TransactionStep, ZooKeeperSession, create, write
 from holdfast.errors import Damaged, HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Change, Claim, Member
@@ -45,7 +45,7 @@ READ_TOGETHER = 200
 _log = logging.getLogger("holdfast.zookeeper")
 
 
-def note(entry: Entry) -> list[Step]:
+def note(entry: LogEntry) -> list[TransactionStep]:
     """The steps that note a change; :func:`noted` finds the first one's result."""
     missing = Unavailable(f"{layout.CHANGES} is missing; a node that joins makes it anew")
     return [
@@ -54,7 +54,7 @@ def note(entry: Entry) -> list[Step]:
     ]
 
 
-async def noted(session: Session, results: Iterable[Any]) -> int:
+async def noted(session: ZooKeeperSession, results: Iterable[Any]) -> int:
     """The zxid of a transaction that noted a change, from its results. Now and then, prunes the log. Raises
     OutcomeUnknown, for the change is made."""
     path = next(result for result in results if isinstance(result, str) and result.startswith(layout.CHANGE))
@@ -70,7 +70,7 @@ async def noted(session: Session, results: Iterable[Any]) -> int:
     return int(stat.czxid)
 
 
-async def _prune(session: Session, number: int) -> None:
+async def _prune(session: ZooKeeperSession, number: int) -> None:
     """Delete what lies further back than the log is long."""
     kept = {layout.change_name(number + i) for i in range(-LOGGED, LOGGED)}
     with contextlib.suppress(HoldfastError):
@@ -84,7 +84,7 @@ class _Missed(Exception):
     """The log doesn't go on where we stopped reading."""
 
 
-class Found(Protocol):
+class FoundClaim(Protocol):
     """A claim that stands."""
 
     @property
@@ -100,7 +100,7 @@ class _Events(NamedTuple):
     written: bool = False
 
 
-class Feed:
+class ChangeFeed:
     """Reads changes from its first use on, and keeps the last of them, numbered from 1 in its own way.
 
     ``read`` reads claims as they stand; ``concerns`` tells whether it matters to anybody here that a key's
@@ -108,9 +108,9 @@ class Feed:
 
     def __init__(
         self,
-        session: Session,
+        session: ZooKeeperSession,
         clock: Clock,
-        read: Callable[[Session, Iterable[str]], Awaitable[Sequence[Found]]],
+        read: Callable[[ZooKeeperSession, Iterable[str]], Awaitable[Sequence[FoundClaim]]],
         *,
         concerns: Callable[[str], bool],
         see: Callable[[Claim], None],
@@ -215,9 +215,9 @@ class Feed:
                 continue  # the list is older than what was noted
             joined = await self._read_members(unknown)
             for path in sorted(known):
-                self._apply(Entry("left", path=path), 0)
+                self._apply(LogEntry("left", path=path), 0)
             for path, member in sorted(joined.items()):
-                self._apply(Entry("joined", path=path, member=member), 0)
+                self._apply(LogEntry("joined", path=path, member=member), 0)
             await self._look_at(touched)
             if self._unexplained:
                 self._unexplained = 0
@@ -252,7 +252,7 @@ class Feed:
         self._events[key] = seen._replace(heard=seen.heard + 1, written=written)
         self.ring()
 
-    def _explain(self, entry: Entry, zxid: int) -> None:
+    def _explain(self, entry: LogEntry, zxid: int) -> None:
         """An event comes before the note of the same change can be read."""
         self._zxid = zxid
         if zxid == self._unexplained:
@@ -286,7 +286,7 @@ class Feed:
         stat = await self._session.exists(layout.TASKS)
         return int(stat.pzxid) if stat is not None else 0
 
-    def _apply(self, entry: Entry, zxid: int) -> None:
+    def _apply(self, entry: LogEntry, zxid: int) -> None:
         if entry.kind == "claim":
             self._explain(entry, zxid)
             self._add(Change("claim", claim=Claim(entry.key, entry.owner, zxid)))
@@ -349,7 +349,7 @@ class Feed:
             (answer[1].czxid if answer else 0, name) for answer, name in zip(found, names, strict=True)
         )[1]
 
-    async def _read_log(self) -> list[tuple[Entry, int]]:
+    async def _read_log(self) -> list[tuple[LogEntry, int]]:
         """Changes that follow those read before, with their zxids; some at a time, none at the end. Raises
         _Missed if they aren't there."""
         stat = await self._session.exists(layout.CHANGES, self.ring)

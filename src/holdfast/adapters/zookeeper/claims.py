@@ -23,9 +23,16 @@ from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from holdfast.adapters.zookeeper import layout
 from holdfast.adapters.zookeeper.changes import note, noted
-from holdfast.adapters.zookeeper.membership import Membership, lost
-from holdfast.adapters.zookeeper.records import Answer, Entry, decode_service, owner_path
-from holdfast.adapters.zookeeper.session import Session, Step, check, create, delete, write
+from holdfast.adapters.zookeeper.membership import ZooKeeperMembership, lost
+from holdfast.adapters.zookeeper.records import ClaimAnswer, LogEntry, decode_service, owner_path
+from holdfast.adapters.zookeeper.session import (
+    TransactionStep,
+    ZooKeeperSession,
+    check,
+    create,
+    delete,
+    write,
+)
 from holdfast.errors import ClaimLost, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim
@@ -35,7 +42,7 @@ LOCK_WAIT_S = 5.0
 READ_TOGETHER = 500
 
 
-class Standing(NamedTuple):
+class LivingClaim(NamedTuple):
     """A claim of a living membership, and that one's path in /services."""
 
     claim: Claim
@@ -54,7 +61,7 @@ class _Gone(Exception):
     """The claim that was looked at is gone, with its owner."""
 
 
-async def read(session: Session, key: str) -> Standing | None:
+async def read(session: ZooKeeperSession, key: str) -> LivingClaim | None:
     """The claim that stands on ``key``, as ``session``'s server knows it."""
     try:
         data, stat = await session.get(layout.task(key))
@@ -65,7 +72,7 @@ async def read(session: Session, key: str) -> Standing | None:
     return _judge(key, path, stat, service)
 
 
-async def read_all(session: Session, keys: Iterable[str]) -> list[Standing]:
+async def read_all(session: ZooKeeperSession, keys: Iterable[str]) -> list[LivingClaim]:
     """The claims that stand on ``keys``, in their order. Asks once for each owner."""
     ordered = list(keys)
     services: dict[str, tuple[bytes, Any] | None] = {}
@@ -83,7 +90,7 @@ async def read_all(session: Session, keys: Iterable[str]) -> list[Standing]:
     return standing
 
 
-async def claim(mine: Membership, key: str, clock: Clock, request: str = "") -> Claim:
+async def claim(mine: ZooKeeperMembership, key: str, clock: Clock, request: str = "") -> Claim:
     """Claim ``key`` if it is free; returns the claim that stands. ``request`` is told of it."""
     mine.keys.add(key)
     for _ in range(TRIES):
@@ -111,12 +118,12 @@ async def claim(mine: Membership, key: str, clock: Clock, request: str = "") -> 
     if standing.path != mine.path:
         mine.keys.discard(key)
     if request:
-        answer = Answer(claim=standing.claim)
+        answer = ClaimAnswer(claim=standing.claim)
         await mine.session.set(request, msgspec.json.encode(answer), version=0)
     return standing.claim
 
 
-async def take(mine: Membership, claim: Claim, clock: Clock, request: str = "") -> Claim:
+async def take(mine: ZooKeeperMembership, claim: Claim, clock: Clock, request: str = "") -> Claim:
     """Replace ``claim`` by one of our own if it stands exactly so. Raises ClaimLost if it doesn't."""
     mine.keys.add(claim.key)
     try:
@@ -134,13 +141,13 @@ async def take(mine: Membership, claim: Claim, clock: Clock, request: str = "") 
         raise ClaimLost(text) from None
 
 
-async def release(session: Session, claim: Claim, clock: Clock) -> bool:
+async def release(session: ZooKeeperSession, claim: Claim, clock: Clock) -> bool:
     """Free the key if ``claim`` stands exactly so."""
     try:
         async with _locked(session, claim.key, clock) as unlock:
             path = await _exactly(session, claim)
             steps = [check(path, _Gone()), delete(layout.task(claim.key), _Gone()), unlock]
-            await noted(session, await session.commit([*steps, *note(Entry("claim", key=claim.key))]))
+            await noted(session, await session.commit([*steps, *note(LogEntry("claim", key=claim.key))]))
     except _Gone:
         return False
     return True
@@ -149,28 +156,30 @@ async def release(session: Session, claim: Claim, clock: Clock) -> bool:
 # --- how it is done
 
 
-def _judge(key: str, path: str, stat: Any, service: tuple[bytes, Any] | None) -> Standing | None:
+def _judge(key: str, path: str, stat: Any, service: tuple[bytes, Any] | None) -> LivingClaim | None:
     if service is None:
         return None
     data, born = service
     if stat.ephemeralOwner != born.ephemeralOwner and stat.czxid < born.czxid:
         return None  # of an older session, whose path another has now
-    return Standing(Claim(key, decode_service(path, data).id, stat.mzxid), path)
+    return LivingClaim(Claim(key, decode_service(path, data).id, stat.mzxid), path)
 
 
-async def _put(mine: Membership, key: str, steps: list[Step], request: str, events: int) -> Claim:
+async def _put(
+    mine: ZooKeeperMembership, key: str, steps: list[TransactionStep], request: str, events: int
+) -> Claim:
     """Take ``steps`` and, with them, make our claim: so many ``events`` at its znode."""
     claim = create(layout.task(key), mine.path.encode(), _Taken())
-    entry = Entry("claim", key=key, owner=mine.member.id, events=events)
+    entry = LogEntry("claim", key=key, owner=mine.member.id, events=events)
     answer = []
     if request:
         withdrawn = Unavailable(f"{request} was withdrawn")
-        answer = [write(request, msgspec.json.encode(Answer(done=True)), withdrawn, version=0)]
+        answer = [write(request, msgspec.json.encode(ClaimAnswer(done=True)), withdrawn, version=0)]
     results = await mine.session.commit([*steps, claim, *note(entry), *answer])
     return Claim(key, mine.member.id, await noted(mine.session, results))
 
 
-async def _exactly(session: Session, claim: Claim) -> str:
+async def _exactly(session: ZooKeeperSession, claim: Claim) -> str:
     """The owner's path, if ``claim`` is what stands. Raises _Gone."""
     standing = await read(session, claim.key)
     if standing is None or standing.claim != claim:
@@ -178,7 +187,7 @@ async def _exactly(session: Session, claim: Claim) -> str:
     return standing.path
 
 
-async def _clear(session: Session, key: str, clock: Clock) -> None:
+async def _clear(session: ZooKeeperSession, key: str, clock: Clock) -> None:
     """Delete what the dead left behind: the claim of a session that was evicted and lives on."""
     with contextlib.suppress(_Gone):
         async with _locked(session, key, clock) as unlock:
@@ -188,7 +197,7 @@ async def _clear(session: Session, key: str, clock: Clock) -> None:
 
 
 @asynccontextmanager
-async def _locked(session: Session, key: str, clock: Clock) -> AsyncIterator[Step]:
+async def _locked(session: ZooKeeperSession, key: str, clock: Clock) -> AsyncIterator[TransactionStep]:
     """Hold a key's lock. Gives the step that takes it away, which is done unless something is raised."""
     path, token = layout.lock(key), clock.new_id().encode()
     try:
@@ -204,7 +213,7 @@ async def _locked(session: Session, key: str, clock: Clock) -> AsyncIterator[Ste
         raise
 
 
-async def _until_gone(session: Session, path: str) -> None:
+async def _until_gone(session: ZooKeeperSession, path: str) -> None:
     changed = asyncio.Event()
     try:
         async with asyncio.timeout(LOCK_WAIT_S):

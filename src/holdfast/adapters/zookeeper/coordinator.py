@@ -11,10 +11,10 @@ import asyncio
 
 from holdfast.adapters.zookeeper import claims, layout, requests
 from holdfast.adapters.zookeeper.address import ZooKeeperAddress
-from holdfast.adapters.zookeeper.changes import Feed
-from holdfast.adapters.zookeeper.membership import Membership, end_steps, lost
+from holdfast.adapters.zookeeper.changes import ChangeFeed
+from holdfast.adapters.zookeeper.membership import ZooKeeperMembership, end_steps, lost
 from holdfast.adapters.zookeeper.records import Request, decode_path, decode_service
-from holdfast.adapters.zookeeper.session import Session, check_files
+from holdfast.adapters.zookeeper.session import ZooKeeperSession, check_files
 from holdfast.errors import MembershipLost, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Change, Claim, Member
@@ -37,9 +37,9 @@ class ZooKeeperCoordinator:
         self._address = address
         self._clock = clock
         self._meter = meter
-        self._opened: asyncio.Task[Session] | None = None
-        self._feed: Feed | None = None
-        self._joined: dict[str, Membership] = {}
+        self._opened: asyncio.Task[ZooKeeperSession] | None = None
+        self._feed: ChangeFeed | None = None
+        self._joined: dict[str, ZooKeeperMembership] = {}
         self._foreign: dict[str, None] = {}
         """Keys that were seen in the hands of another program."""
         self._asking = asyncio.Semaphore(ASKED_TOGETHER)
@@ -49,7 +49,7 @@ class ZooKeeperCoordinator:
 
     async def join(self, member: Member, ttl_s: float) -> None:
         self._joined = {name: mine for name, mine in self._joined.items() if not mine.over}
-        mine = Membership(member, self._address, ttl_s, self._clock, self._meter, self._serve)
+        mine = ZooKeeperMembership(member, self._address, ttl_s, self._clock, self._meter, self._serve)
         await mine.join()
         self._joined[member.id] = mine
 
@@ -147,7 +147,9 @@ class ZooKeeperCoordinator:
     async def watch(self, after: int, wait_s: float) -> tuple[int, list[Change]]:
         session = await self._session()
         if self._feed is None:
-            self._feed = Feed(session, self._clock, claims.read_all, concerns=self._concerns, see=self._see)
+            self._feed = ChangeFeed(
+                session, self._clock, claims.read_all, concerns=self._concerns, see=self._see
+            )
         return await self._feed.watch(after, wait_s)
 
     async def close(self) -> None:
@@ -165,7 +167,7 @@ class ZooKeeperCoordinator:
 
     # --- how it is done
 
-    async def _session(self) -> Session:
+    async def _session(self) -> ZooKeeperSession:
         """The session without a membership, opened at its first use, once for all who wait for it."""
         if self._closed:
             raise Unavailable("this coordinator is closed")
@@ -174,8 +176,8 @@ class ZooKeeperCoordinator:
             self._opened.add_done_callback(_failed)  # looked at, even if all who waited are gone
         return await asyncio.shield(self._opened)
 
-    async def _open(self) -> Session:
-        session = Session(self._address, SESSION_S, self._meter, changed=self._ring)
+    async def _open(self) -> ZooKeeperSession:
+        session = ZooKeeperSession(self._address, SESSION_S, self._meter, changed=self._ring)
         await session.open()
         return session
 
@@ -183,7 +185,7 @@ class ZooKeeperCoordinator:
         if self._feed is not None:
             self._feed.ring()
 
-    def _mine(self, member: str) -> Membership | None:
+    def _mine(self, member: str) -> ZooKeeperMembership | None:
         """A membership that was joined here and isn't known to be over."""
         mine = self._joined.get(member)
         return mine if mine is not None and not mine.over else None
@@ -204,9 +206,9 @@ class ZooKeeperCoordinator:
         if mine is not None and claim.member != but:
             mine.keys.discard(claim.key)
 
-    async def _serve(self, mine: Membership, path: str, request: Request) -> None:
+    async def _serve(self, mine: ZooKeeperMembership, path: str, request: Request) -> None:
         await requests.serve(mine, self._clock, path, request)
 
 
-def _failed(task: asyncio.Task[Session]) -> bool:
+def _failed(task: asyncio.Task[ZooKeeperSession]) -> bool:
     return task.done() and (task.cancelled() or task.exception() is not None)

@@ -11,8 +11,8 @@ from kazoo.exceptions import NoNodeError
 from holdfast.adapters.zookeeper import changes, layout
 from holdfast.adapters.zookeeper.address import ZooKeeperAddress
 from holdfast.adapters.zookeeper.lapse import Lapse
-from holdfast.adapters.zookeeper.records import Entry, Request, decode_request, encode_service
-from holdfast.adapters.zookeeper.session import REFUSALS, Session, Step, create, delete
+from holdfast.adapters.zookeeper.records import LogEntry, Request, decode_request, encode_service
+from holdfast.adapters.zookeeper.session import REFUSALS, TransactionStep, ZooKeeperSession, create, delete
 from holdfast.errors import ConfigError, HoldfastError, MembershipLost, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Member
@@ -21,7 +21,7 @@ from holdfast.ports.meter import Meter
 RETRY_S = 1.0
 RECONNECT_S = 2.0
 
-Serve = Callable[["Membership", str, Request], Awaitable[None]]
+Serve = Callable[["ZooKeeperMembership", str, Request], Awaitable[None]]
 
 
 def lost(member: str) -> MembershipLost:
@@ -29,7 +29,7 @@ def lost(member: str) -> MembershipLost:
     return MembershipLost(f"membership {member} is not known: lapsed, evicted or forgotten; join again")
 
 
-class Membership:
+class ZooKeeperMembership:
     """One membership and its session: whatever ends the one ends the other.
 
     ``path`` is its znode in /services. ``keys`` are those it may hold, and perhaps some more. ``serve`` does
@@ -48,7 +48,7 @@ class Membership:
         self.path = ""
         self.keys: set[str] = set()
         self.over = False
-        self.session = Session(address, ttl_s, meter, changed=self._ring, lost=self._lose)
+        self.session = ZooKeeperSession(address, ttl_s, meter, changed=self._ring, lost=self._lose)
         self._ttl_s = ttl_s
         self._clock = clock
         self._serve = serve
@@ -68,7 +68,7 @@ class Membership:
             self.path = await self.session.create(layout.WORKER, data, sequence=True)
             exists = Unavailable(f"there is a membership {self.member.id} already; join under a new id")
             appear = create(layout.member(self.member.id), self.path.encode(), exists)
-            entry = Entry("joined", path=self.path, member=self.member)
+            entry = LogEntry("joined", path=self.path, member=self.member)
             await changes.noted(self.session, await self.session.commit([appear, *changes.note(entry)]))
         except OutcomeUnknown as error:
             await self.end()  # and with it whatever came of it
@@ -195,8 +195,8 @@ class Membership:
         task.add_done_callback(self._tasks.discard)
 
 
-def end_steps(member: str, path: str) -> list[Step]:
+def end_steps(member: str, path: str) -> list[TransactionStep]:
     """The steps that end a membership, known by its id and its znode."""
     gone = lost(member)
-    left = changes.note(Entry("left", path=path))
+    left = changes.note(LogEntry("left", path=path))
     return [delete(layout.member(member), gone), delete(path, gone), *left]

@@ -25,7 +25,7 @@ _HOST = re.compile(r"[A-Za-z0-9._-]{1,255}|[0-9A-Fa-f:.]{2,45}")
 _SERVICE = re.compile(r"[^\0]*/services/(?P<name>[^/\0]+)")
 
 
-class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+class LogEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """One change in the log. ``path`` is the member's in /services; a claim's version is the entry's own
     place in ZooKeeper's history (zxid), which is also that of the claim it tells of. ``events``: how many a
     watch on the claim's znode sees of it."""
@@ -45,7 +45,7 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     claim: Claim | None = None
 
 
-class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+class ClaimAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     """What became of a request. ``done``: this was written together with the claim, whose version is its
     zxid. Else the claim that stands, or why there is none."""
 
@@ -56,9 +56,9 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _fields = msgspec.json.Decoder(dict[str, Any])
-_entry = msgspec.json.Decoder(Entry)
+_entry = msgspec.json.Decoder(LogEntry)
 _request = msgspec.json.Decoder(Request)
-_answer = msgspec.json.Decoder(Answer)
+_answer = msgspec.json.Decoder(ClaimAnswer)
 
 
 def encode_service(member: Member, at: float) -> bytes:
@@ -109,7 +109,7 @@ def decode_path(path: str, data: bytes) -> str:
     raise Damaged(f"{path} names no znode in {SERVICES}; another program wrote it")
 
 
-def decode_entry(path: str, data: bytes) -> Entry:
+def decode_entry(path: str, data: bytes) -> LogEntry:
     """A change in the log. Raises Damaged."""
     return _decode(_entry, path, data)
 
@@ -119,7 +119,7 @@ def decode_request(path: str, data: bytes) -> Request:
     return _decode(_request, path, data)
 
 
-def decode_answer(path: str, data: bytes) -> Answer:
+def decode_answer(path: str, data: bytes) -> ClaimAnswer:
     """What was answered at ``path``. Raises Damaged."""
     return _decode(_answer, path, data)
 

@@ -13,9 +13,9 @@ import msgspec
 from kazoo.exceptions import BadVersionError, NoNodeError
 
 from holdfast.adapters.zookeeper import claims, layout
-from holdfast.adapters.zookeeper.membership import Membership, lost
-from holdfast.adapters.zookeeper.records import Answer, Request, decode_answer, decode_path
-from holdfast.adapters.zookeeper.session import Session, create, write
+from holdfast.adapters.zookeeper.membership import ZooKeeperMembership, lost
+from holdfast.adapters.zookeeper.records import ClaimAnswer, Request, decode_answer, decode_path
+from holdfast.adapters.zookeeper.session import ZooKeeperSession, create, write
 from holdfast.errors import ClaimLost, MembershipLost, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim
@@ -27,7 +27,7 @@ LOOK_S = 0.5
 _errors = {error.__name__: error for error in (ClaimLost, MembershipLost, Unavailable)}
 
 
-async def ask(session: Session, clock: Clock, member: str, request: Request) -> Claim:
+async def ask(session: ZooKeeperSession, clock: Clock, member: str, request: Request) -> Claim:
     """Have ``member`` do it; returns the claim that stands. Raises what it would raise there, Unavailable if
     it doesn't answer, and then it never will."""
     inbox = layout.member(member)
@@ -51,7 +51,7 @@ async def ask(session: Session, clock: Clock, member: str, request: Request) -> 
     raise _errors.get(answer.error, Unavailable)(answer.text)
 
 
-async def serve(mine: Membership, clock: Clock, path: str, request: Request) -> None:
+async def serve(mine: ZooKeeperMembership, clock: Clock, path: str, request: Request) -> None:
     """Do what a request asks of ``mine``, and answer."""
     try:
         if request.claim is None:
@@ -59,12 +59,12 @@ async def serve(mine: Membership, clock: Clock, path: str, request: Request) -> 
         else:
             await claims.take(mine, request.claim, clock, path)
     except tuple(_errors.values()) as error:
-        answer = Answer(error=type(error).__name__, text=str(error))
+        answer = ClaimAnswer(error=type(error).__name__, text=str(error))
         await mine.session.set(path, msgspec.json.encode(answer), version=0)
 
 
 async def _answered(
-    session: Session, clock: Clock, member: str, service: str, path: str
+    session: ZooKeeperSession, clock: Clock, member: str, service: str, path: str
 ) -> tuple[bytes, int]:
     """Wait for the answer; returns it with its zxid."""
     changed = asyncio.Event()
@@ -88,7 +88,7 @@ async def _answered(
     raise Unavailable(f"{member} doesn't answer at the coordinator")
 
 
-async def _taken_back(session: Session, path: str) -> bool:
+async def _taken_back(session: ZooKeeperSession, path: str) -> bool:
     try:
         await session.delete(path, version=0)
     except BadVersionError:

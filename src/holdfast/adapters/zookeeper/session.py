@@ -55,7 +55,7 @@ _log = logging.getLogger("holdfast.zookeeper")
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TransactionStep:
     """One operation of a transaction, and what it means if just this one doesn't fit."""
 
     operation: str
@@ -63,25 +63,25 @@ class Step:
     otherwise: Exception
 
 
-def create(path: str, data: bytes, otherwise: Exception, *, sequence: bool = False) -> Step:
+def create(path: str, data: bytes, otherwise: Exception, *, sequence: bool = False) -> TransactionStep:
     """Make a znode; one that is numbered (``sequence``) stays, any other ends with the session."""
     arguments = {"path": path, "value": data, "sequence": sequence, "ephemeral": not sequence}
-    return Step("create", arguments, otherwise)
+    return TransactionStep("create", arguments, otherwise)
 
 
-def delete(path: str, otherwise: Exception) -> Step:
+def delete(path: str, otherwise: Exception) -> TransactionStep:
     """Delete a znode that exists."""
-    return Step("delete", {"path": path}, otherwise)
+    return TransactionStep("delete", {"path": path}, otherwise)
 
 
-def check(path: str, otherwise: Exception) -> Step:
+def check(path: str, otherwise: Exception) -> TransactionStep:
     """Go on only if the znode exists."""
-    return Step("check", {"path": path, "version": -1}, otherwise)
+    return TransactionStep("check", {"path": path, "version": -1}, otherwise)
 
 
-def write(path: str, data: bytes, otherwise: Exception, *, version: int = -1) -> Step:
+def write(path: str, data: bytes, otherwise: Exception, *, version: int = -1) -> TransactionStep:
     """Write a znode that exists, at its version if one is given."""
-    return Step("set_data", {"path": path, "value": data, "version": version}, otherwise)
+    return TransactionStep("set_data", {"path": path, "value": data, "version": version}, otherwise)
 
 
 class _AddWatch(NamedTuple):
@@ -112,7 +112,7 @@ def check_files(address: ZooKeeperAddress) -> None:
         ) from error
 
 
-class Session:
+class ZooKeeperSession:
     """A session, with the connection that carries it from server to server.
 
     ``id`` is the ``ephemeralOwner`` of its znodes, and ``connections`` counts how often it was connected.
@@ -295,7 +295,7 @@ class Session:
         """Delete a znode."""
         await self._write("delete", self._ready().delete_async(path, version))
 
-    async def commit(self, steps: Sequence[Step]) -> list[Any]:
+    async def commit(self, steps: Sequence[TransactionStep]) -> list[Any]:
         """Take all steps at once, or none: then raises what the step that didn't fit stands for."""
         transaction = self._ready().transaction()
         for step in steps:
@@ -468,7 +468,7 @@ def _settle(future: asyncio.Future[Any], result: Any) -> None:
         future.set_exception(result.exception)
 
 
-def _refuses(step: Step, error: KazooException) -> bool:
+def _refuses(step: TransactionStep, error: KazooException) -> bool:
     """True if the step didn't fit; False if something else is wrong, such as a directory that is gone."""
     expected = NodeExistsError if step.operation == "create" else (NoNodeError, BadVersionError)
     return isinstance(error, expected)

@@ -27,7 +27,7 @@ TRIES = 5
 PAUSE_S = 0.2
 
 
-class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+class AuditedAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """An attempt at a task, as the audit tells of it. ``ordered_at`` is a wall time in seconds; what was said
     at the task's first attempt counts."""
 

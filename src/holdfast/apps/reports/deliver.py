@@ -14,11 +14,11 @@ from holdfast.apps.reports.deliver_pipe import pieces
 from holdfast.apps.reports.deliver_plan import (
     MARKS_MAX,
     Companion,
+    DeliveryStage,
+    DeliveryStep,
+    FileToDeliver,
     Mark,
-    Parcel,
     Record,
-    Stage,
-    Step,
     best,
     companion,
     decide,
@@ -51,7 +51,7 @@ class Delivered(msgspec.Struct, frozen=True):
 
 
 async def deliver(
-    parcel: Parcel,
+    parcel: FileToDeliver,
     chunks: Chunks,
     connect: Connect,
     clock: Clock,
@@ -93,7 +93,7 @@ class _Work:
 
     def __init__(
         self,
-        parcel: Parcel,
+        parcel: FileToDeliver,
         chunks: Chunks,
         connect: Connect,
         clock: Clock,
@@ -136,7 +136,7 @@ class _Work:
     async def _remove(self) -> None:
         """Remove what is half-sent, as far as the destination answers."""
         record = self._record
-        if record is None or record.stage in (Stage.PLACED, Stage.DONE):
+        if record is None or record.stage in (DeliveryStage.PLACED, DeliveryStage.DONE):
             return
         with contextlib.suppress(HoldfastError):
             async with self._connect() as sink:
@@ -147,16 +147,18 @@ class _Work:
         """One try; returns whether it was delivered before."""
         found = await sink.stat(self._parcel.name) if self._record is not None else None
         step = decide(self._parcel, self._record, found)
-        if step is Step.LOOK:
-            step = Step.FINISH if await self._stands(sink) else Step.RESUME
-        if step is Step.NOTHING:
+        if step is DeliveryStep.LOOK:
+            step = DeliveryStep.FINISH if await self._stands(sink) else DeliveryStep.RESUME
+        if step is DeliveryStep.NOTHING:
             return True
-        if step is not Step.FINISH:
+        if step is not DeliveryStep.FINISH:
             upload, mark = await self._begin(sink, step)
             file = await self._send(upload, mark)
-            self._record = self._changed(stage=Stage.PLACED, tokens=(), marks=(), version=file.version)
+            self._record = self._changed(
+                stage=DeliveryStage.PLACED, tokens=(), marks=(), version=file.version
+            )
         await self._accompany(sink)
-        return step is Step.FINISH
+        return step is DeliveryStep.FINISH
 
     async def _stands(self, sink: Sink) -> bool:
         """Whether the file in its place is the one that was being placed, by its content."""
@@ -169,14 +171,16 @@ class _Work:
             return False
         return digest.hexdigest() == self._record.sha256
 
-    async def _begin(self, sink: Sink, step: Step) -> tuple[Upload, Mark | None]:
+    async def _begin(self, sink: Sink, step: DeliveryStep) -> tuple[Upload, Mark | None]:
         """Open an upload, or take over what is left of one; with the place to go on from."""
         parcel, record = self._parcel, self._record
         part = parcel.name if parcel.in_place else temporary(parcel.name, self._clock.new_id()[-12:])
         left = record.tokens if record is not None else ()
-        if step is Step.RESUME and record is not None and not parcel.in_place:
+        if step is DeliveryStep.RESUME and record is not None and not parcel.in_place:
             # Both names are known before the one turns into the other.
-            await self._keep(msgspec.structs.replace(record, stage=Stage.SENDING, tokens=(*left, part)))
+            await self._keep(
+                msgspec.structs.replace(record, stage=DeliveryStage.SENDING, tokens=(*left, part))
+            )
             for token in left:
                 upload = await sink.resume(parcel.name, part, token, replace=parcel.replace)
                 if upload is None:
@@ -202,7 +206,7 @@ class _Work:
         try:
             sums = await self._write(upload, mark)
             await self._keep(
-                self._changed(stage=Stage.PLACING, size=sums.size, sha256=sums.sha256, md5=sums.md5)
+                self._changed(stage=DeliveryStage.PLACING, size=sums.size, sha256=sums.sha256, md5=sums.md5)
             )
             return await upload.commit(sums.sha256, read_back=self._parcel.read_back)
         except BaseException as error:
@@ -264,7 +268,7 @@ class _Work:
         # One that was written in place is the file itself.
         left = tuple(token for token in self._record.tokens if token != self._parcel.name)
         if left or parts:
-            await self._keep(self._changed(stage=Stage.PLACED, tokens=(*left, *parts), marks=()))
+            await self._keep(self._changed(stage=DeliveryStage.PLACED, tokens=(*left, *parts), marks=()))
         for token in left:
             await sink.discard(self._parcel.name, token)
         for kind, name, part in zip(self._parcel.companions, names, parts, strict=True):
@@ -277,7 +281,7 @@ class _Work:
             except BaseException:
                 await asyncio.shield(upload.abort())
                 raise
-        await self._keep(self._changed(stage=Stage.DONE, tokens=()))
+        await self._keep(self._changed(stage=DeliveryStage.DONE, tokens=()))
 
     async def _mark(self, upload: Upload, mark: Mark) -> None:
         assert self._record is not None

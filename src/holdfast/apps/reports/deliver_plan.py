@@ -33,7 +33,7 @@ class Companion(enum.Enum):
     OK = ".ok"
 
 
-class Parcel(msgspec.Struct, frozen=True, kw_only=True):
+class FileToDeliver(msgspec.Struct, frozen=True, kw_only=True):
     """One file to deliver.
 
     Args:
@@ -62,7 +62,7 @@ class Parcel(msgspec.Struct, frozen=True, kw_only=True):
             check(name)
 
 
-class Stage(enum.Enum):
+class DeliveryStage(enum.Enum):
     """How far a delivery is."""
 
     SENDING = "sending"
@@ -87,7 +87,7 @@ class Record(msgspec.Struct, frozen=True):
 
     name: str
     content: str
-    stage: Stage = Stage.SENDING
+    stage: DeliveryStage = DeliveryStage.SENDING
     tokens: tuple[str, ...] = ()
     marks: tuple[Mark, ...] = ()
     size: int = 0
@@ -96,7 +96,7 @@ class Record(msgspec.Struct, frozen=True):
     version: str = ""
 
 
-class Step(enum.Enum):
+class DeliveryStep(enum.Enum):
     """What to do next."""
 
     SEND = "send"
@@ -106,25 +106,25 @@ class Step(enum.Enum):
     NOTHING = "nothing"
 
 
-def decide(parcel: Parcel, record: Record | None, found: RemoteFile | None) -> Step:
+def decide(parcel: FileToDeliver, record: Record | None, found: RemoteFile | None) -> DeliveryStep:
     """SEND it anew; RESUME what was half-sent; LOOK whether the file that was being placed is the one that
     stands there, and RESUME if not; FINISH, for only companions lack; or NOTHING, for it was delivered.
 
     ``found`` is what stands under the parcel's name."""
     if record is None or (record.name, record.content) != (parcel.name, parcel.content):
-        return Step.SEND
+        return DeliveryStep.SEND
     stands = found is not None and _is(record, found)
     match record.stage:
-        case Stage.SENDING:
-            return Step.RESUME
-        case Stage.PLACING:
-            return Step.LOOK if stands else Step.RESUME
+        case DeliveryStage.SENDING:
+            return DeliveryStep.RESUME
+        case DeliveryStage.PLACING:
+            return DeliveryStep.LOOK if stands else DeliveryStep.RESUME
         case _ if not stands and parcel.if_gone == "send":
-            return Step.SEND
-        case Stage.PLACED if stands:
-            return Step.FINISH
+            return DeliveryStep.SEND
+        case DeliveryStage.PLACED if stands:
+            return DeliveryStep.FINISH
         case _:
-            return Step.NOTHING
+            return DeliveryStep.NOTHING
 
 
 def best(marks: Sequence[Mark], held: int, grain: int) -> Mark | None:

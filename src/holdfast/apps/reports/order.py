@@ -186,7 +186,7 @@ class Xlsx(_Part, frozen=True, tag_field="type", tag="xlsx"):
     compression_level: Annotated[int, Meta(ge=1, le=9)] = 1
 
 
-class Delivery(_Part, frozen=True):
+class ReportDelivery(_Part, frozen=True):
     """Where the files go.
 
     ``destination``: the URL of the customer's root; ``credentials``: the *name* of the secret that opens it.
@@ -217,7 +217,7 @@ class ReportOrder(_Part, frozen=True):
     date: dt.date | None = None
     time_zone: str = "UTC"
     empty: Literal["header", "nothing"] = "header"
-    delivery: Delivery | None = None
+    delivery: ReportDelivery | None = None
 
 
 _AT_PATH = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)

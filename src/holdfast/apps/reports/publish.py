@@ -12,14 +12,14 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from holdfast.apps.reports.audit import Attempt, Audit, Row
+from holdfast.apps.reports.audit import Audit, AuditedAttempt, Row
 from holdfast.apps.reports.deliver import Connect, deliver
 from holdfast.apps.reports.deliver_credentials import Credential, Credentials
-from holdfast.apps.reports.deliver_plan import Companion, Parcel, Record, Stage
+from holdfast.apps.reports.deliver_plan import Companion, DeliveryStage, FileToDeliver, Record
 from holdfast.apps.reports.deliver_pool import PoolLimits, SinkPool
 from holdfast.apps.reports.deliver_root import is_below
 from holdfast.apps.reports.names import remote_name
-from holdfast.apps.reports.order import Delivery, ReportOrder, Xlsx
+from holdfast.apps.reports.order import ReportDelivery, ReportOrder, Xlsx
 from holdfast.apps.reports.report import Report, ReportFile
 from holdfast.core.task import State
 from holdfast.errors import Fenced, HoldfastError, InvalidMessage, Retry, Unavailable
@@ -31,7 +31,7 @@ ERROR_CHARS_MAX = 1000
 CONFLICTS_MAX = 20
 MB = 1_000_000
 OPTIONS = {"replace": bool, "read_back": bool, "in_place": bool, "if_gone": str}
-"""What ``delivery.options`` may hold: fields of :class:`Parcel`."""
+"""What ``delivery.options`` may hold: fields of :class:`FileToDeliver`."""
 
 OpenSink = Callable[[str, Credential], Sink]
 
@@ -117,7 +117,7 @@ class Publisher:
     async def publish(
         self,
         order: ReportOrder,
-        attempt: Attempt,
+        attempt: AuditedAttempt,
         told: Callable[[Headway], None] = lambda _: None,
         *,
         leave: bool = True,
@@ -152,7 +152,7 @@ class Publisher:
             await book.fail(error)
             raise
 
-    async def refuse(self, misread: Misread, attempt: Attempt) -> NoReturn:
+    async def refuse(self, misread: Misread, attempt: AuditedAttempt) -> NoReturn:
         """Tell in the audit of an order that can't be understood, and raise why."""
         ordered_at = await self._ordered_at(attempt)
         day = misread.date or ordered_at.date()
@@ -161,13 +161,13 @@ class Publisher:
         await book.fail(misread.error)
         raise misread.error
 
-    async def _ordered_at(self, attempt: Attempt) -> dt.datetime:
+    async def _ordered_at(self, attempt: AuditedAttempt) -> dt.datetime:
         at = await self._audit.ordered_at(attempt.trace, attempt.ordered_at)
         return dt.datetime.fromtimestamp(at, dt.UTC)
 
     def _book(
         self,
-        attempt: Attempt,
+        attempt: AuditedAttempt,
         ordered_at: dt.datetime,
         day: dt.date,
         customer: str,
@@ -186,7 +186,7 @@ class Publisher:
         )
         return _Book(self._audit, blank, attempt, self._clock)
 
-    async def _connect(self, order: ReportOrder, delivery: Delivery) -> Connect:
+    async def _connect(self, order: ReportOrder, delivery: ReportDelivery) -> Connect:
         where = delivery.destination
         if self._destinations and not any(is_below(where, root) for root in self._destinations):
             field = "delivery.destination"
@@ -202,7 +202,7 @@ class Publisher:
     async def _deliver(
         self,
         report: Report,
-        delivery: Delivery,
+        delivery: ReportDelivery,
         options: dict[str, Any],
         connect: Connect,
         book: _Book,
@@ -210,13 +210,13 @@ class Publisher:
         *,
         leave: bool,
     ) -> Published:
-        maker = _Maker(report)
+        maker = _FileMaker(report)
         counter = _Counter(self._clock, report, told)
         files: list[PublishedFile] = []
         while (file := await maker.file(len(files) + 1)) is not None:
             if files:
                 await book.begin(file.number, file.name)
-            parcel = Parcel(
+            parcel = FileToDeliver(
                 name=file.name,
                 content=f"{report.id}-{file.number}",
                 companions=tuple(Companion[kind.upper()] for kind in delivery.companions),
@@ -246,7 +246,7 @@ class Publisher:
 class _Book:
     """The row of the file at hand; a ``blank`` one tells what all of an order's files have in common."""
 
-    def __init__(self, audit: Audit, blank: Row, attempt: Attempt, clock: Clock) -> None:
+    def __init__(self, audit: Audit, blank: Row, attempt: AuditedAttempt, clock: Clock) -> None:
         self._audit = audit
         self._blank = blank
         self._attempt = attempt
@@ -276,14 +276,14 @@ class _Book:
             )
         )
 
-    async def note(self, maker: _Maker, record: Record) -> None:
+    async def note(self, maker: _FileMaker, record: Record) -> None:
         """Keep how far its delivery is; the last step is kept with its end."""
         made = maker.made
         rows = made.rows if made is not None and made.ended else self.row.rows
         row = msgspec.structs.replace(
             self.row, record=record, size=record.size, sha256=record.sha256, rows=rows
         )
-        if record.stage is Stage.DONE:
+        if record.stage is DeliveryStage.DONE:
             self.row = row
         else:
             await self._keep(row)
@@ -320,7 +320,7 @@ class _Book:
         self.row = row
 
 
-class _Maker:
+class _FileMaker:
     """Makes a report's files, each as often as it is asked for, and each but once if all goes well.
 
     ``made`` is the file at hand."""
@@ -391,7 +391,7 @@ class _Counter:
         self._size = 0
 
 
-def delivery_of(order: ReportOrder) -> tuple[Delivery, dict[str, Any]]:
+def delivery_of(order: ReportOrder) -> tuple[ReportDelivery, dict[str, Any]]:
     """An order's delivery, with its options. Raises InvalidMessage that names the field."""
     delivery = order.delivery
     if delivery is None:

@@ -24,7 +24,7 @@ from holdfast.apps.reports.memory import keep_little
 from holdfast.apps.reports.names import remote_name
 from holdfast.apps.reports.order import Csv, ReportOrder, Xlsx, check, encode
 from holdfast.apps.reports.pipeline import in_order, read_ahead
-from holdfast.apps.reports.rows import Rows
+from holdfast.apps.reports.rows import TableRows
 from holdfast.apps.reports.sources.places import Secrets
 from holdfast.apps.reports.sources.table import TableReader, open_table
 
@@ -34,7 +34,7 @@ READ_AHEAD_BYTES = 4 * 1024 * 1024
 THREADS_MAX = 4
 
 
-class Progress(NamedTuple):
+class ReportProgress(NamedTuple):
     """How far a report is. Totals that aren't known are None.
 
     ``rows``, ``source_bytes``: read so far. ``bytes_out``: handed out so far, of all files.
@@ -97,7 +97,7 @@ class Report:
         ordered_at: dt.datetime,
         secrets: Secrets = lambda _: {},
         roots: Sequence[str] = (),
-        on_progress: Callable[[Progress], None] = lambda _: None,
+        on_progress: Callable[[ReportProgress], None] = lambda _: None,
         threads: int | None = None,
     ) -> None:
         check(order)
@@ -137,9 +137,9 @@ class Report:
         self._stack.close()
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> ReportProgress:
         """How far it is."""
-        return Progress(
+        return ReportProgress(
             self._rows, self.rows_total, int(self._source_bytes), self.source_bytes_total, self._bytes_out
         )
 
@@ -156,7 +156,7 @@ class Report:
         self.cut = False
         pool = self._stack.enter_context(ThreadPoolExecutor(self._threads, "format"))
         workers = Workers(pool, self._threads)
-        sources = [Rows(self._batches(table, sample_bytes)) for table in self.tables]
+        sources = [TableRows(self._batches(table, sample_bytes)) for table in self.tables]
         for rows in sources:
             self._stack.callback(rows.close)
         if self.order.empty == "nothing" and all(rows.peek() is None for rows in sources):
@@ -240,7 +240,7 @@ class Report:
                 if table.rows is not None and table.rows + options.header > options.rows_per_sheet:
                     raise too_many(ordered.name, options)
 
-    def _chunks(self, file: ReportFile, sources: Sequence[Rows], workers: Workers) -> Iterator[bytes]:
+    def _chunks(self, file: ReportFile, sources: Sequence[TableRows], workers: Workers) -> Iterator[bytes]:
         options = self.order.format
         if isinstance(options, Csv):
             assert isinstance(self._formats, CsvFormat)
@@ -250,7 +250,7 @@ class Report:
         return self._workbook(file, options, self._formats, sources, workers)
 
     def _csv(
-        self, file: ReportFile, shape: CsvFormat, rows: Rows, workers: Workers
+        self, file: ReportFile, shape: CsvFormat, rows: TableRows, workers: Workers
     ) -> Generator[bytes, None, None]:
         header = shape.header
         file.replaced += header.replaced
@@ -265,7 +265,7 @@ class Report:
         file: ReportFile,
         options: Xlsx,
         formats: Sequence[SheetFormat],
-        sources: Sequence[Rows],
+        sources: Sequence[TableRows],
         workers: Workers,
     ) -> Iterator[bytes]:
         book = Workbook(options, self._styles, workers)

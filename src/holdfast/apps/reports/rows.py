@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator
 import pyarrow as pa
 
 
-class Rows:
+class TableRows:
     """The batches of one table."""
 
     def __init__(self, batches: Generator[pa.RecordBatch, None, None]) -> None:

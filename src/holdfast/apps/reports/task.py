@@ -14,7 +14,7 @@ from typing import Any, Unpack
 import msgspec
 
 from holdfast.app import App
-from holdfast.apps.reports.audit import TASK_TYPE, Attempt
+from holdfast.apps.reports.audit import TASK_TYPE, AuditedAttempt
 from holdfast.apps.reports.faults import TooManyRows, UnreadableSource, UnwritableColumn
 from holdfast.apps.reports.order import ReportOrder, from_plain, plain_json
 from holdfast.apps.reports.publish import Headway, Misread, Publisher, delivery_of
@@ -122,7 +122,7 @@ def declare(app: App, opened: Opened, *, name: str = TASK_TYPE, **settings: Unpa
 
         job.progress(0.0, "opens the sources")
         async with opened(job) as (publisher, ordered_at):
-            attempt = Attempt(
+            attempt = AuditedAttempt(
                 app=job.app,
                 trace=job.trace_id,
                 ordered_at=ordered_at,

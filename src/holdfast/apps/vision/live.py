@@ -41,7 +41,7 @@ class CameraLost(HoldfastError):
     """A camera can't be reached, or gives no more frames; the text says what to do."""
 
 
-class Run(msgspec.Struct):
+class CameraRun(msgspec.Struct):
     """What came of one connection: the frames that were sent, those left out while too many waited to be, and
     once it is ``over`` why the camera was lost ("": it was stopped)."""
 
@@ -86,7 +86,7 @@ class Camera:
         fps: float | None = None,
         timeout_s: float = 10.0,
         backoff: Backoff = BACKOFF,
-        tell: Callable[[Run], None] = lambda run: None,
+        tell: Callable[[CameraRun], None] = lambda run: None,
         trouble: Callable[[str, float], None] = lambda why, again_s: None,
     ) -> None:
         self._url = url
@@ -125,10 +125,10 @@ class Camera:
         self._trouble(why, again_s)
         await self._clock.wait(self._stopped, again_s)
 
-    async def _connection(self) -> Run:
+    async def _connection(self) -> CameraRun:
         """One connection, from its beginning to its end. Its run is numbered by the time in milliseconds, so
         that it is above those that this or any other process began before."""
-        run = Run(max(self._newest_run + 1, round(self._clock.wall() * 1000)))
+        run = CameraRun(max(self._newest_run + 1, round(self._clock.wall() * 1000)))
         reader = self._reader = _Reader(self._url, self._fps, self._timeout_s)
         try:
             async for batch in reader.batches(self._queue.max_batch):
@@ -144,7 +144,7 @@ class Camera:
         await self._clock.wait(reader.gone, END_TIMEOUT_S)
         return run
 
-    async def _insist(self, run: Run, batch: list[Taken]) -> None:
+    async def _insist(self, run: CameraRun, batch: list[Taken]) -> None:
         """Send until it is done, as long as that may be tried: twice is as once, by the frames' numbers."""
         failures = 0
         while True:
@@ -156,7 +156,7 @@ class Camera:
                     raise
                 await self._rest(str(error), failures)
 
-    async def _send(self, run: Run, batch: list[Taken]) -> None:
+    async def _send(self, run: CameraRun, batch: list[Taken]) -> None:
         numbers = range(run.frames, run.frames + len(batch))
         urls = await asyncio.gather(
             *(

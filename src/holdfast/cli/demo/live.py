@@ -17,10 +17,10 @@ from holdfast.apps.vision.ingest import ingest, object_name
 from holdfast.cli import exits
 from holdfast.cli.children import Launcher
 from holdfast.cli.demo import app, local, watch
-from holdfast.cli.demo.picture import Node, Picture
-from holdfast.cli.demo.plan import DRAIN_AT, FPS, KILL_AT, LATEST, RUN, Camera, DemoFailed, Plan
+from holdfast.cli.demo.picture import Picture, PictureNode
+from holdfast.cli.demo.plan import DRAIN_AT, FPS, KILL_AT, LATEST, RUN, DemoCamera, DemoFailed, DemoPlan
 from holdfast.cli.demo.report import best_frames
-from holdfast.cli.demo.view import View
+from holdfast.cli.demo.view import DemoView
 from holdfast.cli.node import share_cores
 from holdfast.config import Config
 from holdfast.log import set_up
@@ -51,7 +51,7 @@ def settings(workspace: Path, nodes: int, **found: Any) -> Config:
     return share_cores(config, nodes)
 
 
-async def show(plan: Plan, picture: Picture, view: View, workspace: Path) -> dict[str, bytes]:
+async def show(plan: DemoPlan, picture: Picture, view: DemoView, workspace: Path) -> dict[str, bytes]:
     """Run the live part and fill the picture; returns each stream's frame for the contact sheet, as JPEG.
     Raises DemoFailed, and whatever services raise."""
     async with AsyncExitStack() as stack:
@@ -111,7 +111,7 @@ async def _guard(nodes: Supervisor) -> None:
     raise DemoFailed("all nodes have ended")
 
 
-async def _refresh(services: Services, picture: Picture, view: View) -> None:
+async def _refresh(services: Services, picture: Picture, view: DemoView) -> None:
     while True:
         view.update(picture)
         await services.clock.sleep(REFRESH_S)
@@ -120,7 +120,7 @@ async def _refresh(services: Services, picture: Picture, view: View) -> None:
 # --- the play
 
 
-async def _play(plan: Plan, services: Services, nodes: Supervisor, picture: Picture) -> None:
+async def _play(plan: DemoPlan, services: Services, nodes: Supervisor, picture: Picture) -> None:
     clock = services.clock
     started_at = clock.monotonic()
     while len(picture.nodes) < plan.nodes:
@@ -139,7 +139,7 @@ async def _play(plan: Plan, services: Services, nodes: Supervisor, picture: Pict
     await _all_committed(services, picture)
 
 
-async def _film(camera: Camera, plan: Plan, services: Services, picture: Picture) -> None:
+async def _film(camera: DemoCamera, plan: DemoPlan, services: Services, picture: Picture) -> None:
     stream = picture.streams[camera.key]
     await ingest(
         camera.video,
@@ -168,7 +168,7 @@ async def _all_committed(services: Services, picture: Picture) -> None:
         await services.clock.sleep(LOOK_S)
 
 
-async def _hurt(plan: Plan, services: Services, nodes: Supervisor, picture: Picture) -> None:
+async def _hurt(plan: DemoPlan, services: Services, nodes: Supervisor, picture: Picture) -> None:
     """Kill the node that owns most; once it is back, drain another, though not later than can be seen."""
     if not plan.faults:
         return
@@ -197,7 +197,7 @@ def _busiest(picture: Picture) -> str:
     return max(running, key=lambda member: len(picture.owned(running[member].name)))
 
 
-def _signal(nodes: Supervisor, node: Node, number: signal.Signals) -> None:
+def _signal(nodes: Supervisor, node: PictureNode, number: signal.Signals) -> None:
     life = nodes.lives.get(node.place)
     if life is not None and life.name == node.life:
         life.signal(number)

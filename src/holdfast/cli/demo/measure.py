@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.apps.vision.boxes import Box
 from holdfast.apps.vision.score import identity_switches
-from holdfast.cli.demo.picture import Committed, Kill, Picture, goes_on
+from holdfast.cli.demo.picture import CommittedResult, Kill, Picture, goes_on
 from holdfast.cli.demo.reference import Results
 
 
@@ -29,7 +29,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     contact_sheet: str = ""
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class DemoFigures(msgspec.Struct, frozen=True, kw_only=True):
     """The figures, and how many frames have other tracks than in the undisturbed run."""
 
     figures: Figures
@@ -42,7 +42,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return not (figures.lost or figures.out_of_order or figures.identity_switches or self.differing)
 
 
-def measure(picture: Picture, reference: Mapping[str, Results]) -> Outcome:
+def measure(picture: Picture, reference: Mapping[str, Results]) -> DemoFigures:
     """Compare what was committed with what was sent, and with the undisturbed run."""
     lost = disorder = switches = differing = 0
     for key, expected in reference.items():
@@ -65,7 +65,7 @@ def measure(picture: Picture, reference: Mapping[str, Results]) -> Outcome:
         failover_p99_ms=percentile(gaps_ms, 0.99),
         identity_switches=switches,
     )
-    return Outcome(figures=figures, differing=differing)
+    return DemoFigures(figures=figures, differing=differing)
 
 
 def out_of_order(frames: Sequence[int]) -> int:
@@ -86,7 +86,7 @@ def failovers_ms(picture: Picture) -> list[float]:
     return [round(1000 * (line.at - kill.at), 1) for line in firsts if line is not None]
 
 
-def _next(committed: Sequence[Committed], kill: Kill) -> Committed | None:
+def _next(committed: Sequence[CommittedResult], kill: Kill) -> CommittedResult | None:
     return next((line for line in committed if goes_on(line, kill)), None)
 
 

@@ -12,7 +12,7 @@ RATE_S = 2.0
 """Rates are taken over this time."""
 
 
-class Committed(NamedTuple):
+class CommittedResult(NamedTuple):
     """A line of the results log. ``at`` is wall time; ``owner`` the node that had the stream."""
 
     frame: int
@@ -22,7 +22,7 @@ class Committed(NamedTuple):
 
 
 @dataclass(slots=True)
-class Node:
+class PictureNode:
     """One membership. ``name`` is what it is called here; ``place`` what the supervisor calls the node in all
     its lives, ``life`` in this one."""
 
@@ -43,7 +43,7 @@ class Stream:
     owner: str = ""
     moves: int = 0
     failovers: int = 0
-    committed: list[Committed] = field(default_factory=list)
+    committed: list[CommittedResult] = field(default_factory=list)
 
 
 class Kill(NamedTuple):
@@ -67,7 +67,7 @@ class Picture:
     def __init__(self, frames: Mapping[str, int], now: Callable[[], float]) -> None:
         self.now = now
         self.began_at: float | None = None
-        self.nodes: dict[str, Node] = {}
+        self.nodes: dict[str, PictureNode] = {}
         self.streams = {key: Stream(count) for key, count in frames.items()}
         self.events: list[Event] = []
         self.kill: Kill | None = None
@@ -159,7 +159,7 @@ class Picture:
         lives = sum(node.place == place for node in self.nodes.values())
         name = f"{place}·{lives + 1}" if lives else place
         known = any(node.life == member.name for node in self.nodes.values())
-        self.nodes[member.id] = Node(name, place, member.name, member.address)
+        self.nodes[member.id] = PictureNode(name, place, member.name, member.address)
         how = "joined" if not lives else "lost its membership and joined again" if known else "started again"
         self.tell(f"{place} {how}, as {name}" if lives else f"{name} {how}")
 
@@ -170,7 +170,7 @@ class Picture:
                 self.tell(f"{node.name} drained and ended")
             node.state = "ended"
 
-    def _claimed(self, stream: Stream, node: Node) -> None:
+    def _claimed(self, stream: Stream, node: PictureNode) -> None:
         """By a living node's leave it is a move."""
         before = next((other for other in self.nodes.values() if other.name == stream.owner), None)
         if before is not None and before is not node:
@@ -193,7 +193,7 @@ class Picture:
         node.state = "draining"
         self.tell(f"{node.name} drains (SIGTERM), the owner of {len(self.owned(node.name))} streams")
 
-    def result(self, key: str, line: Committed) -> None:
+    def result(self, key: str, line: CommittedResult) -> None:
         """The next line of the results log."""
         self.streams[key].committed.append(line)
         kill = self.kill
@@ -202,6 +202,6 @@ class Picture:
             self.tell(f"{key} goes on at {line.owner} after {1000 * (line.at - kill.at):.0f} ms")
 
 
-def goes_on(line: Committed, kill: Kill) -> bool:
+def goes_on(line: CommittedResult, kill: Kill) -> bool:
     """True for a commit of another node after the kill."""
     return line.at >= kill.at and line.owner != kill.node

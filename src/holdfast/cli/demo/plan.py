@@ -27,7 +27,7 @@ class DemoFailed(HoldfastError):
     """The demo could not be shown; the text says why."""
 
 
-class Camera(NamedTuple):
+class DemoCamera(NamedTuple):
     """A stream and the video that stands for its camera."""
 
     key: str
@@ -35,11 +35,11 @@ class Camera(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class DemoPlan:
     """One demo. ``seconds`` is how much of each video is sent, at its own pace and ``FPS`` at most;
     ``services`` are what is used beside the database."""
 
-    cameras: Sequence[Camera]
+    cameras: Sequence[DemoCamera]
     seconds: float
     nodes: int
     faults: bool
@@ -55,7 +55,7 @@ def make_plan(
     nodes: int,
     faults: bool,
     services: Sequence[str] = (),
-) -> Plan:
+) -> DemoPlan:
     """Plan with the videos given, over and over if there are more ``streams``, or with rendered ones, which
     are kept in ``folder``. Raises ConfigError for numbers that make no demo."""
     if nodes < 1 or (streams is not None and streams < 1) or not seconds >= 1:
@@ -66,8 +66,10 @@ def make_plan(
     if not videos:
         videos = [rendered.video for rendered in render_all(scenes(count, seconds), folder)]
     digits = max(2, len(str(count)))
-    cameras = [Camera(f"cam-{n + 1:0{digits}}", videos[n % len(videos)]) for n in range(count)]
-    return Plan(cameras=cameras, seconds=seconds, nodes=nodes, faults=faults and nodes > 1, services=services)
+    cameras = [DemoCamera(f"cam-{n + 1:0{digits}}", videos[n % len(videos)]) for n in range(count)]
+    return DemoPlan(
+        cameras=cameras, seconds=seconds, nodes=nodes, faults=faults and nodes > 1, services=services
+    )
 
 
 def scenes(count: int, seconds: float) -> list[Scene]:

@@ -16,13 +16,13 @@ import msgspec
 from holdfast.adapters.forkserver import lifeline
 from holdfast.apps.vision.handler import Frame, Tracking
 from holdfast.apps.vision.ingest import stills
-from holdfast.cli.demo.plan import FPS, RUN, Camera, DemoFailed, Plan
+from holdfast.cli.demo.plan import FPS, RUN, DemoCamera, DemoFailed, DemoPlan
 
 Results = list[dict[str, Any]]
 """What the handler returned for each frame of a stream, in order."""
 
 
-def undisturbed(plan: Plan) -> Mapping[str, Results]:
+def undisturbed(plan: DemoPlan) -> Mapping[str, Results]:
     """The results of each stream, by its key. Raises UnreadableVideo, DemoFailed."""
     workers = min(os.cpu_count() or 1, len(plan.cameras))
     context = multiprocessing.get_context("spawn")
@@ -34,7 +34,7 @@ def undisturbed(plan: Plan) -> Mapping[str, Results]:
     return {camera.key: done for camera, done in zip(plan.cameras, results, strict=True)}
 
 
-def track(camera: Camera, seconds: float) -> Results:
+def track(camera: DemoCamera, seconds: float) -> Results:
     """One stream in a loop."""
     frames = _Frames(camera.key)
     handler = Tracking()

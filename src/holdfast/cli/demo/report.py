@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.apps.vision.sheet import Panel, contact_sheet
-from holdfast.cli.demo.measure import Outcome
-from holdfast.cli.demo.picture import Committed, Picture, Stream
+from holdfast.cli.demo.measure import DemoFigures
+from holdfast.cli.demo.picture import CommittedResult, Picture, Stream
 
 PANELS_MAX = 24
 TRAIL_FRAMES = 14
@@ -18,7 +18,7 @@ CALM_SHARE = 0.7
 """Panels show frames of the last part, when nodes have come and gone."""
 
 
-def table(outcome: Outcome, picture: Picture) -> Table:
+def table(outcome: DemoFigures, picture: Picture) -> Table:
     """The figures for people."""
     figures, kill = outcome.figures, picture.kill
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
@@ -78,5 +78,5 @@ def _panel(key: str, stream: Stream, frame: int, jpeg: bytes) -> Panel:
     return Panel(jpeg=jpeg, stream=key, frame=frame, owner=trail[-1].owner, results=results)
 
 
-def _lines(stream: Stream) -> list[Committed]:
+def _lines(stream: Stream) -> list[CommittedResult]:
     return sorted(stream.committed, key=lambda line: line.frame)

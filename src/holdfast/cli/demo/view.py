@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.demo.picture import Event, Node, Picture, Stream
+from holdfast.cli.demo.picture import Event, Picture, PictureNode, Stream
 
 EVENTS_SHOWN = 10
 WIDE = 124
@@ -23,7 +23,7 @@ MARKS = {"running": "●", "draining": "◐", "ended": "○", "killed": "✗"}
 LINE_EVERY_S = 3.0
 
 
-class View(Protocol):
+class DemoView(Protocol):
     """Shows the picture while the demo runs."""
 
     def __enter__(self) -> Self: ...
@@ -36,9 +36,9 @@ class View(Protocol):
         """Show how it is now."""
 
 
-def make_view(console: Console) -> View:
+def make_view(console: Console) -> DemoView:
     """A live view on a terminal, else lines."""
-    return Screen(console) if console.is_terminal else Lines(console)
+    return Screen(console) if console.is_terminal else LinesView(console)
 
 
 class Screen:
@@ -63,7 +63,7 @@ class Screen:
         )
 
 
-class Lines:
+class LinesView:
     """Prints each event, and now and then how far it is."""
 
     def __init__(self, console: Console) -> None:
@@ -141,7 +141,7 @@ def _nodes(picture: Picture, colours: dict[str, str]) -> Table:
     return table
 
 
-def _mood(node: Node) -> str:
+def _mood(node: PictureNode) -> str:
     return {"running": "green", "draining": "yellow", "ended": "dim", "killed": "bold red"}[node.state]
 
 

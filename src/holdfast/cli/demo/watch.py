@@ -6,7 +6,7 @@ import aiohttp
 import msgspec
 
 from holdfast.cli.demo.app import STREAM
-from holdfast.cli.demo.picture import Committed, Picture
+from holdfast.cli.demo.picture import CommittedResult, Picture
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Coordinator
 from holdfast.ports.state import Logged, StateStore
@@ -30,7 +30,7 @@ async def follow_results(state: StateStore, picture: Picture) -> None:
                 owners[opening] = await _owner(state, picture, logged)
             result = msgspec.json.decode(logged.result.body)
             frame = int(logged.result.name.partition(":")[2])
-            line = Committed(frame, logged.at, owners[opening], result)
+            line = CommittedResult(frame, logged.at, owners[opening], result)
             picture.result(logged.key.partition("/")[2], line)
 
 

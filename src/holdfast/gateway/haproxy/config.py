@@ -67,7 +67,7 @@ ERRORS: dict[int, tuple[str, str, str, tuple[str, ...]]] = {
 """What HAProxy answers itself: kind, title, reason and further headers."""
 
 
-class Files(msgspec.Struct, frozen=True):
+class HaproxyFiles(msgspec.Struct, frozen=True):
     """What one HAProxy process reads and listens on, all in one private folder."""
 
     folder: Path
@@ -153,7 +153,7 @@ class Settings(msgspec.Struct, frozen=True):
     """
 
     build: Build
-    files: Files
+    files: HaproxyFiles
     listeners: tuple[int, ...]
     servers: Mapping[str, str | None]
     max_body_bytes: int

@@ -26,17 +26,17 @@ from holdfast.gateway.haproxy.config import (
     LARGE,
     NODE,
     SMALL,
-    Files,
+    HaproxyFiles,
     Settings,
     error_page,
     render,
 )
 from holdfast.gateway.haproxy.folder import Folder
-from holdfast.gateway.haproxy.process import Child
-from holdfast.gateway.haproxy.servers import SERVERS_MIN, Servers
-from holdfast.gateway.haproxy.table import Table, is_plain, map_key
+from holdfast.gateway.haproxy.process import HaproxyProcess
+from holdfast.gateway.haproxy.servers import SERVERS_MIN, BackendServers
+from holdfast.gateway.haproxy.table import RouteMaps, is_plain, map_key
 from holdfast.gateway.listen import Tls
-from holdfast.gateway.routes import Route, Routes
+from holdfast.gateway.routes import GatewayRoute, Routes
 from holdfast.ports.clock import Clock
 from holdfast.runtime.service import Service, Tasks
 from holdfast.runtime.view import View
@@ -109,13 +109,13 @@ class Front(Service):
         self._folder = Folder()
         self._certificate = ""
         self._sockets: Sequence[socket.socket] = ()
-        self._servers = Servers(options.servers)
-        self._table = Table()
+        self._servers = BackendServers(options.servers)
+        self._table = RouteMaps()
         self._only: str | None = None
         self._news = asyncio.Event()
         self._lock = asyncio.Lock()
-        self._child: Child | None = None
-        self._finishing: set[Child] = set()
+        self._child: HaproxyProcess | None = None
+        self._finishing: set[HaproxyProcess] = set()
         self._started = 0
         self.restarts = 0
         self.reloads = 0
@@ -173,10 +173,10 @@ class Front(Service):
 
     # --- the process
 
-    def _files(self, number: int) -> Files:
-        return Files(self._folder.path, number)
+    def _files(self, number: int) -> HaproxyFiles:
+        return HaproxyFiles(self._folder.path, number)
 
-    async def _start_child(self) -> Child:
+    async def _start_child(self) -> HaproxyProcess:
         """A HAProxy that knows all that is known now."""
         self._started += 1
         files = self._files(self._started)
@@ -212,11 +212,13 @@ class Front(Service):
         _write(files.config, render(settings))
         secret = {AUTHORIZATION: f"Bearer {self._secret}"} if self._secret is not None else {}
         inherited = (*fds, *self._folder.descriptors)
-        child = await Child.start(self._options.build, files, inherited, secret, self._clock, self._log)
+        child = await HaproxyProcess.start(
+            self._options.build, files, inherited, secret, self._clock, self._log
+        )
         self._tasks.repeat(partial(self._look_after, child), self._clock, self._log)
         return child
 
-    async def _look_after(self, child: Child) -> None:
+    async def _look_after(self, child: HaproxyProcess) -> None:
         """Start another when this one dies."""
         code = await asyncio.shield(child.ended)
         self._finishing.discard(child)
@@ -296,7 +298,7 @@ class Front(Service):
                 await admin.order(files.admin, f"shutdown sessions server {server}")
         come, grown = await self._welcome()
         if self._note_only():
-            self._table = Table()
+            self._table = RouteMaps()
             self._table.update(self._changes(dict(self._routes)))
             await self._reload()
             return
@@ -330,14 +332,14 @@ class Front(Service):
                 come[member.id] = self._servers.take(member.id, address)
         return come, self._servers.count > count
 
-    def _news_of(self, come: Mapping[str, str]) -> dict[str, Route | None]:
+    def _news_of(self, come: Mapping[str, str]) -> dict[str, GatewayRoute | None]:
         """Routes that changed, and those to members that ``come`` just now."""
-        routes: dict[str, Route | None] = self._routes.changed()
+        routes: dict[str, GatewayRoute | None] = self._routes.changed()
         if come:
             routes |= {key: route for key, route in self._routes if route.member in come}
         return routes
 
-    def _changes(self, routes: Mapping[str, Route | None]) -> dict[str, str | None]:
+    def _changes(self, routes: Mapping[str, GatewayRoute | None]) -> dict[str, str | None]:
         """Servers by key of the maps."""
         changes = {}
         for full_key, route in routes.items():

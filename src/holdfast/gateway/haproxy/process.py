@@ -13,7 +13,7 @@ from typing import Any
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.gateway.haproxy import admin
 from holdfast.gateway.haproxy.binary import Build
-from holdfast.gateway.haproxy.config import Files
+from holdfast.gateway.haproxy.config import HaproxyFiles
 from holdfast.ports.clock import Clock
 
 READY_TIMEOUT_S = 20.0
@@ -34,10 +34,10 @@ os.execv(path, [path, *arguments])
 terminal are for the parent."""
 
 
-class Child:
+class HaproxyProcess:
     """One running HAProxy. ``ended`` is done with its exit code."""
 
-    def __init__(self, files: Files, process: asyncio.subprocess.Process, log: Any) -> None:
+    def __init__(self, files: HaproxyFiles, process: asyncio.subprocess.Process, log: Any) -> None:
         self.files = files
         self._process = process
         self._log = log
@@ -49,12 +49,12 @@ class Child:
     async def start(
         cls,
         build: Build,
-        files: Files,
+        files: HaproxyFiles,
         inherited: Sequence[int],
         environment: Mapping[str, str],
         clock: Clock,
         log: Any,
-    ) -> Child:
+    ) -> HaproxyProcess:
         """Start it with its files written; returns when it serves. Raises ConfigError if it doesn't."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
         arguments = [str(os.getpid()), build.path, "-db", "-f", str(files.config)]

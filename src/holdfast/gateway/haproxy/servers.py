@@ -9,7 +9,7 @@ from collections.abc import Iterable
 SERVERS_MIN = 16
 
 
-class Servers:
+class BackendServers:
     """Servers by member. One that a member left is given to another as late as possible, when the routes to
     it are long gone."""
 

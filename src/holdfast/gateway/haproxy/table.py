@@ -48,7 +48,7 @@ class Edit(msgspec.Struct):
     rewrite: bool = False
 
 
-class Table:
+class RouteMaps:
     """The contents of both maps."""
 
     def __init__(self, recent_max: int = RECENT_MAX) -> None:

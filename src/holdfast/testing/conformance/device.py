@@ -12,9 +12,9 @@ import pytest
 from holdfast.errors import InvalidMessage, TooLarge, Unavailable
 from holdfast.ports.device import (
     Accepted,
-    Answer,
     Command,
     Connected,
+    DeviceAnswer,
     Devices,
     Disconnected,
     Event,
@@ -98,7 +98,9 @@ class DeviceConformance:
         assert msgspec.json.decode(payload) == {"messageId": "1.5.1", "operator": "EditPerson"}
         assert await ears.until(Accepted) == Accepted("7", "1.5.1")
         await bench.answer("7", beside, b'{"messageId":"1.5.1","code":200}')
-        assert await ears.until(Answer) == Answer("7", "1.5.1", b'{"messageId":"1.5.1","code":200}')
+        assert await ears.until(DeviceAnswer) == DeviceAnswer(
+            "7", "1.5.1", b'{"messageId":"1.5.1","code":200}'
+        )
 
     async def test_a_device_that_brings_the_id_back_only_inside_is_understood(
         self, bench: DeviceBench
@@ -108,7 +110,7 @@ class DeviceConformance:
         devices.publish(Command("7", "1.5.1", BODY))
         await bench.command("7")
         await bench.answer("7", "", b'{"messageId":"1.5.1"}')
-        assert (await ears.until(Answer)).id == "1.5.1"
+        assert (await ears.until(DeviceAnswer)).id == "1.5.1"
 
     async def test_commands_to_a_device_arrive_in_order(self, bench: DeviceBench) -> None:
         await bench.listen("7")
@@ -128,13 +130,15 @@ class DeviceConformance:
     async def test_the_device_of_an_answer_is_where_it_came_from(self, bench: DeviceBench) -> None:
         _, ears = await self.start(bench)
         await bench.answer("8", "", b'{"messageId":"1.5.1","device":"7"}')
-        assert await ears.until(Answer) == Answer("8", "1.5.1", b'{"messageId":"1.5.1","device":"7"}')
+        assert await ears.until(DeviceAnswer) == DeviceAnswer(
+            "8", "1.5.1", b'{"messageId":"1.5.1","device":"7"}'
+        )
 
     async def test_retained_answers_are_none(self, bench: DeviceBench) -> None:
         await bench.answer("7", "", b'{"messageId":"1.4.1"}', retained=True)
         _, ears = await self.start(bench)
         await bench.answer("7", "", b'{"messageId":"1.5.1"}')
-        assert await ears.next() == Answer("7", "1.5.1", b'{"messageId":"1.5.1"}')
+        assert await ears.next() == DeviceAnswer("7", "1.5.1", b'{"messageId":"1.5.1"}')
 
     @pytest.mark.parametrize("garbage", [b"", b"\xff\x00", b"{", b"[]", b"{}", b'{"messageId":["1.5.1"]}'])
     async def test_garbage_is_a_sign_of_life_and_nothing_more(
@@ -182,7 +186,7 @@ class DeviceConformance:
         devices.publish(Command("7", "1.1.2", BODY))
         assert msgspec.json.decode((await bench.command("7"))[1])["messageId"] == "1.1.2"
         await bench.answer("7", "", b'{"messageId":"1.1.2"}')
-        assert (await ears.until(Answer)).id == "1.1.2"
+        assert (await ears.until(DeviceAnswer)).id == "1.1.2"
 
     async def test_each_command_is_accounted_for_once_when_the_connection_breaks(
         self, bench: DeviceBench
@@ -195,7 +199,7 @@ class DeviceConformance:
         await bench.cut("me")
         told = []
         while not isinstance(event := await ears.next(), Connected):
-            if not isinstance(event, Disconnected | Seen | Answer):
+            if not isinstance(event, Disconnected | Seen | DeviceAnswer):
                 told.append(event.id)
         assert sorted(told) == sorted(sent)
 
@@ -221,7 +225,7 @@ class DeviceConformance:
         second.publish(Command("7", "2.1.2", BODY))
         assert msgspec.json.decode((await bench.command("7"))[1])["messageId"] == "2.1.2"
         await bench.answer("7", "", b'{"messageId":"2.1.2"}')
-        assert (await later_ears.until(Answer)).id == "2.1.2"
+        assert (await later_ears.until(DeviceAnswer)).id == "2.1.2"
 
     async def test_who_owns_it_no_more_does_not_even_connect(self, bench: DeviceBench) -> None:
         async def no() -> bool:

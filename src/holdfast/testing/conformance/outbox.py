@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.core.device_queue import Correlation, Entry, Patience, Phase, State, shard_of
+from holdfast.core.device_queue import CommandState, Correlation, HeadPhase, Patience, StoredCommand, shard_of
 from holdfast.core.device_turn import Heard, Sending, Turn, Turned, Unsent
 from holdfast.core.group_rate import GroupRate, JobRates
 from holdfast.errors import ConfigError, Fenced
@@ -33,7 +33,7 @@ PATIENCE_S = 30.0
 """How long a test waits for what must come."""
 
 
-class Dispatcher:
+class ManualDispatcher:
     """Takes turns at its own time; owns all shards unless told otherwise."""
 
     def __init__(self, store: OutboxStore, member: str = "member") -> None:
@@ -41,7 +41,7 @@ class Dispatcher:
         self.member = member
         self.now = NOW
         self.grants: dict[int, int] = {}
-        self.told: list[Entry] = []
+        self.told: list[StoredCommand] = []
 
     async def open(self, *shards: int) -> None:
         """Open shards, or all."""
@@ -59,7 +59,7 @@ class Dispatcher:
         """What goes out in the next turn."""
         return (await self.turn(**brought)).sendings
 
-    def _hear(self, db: Any, entry: Entry) -> None:
+    def _hear(self, db: Any, entry: StoredCommand) -> None:
         self.told.append(entry)
 
 
@@ -99,19 +99,19 @@ class OutboxConformance:
         return store
 
     @pytest.fixture
-    async def dispatcher(self, store: OutboxStore) -> Dispatcher:
+    async def dispatcher(self, store: OutboxStore) -> ManualDispatcher:
         """Owns all shards."""
         devices = ("d0", "d1", "d2")
         assert {shard_of(device, SHARDS) for device in devices} == {*range(SHARDS)}, "tests use every shard"
         await store.prepare(OUTBOX, SHARDS)
-        dispatcher = Dispatcher(store)
+        dispatcher = ManualDispatcher(store)
         await dispatcher.open()
         return dispatcher
 
     # --- adding
 
     async def test_what_is_added_goes_out_and_closes_with_its_answer(
-        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
             [number] = db.add([new("d1", b"\x00body", trace_id="t-1", created_at=NOW)])
@@ -121,18 +121,23 @@ class OutboxConformance:
         assert sending.correlation == Correlation(dispatcher.grants[sending.shard], number, 1)
         assert 10.0 <= sending.due - NOW <= LATEST_S
         entry = await self._command(store, number)
-        assert (entry.state, entry.tries, entry.spent, entry.published_at) == (State.PUBLISHED, 1, 1, NOW)
+        assert (entry.state, entry.tries, entry.spent, entry.published_at) == (
+            CommandState.PUBLISHED,
+            1,
+            1,
+            NOW,
+        )
         dispatcher.now += 1
         turned = await dispatcher.turn(heard=[answer(sending, b"\xffok")])
         assert (turned.sendings, turned.strays, turned.freed) == ([], [], 1)
         entry = await self._command(store, number)
-        assert (entry.state, entry.answer, entry.closed_at) == (State.ACKNOWLEDGED, b"\xffok", NOW + 1)
+        assert (entry.state, entry.answer, entry.closed_at) == (CommandState.ACKNOWLEDGED, b"\xffok", NOW + 1)
         assert turned.closed == dispatcher.told == [entry]
-        assert await store.counts(OUTBOX) == {State.ACKNOWLEDGED: 1}
+        assert await store.counts(OUTBOX) == {CommandState.ACKNOWLEDGED: 1}
         assert await store.next_due(OUTBOX, range(SHARDS)) is None
 
     async def test_a_rolled_back_transaction_adds_nothing(
-        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         transaction = begin()
         transaction.__enter__().add([new("d1")])
@@ -141,13 +146,13 @@ class OutboxConformance:
         assert await dispatcher.send() == []
         assert await store.commands(OUTBOX) == []
 
-    async def test_what_isn_t_committed_isn_t_sent(self, dispatcher: Dispatcher, begin: Begin) -> None:
+    async def test_what_isn_t_committed_isn_t_sent(self, dispatcher: ManualDispatcher, begin: Begin) -> None:
         with begin() as db:
             db.add([new("d1", b"1"), new("d2", b"2")])
         assert bodies(await dispatcher.send()) == [b"1", b"2"]
 
     async def test_adding_wakes_who_waits(
-        self, dispatcher: Dispatcher, store: OutboxStore, other_store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, other_store: OutboxStore, begin: Begin
     ) -> None:
         await store.arrived(OUTBOX, 0.01)  # whatever came before anybody listened
         waiting = asyncio.ensure_future(store.arrived(OUTBOX, 3600))
@@ -160,7 +165,9 @@ class OutboxConformance:
         await other_store.add([new("d2")])
         await asyncio.wait_for(waiting, PATIENCE_S)
 
-    async def test_outboxes_are_apart(self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin) -> None:
+    async def test_outboxes_are_apart(
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
         await store.prepare("gates", SHARDS)
         other = NewCommand(outbox="gates", device="d1", shard=shard_of("d1", SHARDS), body=b"other")
         with begin() as db:
@@ -170,7 +177,7 @@ class OutboxConformance:
         assert [entry.body for entry in await store.commands("gates")] == [b"other"]
 
     async def test_a_dedupe_key_is_added_once_a_device(
-        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
             first, other = db.add([new("d1", b"1", dedupe_key="k"), new("d2", b"2", dedupe_key="k")])
@@ -181,7 +188,7 @@ class OutboxConformance:
         assert [entry.body for entry in await store.commands(OUTBOX)] == [b"1", b"2", b"4"]
 
     async def test_the_order_is_that_of_adding_with_dedupe_keys_or_without(
-        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         keys = (None, "a", None, None, "b", "a", None)
         with begin() as db:
@@ -191,7 +198,7 @@ class OutboxConformance:
         assert [e.body for e in await store.commands(OUTBOX)] == [b"0", b"1", b"2", b"3", b"4", b"6"]
 
     async def test_times_are_by_the_store_s_clock_whatever_the_caller_s_says(
-        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         before = await store.now()
         with begin() as db:
@@ -210,7 +217,9 @@ class OutboxConformance:
 
     # --- one at a time, in order
 
-    async def test_a_device_gets_one_at_a_time_in_order(self, dispatcher: Dispatcher, begin: Begin) -> None:
+    async def test_a_device_gets_one_at_a_time_in_order(
+        self, dispatcher: ManualDispatcher, begin: Begin
+    ) -> None:
         with begin() as db:
             db.add([new("d1", b"%d" % n) for n in range(5)])
         sent: list[bytes] = []
@@ -223,7 +232,7 @@ class OutboxConformance:
         assert sent == [b"%d" % n for n in range(5)]
 
     async def test_the_higher_priority_goes_first_and_nothing_is_recalled(
-        self, dispatcher: Dispatcher, begin: Begin
+        self, dispatcher: ManualDispatcher, begin: Begin
     ) -> None:
         with begin() as db:
             db.add([new("d1", b"first")])
@@ -237,7 +246,9 @@ class OutboxConformance:
             sent.append(sending.body)
         assert sent == [b"high", b"high too", b"low"]
 
-    async def test_lanes_of_a_device_go_side_by_side(self, dispatcher: Dispatcher, begin: Begin) -> None:
+    async def test_lanes_of_a_device_go_side_by_side(
+        self, dispatcher: ManualDispatcher, begin: Begin
+    ) -> None:
         with begin() as db:
             db.add([new("d1", b"%d" % n, lane=n % 2) for n in range(4)])
         sendings = await dispatcher.send()
@@ -245,7 +256,7 @@ class OutboxConformance:
         assert bodies(await dispatcher.send(heard=[answer(sendings[0])])) in ([b"2"], [b"3"])
 
     async def test_a_time_to_come_is_waited_for_and_holds_up_nothing(
-        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
             db.add([new("d1", b"later", not_before=NOW + 100), new("d1", b"now")])
@@ -257,7 +268,7 @@ class OutboxConformance:
         assert bodies(await dispatcher.send()) == [b"later"]
 
     async def test_a_newer_command_replaces_unsent_ones_of_its_key(
-        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
             db.add([new("d1", b"sent", supersede_key="p1")])
@@ -269,7 +280,7 @@ class OutboxConformance:
             db.add([new("d1", b"newest", supersede_key="p1")])
         dispatcher.told.clear()
         assert bodies(await dispatcher.send()) == [b"another device"]
-        assert [(entry.body, entry.state) for entry in dispatcher.told] == [(b"old", State.SUPERSEDED)]
+        assert [(entry.body, entry.state) for entry in dispatcher.told] == [(b"old", CommandState.SUPERSEDED)]
         sent = []
         for _ in range(2):
             [sending] = await dispatcher.send(heard=[answer(sending)])
@@ -279,16 +290,16 @@ class OutboxConformance:
     # --- answers
 
     async def test_a_newer_command_replaces_before_its_arrival_was_read(
-        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
             [old, _] = db.add([new("d1", b"%d" % n, supersede_key="p1") for n in range(2)])
         turned = await dispatcher.turn(limit=1)
         assert ([entry.id for entry in turned.closed], bodies(turned.sendings)) == ([old], [b"1"])
-        assert (await self._command(store, old)).state is State.SUPERSEDED
+        assert (await self._command(store, old)).state is CommandState.SUPERSEDED
 
     async def test_only_a_try_of_what_is_out_can_be_answered(
-        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
             [number] = db.add([new("d1")])
@@ -307,7 +318,7 @@ class OutboxConformance:
         ]
         turned = await dispatcher.turn(heard=strays)
         assert (turned.strays, turned.closed) == (strays, [])
-        assert (await self._command(store, number)).state is State.PUBLISHED
+        assert (await self._command(store, number)).state is CommandState.PUBLISHED
         turned = await dispatcher.turn(heard=[answer(second), answer(second)])
         assert (len(turned.closed), turned.strays) == (1, [answer(second)])
         turned = await dispatcher.turn(heard=[answer(second)])
@@ -315,7 +326,7 @@ class OutboxConformance:
         assert len(dispatcher.told) == 1
 
     async def test_an_answer_to_an_earlier_try_counts_and_the_last_one_is_given_its_time(
-        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
             [number, _, _] = db.add([new("d1", b"%d" % n) for n in range(3)])
@@ -326,7 +337,7 @@ class OutboxConformance:
         turned = await dispatcher.turn(heard=[answer(first, b"late")])
         assert (turned.late, turned.strays, turned.freed, turned.sendings) == (1, [], 0, [])
         entry = await self._command(store, number)
-        assert (entry.state, entry.answer, dispatcher.told) == (State.ACKNOWLEDGED, b"late", [entry])
+        assert (entry.state, entry.answer, dispatcher.told) == (CommandState.ACKNOWLEDGED, b"late", [entry])
         turned = await dispatcher.turn(heard=[answer(first, b"late")])
         assert (len(turned.strays), turned.closed, turned.sendings) == (1, [], [])
         turned = await dispatcher.turn(heard=[answer(second)])
@@ -343,7 +354,7 @@ class OutboxConformance:
         assert (turned.freed, bodies(turned.sendings)) == (1, [b"2"]), "the last one will never be answered"
 
     async def test_a_late_answer_of_what_is_held_frees_its_device(
-        self, dispatcher: Dispatcher, begin: Begin
+        self, dispatcher: ManualDispatcher, begin: Begin
     ) -> None:
         with begin() as db:
             db.add([new("d1", b"1"), new("d1", b"2")])
@@ -355,7 +366,9 @@ class OutboxConformance:
         turned = await dispatcher.turn(heard=[answer(first)], back=["d1"])
         assert (len(turned.closed), turned.freed, bodies(turned.sendings)) == (1, 0, [b"2"])
 
-    async def test_what_answers_late_is_not_asked_again(self, dispatcher: Dispatcher, begin: Begin) -> None:
+    async def test_what_answers_late_is_not_asked_again(
+        self, dispatcher: ManualDispatcher, begin: Begin
+    ) -> None:
         with begin() as db:
             db.add([new("d1")])
         [sending] = await dispatcher.send(slow={"d1": 40.0})
@@ -364,19 +377,19 @@ class OutboxConformance:
         assert await dispatcher.send(check_dues=True, slow={"d1": 40.0}) == []
 
     async def test_a_refusal_closes_and_the_next_goes(
-        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
             [number, _] = db.add([new("d1", b"1"), new("d1", b"2")])
         [sending] = await dispatcher.send()
         assert bodies(await dispatcher.send(heard=[answer(sending, b"no", ok=False)])) == [b"2"]
         entry = await self._command(store, number)
-        assert (entry.state, entry.answer, entry.reason) == (State.FAILED, b"no", "the device refused")
+        assert (entry.state, entry.answer, entry.reason) == (CommandState.FAILED, b"no", "the device refused")
 
     # --- tries, expiry, absence
 
     async def test_without_an_answer_it_is_sent_again_later_and_later_and_then_fails(
-        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
             [number, _] = db.add([new("d1", b"1"), new("d1", b"2")])
@@ -394,11 +407,11 @@ class OutboxConformance:
         turned = await dispatcher.turn()
         assert (bodies(turned.sendings), turned.freed, turned.repeats) == ([b"2"], 1, 0)
         entry = await self._command(store, number)
-        assert (entry.state, entry.reason) == (State.FAILED, "no answer in all tries")
+        assert (entry.state, entry.reason) == (CommandState.FAILED, "no answer in all tries")
         assert dispatcher.told == [entry]
 
     async def test_what_has_expired_is_not_sent(
-        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
             numbers = db.add([new("d1", b"%d" % n, expires_at=NOW + 5) for n in range(30)])
@@ -411,22 +424,22 @@ class OutboxConformance:
             sendings = await dispatcher.send()
         assert bodies(sendings) == [b"lasting"]
         states = [(await self._command(store, number)).state for number in numbers]
-        assert states == [State.ACKNOWLEDGED, *[State.EXPIRED] * 29]
+        assert states == [CommandState.ACKNOWLEDGED, *[CommandState.EXPIRED] * 29]
         assert len(dispatcher.told) == 30
 
     async def test_a_sweep_finds_what_expires_in_the_queue(
-        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
             _, number = db.add([new("d1"), new("d1", b"short", expires_at=NOW + 5)])
         await dispatcher.turn()
         dispatcher.now += 5
         await dispatcher.turn(sweep=True)
-        assert (await self._command(store, number)).state is State.EXPIRED
+        assert (await self._command(store, number)).state is CommandState.EXPIRED
         assert [entry.body for entry in dispatcher.told] == [b"short"]
 
     async def test_nothing_goes_to_a_device_that_is_away_but_probes_which_use_up_no_tries(
-        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
             [number] = db.add([new("d1")])
@@ -440,14 +453,14 @@ class OutboxConformance:
             turned = await dispatcher.turn(away=away)
             assert (turned.sendings, turned.freed) == ([], 1)
         assert (await self._command(store, number)).spent == 0
-        assert [status.phases for status in await store.devices(OUTBOX)] == [(Phase.HELD,)]
+        assert [status.phases for status in await store.devices(OUTBOX)] == [(HeadPhase.HELD,)]
         [sending] = await dispatcher.send(back=["d1"])
         assert sending.correlation.tries == 5
         turned = await dispatcher.turn(heard=[answer(sending)])
         assert (len(turned.closed), turned.freed) == (1, 1)
 
     async def test_a_late_answer_of_a_held_command_closes_it(
-        self, dispatcher: Dispatcher, begin: Begin
+        self, dispatcher: ManualDispatcher, begin: Begin
     ) -> None:
         with begin() as db:
             db.add([new("d1", b"1"), new("d1", b"2")])
@@ -458,7 +471,7 @@ class OutboxConformance:
         assert (len(turned.closed), turned.freed, bodies(turned.sendings)) == (1, 0, [b"2"])
 
     async def test_what_the_broker_didn_t_take_uses_up_no_try(
-        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
             [number] = db.add([new("d1")])
@@ -479,7 +492,9 @@ class OutboxConformance:
 
     # --- limits
 
-    async def test_no_more_go_than_there_is_room_for(self, dispatcher: Dispatcher, begin: Begin) -> None:
+    async def test_no_more_go_than_there_is_room_for(
+        self, dispatcher: ManualDispatcher, begin: Begin
+    ) -> None:
         with begin() as db:
             db.add([new(f"d{n:02d}", b"%02d %d" % (n, m)) for m in range(2) for n in range(20)])
         first = await dispatcher.send(room=5)
@@ -491,7 +506,7 @@ class OutboxConformance:
         assert len(freed.sendings) == 5
         assert freed.freed == 5
 
-    async def test_the_longest_due_go_first(self, dispatcher: Dispatcher, begin: Begin) -> None:
+    async def test_the_longest_due_go_first(self, dispatcher: ManualDispatcher, begin: Begin) -> None:
         with begin() as db:
             db.add([new("d1", b"1"), new("d1", b"3")])
         [sending] = await dispatcher.send()
@@ -501,7 +516,7 @@ class OutboxConformance:
         dispatcher.now += 1
         assert bodies(await dispatcher.send(room=0, heard=[answer(sending)])) == [b"2"]
 
-    async def test_a_rate_is_kept_for_repeats_too(self, dispatcher: Dispatcher, begin: Begin) -> None:
+    async def test_a_rate_is_kept_for_repeats_too(self, dispatcher: ManualDispatcher, begin: Begin) -> None:
         with begin() as db:
             db.add([new(f"d{n}") for n in range(6)])
         assert len(await dispatcher.send()) == 6
@@ -510,7 +525,7 @@ class OutboxConformance:
         assert (len(turned.sendings), turned.more) == (4, True)
         assert len(await dispatcher.send(rate=4)) == 2
 
-    async def test_a_group_keeps_to_its_rate(self, dispatcher: Dispatcher, begin: Begin) -> None:
+    async def test_a_group_keeps_to_its_rate(self, dispatcher: ManualDispatcher, begin: Begin) -> None:
         with begin() as db:
             db.add([new(f"slow-{n}") for n in range(5)] + [new(f"fast-{n}") for n in range(5)])
         groups = GroupRate(lambda device: device.split("-")[0], {"slow": 1.0})
@@ -522,7 +537,9 @@ class OutboxConformance:
             count += len(await dispatcher.send(groups=groups))
         assert count == 10
 
-    async def test_a_shard_that_can_t_send_still_hears(self, dispatcher: Dispatcher, begin: Begin) -> None:
+    async def test_a_shard_that_can_t_send_still_hears(
+        self, dispatcher: ManualDispatcher, begin: Begin
+    ) -> None:
         with begin() as db:
             db.add([new("d1", b"1"), new("d1", b"2")])
         [sending] = await dispatcher.send()
@@ -531,7 +548,7 @@ class OutboxConformance:
         assert bodies(await dispatcher.send()) == [b"2"]
 
     async def test_what_is_due_follows_the_clock(
-        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
             db.add([new("d1", b"1"), new("d2", b"2", not_before=NOW + 10_000)])
@@ -545,7 +562,7 @@ class OutboxConformance:
         assert bodies(await dispatcher.send()) == [b"1"]
 
     async def test_what_is_due_much_too_late_is_brought_in(
-        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
             db.add([new("d1", b"1"), new("d2", b"2", not_before=NOW + 10_000)])
@@ -561,7 +578,7 @@ class OutboxConformance:
     # --- owners
 
     async def test_a_try_that_may_have_come_late_is_waited_for_from_then_on(
-        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
             db.add([new("d1"), new("d4")])  # in different shards
@@ -576,7 +593,7 @@ class OutboxConformance:
         assert not (await dispatcher.turn(still_out=[first])).closed
 
     async def test_what_was_forgotten_after_it_was_sent_is_out_again(
-        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         """As after a crash of a database that had not written yet what it answered."""
         with begin() as db:
@@ -593,7 +610,7 @@ class OutboxConformance:
         assert (await dispatcher.turn(still_out=[forgotten])).freed == 0
 
     async def test_a_last_try_that_may_have_come_late_is_given_its_time_though_an_answer_came(
-        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         """The answer to an earlier try closed the command; its device has the last one still before it."""
         with begin() as db:
@@ -613,7 +630,7 @@ class OutboxConformance:
         assert bodies(await dispatcher.send()) == [b"2"]
 
     async def test_a_try_that_may_have_come_late_is_no_matter_where_its_command_or_its_shard_is_gone(
-        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
             db.add([new("d1")])
@@ -626,13 +643,13 @@ class OutboxConformance:
         with begin() as db:
             db.add([new("d1")])
         [sending] = await dispatcher.send()
-        await Dispatcher(store, "other").open(sending.shard)
+        await ManualDispatcher(store, "other").open(sending.shard)
         dispatcher.now += 5
         assert (await dispatcher.turn(still_out=[sending])).lost == [sending.shard]
         assert await store.next_due(OUTBOX, [sending.shard]) == pytest.approx(sending.due, abs=0.001)
 
     async def test_a_fresh_connection_gives_tries_of_earlier_owners_their_time(
-        self, dispatcher: Dispatcher, begin: Begin
+        self, dispatcher: ManualDispatcher, begin: Begin
     ) -> None:
         with begin() as db:
             db.add([new("d1")])
@@ -646,13 +663,13 @@ class OutboxConformance:
         assert len(await dispatcher.send()) == 1
 
     async def test_every_opening_takes_a_higher_epoch_and_refuses_the_one_before(
-        self, dispatcher: Dispatcher, store: OutboxStore, other_store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, other_store: OutboxStore, begin: Begin
     ) -> None:
         before = dict(dispatcher.grants)
         with pytest.raises(Fenced) as refusal:
             await store.open(OUTBOX, 0, before[0] - 1, "member")
         assert refusal.value.epoch == before[0]
-        other = Dispatcher(other_store, "other")
+        other = ManualDispatcher(other_store, "other")
         await other.open(0)
         assert other.grants[0] > before[0]
         assert (await store.epochs(OUTBOX)) == {**before, 0: other.grants[0]}
@@ -666,12 +683,12 @@ class OutboxConformance:
         assert len(turned.sendings) + len(taken) == 8
 
     async def test_a_zombie_changes_no_row(
-        self, dispatcher: Dispatcher, store: OutboxStore, other_store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, other_store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
             [number, _] = db.add([new("d1", b"1"), new("d1", b"2")])
         [sending] = await dispatcher.send()
-        other = Dispatcher(other_store, "other")
+        other = ManualDispatcher(other_store, "other")
         await other.open()
         before = await store.commands(OUTBOX)
         dispatcher.now = sending.due
@@ -685,7 +702,7 @@ class OutboxConformance:
         assert bodies(turned.sendings) == [b"2"]
 
     async def test_it_counts_how_many_are_waited_for(
-        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
             db.add([new(f"d{n}") for n in range(7)])
@@ -694,7 +711,7 @@ class OutboxConformance:
         assert sum([await store.out(OUTBOX, [shard]) for shard in range(SHARDS)]) == 5
 
     async def test_another_number_of_shards_is_refused(
-        self, dispatcher: Dispatcher, store: OutboxStore
+        self, dispatcher: ManualDispatcher, store: OutboxStore
     ) -> None:
         await store.prepare(OUTBOX, SHARDS)
         with pytest.raises(ConfigError, match="shards"):
@@ -704,14 +721,14 @@ class OutboxConformance:
     # --- results
 
     async def test_results_are_told_in_the_transaction_that_closes(
-        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
             db.add([new(f"d{n}", b"%d" % n) for n in range(3)])
         sendings = await dispatcher.send()
         failing = True
 
-        def on_result(db: Any, entry: Entry) -> None:
+        def on_result(db: Any, entry: StoredCommand) -> None:
             dispatcher.told.append(entry)
             if failing and entry.body == b"1":
                 raise RuntimeError("the business failed")
@@ -740,7 +757,7 @@ class OutboxConformance:
     # --- jobs
 
     async def test_a_job_counts_and_stops_when_too_many_fail(
-        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
             job = db.add_job(OUTBOX, "firmware", 10, 4.0, 0.2, NOW)
@@ -758,10 +775,10 @@ class OutboxConformance:
         await dispatcher.turn(sweep=True)
         [known] = await store.jobs(OUTBOX)
         assert (known.done, known.failed, known.over) == (1, 9, True)
-        assert await store.counts(OUTBOX) == {State.ACKNOWLEDGED: 1, State.FAILED: 9}
+        assert await store.counts(OUTBOX) == {CommandState.ACKNOWLEDGED: 1, CommandState.FAILED: 9}
 
     async def test_a_job_follows_what_operators_do(
-        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
             job = db.add_job(OUTBOX, "firmware", 5, None, 0.5, NOW)
@@ -779,7 +796,7 @@ class OutboxConformance:
         assert (known.done, known.failed, known.over) == (4, 1, True)
 
     async def test_a_job_that_operators_abort_stays_so(
-        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
             job = db.add_job(OUTBOX, "firmware", 2, None, 0.0, NOW)
@@ -791,7 +808,7 @@ class OutboxConformance:
         assert not await store.retry(ids[0])
 
     async def test_a_job_keeps_its_rate_when_all_its_times_have_passed(
-        self, dispatcher: Dispatcher, begin: Begin
+        self, dispatcher: ManualDispatcher, begin: Begin
     ) -> None:
         with begin() as db:
             job = db.add_job(OUTBOX, "firmware", 20, 4.0, 1.0, NOW)
@@ -809,7 +826,7 @@ class OutboxConformance:
     # --- briefs
 
     async def test_each_end_is_to_be_told_until_it_was(
-        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
             ids = db.add([new(f"d{n}", b"%d" % n) for n in range(3)])
@@ -820,8 +837,8 @@ class OutboxConformance:
         await dispatcher.turn(brief=True, heard=answers)
         due = sorted(await store.briefs(OUTBOX, range(SHARDS), 10), key=lambda entry: entry.id)
         assert [(entry.id, entry.state) for entry in due] == [
-            (ids[0], State.FAILED),
-            (ids[1], State.ACKNOWLEDGED),
+            (ids[0], CommandState.FAILED),
+            (ids[1], CommandState.ACKNOWLEDGED),
         ]
         assert len(await store.briefs(OUTBOX, range(SHARDS), 1)) == 1
         by_shard = [await store.briefs(OUTBOX, [shard], 10) for shard in range(SHARDS)]
@@ -839,12 +856,14 @@ class OutboxConformance:
         await dispatcher.turn(brief=True, heard=[answer(sending)])
         await store.briefed(OUTBOX, due[:1])
         [again] = await store.briefs(OUTBOX, range(SHARDS), 10)
-        assert (again.id, again.state) == (ids[0], State.ACKNOWLEDGED), "another end than that which was told"
+        assert (again.id, again.state) == (ids[0], CommandState.ACKNOWLEDGED), (
+            "another end than that which was told"
+        )
         await store.briefed(OUTBOX, [again])
         assert await store.expire(OUTBOX, NOW + 1e6, 10) == 2
 
     async def test_what_operators_cancel_is_told_where_anybody_listens(
-        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
             first, second = db.add([new("d1"), new("d2")])
@@ -865,7 +884,7 @@ class OutboxConformance:
     # --- sources
 
     async def test_a_page_and_its_cursor_come_together(
-        self, dispatcher: Dispatcher, store: OutboxStore, other_store: OutboxStore
+        self, dispatcher: ManualDispatcher, store: OutboxStore, other_store: OutboxStore
     ) -> None:
         shard, epoch = 0, dispatcher.grants[0]
         assert await store.cursor(OUTBOX, "api") is None
@@ -875,7 +894,7 @@ class OutboxConformance:
         assert await store.cursor(OUTBOX, "api") == "p2"
         assert await store.waiting(OUTBOX, 10) == 2
         assert await store.waiting(OUTBOX, 1) == 1
-        await Dispatcher(other_store, "other").open(shard)
+        await ManualDispatcher(other_store, "other").open(shard)
         with pytest.raises(Fenced):
             await store.fill(OUTBOX, shard, epoch, "api", "p3", [new("d1", b"3")])
         assert await store.cursor(OUTBOX, "api") == "p2"
@@ -884,7 +903,7 @@ class OutboxConformance:
     # --- operators
 
     async def test_a_failed_command_can_be_retried(
-        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
             [number] = db.add([new("d1", expires_at=NOW + 60)])
@@ -895,12 +914,12 @@ class OutboxConformance:
         [again] = await dispatcher.send()
         assert again.correlation.tries == 2
         await dispatcher.turn(heard=[answer(again)])
-        assert (await self._command(store, number)).state is State.ACKNOWLEDGED
+        assert (await self._command(store, number)).state is CommandState.ACKNOWLEDGED
         assert not await store.retry(number)
         assert not await store.retry(number + 1000)
 
     async def test_what_a_newer_command_has_replaced_is_not_retried(
-        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
             [old] = db.add([new("d1", b"in", supersede_key="951")])
@@ -914,7 +933,7 @@ class OutboxConformance:
         assert await dispatcher.send() == []
 
     async def test_a_newer_command_replaces_what_was_retried(
-        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
             [old, other] = db.add([new("d1", b"in", supersede_key="951"), new("d1", b"other")])
@@ -927,10 +946,10 @@ class OutboxConformance:
         [sending] = await dispatcher.send(heard=[answer(sending)])
         assert sending.body == b"out"
         assert await dispatcher.send(heard=[answer(sending)]) == []
-        assert (await self._command(store, old)).state is State.SUPERSEDED
+        assert (await self._command(store, old)).state is CommandState.SUPERSEDED
 
     async def test_only_what_isn_t_out_can_be_cancelled(
-        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
             out, waiting, last = db.add([new("d1", b"%d" % n) for n in range(3)])
@@ -938,14 +957,14 @@ class OutboxConformance:
         assert not await store.cancel(out)
         assert await store.cancel(waiting)
         entry = await self._command(store, waiting)
-        assert (entry.state, entry.reason) == (State.FAILED, "cancelled")
+        assert (entry.state, entry.reason) == (CommandState.FAILED, "cancelled")
         await dispatcher.turn(sweep=True)
         assert [told.id for told in dispatcher.told] == [waiting]
         [sending] = await dispatcher.send(heard=[answer(sending)])
         assert sending.correlation.command == last
 
     async def test_a_caller_takes_back_one_command_with_its_own_change(
-        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
             out, waiting, last = db.add([new("d1", b"%d" % n) for n in range(3)])
@@ -960,14 +979,16 @@ class OutboxConformance:
             assert db.cancel(OUTBOX, command=last + 1000) == 0
             assert db.cancel("gates", command=last) == 0
         turned = await dispatcher.turn()
-        assert [(e.id, e.state, e.reason) for e in turned.closed] == [(waiting, State.FAILED, "cancelled")]
+        assert [(e.id, e.state, e.reason) for e in turned.closed] == [
+            (waiting, CommandState.FAILED, "cancelled")
+        ]
         assert dispatcher.told == turned.closed
         [sending] = await dispatcher.send(heard=[answer(sending)])
         assert sending.correlation.command == last
         assert (await dispatcher.turn(heard=[answer(sending)])).sendings == []
 
     async def test_a_caller_takes_back_all_of_a_device_or_of_a_key(
-        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
             db.add([new("d1", b"out"), new("d1", b"a", supersede_key="951"), new("d1", b"b")])
@@ -990,7 +1011,7 @@ class OutboxConformance:
         assert [entry.body for entry in (await dispatcher.turn()).closed] == [b"e"]
 
     async def test_what_is_taken_back_does_not_go_out_however_much_it_is(
-        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
             db.add([new("d1", b"%d" % n) for n in range(7)])
@@ -1007,7 +1028,7 @@ class OutboxConformance:
         assert bodies(await dispatcher.send()) == [b"again"]
 
     async def test_nothing_goes_to_a_device_that_is_paused(
-        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
             [number, _] = db.add([new("d1", b"1"), new("d1", b"2")])
@@ -1030,7 +1051,7 @@ class OutboxConformance:
         assert bodies(await dispatcher.send()) == [b"2"]
 
     async def test_what_was_out_when_its_device_was_paused_goes_again_once_it_is_resumed(
-        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
             db.add([new("d1")])
@@ -1043,7 +1064,7 @@ class OutboxConformance:
         assert again.correlation.tries == 2
 
     async def test_nothing_goes_out_while_the_outbox_is_paused(
-        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
             db.add([new("d1", b"1"), new("d1", b"2")])
@@ -1061,28 +1082,32 @@ class OutboxConformance:
         assert (turned.paused, bodies(turned.sendings)) == (False, [b"2", b"3"])
 
     async def test_commands_are_listed(
-        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
             numbers = db.add([new(f"d{n % 2}", b"%d" % n) for n in range(6)])
         await dispatcher.turn()
         assert [entry.id for entry in await store.commands(OUTBOX)] == numbers
         assert [entry.id for entry in await store.commands(OUTBOX, after=numbers[1], limit=2)] == numbers[2:4]
-        assert [entry.id for entry in await store.commands(OUTBOX, state=State.PUBLISHED)] == numbers[:2]
+        assert [entry.id for entry in await store.commands(OUTBOX, state=CommandState.PUBLISHED)] == numbers[
+            :2
+        ]
         assert [entry.id for entry in await store.commands(OUTBOX, device="d1")] == numbers[1::2]
         assert await store.command(numbers[-1] + 1000) is None
-        assert await store.counts(OUTBOX) == {State.SCHEDULED: 4, State.PUBLISHED: 2}
+        assert await store.counts(OUTBOX) == {CommandState.SCHEDULED: 4, CommandState.PUBLISHED: 2}
 
-    async def test_devices_are_listed(self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin) -> None:
+    async def test_devices_are_listed(
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
         with begin() as db:
             db.add([new(f"d{n}") for n in (1, 1, 2, 3)])
         await dispatcher.turn(seen={"d2": NOW - 5, "d4": NOW - 500}, away={"d4"})
         statuses = await store.devices(OUTBOX)
         told = [(s.device, s.phases, s.waiting, s.seen_at, s.away) for s in statuses]
         assert told == [
-            ("d1", (Phase.OUT,), 2, None, False),
-            ("d2", (Phase.OUT,), 1, NOW - 5, False),
-            ("d3", (Phase.OUT,), 1, None, False),
+            ("d1", (HeadPhase.OUT,), 2, None, False),
+            ("d2", (HeadPhase.OUT,), 1, NOW - 5, False),
+            ("d3", (HeadPhase.OUT,), 1, None, False),
             ("d4", (), 0, NOW - 500, True),
         ]
         assert all(status.shard == shard_of(status.device, SHARDS) for status in statuses)
@@ -1093,7 +1118,7 @@ class OutboxConformance:
         assert (status.seen_at, status.away) == (NOW, False)
 
     async def test_closed_commands_are_dropped_by_age(
-        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
             db.add([new(f"d{n}") for n in range(5)])
@@ -1105,10 +1130,10 @@ class OutboxConformance:
         assert await store.expire(OUTBOX, NOW + 1, 2) == 2
         assert await store.expire(OUTBOX, NOW + 1, 2) == 1
         assert await store.expire(OUTBOX, NOW + 1, 2) == 0
-        assert await store.counts(OUTBOX) == {State.PUBLISHED: 1, State.ACKNOWLEDGED: 1}
+        assert await store.counts(OUTBOX) == {CommandState.PUBLISHED: 1, CommandState.ACKNOWLEDGED: 1}
 
     async def test_what_is_archived_is_dropped_too(
-        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
             ids = db.add([new(f"d{n}") for n in range(3)])
@@ -1123,7 +1148,7 @@ class OutboxConformance:
         assert fresh not in ids, "an id is never given twice"
 
     async def test_who_comes_later_knows_devices_and_who_was_away(
-        self, dispatcher: Dispatcher, store: OutboxStore, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
             db.add([new(f"d{n}", lane=lane) for n in range(4) for lane in range(2)])
@@ -1143,14 +1168,14 @@ class OutboxConformance:
         [status] = await store.devices(OUTBOX, device="d1")
         assert (status.seen_at, status.away) == (NOW - 500, True), "what was seen stands"
 
-    async def test_closing_ends_a_wait(self, dispatcher: Dispatcher, store: OutboxStore) -> None:
+    async def test_closing_ends_a_wait(self, dispatcher: ManualDispatcher, store: OutboxStore) -> None:
         await store.arrived(OUTBOX, 0.01)
         waiting = asyncio.ensure_future(store.arrived(OUTBOX, 3600))
         await asyncio.sleep(0)
         await store.close()
         await asyncio.wait_for(waiting, PATIENCE_S)
 
-    async def _command(self, store: OutboxStore, number: int) -> Entry:
+    async def _command(self, store: OutboxStore, number: int) -> StoredCommand:
         entry = await store.command(number)
         assert entry is not None
         return entry

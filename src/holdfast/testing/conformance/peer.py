@@ -11,17 +11,17 @@ from holdfast.core.message import NO_RUN, RUN_DIGITS, SEQ_DIGITS
 from holdfast.errors import NobodyThere, OutcomeUnknown, Unavailable
 from holdfast.ports.peer import Peer
 from holdfast.protocol.peer import (
-    Answer,
     Answers,
     Done,
     Forward,
     Move,
     Parcel,
+    ParcelAnswer,
     Poke,
     Probe,
     Reply,
-    Report,
     Request,
+    SettleReport,
     Stranger,
     Warm,
     number,
@@ -62,7 +62,7 @@ class PeerConformance:
             Warm("member-b", "stream", ODD),
             Poke("member-b", "stream", ODD),
             Move("member-b", "stream", ODD, "member-a"),
-            Report("member-b", "member-a", [1, 2**40], []),
+            SettleReport("member-b", "member-a", [1, 2**40], []),
         ]
         for request in requests:
             assert await client.call(address, request, PATIENCE_S) == Done(ok=False, text=f"no: {ODD}")
@@ -75,7 +75,7 @@ class PeerConformance:
         async def handle(request: Request) -> Reply:
             assert isinstance(request, Forward)
             taken.extend(request.parcels)
-            return Answers([Answer(p.number, "no", "member-c", 7) for p in request.parcels])
+            return Answers([ParcelAnswer(p.number, "no", "member-c", 7) for p in request.parcels])
 
         address = await server.serve(handle)
         run, seq = 10**RUN_DIGITS - 1, 10**SEQ_DIGITS - 1
@@ -87,7 +87,7 @@ class PeerConformance:
             Parcel(5, "s", "k", 3, 1, "", "", b"", {}, 0.0, 1, counted=True),
         ]
         reply = await client.call(address, Forward("member-b", "member-a", "http://a", parcels), PATIENCE_S)
-        assert reply == Answers([Answer(n, "no", "member-c", 7) for n in (1, 2, 3, 4, 5)])
+        assert reply == Answers([ParcelAnswer(n, "no", "member-c", 7) for n in (1, 2, 3, 4, 5)])
         assert taken == parcels
         assert (int(taken[1].run), int(taken[1].seq)) == (run, seq)
 

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.core.message import RUN_DIGITS, SEQ_DIGITS
 from holdfast.errors import HandlerFailed, ModelFailed, SlotDied, StateRejected
-from holdfast.ports.slots import Ran, Slot, Slots, Work
+from holdfast.ports.slots import MessageWork, Ran, Slot, Slots
 
 PATIENCE_S = 30.0
 """How long a test waits for what must come: a process may have to start."""
@@ -33,43 +33,43 @@ class SlotsConformance:
     async def test_messages_are_handled_in_order_with_state(self, slots: Slots) -> None:
         slot = await slots.spawn()
         await slot.open("count", "k", None, 0)
-        ran = await _run(slot, "count", Work(3, 5, b"a"), Work(3, 6, b"b", attempt=2))
+        ran = await _run(slot, "count", MessageWork(3, 5, b"a"), MessageWork(3, 6, b"b", attempt=2))
         assert [msgspec.json.decode(result or b"") for result in ran.results] == [
             {"count": 1, "key": "k", "run": 3, "seq": 5, "attempt": 1},
             {"count": 2, "key": "k", "run": 3, "seq": 6, "attempt": 2},
         ]
         assert (ran.state, ran.version, ran.error, ran.detail, ran.permanent) == (b"v2:2", 2, "", "", False)
-        assert _counts(await _run(slot, "count", Work(3, 7, b"c"))) == [3]
+        assert _counts(await _run(slot, "count", MessageWork(3, 7, b"c"))) == [3]
 
     async def test_a_snapshot_opens_in_another_slot(self, slots: Slots) -> None:
         first, second = await slots.spawn(), await slots.spawn()
         await first.open("count", "k", None, 0)
-        ran = await _run(first, "count", *[Work(0, i, b"x") for i in range(4)])
+        ran = await _run(first, "count", *[MessageWork(0, i, b"x") for i in range(4)])
         await second.open("count", "k", ran.state, ran.version)
-        assert _counts(await _run(second, "count", Work(0, 4, b"x"))) == [5]
+        assert _counts(await _run(second, "count", MessageWork(0, 4, b"x"))) == [5]
 
     async def test_opening_again_starts_from_the_given_state(self, slots: Slots) -> None:
         slot = await slots.spawn()
         await slot.open("count", "k", None, 0)
-        await _run(slot, "count", Work(0, 1, b"x"))
+        await _run(slot, "count", MessageWork(0, 1, b"x"))
         await slot.open("count", "k", b"v2:41", 2)
-        assert _counts(await _run(slot, "count", Work(0, 2, b"x"))) == [42]
+        assert _counts(await _run(slot, "count", MessageWork(0, 2, b"x"))) == [42]
 
     async def test_keys_of_one_slot_are_apart(self, slots: Slots) -> None:
         slot = await slots.spawn()
         odd = "käse/\N{SNOWMAN} '\"%_\\;--" + "x" * 480
         await slot.open("count", "k", b"v2:10", 2)
         await slot.open("count", odd, b"v2:20", 2)
-        assert _counts(await _run(slot, "count", Work(0, 1, b"x"), key=odd)) == [21]
-        assert _counts(await _run(slot, "count", Work(0, 1, b"x"))) == [11]
+        assert _counts(await _run(slot, "count", MessageWork(0, 1, b"x"), key=odd)) == [21]
+        assert _counts(await _run(slot, "count", MessageWork(0, 1, b"x"))) == [11]
         await slot.close("count", odd)
-        assert _counts(await _run(slot, "count", Work(0, 2, b"x"))) == [12]
+        assert _counts(await _run(slot, "count", MessageWork(0, 2, b"x"))) == [12]
 
     async def test_bodies_and_results_may_hold_any_byte(self, slots: Slots) -> None:
         slot = await slots.spawn()
         await slot.open("echo", "k", None, 0)
         bodies = [bytes(range(256)), b"", b"\xff" * 3_000_000]
-        ran = await _run(slot, "echo", *[Work(0, i, body) for i, body in enumerate(bodies)])
+        ran = await _run(slot, "echo", *[MessageWork(0, i, body) for i, body in enumerate(bodies)])
         assert ran.results == bodies
         assert (ran.state, ran.version) == (None, 0), "a function keeps no state"
 
@@ -77,7 +77,7 @@ class SlotsConformance:
         slot = await slots.spawn()
         await slot.open("count", "k", None, 0)
         run, seq = 10**RUN_DIGITS - 1, 10**SEQ_DIGITS - 1
-        ran = await _run(slot, "count", Work(run, seq, b"x"))
+        ran = await _run(slot, "count", MessageWork(run, seq, b"x"))
         assert msgspec.json.decode(ran.results[0] or b"") == {
             "count": 1,
             "key": "k",
@@ -89,19 +89,19 @@ class SlotsConformance:
     async def test_a_handler_may_return_nothing(self, slots: Slots) -> None:
         slot = await slots.spawn()
         await slot.open("count", "k", None, 0)
-        ran = await _run(slot, "count", Work(0, 1, b"none"), Work(0, 2, b"none"))
+        ran = await _run(slot, "count", MessageWork(0, 1, b"none"), MessageWork(0, 2, b"none"))
         assert (ran.results, ran.state) == ([None, None], b"v2:2")
 
     async def test_a_run_ends_early_after_the_limit(self, slots: Slots) -> None:
         slot = await slots.spawn()
         await slot.open("count", "k", None, 0)
-        ran = await slot.run("count", "k", [Work(0, i, b"x") for i in range(9)], 4, LONG_S)
+        ran = await slot.run("count", "k", [MessageWork(0, i, b"x") for i in range(9)], 4, LONG_S)
         assert (_counts(ran), ran.state, ran.error) == ([1, 2, 3, 4], b"v2:4", "")
 
     async def test_a_run_ends_early_when_its_time_is_up(self, slots: Slots) -> None:
         slot = await slots.spawn()
         await slot.open("count", "k", None, 0)
-        ran = await slot.run("count", "k", [Work(0, i, b"x") for i in range(9)], 9, 0.0)
+        ran = await slot.run("count", "k", [MessageWork(0, i, b"x") for i in range(9)], 9, 0.0)
         assert 1 <= len(ran.results) < 9
         assert (ran.state, ran.error) == (b"v2:%d" % len(ran.results), "")
 
@@ -111,7 +111,7 @@ class SlotsConformance:
         await asyncio.gather(*(slot.open("count", key, None, 0) for key in keys))
         both = [*keys, *keys]
         rans = await asyncio.gather(
-            *(_run(slot, "count", *[Work(0, j, b"x") for j in range(20)], key=key) for key in both)
+            *(_run(slot, "count", *[MessageWork(0, j, b"x") for j in range(20)], key=key) for key in both)
         )
         assert [len(ran.results) for ran in rans] == [20] * 10
         assert [ran.state for ran in rans] == [b"v2:20"] * 5 + [b"v2:40"] * 5
@@ -122,38 +122,40 @@ class SlotsConformance:
         slot = await slots.spawn()
         await slot.open("count", "k", None, 0)
         await slot.open("count", "other", b"v2:7", 2)
-        ran = await _run(slot, "count", Work(0, 1, b"x"), Work(0, 2, b"boom"), Work(0, 3, b"x"))
+        ran = await _run(
+            slot, "count", MessageWork(0, 1, b"x"), MessageWork(0, 2, b"boom"), MessageWork(0, 3, b"x")
+        )
         assert _counts(ran) == [1]
         assert (ran.state, ran.permanent) == (None, False)
         assert "boom \N{SNOWMAN}" in ran.error
         assert "Traceback" in ran.detail
         assert "slots_app.py" in ran.detail
-        assert _counts(await _run(slot, "count", Work(0, 1, b"x"), key="other")) == [8], "others go on"
+        assert _counts(await _run(slot, "count", MessageWork(0, 1, b"x"), key="other")) == [8], "others go on"
         await slot.open("count", "k", b"v2:1", 2)
-        assert _counts(await _run(slot, "count", Work(0, 3, b"x"))) == [2]
+        assert _counts(await _run(slot, "count", MessageWork(0, 3, b"x"))) == [2]
 
     async def test_a_failed_handler_must_be_opened_again(self, slots: Slots) -> None:
         slot = await slots.spawn()
         await slot.open("count", "k", None, 0)
-        await _run(slot, "count", Work(0, 1, b"boom"))
-        ran = await _run(slot, "count", Work(0, 1, b"x"))
+        await _run(slot, "count", MessageWork(0, 1, b"boom"))
+        ran = await _run(slot, "count", MessageWork(0, 1, b"x"))
         assert ran.results == []
         assert ran.error
 
     async def test_a_message_that_doesn_t_fit_fails_for_good(self, slots: Slots) -> None:
         slot = await slots.spawn()
         await slot.open("double", "k", None, 0)
-        ran = await _run(slot, "double", Work(0, 1, b'{"x": 21}'), Work(0, 2, b'{"x": "many"}'))
+        ran = await _run(slot, "double", MessageWork(0, 1, b'{"x": 21}'), MessageWork(0, 2, b'{"x": "many"}'))
         assert (ran.results, ran.permanent) == ([b"42"], True)
         assert "x" in ran.error
         await slot.open("double", "k", None, 0)
-        ran = await _run(slot, "double", Work(0, 3, b"\xff junk"))
+        ran = await _run(slot, "double", MessageWork(0, 3, b"\xff junk"))
         assert (ran.results, ran.permanent) == ([], True)
 
     async def test_older_state_is_migrated(self, slots: Slots) -> None:
         slot = await slots.spawn()
         await slot.open("count", "k", b"41", 1)
-        assert _counts(await _run(slot, "count", Work(0, 1, b"x"))) == [42]
+        assert _counts(await _run(slot, "count", MessageWork(0, 1, b"x"))) == [42]
 
     async def test_state_that_doesn_t_load_is_rejected(self, slots: Slots) -> None:
         slot = await slots.spawn()
@@ -161,7 +163,7 @@ class SlotsConformance:
             with pytest.raises(StateRejected):
                 await slot.open("count", "k", state, version)
         await slot.open("count", "k", b"v2:1", 2)
-        assert _counts(await _run(slot, "count", Work(0, 1, b"x"))) == [2]
+        assert _counts(await _run(slot, "count", MessageWork(0, 1, b"x"))) == [2]
 
     async def test_a_handler_that_can_t_open_has_failed(self, slots: Slots) -> None:
         slot = await slots.spawn()
@@ -179,7 +181,7 @@ class SlotsConformance:
         await slot.open("modelled", "k", None, 0)
         assert (list(slot.models), slot.loading) == (["answer"], "")
         assert list(other.models) == []
-        ran = await slot.run("modelled", "k", [Work(0, 0, b"")], 1, LONG_S)
+        ran = await slot.run("modelled", "k", [MessageWork(0, 0, b"")], 1, LONG_S)
         assert ran.results == [b"42"]
 
     async def test_models_are_loaded_on_their_own_and_left_with_the_key(self, slots: Slots) -> None:
@@ -187,7 +189,7 @@ class SlotsConformance:
         await slot.load("modelled", "k", ["answer", "not declared"])
         assert list(slot.models) == ["answer"]
         await slot.open("modelled", "k", None, 0)
-        assert (await slot.run("modelled", "k", [Work(0, 0, b"")], 1, LONG_S)).results == [b"42"]
+        assert (await slot.run("modelled", "k", [MessageWork(0, 0, b"")], 1, LONG_S)).results == [b"42"]
         await slot.close("modelled", "k")
 
     async def test_a_model_that_does_not_load_is_told_from_a_handler_that_fails(self, slots: Slots) -> None:
@@ -204,7 +206,7 @@ class SlotsConformance:
             assert "Traceback" in failure.value.detail
             assert (list(slot.models), slot.loading) == (["answer"], "")
         await slot.open("late", "k", None, 0)
-        ran = await slot.run("late", "k", [Work(0, 0, b"")], 1, LONG_S)
+        ran = await slot.run("late", "k", [MessageWork(0, 0, b"")], 1, LONG_S)
         assert (ran.results, ran.model) == ([], "missing")
         assert "did not load" in ran.error
 
@@ -220,8 +222,8 @@ class SlotsConformance:
         slot, other = await slots.spawn(), await slots.spawn()
         await slot.open("count", "k", None, 0)
         await slot.open("count", "waiting", None, 0)
-        hanging = asyncio.create_task(_run(slot, "count", Work(0, 1, b"hang")))
-        waiting = asyncio.create_task(_run(slot, "count", Work(0, 1, b"x"), key="waiting"))
+        hanging = asyncio.create_task(_run(slot, "count", MessageWork(0, 1, b"hang")))
+        waiting = asyncio.create_task(_run(slot, "count", MessageWork(0, 1, b"x"), key="waiting"))
         await asyncio.wait([hanging, waiting], timeout=0.1)
         assert not hanging.done()
         assert not waiting.done(), "a slot runs one at a time"
@@ -232,7 +234,7 @@ class SlotsConformance:
             assert dump in death.value.detail
         assert isinstance(await asyncio.wait_for(slot.exited(), PATIENCE_S), str)
         await other.open("count", "k", None, 0)
-        assert _counts(await _run(other, "count", Work(0, 1, b"x"))) == [1]
+        assert _counts(await _run(other, "count", MessageWork(0, 1, b"x"))) == [1]
 
     async def test_a_dead_slot_says_so(self, slots: Slots) -> None:
         slot = await slots.spawn()
@@ -240,7 +242,7 @@ class SlotsConformance:
         await slot.kill("test")
         await asyncio.wait_for(slot.exited(), PATIENCE_S)
         with pytest.raises(SlotDied):
-            await _run(slot, "count", Work(0, 1, b"x"))
+            await _run(slot, "count", MessageWork(0, 1, b"x"))
         with pytest.raises(SlotDied):
             await slot.open("count", "k", None, 0)
         await slot.close("count", "k")
@@ -254,7 +256,7 @@ class SlotsConformance:
         await slot.close("count", "k")
         await slot.close("count", "never opened")
         await slot.open("count", "k", b"v2:1", 2)
-        assert _counts(await _run(slot, "count", Work(0, 1, b"x"))) == [2]
+        assert _counts(await _run(slot, "count", MessageWork(0, 1, b"x"))) == [2]
 
     async def test_closing_ends_every_slot(self, slots: Slots) -> None:
         made = [await slots.spawn() for _ in range(2)]
@@ -263,17 +265,17 @@ class SlotsConformance:
         await asyncio.wait_for(slots.close(), PATIENCE_S)
         await asyncio.wait_for(asyncio.gather(*exits), PATIENCE_S)
         with pytest.raises(SlotDied):
-            await _run(made[0], "count", Work(0, 1, b"x"))
+            await _run(made[0], "count", MessageWork(0, 1, b"x"))
 
     async def test_working_shows_as_progress(self, slots: Slots) -> None:
         slot = await slots.spawn()
         before = slot.progress_at
         await slot.open("count", "k", None, 0)
-        await _run(slot, "count", Work(0, 1, b"x"))
+        await _run(slot, "count", MessageWork(0, 1, b"x"))
         assert slot.progress_at >= before
 
 
-async def _run(slot: Slot, stream: str, *work: Work, key: str = "k") -> Ran:
+async def _run(slot: Slot, stream: str, *work: MessageWork, key: str = "k") -> Ran:
     return await asyncio.wait_for(slot.run(stream, key, work, len(work), LONG_S), PATIENCE_S)
 
 

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from holdfast.core import task as rules
-from holdfast.core.task import Beat, End, Return, Start, State, Task
+from holdfast.core.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, State, Task
 from holdfast.errors import Fenced
 from holdfast.ports.tasks import TaskStore
 
@@ -45,7 +45,7 @@ off = st.sampled_from((0, 0, 0, 0, -1, 1))
 
 new_tasks = st.builds(Task, trace=traces, type=types, group=texts)
 wishes = st.builds(
-    Start,
+    StartAttempt,
     trace=traces,
     type=types,
     member=st.sampled_from(("member-a", "member-b")),
@@ -55,11 +55,16 @@ wishes = st.builds(
     group=texts,
 )
 beats = st.builds(
-    Beat, trace=traces, epoch=off, lease_s=leases, progress=st.floats(0, 1, allow_subnormal=False), note=texts
+    AttemptBeat,
+    trace=traces,
+    epoch=off,
+    lease_s=leases,
+    progress=st.floats(0, 1, allow_subnormal=False),
+    note=texts,
 )
-returns = st.builds(Return, trace=traces, epoch=off, spent=st.booleans(), detail=texts)
+returns = st.builds(ReturnAttempt, trace=traces, epoch=off, spent=st.booleans(), detail=texts)
 ends = st.builds(
-    End,
+    EndAttempt,
     trace=traces,
     epoch=off,
     state=st.sampled_from(sorted(rules.ENDED)),
@@ -103,14 +108,14 @@ class TaskMachine(RuleBasedStateMachine):
         )
 
     @rule(batch=batch_of(wishes))
-    def start(self, batch: list[Start]) -> None:
+    def start(self, batch: list[StartAttempt]) -> None:
         self._check(
             lambda: self._store.start(batch),
             [(w.trace, lambda s, now, w=w: rules.start(s, w, now)) for w in batch],  # type: ignore[misc]
         )
 
     @rule(batch=batch_of(beats))
-    def beat(self, batch: list[Beat]) -> None:
+    def beat(self, batch: list[AttemptBeat]) -> None:
         asked = self._aimed(batch)
         self._check(
             lambda: self._store.beat(asked),
@@ -118,7 +123,7 @@ class TaskMachine(RuleBasedStateMachine):
         )
 
     @rule(batch=batch_of(returns))
-    def give_back(self, batch: list[Return]) -> None:
+    def give_back(self, batch: list[ReturnAttempt]) -> None:
         asked = self._aimed(batch)
         self._check(
             lambda: self._store.give_back(asked),
@@ -126,7 +131,7 @@ class TaskMachine(RuleBasedStateMachine):
         )
 
     @rule(batch=batch_of(ends))
-    def end(self, batch: list[End]) -> None:
+    def end(self, batch: list[EndAttempt]) -> None:
         asked = self._aimed(batch)
         self._check(
             lambda: self._store.end(asked),

@@ -14,7 +14,7 @@ PATIENCE_S = 30.0
 """How long a test waits for what must come: a process may have to start."""
 
 
-class Ear:
+class RecordingListener:
     """Keeps what slots tell."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class TaskSlotsConformance:
         raise NotImplementedError("define the fixture task_slots")
 
     async def test_attempts_are_taken_in_order(self, task_slots: TaskSlotMaker) -> None:
-        ear = Ear()
+        ear = RecordingListener()
         slot = await task_slots.spawn(ear)
         for number in range(20):
             assert slot.offer(number, _attempt("echo", f"body {number}"))
@@ -73,13 +73,13 @@ class TaskSlotsConformance:
         assert not any(tried.error for tried in ear.tried.values())
 
     async def test_large_bodies_arrive(self, task_slots: TaskSlotMaker) -> None:
-        ear = Ear()
+        ear = RecordingListener()
         slot = await task_slots.spawn(ear)
         slot.offer(1, _attempt("echo", "x" * 1_000_000))
         assert "1000002 bytes" in (await ear.outcome(1)).error
 
     async def test_what_is_raised_is_told(self, task_slots: TaskSlotMaker) -> None:
-        ear = Ear()
+        ear = RecordingListener()
         slot = await task_slots.spawn(ear)
         slot.offer(1, _attempt("fail", "as told"))
         slot.offer(2, _attempt("no such task"))
@@ -91,7 +91,7 @@ class TaskSlotsConformance:
         assert (await ear.outcome(3)).error == ""
 
     async def test_what_lies_in_the_tray_can_be_withdrawn(self, task_slots: TaskSlotMaker) -> None:
-        ear = Ear()
+        ear = RecordingListener()
         slot = await task_slots.spawn(ear)
         for number, kind in enumerate(["wait", "echo", "echo"]):
             slot.offer(number, _attempt(kind))
@@ -104,7 +104,7 @@ class TaskSlotsConformance:
         assert ear.order == [0, 3]
 
     async def test_only_the_attempt_at_hand_is_told_to_end(self, task_slots: TaskSlotMaker) -> None:
-        ear = Ear()
+        ear = RecordingListener()
         slot = await task_slots.spawn(ear)
         slot.offer(7, _attempt("wait"))
         slot.offer(8, _attempt("wait"))
@@ -121,7 +121,7 @@ class TaskSlotsConformance:
         assert (await ear.outcome(8)).cancelled
 
     async def test_progress_is_told(self, task_slots: TaskSlotMaker) -> None:
-        ear = Ear()
+        ear = RecordingListener()
         slot = await task_slots.spawn(ear)
         slot.offer(1, _attempt("wait"))
         await ear.begun()
@@ -130,7 +130,7 @@ class TaskSlotsConformance:
         assert usage.cpu_s >= 0 <= usage.memory_mb
 
     async def test_stacks_are_shown_and_nothing_ends(self, task_slots: TaskSlotMaker) -> None:
-        ear = Ear()
+        ear = RecordingListener()
         slot = await task_slots.spawn(ear)
         slot.offer(1, _attempt("wait"))
         await ear.begun()
@@ -139,7 +139,7 @@ class TaskSlotsConformance:
         assert (await ear.outcome(1)).cancelled
 
     async def test_the_killed_tell_what_they_left(self, task_slots: TaskSlotMaker) -> None:
-        ear = Ear()
+        ear = RecordingListener()
         slot, other = await task_slots.spawn(ear), await task_slots.spawn(ear)
         for number, kind in enumerate(["wait", "echo", "echo"]):
             slot.offer(number, _attempt(kind))
@@ -153,7 +153,7 @@ class TaskSlotsConformance:
         await ear.outcome(3)
 
     async def test_the_dead_take_nothing_and_tell_nothing(self, task_slots: TaskSlotMaker) -> None:
-        ear = Ear()
+        ear = RecordingListener()
         slot = await task_slots.spawn(ear)
         await slot.kill("as told")
         await asyncio.wait_for(slot.exited(), PATIENCE_S)
@@ -168,7 +168,7 @@ class TaskSlotsConformance:
         assert ear.order == []
 
     async def test_a_slot_lives_no_longer_than_its_lease(self, task_slots: TaskSlotMaker) -> None:
-        ear = Ear()
+        ear = RecordingListener()
         slot = await task_slots.spawn(ear)
         slot.lease(0.01)
         slot.lease(None)
@@ -180,7 +180,7 @@ class TaskSlotsConformance:
         assert "SIGKILL" in gone.reason
 
     async def test_a_slot_ends_once_it_is_done(self, task_slots: TaskSlotMaker) -> None:
-        ear = Ear()
+        ear = RecordingListener()
         slot = await task_slots.spawn(ear)
         slot.offer(1, _attempt("echo"))
         await ear.outcome(1)
@@ -188,7 +188,7 @@ class TaskSlotsConformance:
         assert "killed" not in (await slot.exited()).reason
 
     async def test_a_slot_that_is_not_done_is_killed(self, task_slots: TaskSlotMaker) -> None:
-        ear = Ear()
+        ear = RecordingListener()
         slot = await task_slots.spawn(ear)
         slot.offer(1, _attempt("wait"))
         await ear.begun()
@@ -197,14 +197,14 @@ class TaskSlotsConformance:
         assert ear.order == []
 
     async def test_names_are_unique(self, task_slots: TaskSlotMaker) -> None:
-        ear = Ear()
+        ear = RecordingListener()
         first = await task_slots.spawn(ear)
         await first.kill("as told")
         second = await task_slots.spawn(ear)
         assert first.name != second.name
 
     async def test_closing_ends_every_slot(self, task_slots: TaskSlotMaker) -> None:
-        ear = Ear()
+        ear = RecordingListener()
         made = [await task_slots.spawn(ear) for _ in range(2)]
         made[0].offer(1, _attempt("wait"))
         await ear.begun()

@@ -9,7 +9,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.core.task import TRACE_BYTES_MAX, Beat, End, Return, Start, State, Task
+from holdfast.core.task import (
+    TRACE_BYTES_MAX,
+    AttemptBeat,
+    EndAttempt,
+    ReturnAttempt,
+    StartAttempt,
+    State,
+    Task,
+)
 from holdfast.errors import Fenced
 from holdfast.ports.tasks import TaskStore
 
@@ -46,9 +54,9 @@ class TasksConformance:
         assert await tasks.list(10) == []
         assert await tasks.counts() == {}
         for refused in (
-            *await tasks.beat([Beat("k", 1, LEASE_S)]),
-            *await tasks.give_back([Return("k", 1, True)]),
-            *await tasks.end([End("k", 1, State.SUCCEED)]),
+            *await tasks.beat([AttemptBeat("k", 1, LEASE_S)]),
+            *await tasks.give_back([ReturnAttempt("k", 1, True)]),
+            *await tasks.end([EndAttempt("k", 1, State.SUCCEED)]),
         ):
             assert isinstance(refused, Fenced)
             assert refused.epoch == 0
@@ -82,7 +90,7 @@ class TasksConformance:
         assert begun.started_at >= queued.queued_at
         assert begun.until == pytest.approx(begun.started_at + LEASE_S, abs=0.001)
         [beaten] = await other_tasks.beat(
-            [Beat("k", begun.epoch, 2 * LEASE_S, 0.25, "a quarter \N{SNOWMAN}")]
+            [AttemptBeat("k", begun.epoch, 2 * LEASE_S, 0.25, "a quarter \N{SNOWMAN}")]
         )
         assert isinstance(beaten, Task)
         assert beaten.until >= begun.until + LEASE_S
@@ -90,7 +98,7 @@ class TasksConformance:
             begun, until=beaten.until, progress=0.25, note="a quarter \N{SNOWMAN}"
         )
         result = bytes(range(256))
-        [ended] = await other_tasks.end([End("k", begun.epoch, State.SUCCEED, result)])
+        [ended] = await other_tasks.end([EndAttempt("k", begun.epoch, State.SUCCEED, result)])
         assert isinstance(ended, Task)
         assert ended == msgspec.structs.replace(
             beaten, state=State.SUCCEED, until=0.0, progress=1.0, result=result, ended_at=ended.ended_at
@@ -109,7 +117,7 @@ class TasksConformance:
     async def test_traces_and_texts_may_be_odd(self, tasks: TaskStore, other_tasks: TaskStore) -> None:
         for trace in ODD_TRACES:
             [begun] = await tasks.start([wish(trace, node=trace, group=trace, type=trace)])
-            await tasks.end([End(trace, begun.epoch, State.FAILED, detail=trace)])
+            await tasks.end([EndAttempt(trace, begun.epoch, State.FAILED, detail=trace)])
             found = await other_tasks.get(trace)
             assert found is not None
             assert (found.trace, found.node, found.group, found.type, found.detail) == (trace,) * 5
@@ -119,7 +127,7 @@ class TasksConformance:
     async def test_results_may_be_large(self, tasks: TaskStore) -> None:
         result = bytes(range(256)) * 1024
         [begun] = await tasks.start([wish("k")])
-        await tasks.end([End("k", begun.epoch, State.SUCCEED, result, "x" * 50_000)])
+        await tasks.end([EndAttempt("k", begun.epoch, State.SUCCEED, result, "x" * 50_000)])
         found = await tasks.get("k")
         assert found is not None
         assert (found.result, len(found.detail)) == (result, 50_000)
@@ -141,11 +149,11 @@ class TasksConformance:
         begun = await tasks.start(wishes)
         assert await other_tasks.start(wishes) == begun
         first, second = (task.epoch for task in begun)
-        given = await tasks.give_back([Return("k", first, False, "no room")])
-        assert await other_tasks.give_back([Return("k", first, False, "no room")]) == given
-        ended = await tasks.end([End("l", second, State.FAILED, b"r", "broken")])
+        given = await tasks.give_back([ReturnAttempt("k", first, False, "no room")])
+        assert await other_tasks.give_back([ReturnAttempt("k", first, False, "no room")]) == given
+        ended = await tasks.end([EndAttempt("l", second, State.FAILED, b"r", "broken")])
         assert isinstance(ended[0], Task)
-        assert await other_tasks.end([End("l", second, State.FAILED, b"r", "broken")]) == ended
+        assert await other_tasks.end([EndAttempt("l", second, State.FAILED, b"r", "broken")]) == ended
 
     async def test_an_attempt_that_stands_keeps_others_out(
         self, tasks: TaskStore, other_tasks: TaskStore
@@ -161,9 +169,9 @@ class TasksConformance:
         assert (taken.member, taken.attempts) == ("b", 2)
         assert taken.epoch > lapsed.epoch
         for refused in (
-            *await tasks.beat([Beat("k", lapsed.epoch, LEASE_S)]),
-            *await tasks.give_back([Return("k", lapsed.epoch, True)]),
-            *await tasks.end([End("k", lapsed.epoch, State.SUCCEED, b"zombie")]),
+            *await tasks.beat([AttemptBeat("k", lapsed.epoch, LEASE_S)]),
+            *await tasks.give_back([ReturnAttempt("k", lapsed.epoch, True)]),
+            *await tasks.end([EndAttempt("k", lapsed.epoch, State.SUCCEED, b"zombie")]),
         ):
             assert isinstance(refused, Fenced)
             assert refused.epoch == taken.epoch
@@ -173,7 +181,7 @@ class TasksConformance:
         self, tasks: TaskStore, other_tasks: TaskStore
     ) -> None:
         [begun] = await tasks.start([wish("k", member="a", lease_s=0.0)])
-        [kept] = await tasks.beat([Beat("k", begun.epoch, LEASE_S)])
+        [kept] = await tasks.beat([AttemptBeat("k", begun.epoch, LEASE_S)])
         assert await other_tasks.start([wish("k", member="b")]) == [kept]
 
     async def test_an_attempt_of_one_known_to_be_gone_is_taken_over(
@@ -190,7 +198,7 @@ class TasksConformance:
         states = [State.SUCCEED, State.FAILED, State.TIMEOUT] * 3
         answers = await asyncio.gather(
             *(
-                client.end([End("k", begun.epoch, state)])
+                client.end([EndAttempt("k", begun.epoch, state)])
                 for client, state in zip([tasks, other_tasks] * 5, states, strict=False)
             )
         )
@@ -202,7 +210,7 @@ class TasksConformance:
     async def test_only_the_standing_outcome_is_briefed(self, tasks: TaskStore) -> None:
         [begun] = await tasks.start([wish("k")])
         await tasks.briefed([("k", begun.epoch)])
-        await tasks.end([End("k", begun.epoch, State.SUCCEED)])
+        await tasks.end([EndAttempt("k", begun.epoch, State.SUCCEED)])
         await tasks.briefed([("k", begun.epoch + 1), ("k", begun.epoch - 1)])
         found = await tasks.get("k")
         assert found is not None
@@ -216,7 +224,7 @@ class TasksConformance:
             [begun] = await tasks.start([wish("k", tries=2)])
             assert (begun.state, begun.attempts) == (State.RUNNING, attempt)
             epoch = begun.epoch
-            await tasks.give_back([Return("k", epoch, True, f"broken {attempt}")])
+            await tasks.give_back([ReturnAttempt("k", epoch, True, f"broken {attempt}")])
         [ended] = await tasks.start([wish("k", tries=2)])
         assert (ended.state, ended.epoch, ended.detail) == (State.FAILED, epoch, "broken 2")
         assert ended.ended_at > 0
@@ -232,7 +240,7 @@ class TasksConformance:
         for _ in range(4):
             [begun] = await tasks.start([wish("k", tries=1)])
             assert (begun.state, begun.attempts) == (State.RUNNING, 1)
-            [queued] = await tasks.give_back([Return("k", begun.epoch, False)])
+            [queued] = await tasks.give_back([ReturnAttempt("k", begun.epoch, False)])
             assert isinstance(queued, Task)
             assert (queued.state, queued.attempts, queued.member, queued.until) == (State.QUEUED, 0, "", 0.0)
 
@@ -251,7 +259,7 @@ class TasksConformance:
         told = await other_tasks.cancel("k", "not needed")
         assert told is not None
         assert (told.state, told.cancel) == (State.RUNNING, "not needed")
-        [beaten] = await tasks.beat([Beat("k", begun.epoch, 0.0)])
+        [beaten] = await tasks.beat([AttemptBeat("k", begun.epoch, 0.0)])
         assert isinstance(beaten, Task)
         assert beaten.cancel == "not needed"
         [ended] = await other_tasks.start([wish("k", member="b")])
@@ -261,7 +269,7 @@ class TasksConformance:
         [first, *_] = await tasks.start(
             [wish("failed", group="g", tries=1), wish("running"), wish("lapsed", lease_s=0.0)]
         )
-        await tasks.end([End("failed", first.epoch, State.FAILED, b"r", "broken")])
+        await tasks.end([EndAttempt("failed", first.epoch, State.FAILED, b"r", "broken")])
         await tasks.briefed([("failed", first.epoch)])
         failed, unknown, running, lapsed = await tasks.reset(["failed", "unknown", "running", "lapsed"])
         assert unknown is None
@@ -278,7 +286,7 @@ class TasksConformance:
 
     async def test_a_task_that_has_succeeded_is_not_queued_anew(self, tasks: TaskStore) -> None:
         [begun] = await tasks.start([wish("k")])
-        [ended] = await tasks.end([End("k", begun.epoch, State.SUCCEED, b"r")])
+        [ended] = await tasks.end([EndAttempt("k", begun.epoch, State.SUCCEED, b"r")])
         assert await tasks.reset(["k"]) == [ended]
         assert await tasks.get("k") == ended
 
@@ -290,7 +298,7 @@ class TasksConformance:
         assert [task.trace for task in begun] == names
         answers = await tasks.end(
             [
-                End(task.trace, task.epoch + (i % 3 == 0), State.SUCCEED, task.trace.encode())
+                EndAttempt(task.trace, task.epoch + (i % 3 == 0), State.SUCCEED, task.trace.encode())
                 for i, task in enumerate(begun)
             ]
         )
@@ -313,10 +321,10 @@ class TasksConformance:
         assert third == second
         refused, ended, again, other = await tasks.end(
             [
-                End("k", first.epoch, State.SUCCEED),
-                End("k", second.epoch, State.FAILED),
-                End("k", second.epoch, State.FAILED),
-                End("k", second.epoch, State.SUCCEED),
+                EndAttempt("k", first.epoch, State.SUCCEED),
+                EndAttempt("k", second.epoch, State.FAILED),
+                EndAttempt("k", second.epoch, State.FAILED),
+                EndAttempt("k", second.epoch, State.SUCCEED),
             ]
         )
         assert isinstance(refused, Fenced)
@@ -327,8 +335,8 @@ class TasksConformance:
     async def test_many_at_once(self, tasks: TaskStore, other_tasks: TaskStore) -> None:
         async def live(client: TaskStore, name: str) -> None:
             [begun] = await client.start([wish(name)])
-            await client.beat([Beat(name, begun.epoch, LEASE_S)])
-            await client.end([End(name, begun.epoch, State.SUCCEED, name.encode())])
+            await client.beat([AttemptBeat(name, begun.epoch, LEASE_S)])
+            await client.end([EndAttempt(name, begun.epoch, State.SUCCEED, name.encode())])
             await client.briefed([(name, begun.epoch)])
 
         names = [f"t{i:02d}" for i in range(64)]
@@ -341,7 +349,7 @@ class TasksConformance:
     async def test_listing_by_page_state_and_type(self, tasks: TaskStore) -> None:
         await tasks.queue([Task(f"a{i}", ["t", "t2"][i % 2]) for i in range(7)])
         begun = await tasks.start([wish(f"b{i}", type="t") for i in range(7)])
-        await tasks.end([End(task.trace, task.epoch, State.FAILED) for task in begun[:3]])
+        await tasks.end([EndAttempt(task.trace, task.epoch, State.FAILED) for task in begun[:3]])
 
         async def pages(limit: int, **wanted: Any) -> list[str]:
             listed: list[Task] = []
@@ -366,7 +374,7 @@ class TasksConformance:
     async def test_listing_what_has_moved_since(self, tasks: TaskStore) -> None:
         await tasks.queue([Task("a", TYPE), Task("c", TYPE)])
         [begun] = await tasks.start([wish("b")])
-        [ended] = await tasks.end([End("b", begun.epoch, State.SUCCEED)])
+        [ended] = await tasks.end([EndAttempt("b", begun.epoch, State.SUCCEED)])
         assert isinstance(ended, Task)
         assert _traces(await tasks.list(10, since=1.0)) == ["a", "b", "c"]
         assert "b" in _traces(await tasks.list(10, since=ended.ended_at))
@@ -382,7 +390,7 @@ class TasksConformance:
         [begun, *_] = await tasks.start(
             [wish("ended"), wish("running", lease_s=10 * LEASE_S), wish("lapsed", lease_s=0.0)]
         )
-        [ended] = await tasks.end([End("ended", begun.epoch, State.SUCCEED)])
+        [ended] = await tasks.end([EndAttempt("ended", begun.epoch, State.SUCCEED)])
         assert isinstance(ended, Task)
         waiting = await tasks.get("waiting")
         assert waiting is not None
@@ -403,9 +411,9 @@ class TasksConformance:
         assert await tasks.list(10) == []
 
 
-def wish(trace: str, **changes: Any) -> Start:
+def wish(trace: str, **changes: Any) -> StartAttempt:
     """A wish to begin with a lease that lasts and tries enough, but for ``changes``."""
-    plain = Start(trace, TYPE, "member", "node", tries=9, lease_s=LEASE_S)
+    plain = StartAttempt(trace, TYPE, "member", "node", tries=9, lease_s=LEASE_S)
     return msgspec.structs.replace(plain, **changes)
 
 

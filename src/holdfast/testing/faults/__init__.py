@@ -3,12 +3,12 @@
 Each listens on a free loopback port, passes everything on to a real server, counts the calls, and does what
 its rules say::
 
-    from holdfast.testing.faults import Fault, Rule, SqsFaults
+    from holdfast.testing.faults import CallFault, Rule, SqsFaults
 
     async with SqsFaults("http://127.0.0.1:5000", seed=7) as faults:
         faults.plan.add(
-            Rule(fault=Fault.DUPLICATE, probability=0.1),
-            Rule(fault=Fault.THROTTLE, operation="SendMessage*", times=2),
+            Rule(fault=CallFault.DUPLICATE, probability=0.1),
+            Rule(fault=CallFault.THROTTLE, operation="SendMessage*", times=2),
         )
         ...  # a client of faults.endpoint
         faults.refuse()  # an outage
@@ -26,17 +26,17 @@ its rules say::
 """
 
 from holdfast.testing.faults.http import HttpFaults
-from holdfast.testing.faults.plan import Fault, Plan, Rule, Struck
+from holdfast.testing.faults.plan import CallFault, FaultPlan, Rule, Struck
 from holdfast.testing.faults.process import FaultsProcess
 from holdfast.testing.faults.s3 import S3Faults
 from holdfast.testing.faults.sqs import SqsFaults
 from holdfast.testing.faults.tcp import TcpFaults
 
 __all__ = [
-    "Fault",
+    "CallFault",
+    "FaultPlan",
     "FaultsProcess",
     "HttpFaults",
-    "Plan",
     "Rule",
     "S3Faults",
     "SqsFaults",

@@ -11,7 +11,7 @@ from collections.abc import Callable
 HOST = "127.0.0.1"
 
 
-class Door:
+class FaultPort:
     """One port. While it is shut nobody else gets it.
 
     Args:

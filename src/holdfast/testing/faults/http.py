@@ -14,8 +14,8 @@ from aiohttp import web
 from multidict import CIMultiDict
 from yarl import URL
 
-from holdfast.testing.faults.door import HOST, Door, reset
-from holdfast.testing.faults.plan import Fault, Hit, Plan, Rule
+from holdfast.testing.faults.door import HOST, FaultPort, reset
+from holdfast.testing.faults.plan import CallFault, FaultPlan, Hit, Rule
 
 MAX_BYTES = 1 << 30
 CONNECT_S = 5.0
@@ -27,7 +27,7 @@ BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "expect", "
 """Headers that each connection has of its own; the lengths of bodies are counted anew."""
 
 
-class Call:
+class HttpCall:
     """A request as it came. ``number`` counts from 1."""
 
     __slots__ = ("body", "headers", "method", "number", "operation", "path")
@@ -43,7 +43,7 @@ class Call:
         self.body = body
 
 
-class Answer:
+class HttpAnswer:
     """An answer to be sent."""
 
     __slots__ = ("body", "headers", "status")
@@ -77,7 +77,7 @@ class HttpFaults:
     failed = "InternalError"
 
     def __init__(self, backend: str, rules: Iterable[Rule] = (), *, seed: int = 0, port: int = 0) -> None:
-        self.plan = Plan(rules, seed)
+        self.plan = FaultPlan(rules, seed)
         self.calls: Counter[str] = Counter()
         self.bytes_in: Counter[str] = Counter()
         self.bytes_out: Counter[str] = Counter()
@@ -85,7 +85,7 @@ class HttpFaults:
         self._numbers = 0
         self._came = asyncio.Event()
         self._server: web.Server | None = None
-        self._door = Door(self._protocol, port)
+        self._door = FaultPort(self._protocol, port)
         self._http: aiohttp.ClientSession | None = None
 
     @property
@@ -144,15 +144,15 @@ class HttpFaults:
         """The name of a call."""
         return method
 
-    def error(self, status: int, code: str, text: str) -> Answer:
+    def error(self, status: int, code: str, text: str) -> HttpAnswer:
         """An error as the service words it."""
-        return Answer(status, {"Content-Type": "text/plain"}, f"{code}: {text}".encode())
+        return HttpAnswer(status, {"Content-Type": "text/plain"}, f"{code}: {text}".encode())
 
-    async def serve(self, call: Call) -> Answer:
+    async def serve(self, call: HttpCall) -> HttpAnswer:
         """Answer a call that reaches the service."""
         return await self.forward(call, call.body)
 
-    async def forward(self, call: Call, body: bytes) -> Answer:
+    async def forward(self, call: HttpCall, body: bytes) -> HttpAnswer:
         """The server's answer to a call with this body."""
         assert self._http is not None
         async with self._http.request(
@@ -162,12 +162,12 @@ class HttpFaults:
             data=io.BytesIO(body) if body else None,  # large bytes would be warned about
             allow_redirects=False,
         ) as response:
-            answer = Answer(response.status, _kept(response.headers), await response.read())
+            answer = HttpAnswer(response.status, _kept(response.headers), await response.read())
             if call.method == "HEAD":
                 answer.headers["Content-Length"] = response.headers.get("Content-Length", "0")
             return answer
 
-    def strike(self, fault: Fault, call: Call) -> Hit | None:
+    def strike(self, fault: CallFault, call: HttpCall) -> Hit | None:
         """What has ``fault`` befall this call, if anything does."""
         return self.plan.strike(fault, call.operation, call.number)
 
@@ -183,7 +183,7 @@ class HttpFaults:
         self.calls[operation] += 1
         self._came.set()
         try:
-            call = Call(
+            call = HttpCall(
                 self._numbers,
                 operation,
                 request.method,
@@ -200,26 +200,26 @@ class HttpFaults:
             reset(request.transport)
             raise ConnectionResetError
         self.bytes_out[operation] += len(answer.body)
-        if self.strike(Fault.CUT, call):
+        if self.strike(CallFault.CUT, call):
             await _send_half(request, answer)
         return web.Response(status=answer.status, headers=answer.headers, body=answer.body)
 
-    async def _answer(self, call: Call) -> Answer | None:
+    async def _answer(self, call: HttpCall) -> HttpAnswer | None:
         """What to answer; None if nothing."""
-        if self.strike(Fault.RESET, call):
+        if self.strike(CallFault.RESET, call):
             return None
-        if hit := self.strike(Fault.THROTTLE, call):
+        if hit := self.strike(CallFault.THROTTLE, call):
             return self.error(hit.rule.status, hit.rule.code or self.throttled, "Slow down.")
-        if hit := self.strike(Fault.EXPIRE, call):
+        if hit := self.strike(CallFault.EXPIRE, call):
             return self.error(hit.rule.status, hit.rule.code or self.expired, "The token has expired.")
-        if hit := self.strike(Fault.ERROR, call):
+        if hit := self.strike(CallFault.ERROR, call):
             return self.error(500, hit.rule.code or self.failed, "We have a problem.")
         answer = await self.serve(call)
-        if self.strike(Fault.LOSE_REPLY, call):
+        if self.strike(CallFault.LOSE_REPLY, call):
             return None
-        if hit := self.strike(Fault.ERROR_DONE, call):
+        if hit := self.strike(CallFault.ERROR_DONE, call):
             return self.error(500, hit.rule.code or self.failed, "We have a problem.")
-        if hit := self.strike(Fault.SLOW, call):
+        if hit := self.strike(CallFault.SLOW, call):
             await asyncio.sleep(hit.rule.delay_s)
         return answer
 
@@ -234,7 +234,7 @@ def _kept(headers: Mapping[str, str]) -> CIMultiDict[str]:
     return CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in BY_HOP)
 
 
-async def _send_half(request: web.BaseRequest, answer: Answer) -> NoReturn:
+async def _send_half(request: web.BaseRequest, answer: HttpAnswer) -> NoReturn:
     """Send the first half of a body, all of which arrives, and hang up."""
     response = web.StreamResponse(status=answer.status, headers=answer.headers)
     response.content_length = len(answer.body)

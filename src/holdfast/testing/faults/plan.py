@@ -14,7 +14,7 @@ import msgspec
 T = TypeVar("T")
 
 
-class Fault(enum.Enum):
+class CallFault(enum.Enum):
     """What may happen to a call. Those up to CUT befall any service over HTTP, the others SQS alone."""
 
     RESET = "reset"
@@ -61,7 +61,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         sender_fault: what FAIL_ENTRIES and FAIL_ENTRIES_DONE say about whose fault it was.
     """
 
-    fault: Fault
+    fault: CallFault
     operation: str = "*"
     probability: float = 1.0
     times: int | None = None
@@ -77,7 +77,7 @@ class Struck(msgspec.Struct, frozen=True):
 
     number: int
     operation: str
-    fault: Fault
+    fault: CallFault
 
 
 class Hit:
@@ -104,7 +104,7 @@ class Hit:
         return head + tail
 
 
-class Plan:
+class FaultPlan:
     """The rules in force, and what came of them.
 
     Whether a rule strikes depends on the seed, the rule's place and how many calls it was asked about, and
@@ -134,7 +134,7 @@ class Plan:
             self._asked.append(0)
             self._left.append(math.inf if rule.times is None else rule.times)
 
-    def strike(self, fault: Fault, operation: str, number: int) -> Hit | None:
+    def strike(self, fault: CallFault, operation: str, number: int) -> Hit | None:
         """The first rule that has this fault strike now, if any does."""
         for place, rule in enumerate(self._rules):
             if rule.fault is not fault or not self._left[place] or not fnmatchcase(operation, rule.operation):

@@ -44,7 +44,7 @@ class Tell(msgspec.Struct, tag="tell"):
 Command = SetRules | SetOutage | Tell
 
 
-class Told(msgspec.Struct):
+class FaultReport(msgspec.Struct):
     """What has happened so far; as the attributes of the proxies. ``log`` holds the newest lines, and
     ``struck`` counts all faults by name."""
 
@@ -79,7 +79,7 @@ def _say(faults: HttpFaults) -> None:
     struck: dict[str, int] = {}
     for line in faults.plan.log:
         struck[line.fault.value] = struck.get(line.fault.value, 0) + 1
-    told = Told(faults.endpoint, dict(faults.calls), struck=struck, log=faults.plan.log[-LOG_LINES:])
+    told = FaultReport(faults.endpoint, dict(faults.calls), struck=struck, log=faults.plan.log[-LOG_LINES:])
     if isinstance(faults, SqsFaults):
         told.messages, told.empty_receives = dict(faults.messages), faults.empty_receives
     sys.stdout.buffer.write(msgspec.json.encode(told) + b"\n")
@@ -135,21 +135,21 @@ class FaultsProcess:
         """End an outage."""
         await self._ask(SetOutage(False))
 
-    async def told(self) -> Told:
+    async def told(self) -> FaultReport:
         """What has happened so far."""
         return await self._ask(Tell())
 
-    async def _ask(self, command: Command) -> Told:
+    async def _ask(self, command: Command) -> FaultReport:
         assert self._process is not None
         assert self._process.stdin is not None
         self._process.stdin.write(msgspec.json.encode(command) + b"\n")
         await self._process.stdin.drain()
         return await self._hear()
 
-    async def _hear(self) -> Told:
+    async def _hear(self) -> FaultReport:
         assert self._process is not None
         assert self._process.stdout is not None
         line = await self._process.stdout.readline()
         if not line:
             raise ConnectionError(f"the proxy ended with exit code {await self._process.wait()}")
-        return msgspec.json.decode(line, type=Told)
+        return msgspec.json.decode(line, type=FaultReport)

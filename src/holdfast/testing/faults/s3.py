@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from yarl import URL
 
-from holdfast.testing.faults.http import Answer, HttpFaults
+from holdfast.testing.faults.http import HttpAnswer, HttpFaults
 
 
 class S3Faults(HttpFaults):
@@ -21,9 +21,9 @@ class S3Faults(HttpFaults):
     def operation(self, method: str, path: str, headers: Mapping[str, str]) -> str:
         return named(method, path)
 
-    def error(self, status: int, code: str, text: str) -> Answer:
+    def error(self, status: int, code: str, text: str) -> HttpAnswer:
         body = f'<?xml version="1.0"?><Error><Code>{code}</Code><Message>{text}</Message></Error>'
-        return Answer(status, {"Content-Type": "application/xml"}, body.encode())
+        return HttpAnswer(status, {"Content-Type": "application/xml"}, body.encode())
 
 
 def named(method: str, path: str) -> str:

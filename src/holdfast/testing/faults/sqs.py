@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.testing.faults.http import Answer, Call, HttpFaults
-from holdfast.testing.faults.plan import Fault, Hit, Rule
+from holdfast.testing.faults.http import HttpAnswer, HttpCall, HttpFaults
+from holdfast.testing.faults.plan import CallFault, Hit, Rule
 
 RECEIVE = "ReceiveMessage"
 TARGET = "AmazonSQS."
@@ -49,30 +49,34 @@ class SqsFaults(HttpFaults):
     def operation(self, method: str, path: str, headers: Mapping[str, str]) -> str:
         return headers.get("X-Amz-Target", method).removeprefix(TARGET)
 
-    def error(self, status: int, code: str, text: str) -> Answer:
+    def error(self, status: int, code: str, text: str) -> HttpAnswer:
         fault = "Sender" if status < 500 else "Receiver"
         body = {"__type": f"com.amazonaws.sqs#{code}", "message": text}
-        return Answer(status, HEADERS | {"x-amzn-query-error": f"{code};{fault}"}, msgspec.json.encode(body))
+        return HttpAnswer(
+            status, HEADERS | {"x-amzn-query-error": f"{code};{fault}"}, msgspec.json.encode(body)
+        )
 
-    async def serve(self, call: Call) -> Answer:
+    async def serve(self, call: HttpCall) -> HttpAnswer:
         request = msgspec.json.decode(call.body or b"{}")
         if call.operation == RECEIVE:
             return await self._receive(call, request)
         if call.operation.endswith("Batch"):
             return await self._batch(call, request)
-        if call.operation == "ChangeMessageVisibility" and (hit := self.strike(Fault.NOT_IN_FLIGHT, call)):
+        if call.operation == "ChangeMessageVisibility" and (
+            hit := self.strike(CallFault.NOT_IN_FLIGHT, call)
+        ):
             return self.error(400, hit.rule.code or "MessageNotInflight", NOT_IN_FLIGHT)
         if call.operation in ONE_EACH:
             self.messages[call.operation] += 1
         return await self.forward(call, self._body(call, request, self._translated(request)))
 
-    async def _receive(self, call: Call, request: Entry) -> Answer:
+    async def _receive(self, call: HttpCall, request: Entry) -> HttpAnswer:
         queue = request.get("QueueUrl", "")
         if again := self._again.get(queue):
             limit = request.get("MaxNumberOfMessages", 1)
             messages, self._again[queue] = again[:limit], again[limit:]
             self.messages[RECEIVE] += len(messages)
-            return Answer(200, HEADERS, msgspec.json.encode({"Messages": messages}))
+            return HttpAnswer(200, HEADERS, msgspec.json.encode({"Messages": messages}))
         answer = await self.forward(call, call.body)
         if answer.status != 200:
             return answer
@@ -81,10 +85,10 @@ class SqsFaults(HttpFaults):
         self.empty_receives += not messages
         if not messages or queue.endswith(".fifo"):
             return answer
-        if hit := self.strike(Fault.DUPLICATE, call):
+        if hit := self.strike(CallFault.DUPLICATE, call):
             copies = [self._copy(message) for message in hit.some(messages)]
             self._again.setdefault(queue, []).extend(copies)
-        if len(messages) > 1 and (hit := self.strike(Fault.REORDER, call)):
+        if len(messages) > 1 and (hit := self.strike(CallFault.REORDER, call)):
             answer.body = msgspec.json.encode({"Messages": hit.shuffled(messages)})
         return answer
 
@@ -97,18 +101,18 @@ class SqsFaults(HttpFaults):
             system["ApproximateReceiveCount"] = str(int(system["ApproximateReceiveCount"]) + 1)
         return message | {RECEIPT: receipt} | ({"Attributes": system} if system else {})
 
-    async def _batch(self, call: Call, request: Entry) -> Answer:
+    async def _batch(self, call: HttpCall, request: Entry) -> HttpAnswer:
         entries: list[Entry] = request.get("Entries") or []
         failed: dict[str, Entry] = {}
         if call.operation == "ChangeMessageVisibilityBatch" and (
-            hit := self.strike(Fault.NOT_IN_FLIGHT, call)
+            hit := self.strike(CallFault.NOT_IN_FLIGHT, call)
         ):
             code = hit.rule.code or "MessageNotInflight"
             failed |= {e["Id"]: _failed(e["Id"], code, True, NOT_IN_FLIGHT) for e in hit.some(entries)}
-        if hit := self.strike(Fault.FAIL_ENTRIES, call):
+        if hit := self.strike(CallFault.FAIL_ENTRIES, call):
             failed |= {e["Id"]: _said_to_fail(call.operation, hit, e["Id"]) for e in hit.some(entries)}
         passed = [self._translated(entry) for entry in entries if entry["Id"] not in failed]
-        answer = Answer(200, HEADERS, b"{}")
+        answer = HttpAnswer(200, HEADERS, b"{}")
         if passed or not entries:
             self.messages[call.operation] += len(passed)
             answer = await self.forward(call, self._body(call, request, request | {"Entries": passed}))
@@ -116,7 +120,7 @@ class SqsFaults(HttpFaults):
                 return answer
         said = msgspec.json.decode(answer.body or b"{}")
         done: Sequence[Entry] = said.get("Successful") or []
-        if done and (hit := self.strike(Fault.FAIL_ENTRIES_DONE, call)):
+        if done and (hit := self.strike(CallFault.FAIL_ENTRIES_DONE, call)):
             failed |= {e["Id"]: _said_to_fail(call.operation, hit, e["Id"]) for e in hit.some(done)}
         if failed:
             said["Successful"] = [entry for entry in done if entry["Id"] not in failed]
@@ -129,7 +133,7 @@ class SqsFaults(HttpFaults):
         receipt = self._receipts.get(named.get(RECEIPT, ""))
         return named | {RECEIPT: receipt} if receipt else named
 
-    def _body(self, call: Call, came: Entry, goes: Entry) -> bytes:
+    def _body(self, call: HttpCall, came: Entry, goes: Entry) -> bytes:
         return call.body if came == goes else msgspec.json.encode(goes)
 
 

@@ -8,7 +8,7 @@ import math
 from types import TracebackType
 from typing import Self
 
-from holdfast.testing.faults.door import HOST, Door, reset
+from holdfast.testing.faults.door import HOST, FaultPort, reset
 
 READ_BYTES = 1 << 16
 CHUNKS_MAX = 64
@@ -45,7 +45,7 @@ class TcpFaults:
         self._closed = False
         self._cut_at = math.inf
         self._links: set[_Link] = set()
-        self._door = Door(self._protocol, listen)
+        self._door = FaultPort(self._protocol, listen)
 
     @property
     def port(self) -> int:

@@ -23,7 +23,7 @@ TICK_S = 0.005
 """Answers that are due within so long of each other leave together."""
 
 
-class Counts(msgspec.Struct, frozen=True):
+class FleetCounts(msgspec.Struct, frozen=True):
     """What became of a fleet's commands. ``crowded`` came while their device was still busy; ``at_once`` is
     the most that any device had to do at a time. ``lost`` are commands and answers that went astray."""
 
@@ -43,8 +43,6 @@ class Fleet:
     Args:
         devices: their ids.
         work: as ``Terminal``'s.
-        connections: to spread them over; each listens to a share of the devices by itself if there are
-            several, else to all by a wildcard.
     """
 
     def __init__(
@@ -58,7 +56,6 @@ class Fleet:
         seed: str = "0",
         work: Work | None = None,
         dialect: Dialect | None = None,
-        connections: int = 1,
         name: str = "holdfast-fleet",
     ) -> None:
         self.conduct = conduct or Conduct()
@@ -68,9 +65,7 @@ class Fleet:
         self._topics = topics or Topics()
         self._dialect = dialect or JsonDialect()
         self._name = name
-        self._count = connections
-        self._connections: dict[int, Connection] = {}
-        self._parts = {device: number % connections for number, device in enumerate(devices)}
+        self._connection = Connection(self._hear, address.version)
         self._by_topic = {self._topics.command_to(device): t for device, t in self.terminals.items()}
         self._answers = {device: self._topics.heard_from(device)[0] for device in devices}
         self._due: list[tuple[float, int, Terminal, Saying]] = []
@@ -81,15 +76,9 @@ class Fleet:
 
     async def start(self) -> None:
         """Return once all listen. Raises Unavailable if the broker isn't there."""
-        try:
-            for part in range(self._count):
-                await self._connect(part)
-        except BaseException:
-            await self.stop()
-            raise
+        await self._connect()
         spawn = asyncio.get_running_loop().create_task
-        self._tasks = [spawn(self._keep(part)) for part in range(self._count)]
-        self._tasks.append(spawn(self._speak()))
+        self._tasks = [spawn(self._keep()), spawn(self._speak())]
         if self.conduct.heartbeat_s and self._topics.heartbeat:
             self._tasks.append(spawn(self._beat()))
 
@@ -98,8 +87,7 @@ class Fleet:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for connection in self._connections.values():
-            await connection.end()
+        await self._connection.end()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -109,10 +97,10 @@ class Fleet:
         await self.stop()
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> FleetCounts:
         """What happened so far."""
         now, all_of_them = self._clock.monotonic(), self.terminals.values()
-        return Counts(
+        return FleetCounts(
             devices=len(self.terminals),
             heard=sum(terminal.heard for terminal in all_of_them),
             said=self._said,
@@ -123,34 +111,29 @@ class Fleet:
             away=sum(terminal.away(now) for terminal in all_of_them),
         )
 
-    async def _connect(self, part: int) -> None:
+    async def _connect(self) -> None:
         address = self._address
         connection = Connection(self._hear, address.version)
         await connection.connect(
             address.host,
             address.port,
-            f"{self._name}-{part}",
+            self._name,
             username=address.username,
             password=address.password,
             tls=tls_context(address),
         )
-        if self._count == 1:
-            filters = [self._topics.command.replace(DEVICE, "+")]
-        else:
-            filters = [self._topics.command_to(device) for device, at in self._parts.items() if at == part]
-        self._connections[part] = connection
+        self._connection = connection
         try:
-            for first in range(0, len(filters), 500):
-                await connection.subscribe(filters[first : first + 500], min(address.qos, 1))
+            await connection.subscribe([self._topics.command.replace(DEVICE, "+")], min(address.qos, 1))
         except BaseException:
             await connection.end()
             raise
 
-    async def _keep(self, part: int) -> None:
+    async def _keep(self) -> None:
         while True:
-            await self._connections[part].lost.wait()
+            await self._connection.lost.wait()
             try:
-                await self._connect(part)
+                await self._connect()
             except (Unavailable, OSError, TimeoutError):
                 await self._clock.sleep(RECONNECT_S)
 
@@ -175,7 +158,7 @@ class Fleet:
     def _say(self, terminal: Terminal, saying: Saying) -> None:
         terminal.said(saying)
         self._said += 1
-        self._connections[self._parts[terminal.device]].publish(
+        self._connection.publish(
             self._answers[terminal.device],
             saying.payload,
             qos=min(self._address.qos, 1),
@@ -207,5 +190,5 @@ class Fleet:
                 now = self._clock.monotonic()
                 for device in devices[first : first + at_once]:
                     if not self.terminals[device].away(now):
-                        self._connections[0].publish(beats[device], b"{}")
+                        self._connection.publish(beats[device], b"{}")
                 await self._clock.sleep(step_s)

@@ -39,7 +39,7 @@ def main() -> None:
     for command in ("RNFR", "RNTO") if faults.pinned else ():
         del commands[command]
 
-    class Files(AbstractedFS):  # type: ignore[misc]
+    class FtpFiles(AbstractedFS):  # type: ignore[misc]
         def open(self, filename: str, mode: str) -> Any:
             file = super().open(filename, mode)
             return _Full(file, faults.full_after) if faults.full_after >= 0 else file
@@ -94,7 +94,7 @@ def main() -> None:
     if settings.passive_port:
         Handler.passive_ports = [settings.passive_port]
     Handler.authorizer = authorizer
-    Handler.abstracted_fs = Files
+    Handler.abstracted_fs = FtpFiles
     FTPServer((settings.host, settings.port), Handler).serve_forever()
 
 

@@ -26,7 +26,7 @@ def main() -> None:
         def validate_password(self, username: str, password: str) -> bool:
             return (username, password) == (settings.user, settings.password)
 
-    class Files(asyncssh.SFTPServer):
+    class SftpFiles(asyncssh.SFTPServer):
         def __init__(self, channel: asyncssh.SSHServerChannel[bytes]) -> None:
             super().__init__(channel, chroot=os.fsencode(settings.files))
 
@@ -66,7 +66,7 @@ def main() -> None:
             server_factory=Users,
             server_host_keys=[settings.host_key],
             authorized_client_keys=settings.client_key,
-            sftp_factory=Files,
+            sftp_factory=SftpFiles,
         )
         await server.wait_closed()
 

@@ -25,19 +25,27 @@ from holdfast.adapters.memory.queue import Stored
 from holdfast.adapters.memory.terminal import Conduct
 from holdfast.app import App
 from holdfast.core import device_queue as queue
-from holdfast.core.device_queue import CLOSED, Cause, Correlation, Entry, Patience, Phase, State
+from holdfast.core.device_queue import (
+    CLOSED,
+    Cause,
+    CommandState,
+    Correlation,
+    HeadPhase,
+    Patience,
+    StoredCommand,
+)
 from holdfast.core.device_turn import Turn, Turned
 from holdfast.core.group_rate import BURST_S, MISSED_S
 from holdfast.core.presence import PresenceRules
 from holdfast.devices.work import DeviceWork
 from holdfast.errors import OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
-from holdfast.ports.device import Accepted, Answer, Command, Devices, Event, Seen
+from holdfast.ports.device import Accepted, Command, DeviceAnswer, Devices, Event, Seen
 from holdfast.ports.outbox import OnResult
 from holdfast.runtime.node import Work
-from holdfast.testing.simulator.faults import Faulty, Line, Weather
+from holdfast.testing.simulator.faults import Faulty, ServiceLine, Weather
 from holdfast.testing.simulator.loop import SimClock
-from holdfast.testing.simulator.scenario import EVERY_NODE, TROUBLE_S, Fault, FaultKind, Setting
+from holdfast.testing.simulator.scenario import EVERY_NODE, TROUBLE_S, Fault, FaultKind, WorldSetting
 from holdfast.testing.simulator.stage import Dying, SimNode, Stage
 
 OUTBOX = "doors"
@@ -75,7 +83,7 @@ KINDS = (
 )  # fmt: skip
 
 
-class Planned(msgspec.Struct, frozen=True):
+class PlannedCommand(msgspec.Struct, frozen=True):
     """What the business does at ``at_s``: add a command, in a transaction that may fail."""
 
     at_s: float
@@ -86,7 +94,7 @@ class Planned(msgspec.Struct, frozen=True):
     rolls_back: bool
 
 
-class Wish(msgspec.Struct, frozen=True):
+class PlannedOperation(msgspec.Struct, frozen=True):
     """What an operator does at ``at_s``: ``retry`` something that failed or expired, take back (``cancel``)
     what waits for a device, or ``pause`` it for ``for_s``; all devices if that is empty."""
 
@@ -96,7 +104,7 @@ class Wish(msgspec.Struct, frozen=True):
     for_s: float = 0.0
 
 
-class Scenario(Setting, frozen=True, kw_only=True):
+class DevicesScenario(WorldSetting, frozen=True, kw_only=True):
     """Everything that a seed decides in advance."""
 
     shards: int
@@ -105,15 +113,15 @@ class Scenario(Setting, frozen=True, kw_only=True):
     rate: float | None
     group_rate: float | None
     """Commands a second, of a node: to all devices, and to the one group that they all belong to."""
-    planned: tuple[Planned, ...]
+    planned: tuple[PlannedCommand, ...]
     absent: tuple[str, ...]
     """Devices that were never there."""
     heartbeats: bool
     callback_fails: float
-    wishes: tuple[Wish, ...]
+    wishes: tuple[PlannedOperation, ...]
 
 
-def make(seed: int) -> Scenario:
+def make(seed: int) -> DevicesScenario:
     """The scenario of a seed."""
     random = Random(f"{seed}:devices")  # noqa: S311 - to be repeated, not to be secret
     calm = random.random() < 0.2
@@ -157,7 +165,7 @@ def make(seed: int) -> Scenario:
     devices = [f"d{n}" for n in range(random.randint(1, 8))]
     absent = random.choice(((), (), ("d99",)))
     planned = [
-        Planned(
+        PlannedCommand(
             at_s=random.random() * random.choice((1.0, 25.0)),
             device=random.choice((*devices, *absent)),
             number=number,
@@ -167,7 +175,7 @@ def make(seed: int) -> Scenario:
         )
         for number in range(random.randint(5, 60 if conduct.latency_s < SLOW_S else 15))
     ]
-    return Scenario(
+    return DevicesScenario(
         seed=seed,
         nodes=nodes,
         weather=Weather(
@@ -220,9 +228,9 @@ def _apart_in_time(seed: int, faults: list[Fault]) -> list[Fault]:
     return [msgspec.structs.replace(fault, kind=random.choice(kinds)) for fault in faults]
 
 
-def _wishes(random: Random, devices: Sequence[str]) -> tuple[Wish, ...]:
+def _wishes(random: Random, devices: Sequence[str]) -> tuple[PlannedOperation, ...]:
     wishes = [
-        Wish(
+        PlannedOperation(
             at_s=random.random() * TROUBLE_S,
             kind=random.choice(("retry", "retry", "retry", "cancel", "pause")),
             device=random.choice(devices),
@@ -301,21 +309,23 @@ class CheckedOutbox(MemoryOutbox):
             if entry.expires_at is not None and entry.expires_at <= turn.now:
                 wrong.append(f"{entry} was sent after it had expired")
             _, was = before.commands[entry.id]
-            if was.state is State.SCHEDULED and any(_replaces(newer, entry) for newer in known):
+            if was.state is CommandState.SCHEDULED and any(_replaces(newer, entry) for newer in known):
                 wrong.append(f"{entry} was sent although a newer one had replaced it")
             if {(turn.outbox, ""), (turn.outbox, entry.device)} & before.paused.keys():
                 wrong.append(f"{entry} was sent although its device was paused")
             head = before.heads.get((turn.outbox, entry.pair))
-            if entry.device in turn.away and (head is None or head.phase is not Phase.HELD):
+            if entry.device in turn.away and (head is None or head.phase is not HeadPhase.HELD):
                 wrong.append(f"{entry} was sent to a device that was away")
         mine = turn.grants.keys() - set(turned.lost)
-        out = [head for head in self.tables.heads.values() if head.phase is Phase.OUT and head.shard in mine]
+        out = [
+            head for head in self.tables.heads.values() if head.phase is HeadPhase.OUT and head.shard in mine
+        ]
         if len(turned.sendings) > turned.repeats and len(out) > self._in_flight_max:
             wrong.append(f"{len(out)} devices are waited for at once")
         return wrong
 
 
-def _replaces(newer: Entry, entry: Entry) -> bool:
+def _replaces(newer: StoredCommand, entry: StoredCommand) -> bool:
     """As ``device_queue.replaces``, which may be what is broken."""
     same = newer.device == entry.device and newer.supersede_key == entry.supersede_key is not None
     return same and newer.id > entry.id
@@ -324,23 +334,23 @@ def _replaces(newer: Entry, entry: Entry) -> bool:
 class DeviceWorld(Stage):
     """Devices on the stage."""
 
-    def __init__(self, scenario: Scenario, verbose: bool = False) -> None:
+    def __init__(self, scenario: DevicesScenario, verbose: bool = False) -> None:
         super().__init__(scenario, verbose)
         self.scenario = scenario
         self.store = CheckedOutbox(HostClock(self, self.clock), scenario.in_flight_max)
         self.broker = SimBroker(self.clock, delay_s=0.005)
         devices = sorted({planned.device for planned in scenario.planned} - set(scenario.absent))
         self.fleet = MemoryFleet(self.broker, devices, scenario.conduct, f"{scenario.seed}", self._work)
-        self.committed: dict[int, Planned] = {}
+        self.committed: dict[int, PlannedCommand] = {}
         self.arrived: list[Arrived] = []
         self.answered: dict[str, float] = {}
         """When an answer to a try was first heard, by its id."""
         self.ended: Counter[int] = Counter()
         """How often a command was retried after its end."""
-        self.taken_back: list[tuple[Entry, int]] = []
+        self.taken_back: list[tuple[StoredCommand, int]] = []
         """What was to be taken back, as it stood, and how often it had been retried."""
         self.works: dict[SimNode, DeviceWork] = {}
-        self.uplinks: dict[SimNode, Connections] = {}
+        self.uplinks: dict[SimNode, BrokerConnections] = {}
         self.jump_s = 0.0
         self.jumped = False
         """Whether any clock was set."""
@@ -362,7 +372,7 @@ class DeviceWorld(Stage):
         self.outbox.on_result(self._on_result)
 
     def make_works(self, node: SimNode) -> tuple[Sequence[Work], Sequence[Dying]]:
-        connections = Connections(self, node)
+        connections = BrokerConnections(self, node)
         node.host.clock = HostClock(self, node.clock)
         work = DeviceWork(node.host, self.outbox, SimStore(self.store, "state", node.line), connections.open)
         self.works[node], self.uplinks[node] = work, connections
@@ -395,7 +405,7 @@ class DeviceWorld(Stage):
             await asyncio.sleep(max(0.0, planned.at_s - asyncio.get_running_loop().time()))
             self._add(planned)
 
-    def _add(self, planned: Planned) -> None:
+    def _add(self, planned: PlannedCommand) -> None:
         """One change of the business, and its command, both or none."""
         try:
             with self.store.transaction() as db:
@@ -412,18 +422,20 @@ class DeviceWorld(Stage):
             return
         self.committed[command] = planned
 
-    async def _wish(self, wish: Wish) -> None:
+    async def _wish(self, wish: PlannedOperation) -> None:
         """What an operator wants."""
         await asyncio.sleep(wish.at_s)
         if wish.kind == "retry":
-            ended = (State.FAILED, State.EXPIRED)
+            ended = (CommandState.FAILED, CommandState.EXPIRED)
             for entry in await self.store.commands(OUTBOX, limit=10_000, device=wish.device):
                 if entry.state in ended and await self.store.retry(entry.id):
                     self.ended[entry.id] += 1
                     self.counts["retried"] += 1
         elif wish.kind == "cancel":
             device = wish.device or "d0"
-            waiting = await self.store.commands(OUTBOX, limit=10_000, device=device, state=State.SCHEDULED)
+            waiting = await self.store.commands(
+                OUTBOX, limit=10_000, device=device, state=CommandState.SCHEDULED
+            )
             with self.store.transaction() as db:
                 self.counts["taken back"] += self.outbox.cancel(db, device=device)
             self.taken_back += [(entry, self.ended[entry.id]) for entry in waiting]
@@ -433,7 +445,7 @@ class DeviceWorld(Stage):
             await asyncio.sleep(wish.for_s)
             await self.store.resume(OUTBOX, wish.device)
 
-    def _on_result(self, db: Any, entry: Entry) -> None:
+    def _on_result(self, db: Any, entry: StoredCommand) -> None:
         """What the business notes lives and dies with the transaction."""
         db.values[f"result {entry.id}"] = db.values.get(f"result {entry.id}", 0) + 1
         if self._business.random() < self.scenario.callback_fails:
@@ -485,7 +497,7 @@ class DeviceWorld(Stage):
     async def finish(self) -> str:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + HEAL_LIMIT_S
-        left: list[Entry] = []
+        left: list[StoredCommand] = []
         while loop.time() < deadline:
             left = [
                 entry for entry in await self.store.commands(OUTBOX, limit=10_000) if not self._is_over(entry)
@@ -495,7 +507,7 @@ class DeviceWorld(Stage):
             await asyncio.sleep(0.5)
         return f"{len(left)} commands without an end: {left[:3]}; untold {self.store.tables.untold}"
 
-    def _is_over(self, entry: Entry) -> bool:
+    def _is_over(self, entry: StoredCommand) -> bool:
         """Closed, or for a device that is away for good, which is tried now and then for ever."""
         if entry.state in CLOSED:
             return True
@@ -506,8 +518,8 @@ class DeviceWorld(Stage):
             gone = self.fleet.terminals[entry.device].silent and not self.scenario.heartbeats
         return gone and head is not None and self._gave_up(head.phase)
 
-    def _gave_up(self, phase: Phase) -> bool:
-        return phase in (Phase.HELD, Phase.OUT) and asyncio.get_running_loop().time() > 3 * TROUBLE_S
+    def _gave_up(self, phase: HeadPhase) -> bool:
+        return phase in (HeadPhase.HELD, HeadPhase.OUT) and asyncio.get_running_loop().time() > 3 * TROUBLE_S
 
 
 class HostClock:
@@ -526,7 +538,7 @@ class HostClock:
 class SimStore(Faulty):
     """The outbox as one node sees it: a crash ends its connection, which it notices with the next turn."""
 
-    def __init__(self, store: CheckedOutbox, name: str, line: Line) -> None:
+    def __init__(self, store: CheckedOutbox, name: str, line: ServiceLine) -> None:
         super().__init__(store, name, line)
         self._store = store
         self._crashes = store.crashes
@@ -563,7 +575,7 @@ class SimDevices(MemoryDevices):
     """A node's connection: it stands still with its node, and with its line."""
 
     def __init__(
-        self, world: DeviceWorld, node: SimNode, uplink: Connections, identity: str, still_ours: Any
+        self, world: DeviceWorld, node: SimNode, uplink: BrokerConnections, identity: str, still_ours: Any
     ) -> None:
         super().__init__(world.broker, identity, still_ours=still_ours)
         self.uplink = uplink
@@ -582,14 +594,14 @@ class SimDevices(MemoryDevices):
         return events
 
     def hear(self, event: Event) -> None:
-        if isinstance(event, Answer | Seen | Accepted):
+        if isinstance(event, DeviceAnswer | Seen | Accepted):
             self.uplink.carry(partial(self._hear_in, self._ends, event))
         else:
             super().hear(event)
 
     def _hear_in(self, ends: int, event: Event) -> None:
         if ends == self._ends:
-            if isinstance(event, Answer):
+            if isinstance(event, DeviceAnswer):
                 self._world.answered.setdefault(event.id, self._world.clock.monotonic())
             super().hear(event)
 
@@ -608,7 +620,7 @@ class SimDevices(MemoryDevices):
             self.cut_off("the broker doesn't answer", taken=False)
 
 
-class Connections:
+class BrokerConnections:
     """All that a node has at the broker; they end with its process."""
 
     def __init__(self, world: DeviceWorld, node: SimNode) -> None:
@@ -673,9 +685,9 @@ def check(world: DeviceWorld, unfinished: str) -> list[str]:
         times = world.store.tables.values.get(f"result {number}", 0)
         if times != world.ended[number] + (entry.state in CLOSED):
             wrong.append(f"the result of {entry} was applied {times} times")
-        if entry.state is State.ACKNOWLEDGED and not _answered(entry):
+        if entry.state is CommandState.ACKNOWLEDGED and not _answered(entry):
             wrong.append(f"{entry} was closed by an answer to something else")
-        unheard = entry.state is State.FAILED and entry.reason == queue.REASONS[Cause.GIVE_UP]
+        unheard = entry.state is CommandState.FAILED and entry.reason == queue.REASONS[Cause.GIVE_UP]
         if unheard and not world.scenario.faults and (heard := _heard(world, entry)):
             wrong.append(f"{entry} has failed although its device had answered {heard}")
         planned = world.committed.get(number)
@@ -711,23 +723,23 @@ def _flood(times: Sequence[float], rate: float) -> Sequence[float]:
     return ()
 
 
-def _answered(entry: Entry) -> bool:
+def _answered(entry: StoredCommand) -> bool:
     told = msgspec.json.decode(entry.answer or b"{}").get("messageId")
     return told in _tries(entry)
 
 
-def _tries(entry: Entry) -> list[str]:
+def _tries(entry: StoredCommand) -> list[str]:
     """The ids of the tries of a command that an answer may name."""
     return [str(Correlation(entry.epoch, entry.id, tries)) for tries in range(1, entry.tries + 1)]
 
 
-def _heard(world: DeviceWorld, entry: Entry) -> list[str]:
+def _heard(world: DeviceWorld, entry: StoredCommand) -> list[str]:
     """Which of its tries were answered before it was closed."""
     closed_at = (entry.closed_at or 0.0) - world.wall() + world.clock.monotonic()
     return [name for name in _tries(entry) if world.answered.get(name, math.inf) < closed_at]
 
 
-def _check_order(world: DeviceWorld, entries: dict[int, Entry]) -> list[str]:
+def _check_order(world: DeviceWorld, entries: dict[int, StoredCommand]) -> list[str]:
     wrong = []
     by_device: dict[str, list[Arrived]] = {}
     for arrived in world.arrived:
@@ -741,7 +753,7 @@ def _check_order(world: DeviceWorld, entries: dict[int, Entry]) -> list[str]:
             newest = max(newest, number)
             if number not in world.committed:
                 wrong.append(f"{device}: command {number} was never committed")
-            if entries[number].state is State.SUPERSEDED and not world.ended[number]:
+            if entries[number].state is CommandState.SUPERSEDED and not world.ended[number]:
                 wrong.append(f"{device}: command {number} was sent although it was superseded")
         for before, after in pairwise(arrivals):
             too_soon = after.at - before.at < PATIENCE.retry_s - DELIVERY_S

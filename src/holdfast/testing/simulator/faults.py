@@ -39,7 +39,7 @@ def draw_weather(random: Random) -> Weather:
     )
 
 
-class Line:
+class ServiceLine:
     """A node's line to the services: its weather, and where it is cut."""
 
     def __init__(
@@ -133,7 +133,7 @@ class Line:
 class Faulty:
     """A service as one node sees it: every call goes over the node's line."""
 
-    def __init__(self, service: Any, name: str, line: Line) -> None:
+    def __init__(self, service: Any, name: str, line: ServiceLine) -> None:
         self._service = service
         self._name = name
         self._line = line

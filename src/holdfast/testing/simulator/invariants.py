@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from typing import Any
 
 from holdfast.adapters.memory.queue import QueueEvent
-from holdfast.adapters.memory.state import Committed, Forgot, Opened
+from holdfast.adapters.memory.state import CommitRecord, Forgot, OpenRecord
 from holdfast.core.ledger import RunLog
 from holdfast.core.message import Place
 from holdfast.ports.queue import DeadLetter
@@ -24,7 +24,7 @@ class Streams:
 
     def __init__(self) -> None:
         self.issued: dict[str, int] = {}
-        self.applied: list[Opened | Committed] = []
+        self.applied: list[OpenRecord | CommitRecord] = []
         self.handled: dict[str, list[tuple[str, Any]]] = defaultdict(list)
         self.names: dict[str, set[str]] = defaultdict(set)
         self.aside: dict[str, dict[str, str]] = defaultdict(dict)
@@ -43,9 +43,9 @@ def check(world: World, unfinished: str) -> list[str]:
         wrong.append(unfinished)
     streams = Streams()
     for event in world.log:
-        if isinstance(event, Opened):
+        if isinstance(event, OpenRecord):
             wrong += _opened(event, streams)
-        elif isinstance(event, Committed):
+        elif isinstance(event, CommitRecord):
             wrong += _committed(event, streams)
         elif isinstance(event, Forgot):
             _forgot(event, streams)
@@ -62,7 +62,7 @@ def check(world: World, unfinished: str) -> list[str]:
     return wrong
 
 
-def _opened(event: Opened, streams: Streams) -> list[str]:
+def _opened(event: OpenRecord, streams: Streams) -> list[str]:
     if event.after is None:
         return []
     streams.applied.append(event)
@@ -74,7 +74,7 @@ def _opened(event: Opened, streams: Streams) -> list[str]:
     return []
 
 
-def _committed(event: Committed, streams: Streams) -> list[str]:
+def _committed(event: CommitRecord, streams: Streams) -> list[str]:
     if event.after is None or event.repeated:
         return []
     streams.applied.append(event)
@@ -103,7 +103,7 @@ def _forgot(event: Forgot, streams: Streams) -> None:
     """The store's last writes never were. What followed from them was right when it was done."""
     while streams.applied and streams.applied[-1].at >= event.since:
         undone = streams.applied.pop()
-        if isinstance(undone, Committed):
+        if isinstance(undone, CommitRecord):
             key, count = undone.commit.key, len(undone.commit.results)
             streams.logs[key] = undone.before.log if undone.before else None
             if count:

@@ -19,15 +19,15 @@ from holdfast.adapters.memory import outbox as memory_outbox
 from holdfast.adapters.memory.coordinator import MemoryCoordinator
 from holdfast.adapters.memory.outbox import MemoryOutbox, MemoryRows
 from holdfast.core import commands, device_queue, device_turn, group_rate, ledger, task
-from holdfast.core.device_queue import Patience, Phase
+from holdfast.core.device_queue import HeadPhase, Patience
 from holdfast.core.group_rate import GroupRate
 from holdfast.core.held import Held, Letter
 from holdfast.core.ledger import Checkpoint
 from holdfast.core.message import Life
-from holdfast.core.owner import Entry, Owner
+from holdfast.core.owner import BatchEntry, Owner
 from holdfast.core.presence import Presence
 from holdfast.core.sequencer import Sequencer
-from holdfast.core.task import End, Start, Task
+from holdfast.core.task import EndAttempt, StartAttempt, Task
 from holdfast.devices import dispatcher
 from holdfast.devices.dispatcher import Dispatcher
 from holdfast.devices.spec import OutboxSpec
@@ -36,7 +36,7 @@ from holdfast.ports.queue import Outgoing
 from holdfast.runtime.keeper import Keeper, Settlement
 from holdfast.runtime.router import Custody, Router
 from holdfast.streams.owners import Owned, Owners
-from holdfast.streams.requests import Answer, Requests, Waiting
+from holdfast.streams.requests import PendingRequest, RequestAnswer, Requests
 from holdfast.tasks.finisher import Finisher
 from holdfast.tasks.hand import InHand
 from holdfast.tasks.permits import PermitKeeper
@@ -75,13 +75,13 @@ def _as_committed(held: Held) -> Held:
 _append = Owner._append
 
 
-def _settle_at_once(self: Owner, entry: Entry, now: float) -> None:
+def _settle_at_once(self: Owner, entry: BatchEntry, now: float) -> None:
     _append(self, entry, now)
     if entry.kind == "done" and entry.held is not None:
         self._settle((), (_as_committed(entry.held),))
 
 
-def _letter_at_once(self: Owner, entry: Entry, now: float) -> None:
+def _letter_at_once(self: Owner, entry: BatchEntry, now: float) -> None:
     _append(self, entry, now)
     if entry.kind in ("skip", "late", "parked") and entry.held is not None:
         self._settle((Letter(entry.reason, _as_committed(entry.held)),), ())
@@ -121,8 +121,8 @@ def _blame_the_message(self: Owners, entry: Owned, generation: int, obstacle: st
     )
 
 
-async def _forget_results(self: Requests, key: str, waiting: Waiting) -> Answer:
-    return Answer(waiting.held.result if waiting.held else None, 0)
+async def _forget_results(self: Requests, key: str, waiting: PendingRequest) -> RequestAnswer:
+    return RequestAnswer(waiting.held.result if waiting.held else None, 0)
 
 
 async def _hold_on(self: Keeper, holding: Any, now: float) -> None:
@@ -160,7 +160,7 @@ def _any_attempt(standing: Task | None, trace: str, epoch: int) -> Task:
 _start, _reset = task.start, task.reset
 
 
-def _start_again(standing: Task | None, wish: Start, now: float) -> Task:
+def _start_again(standing: Task | None, wish: StartAttempt, now: float) -> Task:
     if standing is not None and standing.ended:
         standing = msgspec.structs.replace(standing, state=task.State.QUEUED, attempts=0)
     return _start(standing, wish, now)
@@ -172,11 +172,11 @@ def _reset_in_any_case(standing: Task, now: float) -> Task:
     )
 
 
-def _start_without_count(standing: Task | None, wish: Start, now: float) -> Task:
+def _start_without_count(standing: Task | None, wish: StartAttempt, now: float) -> Task:
     return _start(standing, msgspec.structs.replace(wish, tries=10**6), now)
 
 
-def _end_at_once(self: Finisher, item: InHand, end: End, letter: Letter | None = None) -> None:
+def _end_at_once(self: Finisher, item: InHand, end: EndAttempt, letter: Letter | None = None) -> None:
     item.outcome_known()
     self._keepers(item.queue).settle(Settlement(item.full_key, (), (item.held,), lambda: None))
 
@@ -230,7 +230,7 @@ def _judge_as_resumed(
 
 def _free_at_once(self: Any, late: Any) -> None:
     _hear_late(self, late)
-    for head in [head for head in self._heads.values() if head.phase is Phase.OUT]:
+    for head in [head for head in self._heads.values() if head.phase is HeadPhase.OUT]:
         del self._heads[head.pair]
         self._free(head, was_out=True)
 
@@ -247,7 +247,7 @@ _heads = MemoryRows.heads
 
 def _heads_in_wait(self: MemoryRows, pairs: Any) -> Any:
     found = _heads(self, pairs)
-    return {pair: msgspec.structs.replace(head, phase=Phase.WAITING) for pair, head in found.items()}
+    return {pair: msgspec.structs.replace(head, phase=HeadPhase.WAITING) for pair, head in found.items()}
 
 
 _first = MemoryRows.first

@@ -18,13 +18,13 @@ from holdfast.testing.simulator import devices, invariants, scenario, tasks, wor
 from holdfast.testing.simulator.loop import Deadlock, run
 from holdfast.testing.simulator.mutations import RULES, broken
 
-__all__ = ["RULES", "WORLDS", "Outcome", "replay", "simulate", "sweep"]
+__all__ = ["RULES", "WORLDS", "SeedOutcome", "replay", "simulate", "sweep"]
 
 FRESH_MAX = 10**12
 """Below it lie the first seeds of fresh sweeps."""
 
 
-class Kind(NamedTuple):
+class WorldKind(NamedTuple):
     """A kind of world: what a seed means there, its life, and what must hold."""
 
     make: Callable[[int], Any]
@@ -33,13 +33,13 @@ class Kind(NamedTuple):
 
 
 WORLDS = {
-    "streams": Kind(scenario.make, world.World, invariants.check),
-    "tasks": Kind(tasks.make, tasks.TaskWorld, tasks.check),
-    "devices": Kind(devices.make, devices.DeviceWorld, devices.check),
+    "streams": WorldKind(scenario.make, world.World, invariants.check),
+    "tasks": WorldKind(tasks.make, tasks.TaskWorld, tasks.check),
+    "devices": WorldKind(devices.make, devices.DeviceWorld, devices.check),
 }
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class SeedOutcome(msgspec.Struct, frozen=True):
     """What came of one seed. ``trace`` is a hash over everything that the services saw."""
 
     seed: int
@@ -49,21 +49,23 @@ class Outcome(msgspec.Struct, frozen=True):
     virtual_s: float
 
 
-def simulate(seed: int, rule: str | None = None, verbose: bool = False, *, kind: str = "streams") -> Outcome:
+def simulate(
+    seed: int, rule: str | None = None, verbose: bool = False, *, kind: str = "streams"
+) -> SeedOutcome:
     """Live through one seed in the world of a broken rule, or of that kind, and check it."""
     with broken(rule):
         try:
             return run(_live(seed, verbose, WORLDS[RULES[rule].world if rule else kind]))
         except Deadlock as error:
-            return Outcome(seed, [str(error)], {}, "", 0.0)
+            return SeedOutcome(seed, [str(error)], {}, "", 0.0)
 
 
-async def _live(seed: int, verbose: bool, kind: Kind) -> Outcome:
+async def _live(seed: int, verbose: bool, kind: WorldKind) -> SeedOutcome:
     world = kind.world(kind.make(seed), verbose)
     unfinished = await world.live()
     wrong = kind.check(world, unfinished)
     trace = hashlib.blake2b(repr(world.log).encode(), digest_size=8).hexdigest()
-    return Outcome(seed, wrong, dict(world.counts), trace, world.clock.monotonic())
+    return SeedOutcome(seed, wrong, dict(world.counts), trace, world.clock.monotonic())
 
 
 def replay(seed: int, rule: str | None, kind: str) -> int:
@@ -78,12 +80,12 @@ def replay(seed: int, rule: str | None, kind: str) -> int:
     return 1 if outcome.wrong else 0
 
 
-def _job(work: tuple[int, str | None, str]) -> Outcome:
+def _job(work: tuple[int, str | None, str]) -> SeedOutcome:
     seed, rule, kind = work
     return simulate(seed, rule, kind=kind)
 
 
-def outcomes(seeds: Iterable[int], rule: str | None, kind: str, jobs: int) -> Iterator[Outcome]:
+def outcomes(seeds: Iterable[int], rule: str | None, kind: str, jobs: int) -> Iterator[SeedOutcome]:
     """Outcomes in order of seed."""
     works = [(seed, rule, kind) for seed in seeds]
     if jobs == 1:
@@ -139,7 +141,7 @@ def sweep(
     return 1 if rule else 0
 
 
-def _tell(outcome: Outcome, rule: str | None, kind: str) -> None:
+def _tell(outcome: SeedOutcome, rule: str | None, kind: str) -> None:
     which = f"--break {rule}" if rule else f"--world {kind}"
     again = f"python -m holdfast.testing.simulator --seed {outcome.seed} {which}"
     sys.stdout.write(f"seed {outcome.seed} fails; replay it with: {again}\n")

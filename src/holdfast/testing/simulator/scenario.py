@@ -61,7 +61,7 @@ FaultKind = Literal[
 ]
 
 
-class Planned(msgspec.Struct, frozen=True):
+class PlannedMessage(msgspec.Struct, frozen=True):
     """A message to be sent at ``at_s``. ``fails``: how many tries raise (-1: all of them)."""
 
     at_s: float
@@ -92,7 +92,7 @@ class Fault(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
-class Setting(msgspec.Struct, frozen=True, kw_only=True):
+class WorldSetting(msgspec.Struct, frozen=True, kw_only=True):
     """What a seed decides in advance of every world."""
 
     seed: int
@@ -106,7 +106,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         return Random(f"{self.seed}:{name}")  # noqa: S311 - to be repeated, not to be secret
 
 
-class Scenario(Setting, frozen=True, kw_only=True):
+class Scenario(WorldSetting, frozen=True, kw_only=True):
     """Everything that a seed decides in advance of a world of streams."""
 
     kind: SeqKind
@@ -127,7 +127,7 @@ class Scenario(Setting, frozen=True, kw_only=True):
     """Clients without an answer ask again all at the same moment."""
     patience_s: float = 4.0
     """How long a client waits before it asks again, though the first request may still be under way."""
-    messages: tuple[Planned, ...]
+    messages: tuple[PlannedMessage, ...]
     restarts: bool = False
     """Messages carry no run: those of run 1 follow once all of run 0 is over, and the stream was quiet."""
     uses_models: bool = False
@@ -196,11 +196,11 @@ def _with_more(scenario: Scenario, random: Random, calm: bool) -> Scenario:
     if chance < 0.1 and kinds == "dense" and scenario.first == 0:
         far = random.choice(messages)
         at_s = random.random() * 10.0
-        messages.append(Planned(at_s=at_s, key=far.key, run=0, seq=FAR + random.randint(0, 9)))
+        messages.append(PlannedMessage(at_s=at_s, key=far.key, run=0, seq=FAR + random.randint(0, 9)))
     elif chance < 0.2 and kinds != "absent" and not scenario.fifo and scenario.first == 0 and one_run:
         last = {message.key: message.seq for message in sorted(messages, key=lambda one: one.seq)}
         messages += [  # all of them have fallen, as they come in any order
-            Planned(at_s=random.random() * 3.0, key=key, run=1, seq=seq)
+            PlannedMessage(at_s=random.random() * 3.0, key=key, run=1, seq=seq)
             for key, most in sorted(last.items())
             for seq in range(random.randint(1, most))
         ]
@@ -218,12 +218,12 @@ def _with_more(scenario: Scenario, random: Random, calm: bool) -> Scenario:
     return msgspec.structs.replace(scenario, **changes)
 
 
-def _in_order(messages: Iterable[Planned]) -> tuple[Planned, ...]:
+def _in_order(messages: Iterable[PlannedMessage]) -> tuple[PlannedMessage, ...]:
     return tuple(sorted(messages, key=lambda one: (one.run > 0, one.at_s, one.key, one.run, one.seq)))
 
 
-def _messages(random: Random, kind: SeqKind) -> tuple[Planned, ...]:
-    planned: list[Planned] = []
+def _messages(random: Random, kind: SeqKind) -> tuple[PlannedMessage, ...]:
+    planned: list[PlannedMessage] = []
     odd = random.random() < 0.3
     runs = [(number, 0) for number in range(random.randint(1, 4))]
     if kind == "dense" and random.random() < 0.15:
@@ -236,7 +236,7 @@ def _messages(random: Random, kind: SeqKind) -> tuple[Planned, ...]:
             at_s = span_s * (run + seq / count) + random.random() * random.choice((0.05, 2.0))
             trouble = random.random() if odd else 1.0
             planned.append(
-                Planned(
+                PlannedMessage(
                     at_s=at_s,
                     key=key,
                     run=run,
@@ -306,7 +306,7 @@ def _by_time(faults: Sequence[Fault]) -> tuple[Fault, ...]:
     return tuple(sorted(faults, key=lambda fault: (fault.at_s, fault.kind, fault.node)))
 
 
-def _filled(random: Random, messages: tuple[Planned, ...]) -> tuple[Planned, ...]:
+def _filled(random: Random, messages: tuple[PlannedMessage, ...]) -> tuple[PlannedMessage, ...]:
     """Some have large results, in a third of the seeds."""
     if random.random() < 0.7:
         return messages
@@ -316,7 +316,7 @@ def _filled(random: Random, messages: tuple[Planned, ...]) -> tuple[Planned, ...
     )
 
 
-def _poisoned(random: Random, messages: tuple[Planned, ...]) -> tuple[Planned, ...]:
+def _poisoned(random: Random, messages: tuple[PlannedMessage, ...]) -> tuple[PlannedMessage, ...]:
     """One of them ends every node that runs it."""
     poison = random.randrange(len(messages))
     return tuple(

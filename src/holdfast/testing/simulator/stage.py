@@ -17,9 +17,16 @@ from holdfast.ports.peer import Handler
 from holdfast.protocol.peer import Reply, Request
 from holdfast.runtime.limits import Limits
 from holdfast.runtime.node import Host, Node, Work
-from holdfast.testing.simulator.faults import Faulty, Line, Weather
+from holdfast.testing.simulator.faults import Faulty, ServiceLine, Weather
 from holdfast.testing.simulator.loop import SimClock
-from holdfast.testing.simulator.scenario import EVERY_NODE, TROUBLE_S, TTL_S, VISIBILITY_S, Fault, Setting
+from holdfast.testing.simulator.scenario import (
+    EVERY_NODE,
+    TROUBLE_S,
+    TTL_S,
+    VISIBILITY_S,
+    Fault,
+    WorldSetting,
+)
 
 TROUBLE_MARGIN_S = 1.0
 FOREVER_S = 1e9
@@ -85,7 +92,7 @@ class CheckedCoordinator(MemoryCoordinator):
 class SimPeer:
     """A node's peers: calls go over its line, and a node that stands still does not answer."""
 
-    def __init__(self, peer: MemoryPeer, line: Line) -> None:
+    def __init__(self, peer: MemoryPeer, line: ServiceLine) -> None:
         self._peer = peer
         self._line = line
 
@@ -135,7 +142,7 @@ class SimNode:
         self.clock = SimClock(random, self.name, rate=rate, offset_s=offset_s)
         self.slot_clock = SimClock(random, self.name + "s", rate=rate, offset_s=offset_s)
         weather = setting.weather if not stage.healed else Weather()
-        self.line = Line(
+        self.line = ServiceLine(
             self.clock.gate,
             setting.random(f"line:{self.name}"),
             weather,
@@ -185,7 +192,7 @@ class SimNode:
         await self.node.stop()
 
 
-def hinder(line: Line, fault: Fault) -> None:
+def hinder(line: ServiceLine, fault: Fault) -> None:
     """Let a service be mute or slow for a node."""
     if fault.kind == "mute":
         line.mute[fault.detail] = None
@@ -203,7 +210,7 @@ class Stage:
 
     limits = LIMITS
 
-    def __init__(self, setting: Setting, verbose: bool = False) -> None:
+    def __init__(self, setting: WorldSetting, verbose: bool = False) -> None:
         self.setting = setting
         self.verbose = verbose
         self.healed = False

@@ -30,15 +30,15 @@ from holdfast.tasks.producer import Producer
 from holdfast.tasks.spec import TaskSpec
 from holdfast.tasks.wire import Envelope, Unreadable, decode_task
 from holdfast.tasks.work import TaskWork
-from holdfast.tasks.worker import Worker
-from holdfast.testing.simulator.faults import Faulty, Line, draw_weather
+from holdfast.tasks.worker import TaskExecutor
+from holdfast.testing.simulator.faults import Faulty, ServiceLine, draw_weather
 from holdfast.testing.simulator.scenario import (
     EVERY_NODE,
     FORGETS_S,
     TROUBLE_S,
     Fault,
     FaultKind,
-    Setting,
+    WorldSetting,
 )
 from holdfast.testing.simulator.stage import LIMITS, Dying, Quiet, SimNode, Stage
 
@@ -76,7 +76,7 @@ class PlannedTask(msgspec.Struct, frozen=True):
     again_s: float | None = None
 
 
-class TaskScenario(Setting, frozen=True, kw_only=True):
+class TaskScenario(WorldSetting, frozen=True, kw_only=True):
     """Everything that a seed decides in advance of a world of tasks. ``maximum`` is how many may run at once
     over all nodes (0: any number)."""
 
@@ -225,7 +225,7 @@ SPECS: Mapping[str, TaskSpec] = {
 }
 
 
-class Ran(msgspec.Struct, frozen=True):
+class RanAttempt(msgspec.Struct, frozen=True):
     """An attempt that began in a slot (``end`` False), or was over."""
 
     at: float
@@ -237,7 +237,7 @@ class Ran(msgspec.Struct, frozen=True):
 class Patient:
     """A slot is a process of its own: what it says reaches its node's listener once that goes on."""
 
-    def __init__(self, listener: Listener, line: Line) -> None:
+    def __init__(self, listener: Listener, line: ServiceLine) -> None:
         self._listener = listener
         self._line = line
         self._words: deque[Callable[[], None]] = deque()
@@ -263,7 +263,7 @@ class Patient:
 class SimTaskSlots:
     """Makes slots whose words wait while the node stands still."""
 
-    def __init__(self, slots: MemoryTaskSlots, line: Line) -> None:
+    def __init__(self, slots: MemoryTaskSlots, line: ServiceLine) -> None:
         self._slots = slots
         self._line = line
 
@@ -309,14 +309,14 @@ class TaskWorld(Stage):
 
     def make_works(self, node: SimNode) -> tuple[Sequence[Work], Sequence[Dying]]:
         async def before(slot: MemoryTaskSlot, attempt: Attempt) -> None:
-            self.log.append(Ran(self.clock.monotonic(), attempt.trace, attempt.epoch))
+            self.log.append(RanAttempt(self.clock.monotonic(), attempt.trace, attempt.epoch))
             try:
                 await self._before(node, slot, attempt)
             finally:
-                self.log.append(Ran(self.clock.monotonic(), attempt.trace, attempt.epoch, end=True))
+                self.log.append(RanAttempt(self.clock.monotonic(), attempt.trace, attempt.epoch, end=True))
 
         slots = self.slots[node] = MemoryTaskSlots(
-            lambda host: Worker(APP, SPECS, host),
+            lambda host: TaskExecutor(APP, SPECS, host),
             node.slot_clock,
             before=before,
             spawn_s=0.02,
@@ -539,7 +539,7 @@ def _history(world: TaskWorld) -> list[str]:
                 wrong.append(f"{event.trace} went back to epoch {after.epoch} from {before.epoch}")
             if after.attempts > TRIES:
                 wrong.append(f"{event.trace} had {after.attempts} attempts")
-        elif isinstance(event, Ran) and not event.end:
+        elif isinstance(event, RanAttempt) and not event.end:
             task = standing.get(event.trace)
             if task is None or issued[event.trace] < event.epoch:
                 wrong.append(f"{event.trace} ran at epoch {event.epoch}, which was never given")
@@ -581,7 +581,7 @@ def _at_once(world: TaskWorld) -> list[str]:
     wrong = []
     running: dict[tuple[str, int], float] = {}
     for event in world.log:
-        if not isinstance(event, Ran):
+        if not isinstance(event, RanAttempt):
             continue
         if event.end:
             running.pop((event.trace, event.epoch), None)

@@ -13,20 +13,20 @@ from holdfast.adapters.memory.slots import MemorySlot, MemorySlots
 from holdfast.adapters.memory.state import MemoryState
 from holdfast.core.ledger import Commit
 from holdfast.core.message import NO_RUN, Place
-from holdfast.core.owner import Phase
+from holdfast.core.owner import OwnerPhase
 from holdfast.core.retry import Backoff
 from holdfast.errors import Fenced, HoldfastError, SetAside, TooLarge
 from holdfast.ports.coordinator import Load, Member
 from holdfast.ports.queue import Outgoing
-from holdfast.ports.slots import Ran, Slot, Work
+from holdfast.ports.slots import MessageWork, Ran, Slot
 from holdfast.protocol.peer import Poke
 from holdfast.runtime.node import Work as RunningWork
 from holdfast.streams.models import ModelSpec
 from holdfast.streams.owners import Owned
 from holdfast.streams.spec import StreamSpec
 from holdfast.streams.work import StreamWork
-from holdfast.streams.worker import Worker
-from holdfast.testing.simulator.faults import Faulty, Line
+from holdfast.streams.worker import StreamWorker
+from holdfast.testing.simulator.faults import Faulty, ServiceLine
 from holdfast.testing.simulator.handler import Chain, Number
 from holdfast.testing.simulator.scenario import (
     FORGETS_S,
@@ -37,7 +37,7 @@ from holdfast.testing.simulator.scenario import (
     STREAM,
     TROUBLE_S,
     Fault,
-    Planned,
+    PlannedMessage,
     Scenario,
 )
 from holdfast.testing.simulator.stage import Dying, SimNode, Stage
@@ -58,7 +58,7 @@ AGREE_S = 2.0
 class SimSlot:
     """A slot is a process of its own: it goes on while its node stands still."""
 
-    def __init__(self, slot: MemorySlot, line: Line) -> None:
+    def __init__(self, slot: MemorySlot, line: ServiceLine) -> None:
         self.slot = slot
         self.name = slot.name
         self._line = line
@@ -91,7 +91,9 @@ class SimSlot:
         finally:
             await self._line.gate.enter()
 
-    async def run(self, stream: str, key: str, work: Sequence[Work], limit: int, after_s: float) -> Ran:
+    async def run(
+        self, stream: str, key: str, work: Sequence[MessageWork], limit: int, after_s: float
+    ) -> Ran:
         try:
             return await self.slot.run(stream, key, work, limit, after_s)
         finally:
@@ -112,7 +114,7 @@ class SimSlot:
 class SimSlots:
     """Makes such slots."""
 
-    def __init__(self, slots: MemorySlots, line: Line) -> None:
+    def __init__(self, slots: MemorySlots, line: ServiceLine) -> None:
         self.slots = slots
         self._line = line
 
@@ -139,7 +141,7 @@ class World(Stage):
     def __init__(self, scenario: Scenario, verbose: bool = False) -> None:
         super().__init__(scenario, verbose)
         self.scenario = scenario
-        self.deaths: Counter[Planned] = Counter()
+        self.deaths: Counter[PlannedMessage] = Counter()
         self.queue = MemoryQueue(
             self.clock,
             frees_on_evict=scenario.frees_on_evict,
@@ -155,15 +157,15 @@ class World(Stage):
         self.works: dict[SimNode, StreamWork] = {}
         self.slots: dict[SimNode, MemorySlots] = {}
         self.rewound = False
-        self.asking: dict[Planned, None] = {}
-        self.answers: dict[Planned, bytes | None] = {}
+        self.asking: dict[PlannedMessage, None] = {}
+        self.answers: dict[PlannedMessage, bytes | None] = {}
         self.broken: dict[int, float] = {}
         """Until when models don't load, by node."""
         self.produced = False
         self._clients = scenario.random("clients")
 
     def make_works(self, node: SimNode) -> tuple[Sequence[RunningWork], Sequence[Dying]]:
-        async def before(slot: MemorySlot, stream: str, key: str, work: Work) -> None:
+        async def before(slot: MemorySlot, stream: str, key: str, work: MessageWork) -> None:
             await self._before(node, work)
 
         def load_model() -> str:
@@ -174,7 +176,7 @@ class World(Stage):
 
         models = {MODEL: ModelSpec(name=MODEL, load=load_model)}
         slots = self.slots[node] = MemorySlots(
-            lambda host: Worker(self.specs, None, host, models=models),
+            lambda host: StreamWorker(self.specs, None, host, models=models),
             node.slot_clock,
             before=before,
             spawn_s=0.02,
@@ -190,7 +192,7 @@ class World(Stage):
         )
         return [work], [slots]
 
-    async def _before(self, node: SimNode, work: Work) -> None:
+    async def _before(self, node: SimNode, work: MessageWork) -> None:
         """What this message does to its process."""
         planned = self.plan_by_body[work.body]
         if planned.kills and self.deaths[planned] != planned.kills and not node.clock.gate.dead:
@@ -229,7 +231,7 @@ class World(Stage):
             await self._produce(again, asyncio.get_running_loop().time())
         self.produced = True
 
-    async def _produce(self, messages: Sequence[Planned], from_s: float) -> None:
+    async def _produce(self, messages: Sequence[PlannedMessage], from_s: float) -> None:
         loop = asyncio.get_running_loop()
         for message in messages:
             await asyncio.sleep(max(0.0, from_s + message.at_s - loop.time()))
@@ -239,7 +241,7 @@ class World(Stage):
             else:
                 await self.queue.send([Outgoing(body_of(message), {}, key=message.key)])
 
-    async def _ask(self, message: Planned) -> None:
+    async def _ask(self, message: PlannedMessage) -> None:
         """A client brings its message to any node, follows where it is sent, and asks again until it has an
         answer."""
         key = f"{STREAM}/{message.key}"
@@ -329,7 +331,7 @@ class World(Stage):
         return {
             entry
             for entry in self.works[node].owners
-            if entry.key not in mine and entry.owner.phase is Phase.OWNER and not entry.owner.suspended
+            if entry.key not in mine and entry.owner.phase is OwnerPhase.OWNER and not entry.owner.suspended
         }
 
     async def _pause_a_key(self, fault: Fault) -> None:
@@ -422,7 +424,7 @@ def spec_of(scenario: Scenario) -> StreamSpec:
     )
 
 
-def body_of(message: Planned) -> bytes:
+def body_of(message: PlannedMessage) -> bytes:
     """The message as it is sent."""
     return json.dumps(
         {

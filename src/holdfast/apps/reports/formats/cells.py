@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from holdfast.apps.reports.faults import UnwritableColumn
 from holdfast.apps.reports.formats.formulas import looks_like_formula
-from holdfast.apps.reports.formats.kinds import Kind
+from holdfast.apps.reports.formats.kinds import ColumnKind
 from holdfast.apps.reports.formats.styles import Styles
 from holdfast.apps.reports.formats.texts import encoded_binary, out_of_calendar, zoned
 from holdfast.apps.reports.order import CELL_CHARACTERS_MAX, Column, Xlsx
@@ -98,17 +98,17 @@ class Cells:
         self._zone = zone
         self._styles = styles
 
-    def cell(self, at: int, column: Column, kind: Kind, type_: pa.DataType) -> Cell:
+    def cell(self, at: int, column: Column, kind: ColumnKind, type_: pa.DataType) -> Cell:
         """The cells of one column."""
         value, name = pl.col(str(at)), letters(at)
         match kind:
-            case Kind.TEXT | Kind.NESTED | Kind.UUID:
+            case ColumnKind.TEXT | ColumnKind.NESTED | ColumnKind.UUID:
                 return self._text(name, value, column)
-            case Kind.BINARY:
+            case ColumnKind.BINARY:
                 return self._text(name, encoded_binary(value, self._options.binary), column)
-            case Kind.NULL:
+            case ColumnKind.NULL:
                 return Cell(name, pl.lit(None, pl.String), "", "")
-            case Kind.BOOLEAN:
+            case ColumnKind.BOOLEAN:
                 return Cell(name, value.cast(pl.Int8).cast(pl.String), ' t="b"><v>', "</v></c>")
         style = self._styles.number(self._format(column, kind, type_))
         start = f' s="{style}"><v>' if style else "><v>"
@@ -152,38 +152,38 @@ class Cells:
     # --- numbers
 
     def _number(
-        self, name: str, column: Column, kind: Kind, type_: pa.DataType, value: pl.Expr
+        self, name: str, column: Column, kind: ColumnKind, type_: pa.DataType, value: pl.Expr
     ) -> tuple[pl.Expr, list[Case]]:
         """The value's text, and what is done with values that can't be numbers in Excel."""
         text = value.cast(pl.String)
         match kind:
-            case Kind.INTEGER:
+            case ColumnKind.INTEGER:
                 limit = 10**DIGITS_MAX - 1
                 if type_.bit_width < 64:
                     return text, []
                 return text, self._long(name, column, ~value.is_between(-limit, limit), text)
-            case Kind.DECIMAL:
+            case ColumnKind.DECIMAL:
                 if type_.precision <= DIGITS_MAX:
                     return text, []
                 digits = text.str.replace_all(r"[-.]", "").str.strip_chars_start("0").str.len_bytes()
                 return text, self._long(name, column, digits > DIGITS_MAX, text)
-            case Kind.FLOAT:
+            case ColumnKind.FLOAT:
                 return text, [_as_text(name, ~value.is_finite(), text)]
-            case Kind.DATE:
+            case ColumnKind.DATE:
                 iso = value.dt.strftime("%Y-%m-%d")
                 days = value.to_physical()
                 outside = ~days.is_between(_FIRST_DAY, _LAST_DAY)
                 never = Case(out_of_calendar(value, type_), value=lambda _: _never(column.source))
                 return (days + _DAY_0).cast(pl.String), [never, _as_text(name, outside, iso)]
-            case Kind.TIME:
+            case ColumnKind.TIME:
                 return (value.to_physical() / _DAY["ns"]).cast(pl.String), []
-            case Kind.DURATION:
+            case ColumnKind.DURATION:
                 days = value.to_physical() / _DAY[_unit(type_)]
                 return days.cast(pl.String), [_as_text(name, days < 0, value.dt.to_string("iso"))]
         never = Case(out_of_calendar(value, type_), value=lambda _: _never(column.source))
         day, margin = _DAY[_unit(type_)], 0
         instants = value.to_physical()
-        if kind is Kind.ZONED:
+        if kind is ColumnKind.ZONED:
             value, margin = zoned(value, self._zone).dt.replace_time_zone(None), 1
         first, last = (_FIRST_DAY + margin) * day, min((_LAST_DAY + 1 - margin) * day, 2**63) - 1
         iso = value.dt.strftime("%Y-%m-%dT%H:%M:%S%.f")
@@ -199,22 +199,22 @@ class Cells:
                 return [_as_text(name, met, text)]
         return [Case(met, value=lambda _: _too_many_digits(column.source))]
 
-    def _format(self, column: Column, kind: Kind, type_: pa.DataType) -> str:
+    def _format(self, column: Column, kind: ColumnKind, type_: pa.DataType) -> str:
         if column.number_format is not None:
             return column.number_format
         options = self._options
         decimals = column.decimals
-        if decimals is None and kind is Kind.DECIMAL:
+        if decimals is None and kind is ColumnKind.DECIMAL:
             decimals = type_.scale
-        if decimals is not None and kind in (Kind.DECIMAL, Kind.FLOAT):
+        if decimals is not None and kind in (ColumnKind.DECIMAL, ColumnKind.FLOAT):
             return f"0.{'0' * decimals}" if decimals else "0"
         return {
-            Kind.INTEGER: "0",
-            Kind.DATE: options.date_format,
-            Kind.TIME: options.time_format,
-            Kind.TIMESTAMP: options.timestamp_format,
-            Kind.ZONED: options.timestamp_format,
-            Kind.DURATION: options.duration_format,
+            ColumnKind.INTEGER: "0",
+            ColumnKind.DATE: options.date_format,
+            ColumnKind.TIME: options.time_format,
+            ColumnKind.TIMESTAMP: options.timestamp_format,
+            ColumnKind.ZONED: options.timestamp_format,
+            ColumnKind.DURATION: options.duration_format,
         }.get(kind, "")
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from holdfast.apps.reports.faults import UnwritableColumn
 from holdfast.apps.reports.formats.calendar import date_texts, timestamp_texts
 from holdfast.apps.reports.formats.formulas import guarded, looks_like_formula, may_be_formula
-from holdfast.apps.reports.formats.kinds import Framer, Kind, any_of, check_columns
+from holdfast.apps.reports.formats.kinds import ColumnKind, Framer, any_of, check_columns
 from holdfast.apps.reports.formats.texts import (
     decimal_text,
     encoded_binary,
@@ -41,7 +41,7 @@ _STYLES: dict[str, Literal["necessary", "always", "non_numeric", "never"]] = {
 _NUL = "\0"
 
 
-class Lines(NamedTuple):
+class CsvLines(NamedTuple):
     """Formatted rows. ``replaced`` counts what the encoding lacked, NULs, and values that were no text."""
 
     data: bytes
@@ -101,37 +101,37 @@ class CsvFormat:
         self.header = _header(options, tuple(titles))
         """The byte order mark and the header, as far as ordered."""
 
-    def lines(self, batch: pa.RecordBatch) -> Lines:
+    def lines(self, batch: pa.RecordBatch) -> CsvLines:
         """The rows of a batch. Raises UnwritableColumn that names the column."""
         frame, bad = self._framer.frame(batch)
         lines = self._write(frame, self._cells, self._names)
-        return Lines(lines.data, batch.num_rows, lines.replaced + bad)
+        return CsvLines(lines.data, batch.num_rows, lines.replaced + bad)
 
     # --- cells
 
-    def _cell(self, at: int, column: Column, kind: Kind, type_: pa.DataType, field: str) -> _Cell:
+    def _cell(self, at: int, column: Column, kind: ColumnKind, type_: pa.DataType, field: str) -> _Cell:
         options, value = self._options, pl.col(str(at))
         match kind:
-            case Kind.TEXT | Kind.NESTED | Kind.UUID:
-                return self._text(value, column.source, guard=kind is Kind.TEXT)
-            case Kind.BINARY:
+            case ColumnKind.TEXT | ColumnKind.NESTED | ColumnKind.UUID:
+                return self._text(value, column.source, guard=kind is ColumnKind.TEXT)
+            case ColumnKind.BINARY:
                 return self._text(encoded_binary(value, options.binary), column.source)
-            case Kind.NULL:
+            case ColumnKind.NULL:
                 return _Cell(value.cast(pl.String))
-            case Kind.DURATION:
+            case ColumnKind.DURATION:
                 return _Cell(value.dt.to_string("iso"))
-            case Kind.BOOLEAN:
+            case ColumnKind.BOOLEAN:
                 if (options.true_text, options.false_text) == ("true", "false"):
                     return _Cell(value)
                 named = pl.when(value).then(pl.lit(options.true_text)).otherwise(pl.lit(options.false_text))
                 return _Cell(pl.when(value.is_not_null()).then(named))
-            case Kind.INTEGER:
+            case ColumnKind.INTEGER:
                 return _Cell(self._grouped(value) if options.thousands_separator else value)
-            case Kind.DECIMAL:
+            case ColumnKind.DECIMAL:
                 if column.decimals is not None:
                     value = decimal_text(value, column.decimals)
                 return _Cell(self._grouped(value))
-            case Kind.FLOAT:
+            case ColumnKind.FLOAT:
                 return self._float(value, column)
         return self._calendar(value, column, kind, type_, field)
 
@@ -182,13 +182,15 @@ class CsvFormat:
         text = number.cast(pl.String)
         return text.str.replace(".", self._options.decimal_separator, literal=True)
 
-    def _calendar(self, value: pl.Expr, column: Column, kind: Kind, type_: pa.DataType, field: str) -> _Cell:
+    def _calendar(
+        self, value: pl.Expr, column: Column, kind: ColumnKind, type_: pa.DataType, field: str
+    ) -> _Cell:
         options = self._options
         patterns = {
-            Kind.DATE: ("date_pattern", options.date_pattern),
-            Kind.TIME: ("time_pattern", options.time_pattern),
-            Kind.TIMESTAMP: ("timestamp_pattern", options.timestamp_pattern),
-            Kind.ZONED: ("zoned_pattern", options.zoned_pattern),
+            ColumnKind.DATE: ("date_pattern", options.date_pattern),
+            ColumnKind.TIME: ("time_pattern", options.time_pattern),
+            ColumnKind.TIMESTAMP: ("timestamp_pattern", options.timestamp_pattern),
+            ColumnKind.ZONED: ("zoned_pattern", options.zoned_pattern),
         }
         setting, pattern = patterns[kind]
         where = f"format.{setting}"
@@ -197,15 +199,15 @@ class CsvFormat:
         if fault := strftime_fault(kind, pattern):
             raise InvalidMessage(f"{where}: {fault}", where)
         cases: list[_Case] = []
-        if kind is not Kind.TIME:
+        if kind is not ColumnKind.TIME:
             cases.append(_Case(out_of_calendar(value, type_), lambda _: self._never(column)))
-        text = (zoned(value, self._zone) if kind is Kind.ZONED else value).dt.strftime(pattern)
-        if kind is Kind.DATE:
+        text = (zoned(value, self._zone) if kind is ColumnKind.ZONED else value).dt.strftime(pattern)
+        if kind is ColumnKind.DATE:
             quick = date_texts(value, pattern)
-        elif kind is Kind.TIME:
+        elif kind is ColumnKind.TIME:
             quick = None
         else:
-            quick = timestamp_texts(value, type_, pattern, self._zone if kind is Kind.ZONED else None)
+            quick = timestamp_texts(value, type_, pattern, self._zone if kind is ColumnKind.ZONED else None)
         if quick is None:
             return _Cell(text, cases)
         return _Cell(quick.text, [_Case(quick.outside, lambda _: text), *cases])
@@ -216,7 +218,7 @@ class CsvFormat:
 
     # --- bytes
 
-    def _write(self, frame: pl.DataFrame, cells: Sequence[_Cell], names: Sequence[str]) -> Lines:
+    def _write(self, frame: pl.DataFrame, cells: Sequence[_Cell], names: Sequence[str]) -> CsvLines:
         texts = [cell.text for cell in cells]
         for at, case in _met(frame, cells):
             texts[at] = case.then(texts[at])
@@ -226,7 +228,7 @@ class CsvFormat:
             rows, replaced = self._without_nul(rows, names)
             data = self._bytes(rows)
         data, lost = self._encode(data, rows)
-        return Lines(data, rows.height, replaced + lost)
+        return CsvLines(data, rows.height, replaced + lost)
 
     def _bytes(self, rows: pl.DataFrame) -> bytes:
         options = self._options
@@ -309,15 +311,15 @@ class Pieces:
 
 
 @functools.lru_cache(maxsize=256)
-def _header(options: Csv, titles: tuple[str, ...]) -> Lines:
+def _header(options: Csv, titles: tuple[str, ...]) -> CsvLines:
     """The byte order mark and the header, as far as ordered: a row of texts. Reports of one kind have the
     same, and of a small one nothing takes longer."""
     mark = _MARKS.get(options.encoding, b"")
     if not options.header:
-        return Lines(mark, 0, 0)
+        return CsvLines(mark, 0, 0)
     columns = [Column(source=title) for title in titles]
     schema = pa.schema([(title, pa.string()) for title in titles])
     texts = CsvFormat(msgspec.structs.replace(options, header=False), columns, schema, "UTC", "")
     row = pa.record_batch([pa.array([title]) for title in titles], [str(at) for at in range(len(titles))])
     line = texts.lines(row)
-    return Lines(mark + line.data, 0, line.replaced)
+    return CsvLines(mark + line.data, 0, line.replaced)

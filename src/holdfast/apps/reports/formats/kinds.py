@@ -17,7 +17,7 @@ from holdfast.apps.reports.order import Column, Unfit
 from holdfast.errors import InvalidMessage
 
 
-class Kind(enum.Enum):
+class ColumnKind(enum.Enum):
     """What a column's values are."""
 
     INTEGER = "integer"
@@ -36,7 +36,7 @@ class Kind(enum.Enum):
     NULL = "null"
 
 
-class Frame(NamedTuple):
+class PreparedRows(NamedTuple):
     """Rows ready to be formatted. ``columns`` are named ``0``, ``1``, …; nested values are JSON text by now.
     ``replaced`` counts the values that held bytes that are no text."""
 
@@ -44,40 +44,40 @@ class Frame(NamedTuple):
     replaced: int = 0
 
 
-def kind_of(name: str, type_: pa.DataType) -> Kind:
+def kind_of(name: str, type_: pa.DataType) -> ColumnKind:
     """The kind of a column. Raises UnwritableColumn for a type that has no stated text."""
     t = pa.types
     for holds, kind in (
-        (t.is_boolean, Kind.BOOLEAN),
-        (t.is_integer, Kind.INTEGER),
-        (t.is_floating, Kind.FLOAT),
-        (t.is_decimal, Kind.DECIMAL),
-        (t.is_date, Kind.DATE),
-        (t.is_time, Kind.TIME),
-        (t.is_duration, Kind.DURATION),
-        (t.is_string, Kind.TEXT),
-        (t.is_binary, Kind.BINARY),
-        (t.is_null, Kind.NULL),
+        (t.is_boolean, ColumnKind.BOOLEAN),
+        (t.is_integer, ColumnKind.INTEGER),
+        (t.is_floating, ColumnKind.FLOAT),
+        (t.is_decimal, ColumnKind.DECIMAL),
+        (t.is_date, ColumnKind.DATE),
+        (t.is_time, ColumnKind.TIME),
+        (t.is_duration, ColumnKind.DURATION),
+        (t.is_string, ColumnKind.TEXT),
+        (t.is_binary, ColumnKind.BINARY),
+        (t.is_null, ColumnKind.NULL),
     ):
         if holds(type_):
             return kind
     if t.is_timestamp(type_):
-        return Kind.ZONED if type_.tz is not None else Kind.TIMESTAMP
+        return ColumnKind.ZONED if type_.tz is not None else ColumnKind.TIMESTAMP
     if isinstance(type_, pa.UuidType):
-        return Kind.UUID
+        return ColumnKind.UUID
     if t.is_nested(type_) and not t.is_union(type_):
         _shape(name, type_)  # refuses what is inside
-        return Kind.NESTED
+        return ColumnKind.NESTED
     raise UnwritableColumn(
         f"column {name!r} is of type {type_}, which has no text; leave it out or cast it in the query", name
     )
 
 
-NUMBERS_WITH_A_POINT = frozenset({Kind.FLOAT, Kind.DECIMAL})
-CALENDAR = frozenset({Kind.DATE, Kind.TIME, Kind.TIMESTAMP, Kind.ZONED})
+NUMBERS_WITH_A_POINT = frozenset({ColumnKind.FLOAT, ColumnKind.DECIMAL})
+CALENDAR = frozenset({ColumnKind.DATE, ColumnKind.TIME, ColumnKind.TIMESTAMP, ColumnKind.ZONED})
 
 
-def check_columns(columns: Sequence[Column], kinds: Sequence[Kind], field: str) -> None:
+def check_columns(columns: Sequence[Column], kinds: Sequence[ColumnKind], field: str) -> None:
     """Raises InvalidMessage for what is ordered of a column that isn't of a kind to have it."""
     for at, (column, kind) in enumerate(zip(columns, kinds, strict=True)):
         for setting, fits in (("decimals", NUMBERS_WITH_A_POINT), ("pattern", CALENDAR)):
@@ -101,19 +101,19 @@ class Framer:
         self._json = {
             at: _Json(column.name, column.type)
             for at, (column, kind) in enumerate(zip(schema, self.kinds, strict=True))
-            if kind is Kind.NESTED
+            if kind is ColumnKind.NESTED
         }
 
-    def frame(self, batch: pa.RecordBatch) -> Frame:
+    def frame(self, batch: pa.RecordBatch) -> PreparedRows:
         """The batch, ready to be formatted. Raises UnwritableColumn that names the column."""
         arrays: list[pa.Array] = []
         replaced = 0
         for at, (column, kind, array) in enumerate(zip(self._schema, self.kinds, batch.columns, strict=True)):
-            if kind is Kind.NESTED:
+            if kind is ColumnKind.NESTED:
                 arrays.append(self._json[at].text(array))
-            elif kind is Kind.UUID:
+            elif kind is ColumnKind.UUID:
                 arrays.append(_uuids(array))
-            elif kind is Kind.TEXT:
+            elif kind is ColumnKind.TEXT:
                 valid, bad = self._valid(column.name, array)
                 arrays.append(valid)
                 replaced += bad
@@ -122,7 +122,7 @@ class Framer:
         names = [str(at) for at in range(len(arrays))]
         frame = pl.from_arrow(pa.record_batch(arrays, names))
         assert isinstance(frame, pl.DataFrame)
-        return Frame(frame, replaced)
+        return PreparedRows(frame, replaced)
 
     def _valid(self, name: str, array: pa.Array) -> tuple[pa.Array, int]:
         """Nobody checked the text of a Parquet file; Polars takes it as valid without looking."""

@@ -8,7 +8,7 @@ import polars as pl
 import polars.exceptions
 import pyarrow as pa
 
-from holdfast.apps.reports.formats.kinds import Kind
+from holdfast.apps.reports.formats.kinds import ColumnKind
 
 _DECIMAL_DIGITS = 38
 _FIRST, _LAST = dt.date(1, 1, 1), dt.date(9999, 12, 31)
@@ -18,15 +18,15 @@ _DAY_S = 86_400
 _MARGIN_S = _DAY_S
 """A zone can shift a time by a day at most."""
 
-_SAMPLES: dict[Kind, pl.Series] = {
-    Kind.DATE: pl.Series([_EPOCH], dtype=pl.Date),
-    Kind.TIME: pl.Series([dt.time(0)], dtype=pl.Time),
-    Kind.TIMESTAMP: pl.Series([0], dtype=pl.Int64).cast(pl.Datetime("us")),
-    Kind.ZONED: pl.Series([0], dtype=pl.Int64).cast(pl.Datetime("us", "UTC")),
+_SAMPLES: dict[ColumnKind, pl.Series] = {
+    ColumnKind.DATE: pl.Series([_EPOCH], dtype=pl.Date),
+    ColumnKind.TIME: pl.Series([dt.time(0)], dtype=pl.Time),
+    ColumnKind.TIMESTAMP: pl.Series([0], dtype=pl.Int64).cast(pl.Datetime("us")),
+    ColumnKind.ZONED: pl.Series([0], dtype=pl.Int64).cast(pl.Datetime("us", "UTC")),
 }
 
 
-def strftime_fault(kind: Kind, pattern: str) -> str:
+def strftime_fault(kind: ColumnKind, pattern: str) -> str:
     """Why the pattern can't be used for values of this kind; empty if it can."""
     try:
         _SAMPLES[kind].dt.strftime(pattern)

@@ -18,13 +18,13 @@ import pyarrow as pa
 from holdfast.apps.reports.faults import TooManyRows
 from holdfast.apps.reports.formats.cells import Case, Cell, Cells, text_xml
 from holdfast.apps.reports.formats.compress import Workers
-from holdfast.apps.reports.formats.csv import Lines, Pieces
-from holdfast.apps.reports.formats.kinds import Framer, Kind, any_of, check_columns
+from holdfast.apps.reports.formats.csv import CsvLines, Pieces
+from holdfast.apps.reports.formats.kinds import ColumnKind, Framer, any_of, check_columns
 from holdfast.apps.reports.formats.styles import Styles
 from holdfast.apps.reports.formats.zip import SIZE_MAX, ZipStream
 from holdfast.apps.reports.order import CELL_CHARACTERS_MAX, SHEET_COLUMNS_MAX, SHEET_NAME_MAX, Column, Xlsx
 from holdfast.apps.reports.pipeline import in_order
-from holdfast.apps.reports.rows import Rows
+from holdfast.apps.reports.rows import TableRows
 from holdfast.errors import InvalidMessage
 
 _XML = '<?xml version="1.0" encoding="UTF-8" standalone="yes"?>\n'
@@ -41,7 +41,13 @@ SAMPLE_ROWS = 200
 """Rows that a column's width is taken from."""
 
 WIDTH_MIN, WIDTH_MAX = 8.0, 60.0
-_WIDTHS = {Kind.DATE: 12.0, Kind.TIME: 12.0, Kind.TIMESTAMP: 20.0, Kind.ZONED: 20.0, Kind.DURATION: 12.0}
+_WIDTHS = {
+    ColumnKind.DATE: 12.0,
+    ColumnKind.TIME: 12.0,
+    ColumnKind.TIMESTAMP: 20.0,
+    ColumnKind.ZONED: 20.0,
+    ColumnKind.DURATION: 12.0,
+}
 
 
 class SheetFormat:
@@ -109,7 +115,7 @@ class SheetFormat:
 
     TAIL = b"</sheetData></worksheet>"
 
-    def rows(self, batch: pa.RecordBatch, first_row: int) -> Lines:
+    def rows(self, batch: pa.RecordBatch, first_row: int) -> CsvLines:
         """The rows of a batch, the first of which is row ``first_row`` of its sheet."""
         frame, bad = self._framer.frame(batch)
         number = pl.col("row")
@@ -137,7 +143,7 @@ class SheetFormat:
             line_terminator="\n",
             batch_size=max(1, xml.height),
         )
-        return Lines(b"".join(pieces.pieces), batch.num_rows, replaced)
+        return CsvLines(b"".join(pieces.pieces), batch.num_rows, replaced)
 
     def _widths(self, sample: pa.RecordBatch | None) -> list[float]:
         titles = [float(len(title)) + 2 for title in self._titles()]
@@ -146,7 +152,9 @@ class SheetFormat:
             frame = self._framer.frame(sample.slice(0, SAMPLE_ROWS)).columns
             longest = [
                 (
-                    pl.lit(0) if kind is Kind.BINARY else pl.col(name).cast(pl.String).str.len_chars().max()
+                    pl.lit(0)
+                    if kind is ColumnKind.BINARY
+                    else pl.col(name).cast(pl.String).str.len_chars().max()
                 ).alias(name)
                 for name, kind in zip(frame.columns, self._framer.kinds, strict=True)
                 if kind not in _WIDTHS
@@ -204,7 +212,7 @@ class SheetSource:
 
     name: str
     format: SheetFormat
-    rows: Rows
+    rows: TableRows
 
 
 class Workbook:
@@ -319,7 +327,7 @@ def _numbered(batches: Iterator[pa.RecordBatch], row: int) -> Iterator[tuple[pa.
             row += part.num_rows
 
 
-def _format(shape: SheetFormat, numbered: tuple[pa.RecordBatch, int]) -> Lines:
+def _format(shape: SheetFormat, numbered: tuple[pa.RecordBatch, int]) -> CsvLines:
     return shape.rows(*numbered)
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.apps.reports.sources.files import Piece, Shape, rows_a_batch
-from holdfast.apps.reports.sources.places import Place
+from holdfast.apps.reports.sources.places import SourceFile
 
 _MAGIC = b"ARROW1"
 
@@ -16,12 +16,12 @@ _MAGIC = b"ARROW1"
 class ArrowFiles:
     """Arrow IPC files, and streams written to a file."""
 
-    def shape(self, place: Place) -> Shape:
+    def shape(self, place: SourceFile) -> Shape:
         """From the schema."""
         with place.open() as file:
             return Shape(_open(file).schema, None)
 
-    def read(self, place: Place, columns: Sequence[str], keep: pc.Expression | None) -> Iterator[Piece]:
+    def read(self, place: SourceFile, columns: Sequence[str], keep: pc.Expression | None) -> Iterator[Piece]:
         """Batch by batch; large ones in parts."""
         with place.open() as file:
             schema = _open(file).schema

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.apps.reports.sources.places import Place
+from holdfast.apps.reports.sources.places import SourceFile
 
 BATCH_ROWS_MAX = 16_384
 BATCH_BYTES = 8 * 1024 * 1024
@@ -31,13 +31,13 @@ class Shape:
     rows: int | None
 
 
-class Files(Protocol):
+class FormatReader(Protocol):
     """How files of one format are read. Both may raise whatever Arrow does: see :func:`places.readable`."""
 
-    def shape(self, place: Place) -> Shape:
+    def shape(self, place: SourceFile) -> Shape:
         """Read the file's head."""
 
-    def read(self, place: Place, columns: Sequence[str], keep: pc.Expression | None) -> Iterator[Piece]:
+    def read(self, place: SourceFile, columns: Sequence[str], keep: pc.Expression | None) -> Iterator[Piece]:
         """Its rows, of these columns in any order. ``keep`` allows to leave out rows that don't fulfil it."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.apps.reports.faults import UnreadableSource
 from holdfast.apps.reports.order import Table
 from holdfast.apps.reports.sources.arrow import ArrowFiles
-from holdfast.apps.reports.sources.files import Files
+from holdfast.apps.reports.sources.files import FormatReader
 from holdfast.apps.reports.sources.orc import OrcFiles
 from holdfast.apps.reports.sources.parquet import ParquetFiles
 from holdfast.apps.reports.sources.text import COMPRESSED, CsvFiles, JsonFiles
@@ -25,7 +25,7 @@ _SUFFIXES = {
 }
 
 
-def files_for(url: str, table: Table, field: str) -> Files:
+def files_for(url: str, table: Table, field: str) -> FormatReader:
     """The reader for a file: of the format that the order states, or that the file's suffix tells."""
     suffixes = url.lower().rpartition("/")[2].split(".")
     suffix = suffixes[-2] if suffixes[-1] in COMPRESSED and len(suffixes) > 1 else suffixes[-1]

@@ -8,19 +8,19 @@ import pyarrow.compute as pc
 import pyarrow.orc as paorc
 
 from holdfast.apps.reports.sources.files import Piece, Shape, rows_a_batch
-from holdfast.apps.reports.sources.places import Place
+from holdfast.apps.reports.sources.places import SourceFile
 
 
 class OrcFiles:
     """ORC files. Arrow decodes a stripe at once, so its size (64 MB as a rule) bounds memory."""
 
-    def shape(self, place: Place) -> Shape:
+    def shape(self, place: SourceFile) -> Shape:
         """From the footer."""
         with place.open() as file:
             orc = paorc.ORCFile(file)
             return Shape(orc.schema, orc.nrows)
 
-    def read(self, place: Place, columns: Sequence[str], keep: pc.Expression | None) -> Iterator[Piece]:
+    def read(self, place: SourceFile, columns: Sequence[str], keep: pc.Expression | None) -> Iterator[Piece]:
         """Stripe by stripe, in batches."""
         with place.open() as file:
             orc = paorc.ORCFile(file)

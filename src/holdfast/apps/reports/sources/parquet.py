@@ -9,7 +9,7 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
 from holdfast.apps.reports.sources.files import Piece, Shape, rows_a_batch
-from holdfast.apps.reports.sources.places import Place
+from holdfast.apps.reports.sources.places import SourceFile
 
 BUFFER_BYTES = 256 * 1024
 REMOTE_BUFFER_BYTES = 8 * 1024 * 1024
@@ -22,13 +22,13 @@ GROUP_BYTES_MAX = 64 * 1024 * 1024
 class ParquetFiles:
     """Parquet files."""
 
-    def shape(self, place: Place) -> Shape:
+    def shape(self, place: SourceFile) -> Shape:
         """From the footer."""
         with place.open() as file:
             parquet = pq.ParquetFile(file, pre_buffer=False)
             return Shape(parquet.schema_arrow, parquet.metadata.num_rows)
 
-    def read(self, place: Place, columns: Sequence[str], keep: pc.Expression | None) -> Iterator[Piece]:
+    def read(self, place: SourceFile, columns: Sequence[str], keep: pc.Expression | None) -> Iterator[Piece]:
         """Group by group, in batches."""
         with place.open() as file:
             metadata = pq.read_metadata(file)
@@ -68,7 +68,7 @@ class _Sizes:
                 self.decoded += max(chunk.total_uncompressed_size, 8 * group.num_rows)
 
 
-def _groups(place: Place, keep: pc.Expression) -> list[int]:
+def _groups(place: SourceFile, keep: pc.Expression) -> list[int]:
     """The row groups that may hold rows that fulfil ``keep``, by their statistics."""
     with place.open() as file:
         fragment = pads.ParquetFileFormat().make_fragment(file)

@@ -31,7 +31,7 @@ _PASSING = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SourceFile:
     """One file: its URL, its size in bytes, and a version that changes when its content does.
 
     ``path``: what is opened of a file system: of this machine without links, of S3 with the bucket.
@@ -47,7 +47,7 @@ class Place:
     partition: Mapping[str, str | None] = field(default_factory=dict)
 
 
-def list_places(url: str, secret: Mapping[str, str], roots: Sequence[str] = ()) -> list[Place]:
+def list_places(url: str, secret: Mapping[str, str], roots: Sequence[str] = ()) -> list[SourceFile]:
     """The files that a source URL names, ordered by name. Raises UnreadableSource if there is none.
 
     No link and no redirect leads out of ``roots``, if there are some; nor does the secret go with a redirect
@@ -67,7 +67,7 @@ def list_places(url: str, secret: Mapping[str, str], roots: Sequence[str] = ()) 
     return places
 
 
-def _opens_below(place: Place, root: str) -> bool:
+def _opens_below(place: SourceFile, root: str) -> bool:
     """Whether what is opened lies below ``root``, wherever links led when the place was listed."""
     limit = _parts(root)
     if not place.remote:
@@ -86,7 +86,7 @@ def _check_whole(url: str, parts: SplitResult) -> None:
         )
 
 
-def _listed(url: str, secret: Mapping[str, str]) -> list[Place]:
+def _listed(url: str, secret: Mapping[str, str]) -> list[SourceFile]:
     system, path, prefix = _file_system(url, secret)
     if url.endswith("*"):
         return _below(url, system, prefix, path.removesuffix("*"))
@@ -206,7 +206,7 @@ def _s3(secret: Mapping[str, str]) -> pafs.FileSystem:
     )
 
 
-def _below(url: str, system: pafs.FileSystem, prefix: str, start: str) -> list[Place]:
+def _below(url: str, system: pafs.FileSystem, prefix: str, start: str) -> list[SourceFile]:
     """All data files whose paths begin with ``start``; names that begin with ``_`` or ``.`` are left out."""
     folder = start if start.endswith("/") else start.rpartition("/")[0] + "/"
     infos = system.get_file_info(
@@ -236,11 +236,11 @@ def _partition(folders: list[str]) -> dict[str, str | None]:
 
 def _place(
     system: pafs.FileSystem, prefix: str, info: pafs.FileInfo, partition: Mapping[str, str | None]
-) -> Place:
+) -> SourceFile:
     remote = prefix == "s3://"
     # A link is followed once: to change it later leads nowhere else.
     path = info.path if remote else os.path.realpath(info.path)
-    return Place(
+    return SourceFile(
         url=f"{prefix}{info.path}",
         size=info.size,
         version=f"{info.size}-{info.mtime_ns}",
@@ -262,7 +262,7 @@ def shown(url: str) -> str:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
 
-def _http_place(url: str, secret: Mapping[str, str], roots: Sequence[str]) -> Place:
+def _http_place(url: str, secret: Mapping[str, str], roots: Sequence[str]) -> SourceFile:
     limits, own = list(roots), _own_root(secret)
 
     def opened(version: str = "") -> HttpFile:
@@ -276,7 +276,7 @@ def _http_place(url: str, secret: Mapping[str, str], roots: Sequence[str]) -> Pl
 
     first = opened()
     first.close()
-    return Place(
+    return SourceFile(
         url=shown(url),
         size=first.size,
         version=f"{first.size}-{first.version}",

@@ -13,12 +13,12 @@ import pyarrow.compute as pc
 
 from holdfast.apps.reports.faults import UnreadableSource
 from holdfast.apps.reports.order import Column, Table
-from holdfast.apps.reports.sources.files import Files, Piece, Shape, rows_a_batch
+from holdfast.apps.reports.sources.files import FormatReader, Piece, Shape, rows_a_batch
 from holdfast.apps.reports.sources.filters import both, expression, partition_holds
 from holdfast.apps.reports.sources.formats import files_for
 from holdfast.apps.reports.sources.places import (
-    Place,
     Secrets,
+    SourceFile,
     check_root,
     is_below,
     list_places,
@@ -36,8 +36,8 @@ _HEADS_AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    place: Place
-    files: Files
+    place: SourceFile
+    files: FormatReader
     schema: Mapping[str, pa.DataType]
     rows: int | None
 
@@ -65,12 +65,12 @@ def open_table(table: Table, secrets: Secrets, field: str, roots: Sequence[str] 
     return TableReader(table, files, field)
 
 
-def _shape(files: Files, place: Place) -> Shape:
+def _shape(files: FormatReader, place: SourceFile) -> Shape:
     with readable(place.url):
         return files.shape(place)
 
 
-def _columns(place: Place, shape: Shape) -> dict[str, pa.DataType]:
+def _columns(place: SourceFile, shape: Shape) -> dict[str, pa.DataType]:
     schema: dict[str, pa.DataType] = {}
     for column in shape.schema:
         if column.name in schema:

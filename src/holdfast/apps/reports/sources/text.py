@@ -10,7 +10,7 @@ import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 
 from holdfast.apps.reports.sources.files import Piece, Shape
-from holdfast.apps.reports.sources.places import Place
+from holdfast.apps.reports.sources.places import SourceFile
 from holdfast.apps.reports.sources.types import type_named
 
 COMPRESSED = {"gz": "gzip", "zst": "zstd", "bz2": "bz2"}
@@ -28,20 +28,20 @@ class CsvFiles:
         self._types = {name: type_named(kind, f"{field}.types.{name}") for name, kind in types.items()}
         self._parse = pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
 
-    def shape(self, place: Place) -> Shape:
+    def shape(self, place: SourceFile) -> Shape:
         """From the header."""
         with place.open() as file:
             names = self._open(place, file, {}).schema.names
         return Shape(pa.schema([(name, self._types.get(name, pa.string())) for name in names]), None)
 
-    def read(self, place: Place, columns: Sequence[str], keep: pc.Expression | None) -> Iterator[Piece]:
+    def read(self, place: SourceFile, columns: Sequence[str], keep: pc.Expression | None) -> Iterator[Piece]:
         """Block by block."""
         with place.open() as file:
             types = {name: self._types.get(name, pa.string()) for name in columns}
             yield from _pieces(place, file, self._open(place, file, types))
 
     def _open(
-        self, place: Place, file: pa.NativeFile, types: Mapping[str, pa.DataType]
+        self, place: SourceFile, file: pa.NativeFile, types: Mapping[str, pa.DataType]
     ) -> pa.RecordBatchReader:
         return pacsv.open_csv(
             _plain(place, file),
@@ -66,18 +66,18 @@ class JsonFiles:
         named = [(name, type_named(kind, f"{field}.types.{name}")) for name, kind in types.items()]
         self._types = pa.schema(named) if named else None
 
-    def shape(self, place: Place) -> Shape:
+    def shape(self, place: SourceFile) -> Shape:
         """From the first rows."""
         with place.open() as file:
             return Shape(self._open(place, file, self._types).schema, None)
 
-    def read(self, place: Place, columns: Sequence[str], keep: pc.Expression | None) -> Iterator[Piece]:
+    def read(self, place: SourceFile, columns: Sequence[str], keep: pc.Expression | None) -> Iterator[Piece]:
         """Block by block."""
         with place.open() as file:
             for batch, spent in _pieces(place, file, self._open(place, file, self._types)):
                 yield Piece(batch.select(list(columns)), spent)
 
-    def _open(self, place: Place, file: pa.NativeFile, types: pa.Schema | None) -> pa.RecordBatchReader:
+    def _open(self, place: SourceFile, file: pa.NativeFile, types: pa.Schema | None) -> pa.RecordBatchReader:
         return pajson.open_json(
             _plain(place, file),
             read_options=pajson.ReadOptions(block_size=BLOCK_BYTES, use_threads=False),
@@ -85,16 +85,16 @@ class JsonFiles:
         )
 
 
-def _plain(place: Place, file: pa.NativeFile) -> pa.NativeFile:
+def _plain(place: SourceFile, file: pa.NativeFile) -> pa.NativeFile:
     how = _compression(place)
     return pa.CompressedInputStream(file, how) if how else file
 
 
-def _compression(place: Place) -> str | None:
+def _compression(place: SourceFile) -> str | None:
     return COMPRESSED.get(place.url.lower().rpartition(".")[2])
 
 
-def _pieces(place: Place, file: pa.NativeFile, reader: pa.RecordBatchReader) -> Iterator[Piece]:
+def _pieces(place: SourceFile, file: pa.NativeFile, reader: pa.RecordBatchReader) -> Iterator[Piece]:
     """A block each. What is compressed is read some blocks ahead of them."""
     compressed, position = _compression(place) is not None, 0
     for batch in reader:
