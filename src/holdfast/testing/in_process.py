@@ -36,7 +36,7 @@ class Thread:
         """Let the thread end, once it has done what it was given."""
 
     def run(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Run a coroutine; its outcome will be here. If nobody waits for it any more, it is run all the same."""
+        """Run a coroutine, whether or not anybody waits for its outcome."""
         outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
 
         def call() -> None:
