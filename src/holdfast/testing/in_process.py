@@ -26,7 +26,7 @@ from holdfast.tasks.worker import Worker as TaskWorker
 T = TypeVar("T")
 
 
-class Thread:
+class SlotThread:
     """Runs coroutines that need no event loop, one after another, in one thread, which ends with this."""
 
     def __init__(self, name: str) -> None:
@@ -65,11 +65,11 @@ def _serve(calls: queue.SimpleQueue[Callable[[], None] | None]) -> None:
         call()
 
 
-class Driver:
+class HandlerDriver:
     """Runs a worker's calls for programs with an event loop, as notebooks are, and for those without."""
 
     def __init__(self) -> None:
-        self._thread: Thread | None = None
+        self._thread: SlotThread | None = None
 
     def drive(self, work: Coroutine[Any, Any, T]) -> T:
         """The outcome of a coroutine: of one that needs no event loop. Where one runs, it is had in a thread,
@@ -78,7 +78,7 @@ class Driver:
             asyncio.get_running_loop()
         except RuntimeError:
             return drive(work)
-        self._thread = self._thread or Thread("holdfast-test")
+        self._thread = self._thread or SlotThread("holdfast-test")
         return self._thread.run(work).result()
 
 
@@ -86,7 +86,7 @@ class ThreadWorker:
     """A slot's handlers of streams, in a thread."""
 
     def __init__(self, app: App, objects_url: str, host: Host) -> None:
-        self._thread = Thread("holdfast-test-slot")
+        self._thread = SlotThread("holdfast-test-slot")
         objects = open_slot_objects(objects_url, Meter())
         self._worker = Worker(app.streams, objects, host, models=app.models)
 
@@ -113,7 +113,7 @@ class ThreadTaskWorker:
     def __init__(self, app: App, host: TaskHost) -> None:
         self._host = host
         self._loop = asyncio.get_running_loop()
-        self._thread = Thread("holdfast-test-task-slot")
+        self._thread = SlotThread("holdfast-test-task-slot")
         self._worker = TaskWorker(app.name, app.tasks, self)
 
     async def close(self) -> None:

@@ -18,7 +18,7 @@ from holdfast.streams.handler import StreamHandler
 from holdfast.streams.models import ModelSpec
 from holdfast.streams.spec import StreamSpec
 from holdfast.streams.worker import Worker
-from holdfast.testing.in_process import Driver
+from holdfast.testing.in_process import HandlerDriver
 
 
 class StreamTest:
@@ -92,7 +92,7 @@ class StreamTest:
         given = {name: _given(name, model) for name, model in (models or {}).items()}
         self._models: dict[str, ModelSpec] = {**declared, **given}
         self._sent = 0
-        self._driver = Driver()
+        self._driver = HandlerDriver()
         self._worker: Worker | None = None
         self._error: BaseException | None = None
 

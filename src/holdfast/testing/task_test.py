@@ -15,7 +15,7 @@ from holdfast.tasks.body import Body, body_of
 from holdfast.tasks.spec import TaskSettings, TaskSpec
 from holdfast.tasks.task_type import TaskType
 from holdfast.tasks.worker import Worker
-from holdfast.testing.in_process import Driver
+from holdfast.testing.in_process import HandlerDriver
 
 
 class TaskTest:
@@ -81,7 +81,7 @@ class TaskTest:
         self._over_time_at = over_time_at
         self._now = 0.0
         self._worker = Worker(name, {spec.name: spec}, self)
-        self._driver = Driver()
+        self._driver = HandlerDriver()
         self._errors: list[BaseException] = []
 
     def run(self, body: Any = None) -> Any:
