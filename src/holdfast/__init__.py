@@ -1,13 +1,18 @@
 """Holdfast keeps every stream on one node: keyed, ordered, stateful, at-least-once work."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast.app import App
+from holdfast.core.lazy import exports
+from holdfast.core.retry import Backoff
+from holdfast.core.task import Task
 from holdfast.errors import (
     ConfigError,
     HandlerFailed,
     HoldfastError,
     InvalidMessage,
+    OperationRefused,
+    OutcomeUnknown,
     StateRejected,
     TooLarge,
     Unavailable,
@@ -20,13 +25,28 @@ from holdfast.tasks.outcome import Outcome
 from holdfast.tasks.task_type import Signature, TaskType
 
 if TYPE_CHECKING:
-    from holdfast.client import AsyncClient, Client
+    from holdfast.client import AsyncClient, AsyncStreamSender, Client, StreamSender
+    from holdfast.tasks.producer import Brief
+else:  # With all the services that they may be asked for: only where they are wanted.
+    __getattr__ = exports(
+        __name__,
+        {
+            "AsyncClient": "client",
+            "AsyncStreamSender": "client",
+            "Brief": "tasks.producer",
+            "Client": "client",
+            "StreamSender": "client",
+        },
+    )
 
 __version__ = "0.1.0"
 
 __all__ = [
     "App",
     "AsyncClient",
+    "AsyncStreamSender",
+    "Backoff",
+    "Brief",
     "Cancelled",
     "Client",
     "ConfigError",
@@ -35,22 +55,17 @@ __all__ = [
     "HoldfastError",
     "InvalidMessage",
     "Job",
+    "OperationRefused",
     "Order",
     "Outcome",
+    "OutcomeUnknown",
     "Signature",
     "StateRejected",
     "StreamHandler",
     "StreamMessage",
+    "StreamSender",
+    "Task",
     "TaskType",
     "TooLarge",
     "Unavailable",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """The clients, with all the services that they may be asked for: only where they are wanted."""
-    if name in ("AsyncClient", "Client"):
-        from holdfast import client  # noqa: PLC0415
-
-        return getattr(client, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

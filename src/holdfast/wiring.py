@@ -649,8 +649,9 @@ def report_sample(
     return look_ahead(order, ordered_at, lambda name: credentials.find(name).fields(), rows)
 
 
-def make_node(services: Services, place: str) -> Node:
-    """A node that runs the app at ``module:name``, not started yet. Raises ConfigError."""
+def make_node(services: Services, place: str | App) -> Node:
+    """A node that runs the app at ``module:name``, not started yet; or that runs the app itself, where the
+    slots of these services need no place to import it from. Raises ConfigError."""
     import structlog  # noqa: PLC0415
     from prometheus_client import CollectorRegistry, ProcessCollector  # noqa: PLC0415
 
@@ -658,7 +659,7 @@ def make_node(services: Services, place: str) -> Node:
     from holdfast.runtime.node import Host, Node  # noqa: PLC0415
     from holdfast.serving import ConnectionMetrics, Connections  # noqa: PLC0415
 
-    config, app = services.config, load_app(place)
+    config, app = services.config, place if isinstance(place, App) else load_app(place)
     check_app(services, app)
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
@@ -712,6 +713,7 @@ def make_node(services: Services, place: str) -> Node:
         services.meter,
         _machine,
     )
+    place = "" if isinstance(place, App) else place
     streams = _streams(services, app, host, place) if app.streams else None
     tasks = _tasks(services, app, host, place) if app.tasks else None
     outboxes = _outboxes(services, app, host)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from holdfast.errors import ConfigError, InvalidMessage, TooLarge
 from holdfast.ports.queue import Delivery, Outgoing
 from holdfast.streams.codec import address
 from holdfast.streams.producer import StreamProducer
+from holdfast.testing.servers import FauxqsServer
 from holdfast.wiring import Services
 
 
@@ -196,3 +198,25 @@ async def test_a_program_without_a_loop_sends_too(url: str) -> None:
         assert stream.send({"kwh": 1}, key="m0", seq=0)
         assert len(stream.send_many(Reading("m0", n) for n in range(1, 3))) == 2
     assert [place.seq for _, place in await placed(url, "readings")] == [0, 1, 2]
+
+
+async def test_a_fifo_queue_keeps_the_order_of_each_key(
+    fauxqs_server: FauxqsServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, value in fauxqs_server.environment().items():
+        monkeypatch.setenv(name, value)
+    queue_url, url = (
+        f"sqs://eu-central-1/p-{uuid.uuid4().hex[:8]}-{{stream}}.fifo",
+        f"sqlite:///{tmp_path}/a.db",
+    )
+    async with Services(load({"queue_url": queue_url, "url": url})) as services:
+        setup = services.queue_setup()
+        assert setup is not None
+        await setup.create("numbered", visibility_s=30, tags={}, encrypt=False, kms_key="")
+        async with AsyncClient(app, queue_url=queue_url, url=url) as client:
+            await client.stream("numbered").send_many([{"key": key} for key in "aab"])
+            await client.stream("numbered").send({"key": "a"})
+        queue = services.queue("numbered")
+        (first,) = await queue.receive(1, 5, 30, "test")
+        others = await queue.receive(10, 5, 30, "test")
+        assert [message.body for message in (first, *others)] == [b'{"key":"a"}', b'{"key":"b"}']

@@ -1,5 +1,6 @@
 """The kit that tests a handler without a queue."""
 
+import asyncio
 import dataclasses
 import doctest
 import functools
@@ -221,3 +222,22 @@ def test_a_handler_that_cannot_start_says_why() -> None:
 
 def test_the_example_holds() -> None:
     assert doctest.testmod(stream_test).failed == 0
+
+
+async def test_it_works_where_a_loop_runs_as_in_notebooks() -> None:
+    class Doubling(StreamHandler[dict[str, int]]):
+        async def process(self, message: dict[str, int], context: Context) -> int:
+            await asyncio.sleep(0)
+            return 2 * message["n"]
+
+    test = StreamTest(Doubling)
+    assert test.send({"n": 1}, {"n": 2}) == [2, 4]
+    test.restart()
+    assert test.send({"n": 3}) == [6]
+
+
+async def test_a_frame_is_fetched_where_a_loop_runs() -> None:
+    def size(message: dict[str, str], context: Context) -> int:
+        return len(context.fetch(message["url"]))
+
+    assert StreamTest(size, objects={"a": b"123"}).send({"url": "a"}) == [3]

@@ -146,3 +146,16 @@ def test_an_app_s_task_is_found_by_name() -> None:
     with pytest.raises(ConfigError, match=r"app 'a' has no task ''; name one of \['one', 'two'\]"):
         TaskTest(app)
     assert TaskTest(app, "two").run({"pages": 1}) == "1 pages of test"
+
+
+async def test_it_works_where_a_loop_runs_as_in_notebooks() -> None:
+    async def double(body: dict[str, int], job: Job) -> int:
+        await asyncio.sleep(0)
+        job.progress(1.0)
+        return 2 * body["n"]
+
+    test = TaskTest(double)
+    assert test.run({"n": 2}) == 4
+    assert [step.fraction for step in test.steps] == [1.0]
+    with pytest.raises(Cancelled):
+        TaskTest(double, cancel_at=1).run({"n": 2})

@@ -203,11 +203,14 @@ class StreamWorker:
             await self._close(opened.handler)
 
     async def stop(self) -> None:
-        """Close every handler and the object store."""
+        """Close every handler, the object store, and the loop that they ran in."""
         for stream, key in list(self._open):
             await self.close(stream, key)
         if self._objects is not None:
             await self._call(self._objects.close)
+        if self._loop is not None:
+            self._loop.close()
+            self._loop = None
 
     def model(self, wanted: str | Callable[[], Any], stream: str, key: str) -> Any:
         """A model for one stream, loaded if it is not yet. Raises ModelFailed; HandlerFailed where what the

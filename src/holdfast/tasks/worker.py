@@ -188,6 +188,11 @@ class TaskExecutor:
             )
         return encode_result(value, RESULT_BYTES_MAX) or b""
 
+    def close(self) -> None:
+        """Close the loop in which async handlers ran, if there is one."""
+        if self._loop is not None:
+            self._loop.close()
+
     def _make(self, spec: TaskSpec) -> tuple[Run, Callable[[Job], object] | None]:
         handler: Any = spec.handler
         if inspect.isclass(handler):

@@ -1,6 +1,24 @@
-"""For tests of what is built on Holdfast: conformance suites, simulation, and kits for handlers."""
+"""For tests of what is built on Holdfast: kits for handlers, a node in the test's process, conformance
+suites."""
 
+from typing import TYPE_CHECKING
+
+from holdfast.core.lazy import exports
 from holdfast.testing.stream_test import StreamTest
 from holdfast.testing.task_test import TaskTest
 
-__all__ = ["StreamTest", "TaskTest"]
+if TYPE_CHECKING:
+    from holdfast.testing.node import NodeForTests, StreamResult, node_for_tests
+    from holdfast.testing.pytest_plugin import StartNode
+else:  # What needs all services, or pytest: only where it is wanted.
+    __getattr__ = exports(
+        __name__,
+        {
+            "NodeForTests": "node",
+            "StartNode": "pytest_plugin",
+            "StreamResult": "node",
+            "node_for_tests": "node",
+        },
+    )
+
+__all__ = ["NodeForTests", "StartNode", "StreamResult", "StreamTest", "TaskTest", "node_for_tests"]

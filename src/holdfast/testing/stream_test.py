@@ -12,12 +12,13 @@ import msgspec
 from holdfast.app import App
 from holdfast.core.message import Place
 from holdfast.errors import ConfigError, HandlerFailed
-from holdfast.ports.slots import MessageWork, drive
+from holdfast.ports.slots import MessageWork
 from holdfast.streams.codec import address, encode_result
 from holdfast.streams.handler import StreamHandler
 from holdfast.streams.models import ModelSpec
 from holdfast.streams.spec import StreamSpec
 from holdfast.streams.worker import StreamWorker
+from holdfast.testing.in_process import HandlerDriver
 
 
 class StreamTest:
@@ -91,6 +92,7 @@ class StreamTest:
         given = {name: _given(name, model) for name, model in (models or {}).items()}
         self._models: dict[str, ModelSpec] = {**declared, **given}
         self._sent = 0
+        self._driver = HandlerDriver()
         self._worker: StreamWorker | None = None
         self._error: BaseException | None = None
 
@@ -117,7 +119,7 @@ class StreamTest:
     def restart(self) -> None:
         """Continue in a fresh instance, from the last snapshot, with models loaded anew."""
         if self._worker is not None:
-            drive(self._worker.stop())
+            self._driver.drive(self._worker.stop())
             self._worker = None
         for key in sorted(self._opened):
             self._open(key)
@@ -132,7 +134,7 @@ class StreamTest:
             self._open(self._key)
         self._sent += 1
         work = [MessageWork(max(0, place.run), place.seq, body)]
-        ran = drive(self._running().run(spec.name, self._key, work, 1, float("inf")))
+        ran = self._driver.drive(self._running().run(spec.name, self._key, work, 1, float("inf")))
         if ran.error:
             self._opened.discard(self._key)
             assert self._error is not None
@@ -163,7 +165,7 @@ class StreamTest:
             version = self._spec.handler.version
         self._opened.discard(key)
         try:
-            drive(self._running().open(self._spec.name, key, state, version))
+            self._driver.drive(self._running().open(self._spec.name, key, state, version))
         except HandlerFailed as failure:
             raise failure.__cause__ or failure  # noqa: B904 - as the handler raised it
         self._opened.add(key)

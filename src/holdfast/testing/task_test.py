@@ -10,12 +10,12 @@ import msgspec
 from holdfast.app import App
 from holdfast.core.task import Task
 from holdfast.errors import ConfigError
-from holdfast.ports.slots import drive
 from holdfast.ports.task_slots import Attempt, Progress, Sign
 from holdfast.tasks.body import Body, body_of
 from holdfast.tasks.spec import TaskSettings, TaskSpec
 from holdfast.tasks.task_type import TaskType
 from holdfast.tasks.worker import TaskExecutor
+from holdfast.testing.in_process import HandlerDriver
 
 
 class TaskTest:
@@ -81,6 +81,7 @@ class TaskTest:
         self._over_time_at = over_time_at
         self._now = 0.0
         self._worker = TaskExecutor(name, {spec.name: spec}, self)
+        self._driver = HandlerDriver()
         self._errors: list[BaseException] = []
 
     def run(self, body: Any = None) -> Any:
@@ -93,7 +94,7 @@ class TaskTest:
         travelling = body if isinstance(body, Body) else body_of(body)
         self.steps.clear()
         self.lines.clear()
-        tried = drive(self._worker.attempt(self._spec.attempt(travelling, self._task)))
+        tried = self._driver.drive(self._worker.attempt(self._spec.attempt(travelling, self._task)))
         if self._over_time_at and len(self.steps) >= self._over_time_at:
             raise TimeoutError(f"over its time: timeout_s = {self._spec.timeout_s:g}")
         if tried.error:

@@ -1,0 +1,18 @@
+"""Names of a package that are imported once they are asked for: so importing the package costs little."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def exports(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a package that has each of these names from the module below it."""
+
+    def get(name: str) -> Any:
+        if name not in places:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(f"{package}.{places[name]}"), name)
+
+    return get

@@ -1,0 +1,165 @@
+"""Slots for tests: handlers run in threads of the test's process, each slot in a thread of its own.
+
+A thread can't be killed as a process can. So a handler that hangs is given up, and its thread stays behind;
+and an attempt that is told to end hears of it at its next call of ``job.progress``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import queue
+import threading
+import weakref
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
+
+from holdfast.app import App
+from holdfast.ports.meter import Meter
+from holdfast.ports.slots import Host, Ran, Work, drive
+from holdfast.ports.task_slots import Attempt, Progress, Sign, TaskHost, Tried
+from holdfast.slot_wiring import open_slot_objects
+from holdfast.streams.worker import Worker
+from holdfast.tasks.worker import Worker as TaskWorker
+
+T = TypeVar("T")
+
+
+class SlotThread:
+    """Runs coroutines that need no event loop, one after another, in one thread, which ends with this."""
+
+    def __init__(self, name: str) -> None:
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        threading.Thread(target=_serve, args=(self._calls,), name=name, daemon=True).start()
+        self.end = weakref.finalize(self, self._calls.put, None)
+        """Let the thread end, once it has done what it was given."""
+
+    def run(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Run a coroutine, whether or not anybody waits for its outcome."""
+        outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+        def call() -> None:
+            try:
+                result = drive(work)
+            except BaseException as error:  # noqa: BLE001 - whoever waits raises it
+                outcome.set_exception(error)
+            else:
+                outcome.set_result(result)
+
+        outcome.set_running_or_notify_cancel()  # from now on nobody cancels it
+        self.call(call)
+        return outcome
+
+    async def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """The outcome of a coroutine."""
+        return await asyncio.wrap_future(self.run(work))
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Call a function in the thread, and don't wait for it."""
+        self._calls.put(function)
+
+
+def _serve(calls: queue.SimpleQueue[Callable[[], None] | None]) -> None:
+    while (call := calls.get()) is not None:
+        call()
+
+
+class HandlerDriver:
+    """Runs a worker's calls for programs with an event loop, as notebooks are, and for those without."""
+
+    def __init__(self) -> None:
+        self._thread: SlotThread | None = None
+
+    def drive(self, work: Coroutine[Any, Any, T]) -> T:
+        """The outcome of a coroutine: of one that needs no event loop. Where one runs, it is had in a thread,
+        for async handlers need a loop of their own."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return drive(work)
+        self._thread = self._thread or SlotThread("holdfast-test")
+        return self._thread.run(work).result()
+
+
+class ThreadWorker:
+    """A slot's handlers of streams, in a thread."""
+
+    def __init__(self, app: App, objects_url: str, host: Host) -> None:
+        self._thread = SlotThread("holdfast-test-slot")
+        objects = open_slot_objects(objects_url, Meter())
+        self._worker = Worker(app.streams, objects, host, models=app.models)
+
+    async def load(self, stream: str, key: str, models: Sequence[str]) -> None:
+        await self._thread.wait(self._worker.load(stream, key, models))
+
+    async def open(self, stream: str, key: str, state: bytes | None, version: int) -> None:
+        await self._thread.wait(self._worker.open(stream, key, state, version))
+
+    async def run(self, stream: str, key: str, work: Sequence[Work], limit: int, after_s: float) -> Ran:
+        return await self._thread.wait(self._worker.run(stream, key, work, limit, after_s))
+
+    async def close(self, stream: str, key: str) -> None:
+        await self._thread.wait(self._worker.close(stream, key))
+
+    async def stop(self) -> None:
+        await self._thread.wait(self._worker.stop())
+        self._thread.end()
+
+
+class ThreadTaskWorker:
+    """A slot's handlers of tasks, in a thread. What they tell is passed on to the slot in its own loop."""
+
+    def __init__(self, app: App, host: TaskHost) -> None:
+        self._host = host
+        self._loop = asyncio.get_running_loop()
+        self._thread = SlotThread("holdfast-test-task-slot")
+        self._worker = TaskWorker(app.name, app.tasks, self)
+
+    async def close(self) -> None:
+        """Let the thread end. An attempt under way goes on alone."""
+        self._thread.call(self._worker.close)
+        self._thread.end()
+
+    async def attempt(self, attempt: Attempt) -> Tried:
+        return await self._thread.wait(self._worker.attempt(attempt))
+
+    def cancel(self, reason: str) -> None:
+        self._worker.cancel(reason)
+
+    def raise_if_cancelled(self) -> None:
+        self._worker.raise_if_cancelled()
+
+    # As the worker's host, called in its thread.
+
+    def now(self) -> float:
+        return self._host.now()
+
+    def progress(self, progress: Progress, sign: Sign = "progress") -> None:
+        self._tell(self._host.progress, progress, sign)
+        self._worker.raise_if_cancelled()
+
+    def log(self, level: str, event: str, values: Mapping[str, Any]) -> None:
+        self._tell(self._host.log, level, event, values)
+
+    async def begin(self, attempt: Attempt) -> None:
+        pass
+
+    def failed(self, error: BaseException) -> None:
+        pass
+
+    def watch(self, probe: Callable[[], object], every_s: float) -> Callable[[], None]:
+        stops: list[Callable[[], None]] = []
+        self._tell(lambda: stops.append(self._host.watch(probe, every_s)))
+
+        def stop() -> None:
+            stops.pop()()
+
+        return lambda: self._tell(stop)
+
+    def interrupt(self) -> None:
+        pass
+
+    def _tell(self, function: Callable[..., None], *values: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the test is over
+            self._loop.call_soon_threadsafe(function, *values)

@@ -1,0 +1,230 @@
+"""A node for tests: it runs an app in the test's process, on a database of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+import threading
+import time
+from collections.abc import Coroutine, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from pydantic import ValidationError
+
+from holdfast.adapters.memory.slots import MemorySlots
+from holdfast.adapters.memory.task_slots import MemoryTaskSlots
+from holdfast.app import App
+from holdfast.client import Client, StreamSender
+from holdfast.config import Config
+from holdfast.core.exact_json import decode_plain
+from holdfast.core.message import Place
+from holdfast.errors import ConfigError
+from holdfast.ports.queue import DeadLetter
+from holdfast.ports.slots import Slots
+from holdfast.ports.task_slots import TaskHost, TaskSlotMaker
+from holdfast.runtime.node import Node
+from holdfast.tasks.names import task_queue
+from holdfast.tasks.outcome import Outcome
+from holdfast.testing.in_process import ThreadTaskWorker, ThreadWorker
+from holdfast.wiring import Services, make_node
+
+T = TypeVar("T")
+
+PATIENCE_S = 30.0
+LOOK_S = 0.02
+"""How often a queue is looked at until it is empty."""
+
+SETTINGS: dict[str, Any] = {
+    "durability": "normal",
+    "slots": 1,
+    "spare_slots": 0,
+    "task_slots": 2,
+    "balance_s": 0,
+}
+"""Of a node for tests, unless it is told otherwise."""
+
+
+class StreamResult(msgspec.Struct, frozen=True):
+    """What a handler returned for one message: ``value``, as JSON says it, or bytes where it is no JSON.
+    ``seq`` is 0 where the stream has none, and ``message_id`` then tells messages apart."""
+
+    key: str
+    run: int
+    seq: int
+    value: Any
+    message_id: str = ""
+
+
+class NodeForTests:
+    """A node that runs an app in this process. Made by :func:`node_for_tests`.
+
+    Attributes:
+        app: the app that it runs.
+        client: sends to it, and hears of outcomes.
+        url: its services, as a setting: ``Client(app, url=node.url)``.
+        folder: where its database and its objects are.
+    """
+
+    def __init__(self, app: App, folder: Path, settings: Mapping[str, Any]) -> None:
+        self.app = app
+        self.folder = folder
+        self.url = f"sqlite:///{folder / 'holdfast.db'}"
+        if not (app.streams or app.tasks or app.outboxes):
+            raise ConfigError(f"app {app.name!r} declares no stream, task or outbox")
+        given = {**SETTINGS, "url": self.url, "objects_url": f"file:{folder / 'objects'}", **settings}
+        try:
+            self._config = Config(**given)
+        except ValidationError as error:
+            raise ConfigError(f"settings of a node for tests: {error}") from None
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="holdfast-test-node", daemon=True)
+        self._services: Services
+        self._node: Node
+
+    @property
+    def client(self) -> Client:
+        return self.app.client
+
+    def stream(self, name: str) -> StreamSender:
+        """A stream of the app, to send messages to."""
+        return self.client.stream(name)
+
+    def results(
+        self, stream: str, count: int | None = None, *, timeout_s: float = PATIENCE_S
+    ) -> list[StreamResult]:
+        """What the stream's handler has returned so far, in the order in which it was committed.
+
+        Without ``count`` this waits until all messages that were sent to the stream have been handled or set
+        aside; with it until there are so many results. Raises TimeoutError after ``timeout_s``, and what the
+        node crashed with.
+        """
+        return self._run(self._results(stream, count, timeout_s))
+
+    def outcome(self, trace_id: str, *, timeout_s: float = PATIENCE_S) -> Outcome:
+        """How a task ended, once it has. Raises TimeoutError, OperationRefused for one that is not known."""
+        return self.client.wait(trace_id, timeout_s)
+
+    def dead_letters(self, name: str) -> list[DeadLetter]:
+        """The messages of a stream, or of a type of task, that were set aside, up to 1000."""
+        is_task = name in self.app.tasks and name not in self.app.streams
+        queue = self._services.queue(task_queue(self.app.name, name) if is_task else name)
+        return self._run(queue.dead_letters(1000))
+
+    async def _results(self, stream: str, count: int | None, timeout_s: float) -> list[StreamResult]:
+        if stream not in self.app.streams:
+            raise ConfigError(f"app {self.app.name!r} declares no stream {stream!r}")
+        deadline = time.monotonic() + timeout_s
+        queue, state = self._services.queue(stream), self._services.state()
+        found: list[StreamResult] = []
+        cursor = 0
+        while True:
+            depth = await queue.depth()  # before the results, which are there once it is empty
+            while some := await state.results(cursor, 1000, 0.0, stream):
+                cursor = some[-1].cursor
+                found += [_result(stream, each.key, each.result.name, each.result.body) for each in some]
+            is_empty = depth.ready + depth.in_flight + depth.delayed == 0
+            if is_empty if count is None else len(found) >= count:
+                return found
+            if self._node.host.crashed.done():
+                raise self._node.host.crashed.result()
+            if time.monotonic() >= deadline:
+                waiting = f"{len(found)} results of {count}" if count else f"{depth.ready} messages wait and"
+                raise TimeoutError(
+                    f"stream {stream!r}: after {timeout_s:g} s there are {waiting},"
+                    f" {depth.in_flight} are being handled, {depth.dead} were set aside"
+                )
+            await asyncio.sleep(LOOK_S)
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def start(self) -> None:
+        """Start it; returns when it has joined. The app's client sends to it from now on."""
+        self._thread.start()
+        try:
+            self._run(self._start())
+            url = self.url  # for each of them: the environment may name others
+            self.app.connect(url=url, queue_url=url, state_url=url, tasks_url=url, registry_url=url)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop it, and what sends to it."""
+        self.app.disconnect()
+        try:
+            self._run(self._stop())
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    async def _start(self) -> None:
+        self._services = _ServicesInProcess(self.app, self._config)
+        self._node = make_node(self._services, self.app)
+        await self._node.start()
+
+    async def _stop(self) -> None:
+        if hasattr(self, "_node"):
+            await self._node.stop()
+        if hasattr(self, "_services"):
+            await self._services.close()
+
+
+class _ServicesInProcess(Services):
+    """Services whose slots are threads."""
+
+    def __init__(self, app: App, config: Config) -> None:
+        super().__init__(config)
+        self._app = app
+
+    def slots(self, app: str) -> Slots:
+        make = partial(ThreadWorker, self._app, self.config.objects_url)
+        return self._kept(MemorySlots(make, self.clock))
+
+    def task_slots(self, app: str) -> TaskSlotMaker:
+        def make(host: TaskHost) -> ThreadTaskWorker:
+            return self._kept(ThreadTaskWorker(self._app, host))
+
+        return self._kept(MemoryTaskSlots(make, self.clock))
+
+
+def _result(stream: str, full_key: str, name: str, body: bytes) -> StreamResult:
+    place = Place.named(name)
+    try:
+        value: Any = decode_plain(body)
+    except ValueError:
+        value = body
+    return StreamResult(full_key.removeprefix(f"{stream}/"), place.run, place.seq, value, place.id)
+
+
+@contextlib.contextmanager
+def node_for_tests(
+    app: App, *, folder: Path | None = None, settings: Mapping[str, Any] | None = None
+) -> Iterator[NodeForTests]:
+    """Run a node of ``app`` in this process until the block ends.
+
+    It is a whole node: queues, checkpoints, retries, limits and periodic tasks are as in production, on
+    SQLite in ``folder``. Only handlers run in threads instead of processes of their own. Programs with an
+    event loop may use it too, for the node has a loop of its own. Meanwhile ``send`` of the app's tasks goes
+    to it.
+
+    Args:
+        app: the app to run.
+        folder: where its database and its objects are (default: a new one, which is removed).
+        settings: of the node, by name, such as ``{"max_message_bytes": 1000}`` (default: those of every node,
+            with one slot for streams and two for tasks). Environment and config files are not read.
+
+    Raises ConfigError for settings that can't be, and for an app that declares nothing.
+    """
+    with contextlib.ExitStack() as stack:
+        if folder is None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-")))
+        node = NodeForTests(app, folder, settings or {})
+        node.start()
+        stack.callback(node.stop)
+        yield node
