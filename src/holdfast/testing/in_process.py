@@ -17,11 +17,11 @@ from typing import Any, TypeVar
 
 from holdfast.app import App
 from holdfast.ports.meter import Meter
-from holdfast.ports.slots import Host, Ran, Work, drive
+from holdfast.ports.slots import MessageWork, Ran, SlotHost, drive
 from holdfast.ports.task_slots import Attempt, Progress, Sign, TaskHost, Tried
 from holdfast.slot_wiring import open_slot_objects
-from holdfast.streams.worker import Worker
-from holdfast.tasks.worker import Worker as TaskWorker
+from holdfast.streams.worker import StreamWorker
+from holdfast.tasks.worker import TaskExecutor
 
 T = TypeVar("T")
 
@@ -85,10 +85,10 @@ class HandlerDriver:
 class ThreadWorker:
     """A slot's handlers of streams, in a thread."""
 
-    def __init__(self, app: App, objects_url: str, host: Host) -> None:
+    def __init__(self, app: App, objects_url: str, host: SlotHost) -> None:
         self._thread = SlotThread("holdfast-test-slot")
         objects = open_slot_objects(objects_url, Meter())
-        self._worker = Worker(app.streams, objects, host, models=app.models)
+        self._worker = StreamWorker(app.streams, objects, host, models=app.models)
 
     async def load(self, stream: str, key: str, models: Sequence[str]) -> None:
         await self._thread.wait(self._worker.load(stream, key, models))
@@ -96,7 +96,9 @@ class ThreadWorker:
     async def open(self, stream: str, key: str, state: bytes | None, version: int) -> None:
         await self._thread.wait(self._worker.open(stream, key, state, version))
 
-    async def run(self, stream: str, key: str, work: Sequence[Work], limit: int, after_s: float) -> Ran:
+    async def run(
+        self, stream: str, key: str, work: Sequence[MessageWork], limit: int, after_s: float
+    ) -> Ran:
         return await self._thread.wait(self._worker.run(stream, key, work, limit, after_s))
 
     async def close(self, stream: str, key: str) -> None:
@@ -114,7 +116,7 @@ class ThreadTaskWorker:
         self._host = host
         self._loop = asyncio.get_running_loop()
         self._thread = SlotThread("holdfast-test-task-slot")
-        self._worker = TaskWorker(app.name, app.tasks, self)
+        self._worker = TaskExecutor(app.name, app.tasks, self)
 
     async def close(self) -> None:
         """Let the thread end. An attempt under way goes on alone."""
