@@ -18,7 +18,7 @@ SERVICES ?=
 NAME ?= streams
 PART ?=
 ARGS ?=
-CODE := $(wildcard src tests benchmarks examples)
+CODE := $(wildcard src simulator tests benchmarks examples)
 
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 LOCKED := $(INSTALL) --require-hashes --only-binary :all:
@@ -100,7 +100,7 @@ endif
 
 .PHONY: sim
 sim: $(VENV)/.demo ## simulate with seeded faults (SEEDS=500, ARGS="--break RULE")
-	@$(BIN)/python -m holdfast.testing.simulator --seeds $(SEEDS) $(ARGS)
+	@$(BIN)/python -m simulator --seeds $(SEEDS) $(ARGS)
 
 # --- to develop
 
@@ -109,21 +109,21 @@ dev: $(VENV)/.dev ## set up .venv for development, and nothing else
 
 PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
-# The folders of tests with these names, such as "redis" or "adapters/redis".
+# The folders of tests with these names, such as "redis" or "services/redis".
 folders = $(foreach name,$(1),$(or $(shell find tests -type d -path '*/$(name)'), \
-    $(error No folder of tests is called "$(name)": name one below tests, such as adapters/redis)))
+    $(error No folder of tests is called "$(name)": name one below tests, such as services/redis)))
 
 # Pure rules, and services that are in this process.
-QUICK := core adapters/memory adapters/sqlite
+QUICK := common rules services/memory services/sqlite
 
 .PHONY: test
-test: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) ## run the tests (ARGS="-k sequencer"), or those in some folders (PART="core redis")
+test: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) ## run the tests (ARGS="-k sequencer"), or those in some folders (PART="reports redis")
 	@$(PYTEST) $(call folders,$(PART)) $(ARGS)
 
 .PHONY: quick
-quick: $(VENV)/.dev ## run the tests of the core, memory and SQLite, and 100 simulated seeds, in a minute
+quick: $(VENV)/.dev ## run the tests of rules, memory and SQLite, and 100 simulated seeds, in a minute
 	@$(PYTEST) -q -m "not slow and not soak" $(call folders,$(QUICK)) $(ARGS)
-	@$(BIN)/python -m holdfast.testing.simulator --seeds 100
+	@$(BIN)/python -m simulator --seeds 100
 
 .PHONY: check
 check: lint test ## formatting, lint, strict types and layers, then the tests
@@ -143,7 +143,7 @@ fmt: $(VENV)/.dev ## format the code and fix what lint can fix
 .PHONY: soak
 soak: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) ## fresh seeds (FRESH=10000), random chaos on real processes (CHAOS_MINUTES=10), then all tests again and again (LOOPS=20)
 	@for world in streams tasks devices; do \
-	    $(BIN)/python -m holdfast.testing.simulator --fresh --world $$world --seeds $(FRESH) \
+	    $(BIN)/python -m simulator --fresh --world $$world --seeds $(FRESH) \
 	        --failures .cache/seeds-that-failed || exit 1; \
 	done
 	@$(BIN)/python -m pytest -m soak --timeout 0 $(ARGS)

@@ -9,7 +9,7 @@ import time
 import msgspec
 
 from holdfast import App, Context, StreamHandler
-from holdfast.apps.vision.handler import Frame, Tracking
+from holdfast.vision.handler import Frame, Tracking
 
 
 class Message(msgspec.Struct):

@@ -13,7 +13,7 @@ from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
 from holdfast import Context
-from holdfast.apps.vision.handler import Frame, Tracking
+from holdfast.vision.handler import Frame, Tracking
 
 
 class Files:

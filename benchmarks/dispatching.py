@@ -11,16 +11,16 @@ from dataclasses import dataclass, replace
 import msgspec
 import structlog
 
-from holdfast.adapters.mqtt.address import parse
-from holdfast.adapters.mqtt.device import MqttDevices
-from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
-from holdfast.adapters.system.clock import SystemClock
-from holdfast.core.device_turn import Turn, Turned
+from holdfast.cluster.service import Tasks
 from holdfast.devices.dispatcher import Dispatcher
 from holdfast.devices.outbox import Outbox
-from holdfast.ports.outbox import OnResult
-from holdfast.runtime.service import Tasks
-from holdfast.testing.servers.server import until
+from holdfast.devices.ports.outbox import OnResult
+from holdfast.devices.rules.device_turn import Turn, Turned
+from holdfast.devices.services.mqtt.address import parse
+from holdfast.devices.services.mqtt.device import MqttDevices
+from holdfast.devices.services.sqlalchemy.outbox import SqlOutbox
+from holdfast.system.clock import SystemClock
+from simulator.servers.server import until
 
 COMMAND = {"operator": "EditPerson", "info": {"personId": "951", "name": "A. Person"}}
 DURABILITY = "what devices have answered is on disk before it counts"

@@ -31,9 +31,9 @@ import msgspec
 from benchmarks.cluster import Cluster, NodeProcess, cluster
 from benchmarks.frames import FrameQueue, sqs_server
 from benchmarks.report import Report, percentile
+from holdfast.common.protocol import Done, Move
 from holdfast.ports.peer import Peer
-from holdfast.protocol.peer import Done, Move
-from holdfast.testing.servers import RedisServer
+from simulator.servers import RedisServer
 
 STREAM = "live"
 NODES = 3

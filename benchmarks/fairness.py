@@ -22,11 +22,11 @@ from statistics import median
 from benchmarks.cluster import cluster, until
 from benchmarks.report import Report, percentile
 from benchmarks.task_apps import GROUP_LIMIT
-from holdfast.core.task import State
 from holdfast.ports.queue import Queue
 from holdfast.tasks.names import task_queue
 from holdfast.tasks.order import Order
 from holdfast.tasks.producer import Producer
+from holdfast.tasks.rules.task import State
 from holdfast.wiring import make_producer
 
 LARGE_S, SMALL_S = 0.3, 0.02

@@ -14,11 +14,11 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from holdfast.adapters.mqtt.address import parse
-from holdfast.adapters.system.clock import SystemClock
-from holdfast.testing.fleet import Conduct, FleetCounts
-from holdfast.testing.fleet import Fleet as Simulated
-from holdfast.testing.servers import MosquittoServer
+from holdfast.devices.fleet import Conduct, FleetCounts
+from holdfast.devices.fleet import Fleet as Simulated
+from holdfast.devices.services.mqtt.address import parse
+from holdfast.system.clock import SystemClock
+from simulator.servers import MosquittoServer
 
 READY_S = 30.0
 

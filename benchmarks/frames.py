@@ -17,12 +17,12 @@ from typing import Any, Self
 import boto3
 import msgspec
 
-from holdfast.adapters.aws.client import AwsClient
-from holdfast.adapters.aws.queue import SqsQueue
-from holdfast.adapters.aws.sqs import Sqs
-from holdfast.adapters.system.clock import SystemClock
 from holdfast.ports.queue import Outgoing
-from holdfast.testing.servers import FauxqsServer
+from holdfast.services.aws.client import AwsClient
+from holdfast.services.aws.queue import SqsQueue
+from holdfast.services.aws.sqs import Sqs
+from holdfast.system.clock import SystemClock
+from simulator.servers import FauxqsServer
 
 BATCH = 10
 SENDERS = 8

@@ -32,10 +32,10 @@ from benchmarks.fleet import broker, devices_named, fleet
 from benchmarks.peers import raw_mqtt
 from benchmarks.report import Report, percentile
 from holdfast import App
-from holdfast.core.device_queue import Patience
-from holdfast.core.presence import PresenceRules
 from holdfast.devices.outbox import Outbox
-from holdfast.testing.servers import MosquittoServer, PostgresqlServer
+from holdfast.devices.rules.device_queue import Patience
+from holdfast.devices.rules.presence import PresenceRules
+from simulator.servers import MosquittoServer, PostgresqlServer
 
 PATIENCE = Patience(retry_s=30.0, retry_max_s=60.0)
 NO_PRESENCE = PresenceRules(heartbeats=False, silent_tries=0)

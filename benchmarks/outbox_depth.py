@@ -23,11 +23,11 @@ from benchmarks.fleet import broker, devices_named, fleet
 from benchmarks.peers.replaced import scheduler
 from benchmarks.report import Report
 from holdfast import App
-from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
-from holdfast.adapters.system.clock import SystemClock
-from holdfast.core.device_queue import Patience, StoredCommand
-from holdfast.core.presence import PresenceRules
+from holdfast.devices.rules.device_queue import Patience, StoredCommand
+from holdfast.devices.rules.presence import PresenceRules
+from holdfast.devices.services.sqlalchemy.outbox import SqlOutbox
 from holdfast.devices.spec import CommandFields
+from holdfast.system.clock import SystemClock
 
 DEPTHS = (10_000, 100_000, 1_000_000)
 SILENT = 0.999

@@ -18,8 +18,8 @@ from benchmarks.dispatching import DURABILITY, dispatching
 from benchmarks.fleet import broker, devices_named, fleet
 from benchmarks.report import Report
 from holdfast import App
-from holdfast.core.device_queue import CommandState, Patience
-from holdfast.core.presence import PresenceRules
+from holdfast.devices.rules.device_queue import CommandState, Patience
+from holdfast.devices.rules.presence import PresenceRules
 
 RETRY_S = 2.0
 PATIENCE = Patience(retry_s=RETRY_S, retry_max_s=RETRY_S * 2, max_tries=1_000)

@@ -22,9 +22,9 @@ from benchmarks.dispatching import DURABILITY, dispatching
 from benchmarks.fleet import broker, devices_named, fleet
 from benchmarks.report import Report
 from holdfast import App
-from holdfast.adapters.memory.terminal import Conduct, Terminal
-from holdfast.core.device_queue import Patience
-from holdfast.core.presence import PresenceRules
+from holdfast.devices.rules.device_queue import Patience
+from holdfast.devices.rules.presence import PresenceRules
+from holdfast.devices.services.memory.terminal import Conduct, Terminal
 
 SHARES = (0.0, 0.01, 0.1, 0.5)
 LATENCY_MS = 500

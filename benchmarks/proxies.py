@@ -18,7 +18,7 @@ import psutil
 from benchmarks.cluster import ROOT, until
 from holdfast.errors import ConfigError
 from holdfast.gateway.haproxy.binary import find
-from holdfast.testing.servers.loopback import HOST, free_port
+from simulator.servers.loopback import HOST, free_port
 
 HEADER_BYTES = 2 * 1024
 """What a buffer holds beside a body, as the gateway's do."""

@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from holdfast.adapters.system.clock import SystemClock
-from holdfast.apps.reports.deliver import deliver
-from holdfast.apps.reports.deliver_plan import FileToDeliver
-from holdfast.apps.reports.order import Csv, ReportOrder, Table, Xlsx
-from holdfast.apps.reports.report import Report
-from holdfast.ports.sink import Sink
+from holdfast.reports.deliver import deliver
+from holdfast.reports.deliver_plan import FileToDeliver
+from holdfast.reports.order import Csv, ReportOrder, Table, Xlsx
+from holdfast.reports.ports.sink import Sink
+from holdfast.reports.report import Report
+from holdfast.system.clock import SystemClock
 
 NAME = "report"
 
@@ -63,11 +63,11 @@ def _sink(destination: str, clock: SystemClock) -> Sink:
     # Only the one that is used: botocore alone takes 30 MB.
     parts = urlsplit(destination)
     if parts.scheme == "s3":
-        from holdfast.adapters.aws.sink import S3Sink, S3SinkUrl  # noqa: PLC0415
+        from holdfast.reports.sinks.s3.sink import S3Sink, S3SinkUrl  # noqa: PLC0415
 
         return S3Sink(S3SinkUrl.parse(destination), clock)
-    from holdfast.adapters.ftp.sink import FtpSink  # noqa: PLC0415
-    from holdfast.adapters.ftp.url import FtpUrl  # noqa: PLC0415
+    from holdfast.reports.sinks.ftp.sink import FtpSink  # noqa: PLC0415
+    from holdfast.reports.sinks.ftp.url import FtpUrl  # noqa: PLC0415
 
     url = FtpUrl.parse(urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])))
     return FtpSink(url, unquote(parts.username or ""), unquote(parts.password or ""))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import holdfast.adapters.aws.client
-import holdfast.adapters.aws.s3  # noqa: F401
+import holdfast.services.aws.client
+import holdfast.services.aws.s3  # noqa: F401
 from benchmarks.publications import deliver_csv
 
 __all__ = ["deliver_csv"]

@@ -27,7 +27,7 @@ from benchmarks.peers import csv_files
 from benchmarks.peers.s3_store import S3Store
 from benchmarks.publications import NAME
 from benchmarks.report import Report
-from holdfast.testing.servers import FtpServer
+from simulator.servers import FtpServer
 
 S3 = "s3://reports/out"
 BUDGET_S = 35.0

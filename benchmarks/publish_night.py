@@ -35,12 +35,12 @@ from boto3.s3.transfer import TransferConfig
 from benchmarks import tables
 from benchmarks.cluster import Cluster, cluster, until
 from benchmarks.report import Report, percentile
-from holdfast.apps.reports.audit import TASK_TYPE
-from holdfast.core.task import State, Task
+from holdfast.reports.audit import TASK_TYPE
 from holdfast.tasks.order import Order
-from holdfast.testing.faults import TcpFaults
-from holdfast.testing.servers import FauxqsServer
+from holdfast.tasks.rules.task import State, Task
 from holdfast.wiring import make_producer
+from simulator.proxies import TcpFaults
+from simulator.servers import FauxqsServer
 
 APP, BUCKET = "night", "reports"
 SLOTS = 4

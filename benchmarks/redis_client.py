@@ -17,7 +17,7 @@ import sys
 
 from benchmarks.cluster import ROOT, program
 from benchmarks.report import Report
-from holdfast.testing.servers import RedisCluster, RedisSentinel, RedisServer
+from simulator.servers import RedisCluster, RedisSentinel, RedisServer
 
 CONTENDERS = ("holdfast", "redis-py")
 KINDS = {"single": RedisServer, "cluster": RedisCluster}

@@ -23,10 +23,10 @@ import uvloop
 from benchmarks.cluster import program
 from benchmarks.report import Report
 from holdfast.config import Config, load
-from holdfast.core.ledger import Commit, Result
 from holdfast.ports.coordinator import Coordinator, Member
-from holdfast.testing.servers import RedisServer
+from holdfast.streams.rules.ledger import Commit, Result
 from holdfast.wiring import Services
+from simulator.servers import RedisServer
 
 PEERS = {"python-redis-lock": (4, 1, 16), "redis-py": (16, 4, 64)}
 """Threads or tasks that are tried, the best first."""

@@ -18,7 +18,7 @@ import aiohttp
 
 from benchmarks.cluster import program
 from benchmarks.report import Report
-from holdfast.testing.servers import FauxqsServer
+from simulator.servers import FauxqsServer
 
 BUCKET = "frames"
 CONTENDERS = ("holdfast", "aiobotocore")

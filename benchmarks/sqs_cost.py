@@ -34,7 +34,7 @@ from benchmarks.frames import FrameQueue, sqs_server
 from benchmarks.peers.replaced.worker import RESULTS
 from benchmarks.report import Report, percentile
 from benchmarks.tap import Tap, tap
-from holdfast.testing.servers import RedisServer
+from simulator.servers import RedisServer
 
 DOLLARS_PER_MILLION_CALLS = 0.40
 """List price of requests to a standard queue."""

@@ -29,7 +29,7 @@ from benchmarks.cluster import cluster, program
 from benchmarks.frames import FrameQueue, sqs_server
 from benchmarks.peers.sqs_consumer import SETTINGS
 from benchmarks.report import Report
-from holdfast.testing.servers import RedisServer, Server
+from simulator.servers import RedisServer, Server
 
 VIDEOS = 8
 """What one of four nodes has of the 32 in ``sqs_cost``."""

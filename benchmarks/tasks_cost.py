@@ -26,11 +26,11 @@ from benchmarks.frames import sqs_server
 from benchmarks.peers.sqs_unbatched import Unbatched
 from benchmarks.report import Report
 from benchmarks.tap import Tap, tap
-from holdfast.core.task import State
 from holdfast.tasks.order import Order
 from holdfast.tasks.producer import Producer
-from holdfast.testing.servers import RedisServer
+from holdfast.tasks.rules.task import State
 from holdfast.wiring import make_producer
+from simulator.servers import RedisServer
 
 TIMEOUT_S = 120.0
 TOGETHER = 500

@@ -12,7 +12,7 @@ Tracking learns the background and finds what moves before it. To find people wi
 it (pip install 'holdfast[vision,onnx]'):
     app.model("detector", partial(OnnxDetector, "people.onnx", classes=(0,)), memory_mb=300)
 then add models="detector" to the stream below, and use ModelTracking in place of Tracking. OnnxDetector is in
-holdfast.apps.vision.onnx, ModelTracking beside Tracking.
+holdfast.vision.onnx, ModelTracking beside Tracking.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from holdfast import App, Context, StreamHandler
-from holdfast.apps.vision.handler import Tracking, frame_of
+from holdfast.vision.handler import Tracking, frame_of
 
 app = App("cameras")
 

@@ -15,10 +15,10 @@ from pathlib import Path
 import msgspec
 
 from holdfast import App, Order
-from holdfast.apps.reports.deliver_credentials import Credentials
-from holdfast.apps.reports.deliver_pool import PoolLimits
-from holdfast.apps.reports.order import Column, Csv, ReportDelivery, ReportOrder, Table
-from holdfast.core.rate import Rate
+from holdfast.common.rate import Rate
+from holdfast.reports.deliver_credentials import Credentials
+from holdfast.reports.deliver_pool import PoolLimits
+from holdfast.reports.order import Column, Csv, ReportDelivery, ReportOrder, Table
 from holdfast.wiring import publish_reports
 
 LAKE = "s3://lake/sales/"

@@ -12,9 +12,8 @@ from typing import TypeVar
 
 import pytest
 from hypothesis import settings
-from tests import left_open
 
-from holdfast.testing.servers import (
+from simulator.servers import (
     FauxqsServer,
     Group,
     MotoServer,
@@ -26,6 +25,7 @@ from holdfast.testing.servers import (
     ZooKeeperEnsemble,
     ZooKeeperServer,
 )
+from tests import left_open
 
 # The same examples on every machine in CI; new ones each run at a developer's.
 settings.register_profile("ci", derandomize=True, deadline=None)

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.testing.servers import Server
+from simulator.servers import Server
 
 FDS = Path("/proc/self/fd") if Path("/proc/self/fd").exists() else Path("/dev/fd")
 

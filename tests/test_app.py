@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from holdfast import App, Job, Order
-from holdfast.core.retry import Backoff
+from holdfast.common.retry import Backoff
 from holdfast.devices.outbox import Outbox
 from holdfast.devices.spec import CommandOptions, OutboxSpec
 from holdfast.errors import ConfigError, InvalidMessage

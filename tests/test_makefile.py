@@ -38,5 +38,5 @@ def test_without_folders_all_tests_run() -> None:
 
 def test_the_quick_tests_are_there() -> None:
     made, complaint = would_run("quick")
-    assert made.split()[-3:] == ["tests/core", "tests/adapters/memory", "tests/adapters/sqlite"]
+    assert made.split()[-3:] == ["tests/common", "tests/services/memory", "tests/services/sqlite"]
     assert complaint == ""

@@ -11,24 +11,23 @@ from typing import Any
 import aiohttp
 import pytest
 
-from holdfast import adapters
-from holdfast.adapters.system.clock import SystemClock
+from holdfast import services as adapters
 from holdfast.app import App
-from holdfast.apps.reports.deliver_credentials import Credential
+from holdfast.common.protocol import Done, Probe, Reply, Request
 from holdfast.config import Config, load
 from holdfast.errors import ConfigError
 from holdfast.ports.meter import Meter
 from holdfast.ports.objects import Objects
 from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.ports.task_slots import Attempt
-from holdfast.protocol.peer import Done, Probe, Reply, Request
+from holdfast.reports.deliver_credentials import Credential
 from holdfast.slot_wiring import open_objects, open_slot_objects
+from holdfast.system.clock import SystemClock
 from holdfast.tasks import discovery
 from holdfast.tasks.discovery import Announcer, Directory, Listing
 from holdfast.tasks.names import task_queue
 from holdfast.tasks.order import Order
 from holdfast.testing.conformance.task_slots import RecordingListener
-from holdfast.testing.servers import RedisServer
 from holdfast.wiring import (
     Services,
     backing_up,
@@ -42,6 +41,7 @@ from holdfast.wiring import (
     open_sink,
     producing,
 )
+from simulator.servers import RedisServer
 
 
 @pytest.fixture(autouse=True)
@@ -363,7 +363,7 @@ async def test_a_missing_library_is_named_with_its_extra(
     for name, package in [*vars(adapters).items()]:
         if isinstance(package, ModuleType):
             monkeypatch.setattr(adapters, name, package)  # so that it is put back afterwards
-    for name in [name for name in sys.modules if name.startswith(("holdfast.adapters.", library))]:
+    for name in [name for name in sys.modules if name.startswith(("holdfast.services.", library))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, library, None)
     async with Services(load({setting: url})) as services:

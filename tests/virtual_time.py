@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.testing.simulator.loop import VirtualLoop
+from simulator.loop import VirtualLoop
 
 
 def pytest_asyncio_loop_factories(

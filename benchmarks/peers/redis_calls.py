@@ -22,11 +22,11 @@ from redis.asyncio import Redis, RedisCluster, Sentinel
 from redis.asyncio.cluster import ClusterNode
 from redis.exceptions import RedisError
 
-from holdfast.adapters.redis.address import RedisAddress, parse
-from holdfast.adapters.redis.connection import RedisConnection
-from holdfast.adapters.redis.script import Script
 from holdfast.errors import HoldfastError
 from holdfast.ports.meter import Meter
+from holdfast.services.redis.address import RedisAddress, parse
+from holdfast.services.redis.connection import RedisConnection
+from holdfast.services.redis.script import Script
 
 CALLERS = 64
 WARM_UP = 2_000

@@ -28,8 +28,8 @@ Get = Callable[[str], Awaitable[bytes]]
 
 async def with_holdfast(bucket: str, measure: Callable[[Get, Put, Put], Awaitable[None]]) -> None:
     """With the object store that slots have."""
-    from holdfast.adapters.aws.objects import S3Objects  # noqa: PLC0415
-    from holdfast.adapters.system.clock import SystemClock  # noqa: PLC0415
+    from holdfast.services.aws.objects import S3Objects  # noqa: PLC0415
+    from holdfast.system.clock import SystemClock  # noqa: PLC0415
 
     objects = S3Objects(f"s3://{bucket}", SystemClock(), part_bytes=PART_BYTES)
     try:

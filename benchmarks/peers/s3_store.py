@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import ClassVar, cast
 from urllib.parse import parse_qsl, urlsplit
 
-from holdfast.testing.servers.aws import FauxqsServer
-from holdfast.testing.servers.loopback import HOST
+from simulator.servers.aws import FauxqsServer
+from simulator.servers.loopback import HOST
 
 CHUNK_BYTES = 1 << 20
 

@@ -19,10 +19,10 @@ from aiobotocore.config import AioConfig
 from aiobotocore.session import get_session
 from botocore.config import Config
 
-from holdfast.adapters.aws.client import AwsClient
-from holdfast.adapters.aws.queue import SqsQueue
-from holdfast.adapters.aws.sqs import Sqs
-from holdfast.adapters.system.clock import SystemClock
+from holdfast.services.aws.client import AwsClient
+from holdfast.services.aws.queue import SqsQueue
+from holdfast.services.aws.sqs import Sqs
+from holdfast.system.clock import SystemClock
 
 CALLERS = 16
 WARM_UP = 2 * CALLERS

@@ -8,15 +8,15 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from examples.whitelist.tables import Entry
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
+from examples.whitelist.tables import Entry
 from holdfast import App
-from holdfast.core.device_queue import CommandState, Patience
-from holdfast.core.device_queue import StoredCommand as Command
-from holdfast.core.dialect import JsonDialect
-from holdfast.core.presence import PresenceRules
+from holdfast.devices.rules.device_queue import CommandState, Patience
+from holdfast.devices.rules.device_queue import StoredCommand as Command
+from holdfast.devices.rules.dialect import JsonDialect
+from holdfast.devices.rules.presence import PresenceRules
 
 app = App("whitelist")
 

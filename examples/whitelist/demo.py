@@ -21,21 +21,21 @@ from random import Random
 
 import aiohttp
 import uvicorn
-from examples.whitelist.office import Office
-from examples.whitelist.tables import whitelists
-from examples.whitelist.terminals import Terminals
 from rich.console import Console
 from rich.table import Table
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.orm import Session
 
-from holdfast.adapters.mqtt.address import parse
-from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
-from holdfast.adapters.system.clock import SystemClock
-from holdfast.core.device_queue import CommandState, StoredCommand
-from holdfast.testing.servers import MosquittoServer
-from holdfast.testing.servers.loopback import HOST, free_port
-from holdfast.testing.servers.server import until
+from examples.whitelist.office import Office
+from examples.whitelist.tables import whitelists
+from examples.whitelist.terminals import Terminals
+from holdfast.devices.rules.device_queue import CommandState, StoredCommand
+from holdfast.devices.services.mqtt.address import parse
+from holdfast.devices.services.sqlalchemy.outbox import SqlOutbox
+from holdfast.system.clock import SystemClock
+from simulator.servers import MosquittoServer
+from simulator.servers.loopback import HOST, free_port
+from simulator.servers.server import until
 
 APP = "examples.whitelist.app:app"
 PEOPLE = 40

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from examples.whitelist.app import tell
-from examples.whitelist.tables import Base, Entry, pending
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 from starlette.applications import Starlette
@@ -20,6 +18,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from examples.whitelist.app import tell
+from examples.whitelist.tables import Base, Entry, pending
 from holdfast.errors import InvalidMessage
 
 T = TypeVar("T")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
-from examples.whitelist.app import Order
 
-from holdfast.adapters.mqtt.address import MqttAddress
+from examples.whitelist.app import Order
+from holdfast.devices.fleet import Conduct, Fleet
+from holdfast.devices.services.mqtt.address import MqttAddress
 from holdfast.ports.clock import Clock
-from holdfast.testing.fleet import Conduct, Fleet
 
 CONDUCT = Conduct(
     latency_s=0.03,

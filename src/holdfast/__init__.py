@@ -3,9 +3,8 @@
 from typing import TYPE_CHECKING
 
 from holdfast.app import App
-from holdfast.core.lazy import exports
-from holdfast.core.retry import Backoff
-from holdfast.core.task import Task
+from holdfast.common.lazy import exports
+from holdfast.common.retry import Backoff
 from holdfast.errors import (
     ConfigError,
     HandlerFailed,
@@ -22,6 +21,7 @@ from holdfast.streams.message import StreamMessage
 from holdfast.tasks.handler import Cancelled, Job
 from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import Outcome
+from holdfast.tasks.rules.task import Task
 from holdfast.tasks.task_type import Signature, TaskType
 
 if TYPE_CHECKING:

@@ -9,14 +9,14 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
-from holdfast.core.device_queue import Patience
-from holdfast.core.dialect import Dialect, JsonDialect
-from holdfast.core.message import SeqKind
-from holdfast.core.presence import PresenceRules
-from holdfast.core.retry import Backoff
-from holdfast.core.settings import check_setting
-from holdfast.core.topics import Topics
+from holdfast.common.message import SeqKind
+from holdfast.common.retry import Backoff
+from holdfast.common.settings import check_setting
 from holdfast.devices.outbox import Outbox
+from holdfast.devices.rules.device_queue import Patience
+from holdfast.devices.rules.dialect import Dialect, JsonDialect
+from holdfast.devices.rules.presence import PresenceRules
+from holdfast.devices.rules.topics import Topics
 from holdfast.devices.spec import OutboxSpec
 from holdfast.errors import ConfigError
 from holdfast.ports.task_slots import Sign

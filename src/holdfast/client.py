@@ -25,16 +25,16 @@ from typing import Any, Self, TypeVar, Unpack
 
 from holdfast.app import App
 from holdfast.config import ClientSettings, load
-from holdfast.core.task import Task
 from holdfast.errors import ConfigError
-from holdfast.files import access_for
 from holdfast.streams.message import StreamMessage
 from holdfast.streams.producer import StreamProducer
 from holdfast.streams.spec import StreamSpec
+from holdfast.system.files import access_for
 from holdfast.tasks.letters import Choice, Letters
 from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import Outcome
 from holdfast.tasks.producer import Brief, Producer
+from holdfast.tasks.rules.task import Task
 from holdfast.wiring import Services, backup_at, make_letters, make_producer, producing
 
 T = TypeVar("T")

@@ -1,7 +1,7 @@
 """The settings of a node, all in one place: read, checked against each other, frozen.
 
 A setting is taken from the first of: the command line, the environment (``HOLDFAST_…``), a ``.env`` file,
-``holdfast.toml``, older names (:mod:`holdfast.older_names`), its default. Whatever is wrong is a ConfigError
+``holdfast.toml``, older names (:mod:`holdfast.legacy_env`), its default. Whatever is wrong is a ConfigError
 that names the setting, its value, where it came from and what to do.
 """
 
@@ -27,11 +27,11 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from holdfast import older_names
+from holdfast import legacy_env as older_names
+from holdfast.common.redaction import HIDDEN, redact, redact_url
 from holdfast.errors import ConfigError
-from holdfast.files import FileAccess
-from holdfast.log import Format, Level
-from holdfast.redaction import HIDDEN, redact, redact_url
+from holdfast.system.files import FileAccess
+from holdfast.system.log import Format, Level
 
 FILE = Path("holdfast.toml")
 DOTENV = Path(".env")

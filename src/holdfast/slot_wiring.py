@@ -6,11 +6,11 @@ import importlib
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.adapters.file.objects import FileObjects
-from holdfast.adapters.system.clock import SystemClock
-from holdfast.files import OWNER, Access
 from holdfast.ports.meter import Meter
 from holdfast.ports.objects import Objects
+from holdfast.services.file.objects import FileObjects
+from holdfast.system.clock import SystemClock
+from holdfast.system.files import OWNER, Access
 from holdfast.urls import by_scheme, extra, path_in
 
 FILE = "file:./holdfast-objects"
@@ -38,6 +38,6 @@ def _open_objects(url: str, meter: Meter, open_file: Callable[[Path], Objects]) 
 def _s3_objects(url: str, meter: Meter) -> Objects:
     with extra("s3", "objects_url"):
         importlib.import_module("botocore")  # the adapter itself does so at its first call
-    from holdfast.adapters.aws.objects import S3Objects  # noqa: PLC0415
+    from holdfast.services.aws.objects import S3Objects  # noqa: PLC0415
 
     return S3Objects(url, SystemClock(), meter)

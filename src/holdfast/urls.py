@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
+from holdfast.common.redaction import redact_url
 from holdfast.errors import ConfigError
-from holdfast.redaction import redact_url
 
 T = TypeVar("T")
 

@@ -20,32 +20,32 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, Unpack
 from urllib.parse import quote, urlsplit
 
-from holdfast.adapters.file.backup import FileBackup
-from holdfast.adapters.file.sink import FileSink
-from holdfast.adapters.system.clock import SystemClock
 from holdfast.app import App
+from holdfast.cluster.limits import FORWARD_BYTES_MAX, Limits
+from holdfast.common.redaction import redact_url
+from holdfast.devices.ports.outbox import OutboxStore
 from holdfast.devices.spec import OutboxSpec
 from holdfast.errors import ConfigError
-from holdfast.files import OWNER, Access, access_for
 from holdfast.ports.backup import Backup
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Coordinator
 from holdfast.ports.meter import Meter
 from holdfast.ports.objects import Objects
-from holdfast.ports.outbox import OutboxStore
 from holdfast.ports.peer import Peer
 from holdfast.ports.queue import Queue
 from holdfast.ports.registry import Registry
-from holdfast.ports.sink import Sink
 from holdfast.ports.slots import Slots
 from holdfast.ports.state import StateStore
 from holdfast.ports.task_slots import TaskSlotMaker
 from holdfast.ports.tasks import TaskStore
-from holdfast.redaction import redact_url
-from holdfast.runtime.limits import FORWARD_BYTES_MAX, Limits
+from holdfast.reports.ports.sink import Sink
+from holdfast.reports.sinks.file import FileSink
+from holdfast.services.file.backup import FileBackup
 from holdfast.slot_wiring import open_objects, open_slot_objects
 from holdfast.streams.models import ModelSpec
 from holdfast.streams.spec import QUEUE_NUMBER
+from holdfast.system.clock import SystemClock
+from holdfast.system.files import OWNER, Access, access_for
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.urls import by_scheme, extra, named, path_in
 
@@ -54,17 +54,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from pydantic import SecretStr
 
-    from holdfast.adapters.aws.setup import SqsSetup
-    from holdfast.adapters.aws.sqs import Sqs
-    from holdfast.adapters.aws.url import SqsUrl
-    from holdfast.adapters.redis.connection import RedisConnection
-    from holdfast.adapters.redis.durability import Risk
-    from holdfast.adapters.sqlite.database import Database
-    from holdfast.apps.reports.deliver_credentials import Credential, Credentials
-    from holdfast.apps.reports.deliver_pool import PoolLimits
-    from holdfast.apps.reports.dry_run import Outlook
-    from holdfast.apps.reports.order import ReportOrder
-    from holdfast.apps.reports.publish import Publisher
+    from holdfast.cluster.node import Host, Node
     from holdfast.config import Config
     from holdfast.devices.dispatcher import Connect
     from holdfast.devices.work import DeviceWork
@@ -72,8 +62,18 @@ if TYPE_CHECKING:
     from holdfast.gateway.haproxy.front import HaproxyOptions
     from holdfast.gateway.listen import Tls
     from holdfast.gateway.service import Gateway
-    from holdfast.runtime.node import Host, Node
-    from holdfast.serving import Connections, PeerTls
+    from holdfast.http.serving import Connections, PeerTls
+    from holdfast.reports.deliver_credentials import Credential, Credentials
+    from holdfast.reports.deliver_pool import PoolLimits
+    from holdfast.reports.dry_run import Outlook
+    from holdfast.reports.order import ReportOrder
+    from holdfast.reports.publish import Publisher
+    from holdfast.services.aws.setup import SqsSetup
+    from holdfast.services.aws.sqs import Sqs
+    from holdfast.services.aws.url import SqsUrl
+    from holdfast.services.redis.connection import RedisConnection
+    from holdfast.services.redis.durability import Risk
+    from holdfast.services.sqlite.database import Database
     from holdfast.streams.work import StreamWork
     from holdfast.tasks.handler import Job
     from holdfast.tasks.letters import Letters
@@ -95,10 +95,10 @@ T = TypeVar("T")
 SQLITE = "sqlite:///holdfast.db"
 SQS_SCHEMES = ("sqs", "https", "http")
 SINK_MODULES = {
-    **dict.fromkeys(("ftp", "ftpes", "ftps"), ("holdfast.adapters.ftp.sink",)),
-    "sftp": ("holdfast.adapters.sftp.sink",),
-    "s3": ("holdfast.adapters.aws.client", "holdfast.adapters.aws.s3", "botocore.client"),
-    **dict.fromkeys(("http", "https"), ("holdfast.adapters.http.sink",)),
+    **dict.fromkeys(("ftp", "ftpes", "ftps"), ("holdfast.reports.sinks.ftp.sink",)),
+    "sftp": ("holdfast.reports.sinks.sftp.sink",),
+    "s3": ("holdfast.services.aws.client", "holdfast.services.aws.s3", "botocore.client"),
+    **dict.fromkeys(("http", "https"), ("holdfast.reports.sinks.http",)),
 }
 """What a destination takes, by its scheme, and is otherwise imported when the first is opened."""
 
@@ -162,7 +162,7 @@ class Services:
         url = self.config.queue_url
         if urlsplit(url).scheme != "sqlite":
             return []
-        from holdfast.adapters.sqlite.queue import filled  # noqa: PLC0415
+        from holdfast.services.sqlite.queue import filled  # noqa: PLC0415
 
         return await filled(self._database("queue_url", url))
 
@@ -172,8 +172,8 @@ class Services:
         if urlsplit(url).scheme not in SQS_SCHEMES:
             return None
         with extra("sqs", "queue_url"):
-            from holdfast.adapters.aws.setup import SqsSetup  # noqa: PLC0415
-            from holdfast.adapters.aws.url import parse  # noqa: PLC0415
+            from holdfast.services.aws.setup import SqsSetup  # noqa: PLC0415
+            from holdfast.services.aws.url import parse  # noqa: PLC0415
         parsed = parse(url)
         return SqsSetup(self._sqs_service(parsed), parsed)
 
@@ -185,7 +185,7 @@ class Services:
         objects = urlsplit(self.config.objects_url)
         if objects.scheme == "s3":
             with extra("s3", "objects_url"):
-                from holdfast.adapters.aws.setup import object_statements  # noqa: PLC0415
+                from holdfast.services.aws.setup import object_statements  # noqa: PLC0415
             statements += object_statements(objects.netloc, objects.path)
         return {"Version": "2012-10-17", "Statement": statements}
 
@@ -224,7 +224,7 @@ class Services:
                 " as 'sqlite:///office.db' or 'postgresql://user@host/office'"
             )
         with extra("outbox", "outbox_url"):
-            from holdfast.adapters.sqlalchemy.outbox import SqlOutbox  # noqa: PLC0415
+            from holdfast.devices.services.sqlalchemy.outbox import SqlOutbox  # noqa: PLC0415
         return SqlOutbox(url, self.clock, durability=self.config.durability, access=self._databases_access)
 
     async def describe_outbox(self) -> str:
@@ -239,8 +239,8 @@ class Services:
         """How long a message takes to the broker of devices and back, the median in milliseconds, and what to
         do about it, if anything. Raises ConfigError, Unavailable."""
         with extra("outbox", "devices_url"):
-            from holdfast.adapters.mqtt import roundtrip  # noqa: PLC0415
-            from holdfast.adapters.mqtt.address import parse  # noqa: PLC0415
+            from holdfast.devices.services.mqtt import roundtrip  # noqa: PLC0415
+            from holdfast.devices.services.mqtt.address import parse  # noqa: PLC0415
         address = parse(self.config.devices_url)
         times_ms = await roundtrip.measure(address, f"holdfast-doctor-{self.clock.new_id()}", self.clock)
         return statistics.median(times_ms), roundtrip.advice(times_ms)
@@ -254,8 +254,8 @@ class Services:
 
     def _mqtt(self, url: str, spec: OutboxSpec) -> Connect:
         with extra("outbox", "devices_url"):
-            from holdfast.adapters.mqtt.address import parse  # noqa: PLC0415
-            from holdfast.adapters.mqtt.device import MqttDevices  # noqa: PLC0415
+            from holdfast.devices.services.mqtt.address import parse  # noqa: PLC0415
+            from holdfast.devices.services.mqtt.device import MqttDevices  # noqa: PLC0415
         address = parse(url)
         if spec.max_body > address.max_payload:
             raise ConfigError(
@@ -308,7 +308,7 @@ class Services:
         store = self.state()
         if self.config.state_url.partition(":")[0] not in REDIS_SCHEMES:
             return []
-        from holdfast.adapters.redis.state import RedisState  # noqa: PLC0415
+        from holdfast.services.redis.state import RedisState  # noqa: PLC0415
 
         assert isinstance(store, RedisState)
         return await store.check()
@@ -327,10 +327,10 @@ class Services:
         connections: Connections | None = None,
         registry: CollectorRegistry | None = None,
     ) -> Peer:
-        """A new peer; the rest is as :class:`~holdfast.adapters.http.peer.HttpPeer` has it."""
+        """A new peer; the rest is as :class:`~holdfast.services.http.peer.HttpPeer` has it."""
         from prometheus_client import REGISTRY  # noqa: PLC0415
 
-        from holdfast.adapters.http.peer import HttpPeer  # noqa: PLC0415
+        from holdfast.services.http.peer import HttpPeer  # noqa: PLC0415
 
         config = self.config
         return self._kept(
@@ -352,7 +352,7 @@ class Services:
 
     def slots(self, app: str) -> Slots:
         """Makes slots for the app at ``module:name``."""
-        from holdfast.adapters.forkserver.slots import ForkserverSlots  # noqa: PLC0415
+        from holdfast.slots.slots import ForkserverSlots  # noqa: PLC0415
 
         return self._kept(
             ForkserverSlots(
@@ -370,7 +370,7 @@ class Services:
 
     def task_slots(self, app: str) -> TaskSlotMaker:
         """Makes slots for the tasks of the app at ``module:name``."""
-        from holdfast.adapters.forkserver.task_slots import ForkserverTaskSlots  # noqa: PLC0415
+        from holdfast.slots.task_slots import ForkserverTaskSlots  # noqa: PLC0415
 
         config = self.config
         return self._kept(
@@ -388,34 +388,34 @@ class Services:
         return service
 
     def _sqlite_queue(self, url: str, name: str) -> Queue:
-        from holdfast.adapters.sqlite.queue import SqliteQueue  # noqa: PLC0415
+        from holdfast.services.sqlite.queue import SqliteQueue  # noqa: PLC0415
 
         database, max_bytes = self._database("queue_url", url), self.config.max_message_bytes
         return SqliteQueue(database, name, self.clock, max_bytes=max_bytes)
 
     def _sqlite_coordinator(self, url: str) -> Coordinator:
-        from holdfast.adapters.sqlite.coordinator import SqliteCoordinator  # noqa: PLC0415
+        from holdfast.services.sqlite.coordinator import SqliteCoordinator  # noqa: PLC0415
 
         return SqliteCoordinator(self._database("coordinator_url", url), self.clock)
 
     def _sqlite_tasks(self, url: str, app: str) -> TaskStore:
-        from holdfast.adapters.sqlite.tasks import SqliteTasks  # noqa: PLC0415
+        from holdfast.services.sqlite.tasks import SqliteTasks  # noqa: PLC0415
 
         return SqliteTasks(self._database("tasks_url", url), app, self.clock)
 
     def _sqlite_registry(self, url: str) -> Registry:
-        from holdfast.adapters.sqlite.registry import SqliteRegistry  # noqa: PLC0415
+        from holdfast.services.sqlite.registry import SqliteRegistry  # noqa: PLC0415
 
         return SqliteRegistry(self._database("registry_url", url), self.clock)
 
     def _sqlite_state(self, url: str) -> StateStore:
-        from holdfast.adapters.sqlite.state import SqliteState  # noqa: PLC0415
+        from holdfast.services.sqlite.state import SqliteState  # noqa: PLC0415
 
         database, max_bytes = self._database("state_url", url), self.config.max_state_bytes
         return SqliteState(database, self.clock, max_state_bytes=max_bytes)
 
     def _database(self, setting: str, url: str) -> Database:
-        from holdfast.adapters.sqlite.database import Database  # noqa: PLC0415
+        from holdfast.services.sqlite.database import Database  # noqa: PLC0415
 
         path = path_in(setting, url, SQLITE)
         if path not in self._databases:
@@ -432,9 +432,9 @@ class Services:
 
     def _sqs_queue(self, url: str, name: str) -> Queue:
         with extra("sqs", "queue_url"):
-            from holdfast.adapters.aws.message import MAX_BYTES  # noqa: PLC0415
-            from holdfast.adapters.aws.queue import SqsQueue  # noqa: PLC0415
-            from holdfast.adapters.aws.url import parse  # noqa: PLC0415
+            from holdfast.services.aws.message import MAX_BYTES  # noqa: PLC0415
+            from holdfast.services.aws.queue import SqsQueue  # noqa: PLC0415
+            from holdfast.services.aws.url import parse  # noqa: PLC0415
         parsed = parse(url)
         queue = parsed.queue(name)
         sharing = self._sqs_streams.setdefault(queue, name)
@@ -447,8 +447,8 @@ class Services:
         return SqsQueue(self._sqs_service(parsed), queue, self.clock, max_bytes=max_bytes)
 
     def _sqs_service(self, url: SqsUrl) -> Sqs:
-        from holdfast.adapters.aws.client import AwsClient  # noqa: PLC0415
-        from holdfast.adapters.aws.sqs import Sqs  # noqa: PLC0415
+        from holdfast.services.aws.client import AwsClient  # noqa: PLC0415
+        from holdfast.services.aws.sqs import Sqs  # noqa: PLC0415
 
         if self._sqs is None:
             client = AwsClient("sqs", self.clock, self.meter, region=url.region, endpoint=url.endpoint)
@@ -457,15 +457,15 @@ class Services:
 
     def _redis_coordinator(self, url: str) -> Coordinator:
         connection = self._redis("coordinator_url", url)
-        from holdfast.adapters.redis.coordinator import RedisCoordinator  # noqa: PLC0415
+        from holdfast.services.redis.coordinator import RedisCoordinator  # noqa: PLC0415
 
         return RedisCoordinator(connection, self.clock)
 
     def _zookeeper(self, url: str) -> Coordinator:
         with extra("zookeeper", "coordinator_url"):
-            from holdfast.adapters.zookeeper.address import parse  # noqa: PLC0415
-            from holdfast.adapters.zookeeper.coordinator import ZooKeeperCoordinator  # noqa: PLC0415
-            from holdfast.adapters.zookeeper.one_stream import OneStream  # noqa: PLC0415
+            from holdfast.services.zookeeper.address import parse  # noqa: PLC0415
+            from holdfast.services.zookeeper.coordinator import ZooKeeperCoordinator  # noqa: PLC0415
+            from holdfast.services.zookeeper.one_stream import OneStream  # noqa: PLC0415
         with named("coordinator_url", url):
             address = parse(url)
             coordinator = ZooKeeperCoordinator(address, self.clock, self.meter)
@@ -473,26 +473,26 @@ class Services:
 
     def _redis_state(self, url: str) -> StateStore:
         connection = self._kept(self._redis("state_url", url))
-        from holdfast.adapters.redis.state import RedisState  # noqa: PLC0415
+        from holdfast.services.redis.state import RedisState  # noqa: PLC0415
 
         return RedisState(connection, self.clock, max_state_bytes=self.config.max_state_bytes)
 
     def _redis_tasks(self, url: str, app: str) -> TaskStore:
         connection = self._kept(self._redis("tasks_url", url))
-        from holdfast.adapters.redis.tasks import RedisTasks  # noqa: PLC0415
+        from holdfast.services.redis.tasks import RedisTasks  # noqa: PLC0415
 
         return RedisTasks(connection, app, self.clock)
 
     def _redis_registry(self, url: str) -> Registry:
         connection = self._redis("registry_url", url)
-        from holdfast.adapters.redis.registry import RedisRegistry  # noqa: PLC0415
+        from holdfast.services.redis.registry import RedisRegistry  # noqa: PLC0415
 
         return RedisRegistry(connection, self.clock)
 
     def _redis(self, setting: str, url: str) -> RedisConnection:
         """A connection for one of them: commits never delay a renewal."""
         with extra("redis", setting):
-            from holdfast.adapters.redis.connection import RedisConnection, parse  # noqa: PLC0415
+            from holdfast.services.redis.connection import RedisConnection, parse  # noqa: PLC0415
         with named(setting, url):
             return RedisConnection(parse(url), self.meter)
 
@@ -521,17 +521,17 @@ def open_sink(
 
 
 def _ftp_sink(url: str, credential: Credential) -> Sink:
-    from holdfast.adapters.ftp.sink import FtpSink  # noqa: PLC0415
-    from holdfast.adapters.ftp.url import FtpUrl  # noqa: PLC0415
+    from holdfast.reports.sinks.ftp.sink import FtpSink  # noqa: PLC0415
+    from holdfast.reports.sinks.ftp.url import FtpUrl  # noqa: PLC0415
 
     return FtpSink(FtpUrl.parse(url), credential.user or "anonymous", credential.password)
 
 
 def _sftp_sink(url: str, credential: Credential) -> Sink:
     with extra("reports", "destination"):
-        from holdfast.adapters.sftp.session import Login  # noqa: PLC0415
-        from holdfast.adapters.sftp.sink import SftpSink  # noqa: PLC0415
-    from holdfast.adapters.sftp.url import SftpUrl  # noqa: PLC0415
+        from holdfast.reports.sinks.sftp.session import Login  # noqa: PLC0415
+        from holdfast.reports.sinks.sftp.sink import SftpSink  # noqa: PLC0415
+    from holdfast.reports.sinks.sftp.url import SftpUrl  # noqa: PLC0415
 
     told = credential
     login = Login(told.user, told.password, told.key, told.passphrase, told.known_hosts)
@@ -540,8 +540,8 @@ def _sftp_sink(url: str, credential: Credential) -> Sink:
 
 def _s3_sink(url: str, credential: Credential, clock: Clock, meter: Meter | None) -> Sink:
     with extra("s3", "destination"):
-        from holdfast.adapters.aws.client import Keys  # noqa: PLC0415
-    from holdfast.adapters.aws.sink import S3Sink, S3SinkUrl  # noqa: PLC0415
+        from holdfast.services.aws.client import Keys  # noqa: PLC0415
+    from holdfast.reports.sinks.s3.sink import S3Sink, S3SinkUrl  # noqa: PLC0415
 
     told = credential
     keys = (
@@ -552,7 +552,7 @@ def _s3_sink(url: str, credential: Credential, clock: Clock, meter: Meter | None
 
 
 def _http_sink(url: str, credential: Credential) -> Sink:
-    from holdfast.adapters.http.sink import HttpSink  # noqa: PLC0415
+    from holdfast.reports.sinks.http import HttpSink  # noqa: PLC0415
 
     headers = {"Authorization": credential.authorization} if credential.authorization else {}
     return HttpSink(url, headers, user=credential.user, password=credential.password)
@@ -579,13 +579,13 @@ def publish_reports(
         preload: schemes of destinations, such as ``s3``, whose libraries are imported now: slots that are
             forked afterwards have them, or each imports them for its first report.
         config: says where rows of the audit are kept (``registry_url``); without, the node's own.
-        settings: of ``App.task``, in place of those of :mod:`holdfast.apps.reports.task`.
+        settings: of ``App.task``, in place of those of :mod:`holdfast.reports.task`.
     """
-    from holdfast.apps.reports.deliver_credentials import Credentials  # noqa: PLC0415
     from holdfast.config import load  # noqa: PLC0415
+    from holdfast.reports.deliver_credentials import Credentials  # noqa: PLC0415
 
     with extra("reports", "report.publish"):
-        from holdfast.apps.reports.task import declare  # noqa: PLC0415
+        from holdfast.reports.task import declare  # noqa: PLC0415
     for scheme in preload:
         if scheme not in SINK_MODULES:
             raise ConfigError(f"preload: {scheme!r} is no destination's; there are {', '.join(SINK_MODULES)}")
@@ -621,8 +621,8 @@ async def report_publisher(
 ) -> AsyncIterator[Publisher]:
     """A publisher of reports, whose audit is in a registry."""
     with extra("reports", "report.publish"):
-        from holdfast.apps.reports.publish import Publisher  # noqa: PLC0415
-    from holdfast.apps.reports.audit import Audit  # noqa: PLC0415
+        from holdfast.reports.publish import Publisher  # noqa: PLC0415
+    from holdfast.reports.audit import Audit  # noqa: PLC0415
 
     publisher = Publisher(
         clock,
@@ -644,7 +644,7 @@ def report_sample(
 ) -> Outlook:
     """What an order would make, with so many of its first rows; reads, and is for a thread."""
     with extra("reports", "report.publish"):
-        from holdfast.apps.reports.dry_run import look_ahead  # noqa: PLC0415
+        from holdfast.reports.dry_run import look_ahead  # noqa: PLC0415
 
     return look_ahead(order, ordered_at, lambda name: credentials.find(name).fields(), rows)
 
@@ -655,9 +655,9 @@ def make_node(services: Services, place: str | App) -> Node:
     import structlog  # noqa: PLC0415
     from prometheus_client import CollectorRegistry, ProcessCollector  # noqa: PLC0415
 
-    from holdfast.runtime.metrics import NodeMetrics  # noqa: PLC0415
-    from holdfast.runtime.node import Host, Node  # noqa: PLC0415
-    from holdfast.serving import ConnectionMetrics, Connections  # noqa: PLC0415
+    from holdfast.cluster.metrics import NodeMetrics  # noqa: PLC0415
+    from holdfast.cluster.node import Host, Node  # noqa: PLC0415
+    from holdfast.http.serving import ConnectionMetrics, Connections  # noqa: PLC0415
 
     config, app = services.config, place if isinstance(place, App) else load_app(place)
     check_app(services, app)
@@ -856,7 +856,7 @@ def _check_one_stream(config: Config, app: App) -> None:
     if not config.coordinator_url.startswith("zookeeper:"):
         return
     with extra("zookeeper", "coordinator_url"):
-        from holdfast.adapters.zookeeper.address import parse  # noqa: PLC0415
+        from holdfast.services.zookeeper.address import parse  # noqa: PLC0415
     with named("coordinator_url", config.coordinator_url):
         one = parse(config.coordinator_url).stream
     others = sorted({*app.streams, *(f"outbox {name}" for name in app.outboxes)} - {one})
@@ -953,7 +953,7 @@ def _open_backup(url: str, setting: str, access: Access = OWNER) -> Backup:
 
 def _sql_backup(setting: str, url: str, access: Access) -> Backup:
     with extra("outbox", setting):
-        from holdfast.adapters.sqlalchemy.backup import SqlBackup  # noqa: PLC0415
+        from holdfast.devices.services.sqlalchemy.backup import SqlBackup  # noqa: PLC0415
     with named(setting, url):
         return SqlBackup(url, access)
 
@@ -1018,7 +1018,7 @@ def make_producer(services: Services, app: str) -> Producer:
 
 def peer_tls(config: Config) -> PeerTls | None:
     """The certificates by which nodes speak TLS, if they do."""
-    from holdfast.serving import PeerTls  # noqa: PLC0415
+    from holdfast.http.serving import PeerTls  # noqa: PLC0415
 
     if config.peer_tls_cert is None or config.peer_tls_key is None or config.peer_tls_ca is None:
         return None

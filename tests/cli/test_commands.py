@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters.sqlite.coordinator import SqliteCoordinator
-from holdfast.adapters.sqlite.queue import SqliteQueue
 from holdfast.cli import COMMANDS, patience
-from holdfast.core.ledger import Checkpoint, Commit, Result, RunLog
-from holdfast.core.message import Place
-from holdfast.core.retry import Backoff
+from holdfast.common.message import Place
+from holdfast.common.retry import Backoff
 from holdfast.errors import ConfigError, TooLarge, Unavailable
 from holdfast.ports.coordinator import Load, Member
 from holdfast.ports.queue import DeadLetter, Outgoing
+from holdfast.services.sqlite.coordinator import SqliteCoordinator
+from holdfast.services.sqlite.queue import SqliteQueue
+from holdfast.streams.rules.ledger import Checkpoint, Commit, Result, RunLog
 from holdfast.wiring import Services
 
 KEY = "detect/cam-1"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters.mqtt import roundtrip
-from holdfast.testing.servers import MosquittoServer, RedisServer
+from holdfast.devices.services.mqtt import roundtrip
+from simulator.servers import MosquittoServer, RedisServer
 
 
 def test_what_redis_may_lose_is_named(redis_server: RedisServer, holdfast: Any) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 import boto3
 import pytest
 from PIL import Image
-from tests.cli.test_node import Process, get
 
-from holdfast.testing.servers import FauxqsServer, RedisServer
+from simulator.servers import FauxqsServer, RedisServer
+from tests.cli.test_node import Process, get
 
 ROOT = Path(__file__).parents[2]
 FRAMES = 12

@@ -14,12 +14,12 @@ from typing import Any
 import aiohttp
 import psutil
 import pytest
-from tests.nodes.cluster import Cluster, lives, until
 
 from holdfast.cli import gateway
 from holdfast.errors import ConfigError
 from holdfast.gateway.clients import digest_of, read
 from holdfast.gateway.haproxy.binary import find
+from tests.nodes.cluster import Cluster, lives, until
 
 SECRET = "never-to-be-seen-anywhere"
 needs_haproxy = pytest.mark.skipif(find() is None, reason="no HAProxy is here")

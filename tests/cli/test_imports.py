@@ -46,14 +46,12 @@ def test_reading_a_store_needs_no_http_server(tmp_path: Path) -> None:
 
 
 def test_what_forks_slots_for_streams_imports_none_of_the_node() -> None:
-    found = imported(
-        "import holdfast.adapters.forkserver.server, holdfast.streams.worker, holdfast.slot_wiring"
-    )
+    found = imported("import holdfast.slots.server, holdfast.streams.worker, holdfast.slot_wiring")
     assert not found & (HEAVY | {"cronsim", "holdfast.wiring", "holdfast.config"})
 
 
 def test_what_forks_slots_for_tasks_has_protobuf_before_it_forks() -> None:
-    found = imported("import holdfast.adapters.forkserver.server, holdfast.tasks.worker")
+    found = imported("import holdfast.slots.server, holdfast.tasks.worker")
     assert "google.protobuf.json_format" in found, "or each slot would import it anew"
     assert not found & (HEAVY - {"google.protobuf.internal"} | {"cronsim", "holdfast.wiring"})
 
@@ -61,7 +59,7 @@ def test_what_forks_slots_for_tasks_has_protobuf_before_it_forks() -> None:
 NODE = """
 import asyncio
 from holdfast.config import load
-from holdfast.wiring import Services, make_node
+from holdfast.wiring import (Services, make_node)
 async def main():
     async with Services(load()) as services:
         make_node(services, "myapp:app")
@@ -77,4 +75,4 @@ def test_a_node_of_streams_imports_no_other_kind_of_work(tmp_path: Path) -> None
     assert {"aiohttp", "holdfast.streams.work"} <= found
     others = {"gateway.service", "gateway.haproxy.front", "devices.work", "tasks.work", "tasks.api"}
     assert not found & {f"holdfast.{name}" for name in others}
-    assert not {name for name in found if name.startswith("holdfast.apps.reports.")}
+    assert not {name for name in found if name.startswith("holdfast.reports.")}

@@ -2,14 +2,13 @@
 
 from typing import Any
 
-from tests.cli.conftest import Holdfast
-
 from holdfast.cli import exits
-from holdfast.core import permits as rules
-from holdfast.core.permits import Permits
 from holdfast.tasks.documents import change
 from holdfast.tasks.permits import document_name
+from holdfast.tasks.rules import permits as rules
+from holdfast.tasks.rules.permits import Permits
 from holdfast.wiring import Services
+from tests.cli.conftest import Holdfast
 
 
 def line(**changes: object) -> dict[str, object]:

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.ledger import Checkpoint
 from holdfast.ports.queue import Outgoing
-from holdfast.testing.servers import RedisServer
+from holdfast.streams.rules.ledger import Checkpoint
 from holdfast.wiring import Services
+from simulator.servers import RedisServer
 
 APP = """
-from holdfast import App, StreamHandler
+from holdfast import (App, StreamHandler)
 
 app = App("counting")
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import psutil
 import pytest
+
 from tests.cli.test_node import APP, Process, results, send
 
 

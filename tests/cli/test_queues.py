@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters.aws.admin import Made
-from holdfast.adapters.aws.setup import SqsSetup
-from holdfast.core.task import Task
 from holdfast.errors import ConfigError
 from holdfast.ports.queue import DeadLetter
-from holdfast.testing.servers import FauxqsServer
+from holdfast.services.aws.admin import Made
+from holdfast.services.aws.setup import SqsSetup
+from holdfast.tasks.rules.task import Task
 from holdfast.wiring import Services
+from simulator.servers import FauxqsServer
 
 APP = """
-from holdfast import App, StreamHandler
+from holdfast import (App, StreamHandler)
 
 app = App("cameras")
 

@@ -4,14 +4,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.cli.test_commands import bury, commit
 
-from holdfast.adapters.sqlite.coordinator import SqliteCoordinator
-from holdfast.adapters.sqlite.queue import SqliteQueue
-from holdfast.adapters.sqlite.state import SqliteState
 from holdfast.cli import patience
-from holdfast.core.retry import Backoff
+from holdfast.common.retry import Backoff
 from holdfast.errors import Unavailable
+from holdfast.services.sqlite.coordinator import SqliteCoordinator
+from holdfast.services.sqlite.queue import SqliteQueue
+from holdfast.services.sqlite.state import SqliteState
+from tests.cli.test_commands import bury, commit
 
 FAILURES = 8
 

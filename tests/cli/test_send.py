@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.conftest import Arrange, Holdfast
 
 from holdfast.cli import exits
 from holdfast.ports.queue import Delivery
 from holdfast.wiring import Services
+from tests.cli.conftest import Arrange, Holdfast
 
 METERS = """
 from dataclasses import dataclass

@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.conftest import Arrange, Holdfast
 
 from holdfast.cli import exits
-from holdfast.core.task import EndAttempt, StartAttempt, State
 from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.tasks.discovery import Directory, NodeEntry, announced
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.outcome import outcome_of
+from holdfast.tasks.rules.task import EndAttempt, StartAttempt, State
 from holdfast.tasks.wire import Envelope, decode_task, encode_brief
 from holdfast.wiring import Services
+from tests.cli.conftest import Arrange, Holdfast
 
 APP, TYPE = "reports", "report.publish"
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.test_node import Process, get
 
 from holdfast.ports.queue import Outgoing
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.wiring import Services
+from tests.cli.test_node import Process, get
 
 APP = """
 from functools import partial

@@ -8,13 +8,13 @@ import pytest
 import structlog
 
 from holdfast import App
-from holdfast.core.device_queue import Patience
-from holdfast.core.dialect import JsonDialect, PlainDialect, Reading, understood
-from holdfast.core.presence import PresenceRules
-from holdfast.core.topics import Topics
 from holdfast.devices.outbox import Outbox
+from holdfast.devices.ports.outbox import NewCommand, Writer
+from holdfast.devices.rules.device_queue import Patience
+from holdfast.devices.rules.dialect import JsonDialect, PlainDialect, Reading, understood
+from holdfast.devices.rules.presence import PresenceRules
+from holdfast.devices.rules.topics import Topics
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge
-from holdfast.ports.outbox import NewCommand, Writer
 
 NOW = 1_700_000_000.0
 

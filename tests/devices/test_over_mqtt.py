@@ -10,18 +10,18 @@ import structlog
 from sqlalchemy import text
 
 from holdfast import App
-from holdfast.adapters.mqtt.address import parse
-from holdfast.adapters.mqtt.device import MqttDevices
-from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
-from holdfast.adapters.system.clock import SystemClock
-from holdfast.core.device_queue import CommandState, Patience, StoredCommand
-from holdfast.core.presence import PresenceRules
+from holdfast.cluster.service import Tasks
 from holdfast.devices.dispatcher import Dispatcher
-from holdfast.runtime.service import Tasks
-from holdfast.testing.faults.tcp import TcpFaults
-from holdfast.testing.fleet import Conduct, Fleet
-from holdfast.testing.servers import MosquittoServer
-from holdfast.testing.servers.server import until
+from holdfast.devices.fleet import Conduct, Fleet
+from holdfast.devices.rules.device_queue import CommandState, Patience, StoredCommand
+from holdfast.devices.rules.presence import PresenceRules
+from holdfast.devices.services.mqtt.address import parse
+from holdfast.devices.services.mqtt.device import MqttDevices
+from holdfast.devices.services.sqlalchemy.outbox import SqlOutbox
+from holdfast.system.clock import SystemClock
+from simulator.proxies.tcp import TcpFaults
+from simulator.servers import MosquittoServer
+from simulator.servers.server import until
 
 DEVICES = [f"door-{number}" for number in range(20)]
 EACH = 10

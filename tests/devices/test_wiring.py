@@ -3,8 +3,8 @@
 import pytest
 
 from holdfast import App
-from holdfast.adapters.mqtt.device import MqttDevices
 from holdfast.config import Config
+from holdfast.devices.services.mqtt.device import MqttDevices
 from holdfast.errors import ConfigError
 from holdfast.wiring import Services, check_app, queues_of
 

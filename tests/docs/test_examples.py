@@ -13,6 +13,7 @@ import threading
 from pathlib import Path
 
 import pytest
+
 from tests.docs.pages import DOCS, PAGES, ROOT, blocks, module_of, name
 
 RUN_ELSEWHERE = {ROOT / "README.md"}

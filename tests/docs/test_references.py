@@ -14,20 +14,20 @@ from urllib.parse import unquote
 import msgspec
 import pytest
 from cyclopts import App as CommandLine
-from tests.docs.pages import DOCS, PAGES, ROOT, blocks, name, prose, rows
 
 from docs import generate
 from holdfast import cli, config
+from holdfast.cluster.stats import MEANINGS, Stats
 from holdfast.config import Config
-from holdfast.core.owner import OwnerPhase
 from holdfast.devices import metrics
 from holdfast.devices.spec import OutboxSpec
-from holdfast.runtime.stats import MEANINGS, Stats
+from holdfast.streams.rules.owner import OwnerPhase
 from holdfast.streams.spec import StreamSpec
 from holdfast.tasks.periodic import Periodic
 from holdfast.tasks.spec import TaskSpec
-from holdfast.testing.simulator.mutations import RULES
-from holdfast.testing.simulator.scenario import KINDS, MORE_KINDS
+from simulator.mutations import RULES
+from simulator.scenario import KINDS, MORE_KINDS
+from tests.docs.pages import DOCS, PAGES, ROOT, blocks, name, prose, rows
 
 EACH_PAGE = pytest.mark.parametrize("page", PAGES, ids=name)
 GUARANTEES = DOCS / "guarantees.md"

@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.docs.pages import DOCS, ROOT, blocks, rows
 
-from holdfast import cli, older_names
+from holdfast import cli
+from holdfast import legacy_env as older_names
+from holdfast.common.message import NO_RUN, Place
 from holdfast.config import load
-from holdfast.core.ledger import Commit, Result, RunLog
-from holdfast.core.message import NO_RUN, Place
 from holdfast.ports.coordinator import Member
 from holdfast.streams.codec import address
-from holdfast.testing.servers import RedisServer
+from holdfast.streams.rules.ledger import Commit, Result, RunLog
 from holdfast.wiring import Services, load_app
+from simulator.servers import RedisServer
+from tests.docs.pages import DOCS, ROOT, blocks, rows
 
 PAGE = DOCS / "services.md"
 

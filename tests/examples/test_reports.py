@@ -6,8 +6,8 @@ import importlib
 import msgspec
 import pytest
 
-from holdfast.apps.reports.order import from_plain
 from holdfast.errors import InvalidMessage
+from holdfast.reports.order import from_plain
 from holdfast.tasks.body import body_of
 from holdfast.testing import TaskTest
 

@@ -13,21 +13,21 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 from prometheus_client import CollectorRegistry
-from tests.runtime.fakes import Log
 
 from holdfast import App
-from holdfast.adapters.http.peer import HttpPeer
-from holdfast.adapters.memory.coordinator import MemoryCoordinator
-from holdfast.adapters.system.clock import SystemClock
-from holdfast.core.message import Place
+from holdfast.cluster.limits import Limits
+from holdfast.common.message import Place
+from holdfast.common.protocol import Done
 from holdfast.gateway.door import NodeRoutes
 from holdfast.gateway.haproxy.binary import find
 from holdfast.gateway.haproxy.front import HaproxyOptions
 from holdfast.gateway.service import Gateway
 from holdfast.ports.coordinator import Load, Member
-from holdfast.protocol.peer import Done
-from holdfast.runtime.limits import Limits
+from holdfast.services.http.peer import HttpPeer
+from holdfast.services.memory.coordinator import MemoryCoordinator
 from holdfast.streams.requests import RequestAnswer, Requests
+from holdfast.system.clock import SystemClock
+from tests.cluster.fakes import Log
 
 LIMIT = 50_000
 MEMBER = "node-1"

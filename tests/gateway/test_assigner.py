@@ -6,13 +6,13 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from holdfast.adapters.memory.coordinator import MemoryCoordinator
-from holdfast.adapters.system.clock import SystemClock
+from holdfast.cluster.view import View
 from holdfast.errors import Unavailable
 from holdfast.gateway.assigner import Assigner
 from holdfast.gateway.routes import GatewayRoute, Routes
 from holdfast.ports.coordinator import Claim, Load, Member
-from holdfast.runtime.view import View
+from holdfast.services.memory.coordinator import MemoryCoordinator
+from holdfast.system.clock import SystemClock
 
 A, B = (Member(name, name, f"http://{name}", Load(slots=2)) for name in ("a", "b"))
 KEY = "s/k"

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from urllib.parse import unquote
 
 import pytest
-from tests.gateway.surface import LIMIT, MEMBER, RESULT, Said, Surface, planes, surface
 
 from holdfast.errors import TooLarge
-from holdfast.gateway.door import decoded
-from holdfast.gateway.problem import MEDIA_TYPE
+from holdfast.http.bodies import decoded
+from holdfast.http.problem import MEDIA_TYPE
+from tests.gateway.surface import LIMIT, MEMBER, RESULT, Said, Surface, planes, surface
 
 NUMBERS = itertools.count()
 VICTIM = b"POST /process/victim HTTP/1.1\r\nHost: [::1]\r\nX-Stream: free\r\nContent-Length: 5\r\n\r\nowned"

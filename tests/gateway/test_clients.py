@@ -12,26 +12,26 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 from prometheus_client import CollectorRegistry
-from tests.gateway.surface import LIMIT, MEMBER, RESULT, Surface, app, planes
-from tests.runtime.fakes import Log
 from yarl import URL
 
-from holdfast.adapters.http.peer import HttpPeer
-from holdfast.adapters.memory.coordinator import MemoryCoordinator
-from holdfast.adapters.system.clock import SystemClock
+from holdfast.cluster.limits import Limits
+from holdfast.common.protocol import Done, Reply, Request
 from holdfast.errors import ConfigError
 from holdfast.gateway.clients import Clients, add, digest_of, read, source_of
 from holdfast.gateway.door import NodeRoutes
 from holdfast.gateway.haproxy.binary import find
 from holdfast.gateway.haproxy.front import HaproxyOptions
-from holdfast.gateway.problem import MEDIA_TYPE
 from holdfast.gateway.service import Gateway
+from holdfast.http.problem import MEDIA_TYPE
+from holdfast.http.serving import CONNECTIONS_MAX, PeerTls
 from holdfast.ports.coordinator import Load, Member
-from holdfast.protocol.peer import Done, Reply, Request
-from holdfast.runtime.limits import Limits
-from holdfast.serving import CONNECTIONS_MAX, PeerTls
+from holdfast.services.http.peer import HttpPeer
+from holdfast.services.memory.coordinator import MemoryCoordinator
 from holdfast.streams.requests import Requests
-from holdfast.testing.servers import certificate
+from holdfast.system.clock import SystemClock
+from simulator.servers import certificate
+from tests.cluster.fakes import Log
+from tests.gateway.surface import LIMIT, MEMBER, RESULT, Surface, app, planes
 
 SECRET = "s" * 16
 UPGRADE = {

@@ -8,19 +8,19 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.runtime.fakes import Log
 
-from holdfast.adapters.memory.coordinator import MemoryCoordinator
-from holdfast.adapters.memory.peer import MemoryNetwork, MemoryPeer
+from holdfast.cluster.limits import Limits
+from holdfast.cluster.service import Tasks
+from holdfast.cluster.stats import Stats
+from holdfast.cluster.view import View
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.gateway.assigner import Assigner
 from holdfast.gateway.routes import Routes
 from holdfast.ports.coordinator import Load, Member
-from holdfast.runtime.limits import Limits
-from holdfast.runtime.service import Tasks
-from holdfast.runtime.stats import Stats
-from holdfast.runtime.view import View
-from holdfast.testing.simulator.loop import SimClock, VirtualLoop
+from holdfast.services.memory.coordinator import MemoryCoordinator
+from holdfast.services.memory.peer import MemoryNetwork, MemoryPeer
+from simulator.loop import SimClock, VirtualLoop
+from tests.cluster.fakes import Log
 
 KEYS = [f"s/{n}" for n in range(4)]
 MEMBERS = ["a", "b", "c"]

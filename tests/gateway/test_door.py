@@ -15,8 +15,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from yarl import URL
 
 from holdfast import App
-from holdfast.adapters.system.clock import SystemClock
-from holdfast.core.message import Place
+from holdfast.common.message import Place
 from holdfast.errors import (
     Busy,
     HoldfastError,
@@ -26,8 +25,10 @@ from holdfast.errors import (
     SetAside,
     Unavailable,
 )
-from holdfast.gateway.door import UNPACK_HERE_BYTES, NodeRoutes, decoded, unpacked
+from holdfast.gateway.door import NodeRoutes
+from holdfast.http.bodies import UNPACK_HERE_BYTES, decoded, unpacked
 from holdfast.streams.requests import RequestAnswer, Requests
+from holdfast.system.clock import SystemClock
 
 LIMIT = 100_000
 SECRET = "a-secret-for-tests-only"

@@ -10,15 +10,15 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from holdfast.adapters.system.clock import SystemClock
+from holdfast.cluster.view import View
 from holdfast.errors import Unavailable
 from holdfast.gateway.assigner import Assigner
 from holdfast.gateway.forwarder import Forwarder
 from holdfast.gateway.routes import GatewayRoute, Routes
+from holdfast.http.serving import PeerTls
 from holdfast.ports.coordinator import Member
-from holdfast.runtime.view import View
-from holdfast.serving import PeerTls
-from holdfast.testing.servers import certificate
+from holdfast.system.clock import SystemClock
+from simulator.servers import certificate
 
 TIMEOUT_S = 10.0
 

@@ -10,6 +10,7 @@ from urllib.parse import quote
 import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
+
 from tests.gateway.surface import Said, Surface, planes, surface
 
 DOCUMENT: dict[str, Any] = json.loads(files("holdfast.gateway").joinpath("openapi.json").read_text())

@@ -7,11 +7,11 @@ from aiohttp.test_utils import TestClient, TestServer
 from multidict import CIMultiDict
 from prometheus_client import CollectorRegistry
 
-from holdfast.adapters.system.clock import SystemClock
+from holdfast.cluster.view import View
 from holdfast.gateway.forwarder import Forwarder, Reply
 from holdfast.gateway.plane import Plane
 from holdfast.ports.coordinator import Load, Member
-from holdfast.runtime.view import View
+from holdfast.system.clock import SystemClock
 
 
 class Waiting:

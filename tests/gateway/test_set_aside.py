@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
-from tests.streams.town import Town
 
 from holdfast import App, Context, StreamHandler
 from holdfast.gateway.door import NodeRoutes
-from holdfast.runtime.operations import pause, resume
-from holdfast.testing.simulator.loop import SimClock
+from holdfast.streams.operations import pause, resume
+from simulator.loop import SimClock
+from tests.streams.town import Town
 
 KEY = "käse/1"
 PATH = "/process/k%C3%A4se%2F1"

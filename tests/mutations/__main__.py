@@ -27,6 +27,7 @@ from types import ModuleType
 from typing import Literal, NoReturn
 
 import pytest
+
 from tests.mutations.table import MUTATIONS, Mutation
 
 ROOT = Path(__file__).parents[2]

@@ -5,6 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+
 from tests.mutations.table import MUTATIONS, Mutation
 
 ROOT = Path(__file__).parents[2]

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import aiohttp
+
 from tests.nodes.chaos_app import follow
 from tests.nodes.cluster import LOOK_S, PATIENCE_S, until
 

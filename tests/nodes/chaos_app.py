@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 
 from holdfast import App, Context, StreamHandler
-from holdfast.core.ledger import Commit
-from holdfast.core.retry import Backoff
+from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError
+from holdfast.streams.rules.ledger import Commit
 
 TIMEOUT_S = 2.0
 MAX_TRIES = 2
@@ -139,10 +139,10 @@ def stop_where_told(place: Path) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
         return True
 
-    from holdfast.adapters.redis import state as redis_state
-    from holdfast.adapters.sqlite import lock as sqlite_lock
-    from holdfast.adapters.sqlite import state as sqlite_state
-    from holdfast.adapters.sqlite.database import Transaction
+    from holdfast.services.redis import state as redis_state
+    from holdfast.services.sqlite import lock as sqlite_lock
+    from holdfast.services.sqlite import state as sqlite_state
+    from holdfast.services.sqlite.database import Transaction
 
     assert asyncio.iscoroutinefunction(sqlite_state.SqliteState.commit)
     redis_commit = redis_state.RedisState.commit
@@ -193,7 +193,7 @@ def stop_where_told(place: Path) -> None:
 IN_NODE = "CHAOS_PLACE" in os.environ and "holdfast-slot" not in sys.argv  # a slot commits nothing
 
 if IN_NODE and "CHAOS_HOLD_MAX_S" in os.environ:
-    from holdfast.adapters.aws import queue as sqs_queue
+    from holdfast.services.aws import queue as sqs_queue
 
     sqs_queue.HOLD_MAX_S = int(os.environ["CHAOS_HOLD_MAX_S"])  # type: ignore[attr-defined]
 

@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from tests.nodes.chaos_app import follow
-from tests.nodes.forked import Forked
 
 from holdfast.config import Config
 from holdfast.errors import OutcomeUnknown, Unavailable
@@ -24,6 +22,8 @@ from holdfast.ports.coordinator import Claim
 from holdfast.ports.queue import DeadLetter, Outgoing, Queue
 from holdfast.ports.state import Logged
 from holdfast.wiring import Services
+from tests.nodes.chaos_app import follow
+from tests.nodes.forked import Forked
 
 STREAM = "chain"
 HERE = Path(__file__).parent

@@ -6,14 +6,14 @@ from typing import Any
 
 import aiohttp
 import pytest
-from tests.nodes.cluster import Cluster
 
-from holdfast.adapters.aws.admin import create_queues
-from holdfast.adapters.aws.channel import dead_letter_name
-from holdfast.adapters.aws.client import AwsClient
-from holdfast.adapters.aws.sqs import Nothing, Sqs
-from holdfast.adapters.system.clock import SystemClock
-from holdfast.testing.servers import FauxqsServer
+from holdfast.services.aws.admin import create_queues
+from holdfast.services.aws.channel import dead_letter_name
+from holdfast.services.aws.client import AwsClient
+from holdfast.services.aws.sqs import Nothing, Sqs
+from holdfast.system.clock import SystemClock
+from simulator.servers import FauxqsServer
+from tests.nodes.cluster import Cluster
 
 MakeCluster = Callable[..., Cluster]
 MakeQueue = Callable[[str], Awaitable[None]]

@@ -13,19 +13,19 @@ from typing import Any, NamedTuple, Self
 
 from sqlalchemy import Engine, create_engine, event, func, insert, select
 from sqlalchemy.exc import DBAPIError
-from tests.adapters.sqlalchemy import full_disk
+
+from holdfast import App
+from holdfast.devices.rules.device_queue import CLOSED, CommandState, Correlation, StoredCommand
+from holdfast.devices.services.sqlalchemy import tables
+from holdfast.devices.services.sqlalchemy.outbox import SqlOutbox
+from holdfast.errors import HoldfastError, Unavailable
+from holdfast.system.clock import SystemClock
+from simulator.proxies import TcpFaults
+from simulator.servers import MosquittoServer, PostgresqlServer
+from tests.devices.services.sqlalchemy import full_disk
 from tests.nodes.cluster import LOOK_S, Process, until
 from tests.nodes.doors_app import RETRY_S, business, change
 from tests.nodes.terminals import names
-
-from holdfast import App
-from holdfast.adapters.sqlalchemy import tables
-from holdfast.adapters.sqlalchemy.outbox import SqlOutbox
-from holdfast.adapters.system.clock import SystemClock
-from holdfast.core.device_queue import CLOSED, CommandState, Correlation, StoredCommand
-from holdfast.errors import HoldfastError, Unavailable
-from holdfast.testing.faults import TcpFaults
-from holdfast.testing.servers import MosquittoServer, PostgresqlServer
 
 OUTBOX = "doors"
 SOON_SHARE = 0.6

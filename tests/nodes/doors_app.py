@@ -8,9 +8,9 @@ from typing import Any
 from sqlalchemy import Column, Connection, Engine, Integer, MetaData, String, Table, event, update
 
 from holdfast import App
-from holdfast.adapters.system.clock import SystemClock
-from holdfast.core.device_queue import Patience, StoredCommand
-from holdfast.core.presence import PresenceRules
+from holdfast.devices.rules.device_queue import Patience, StoredCommand
+from holdfast.devices.rules.presence import PresenceRules
+from holdfast.system.clock import SystemClock
 
 RETRY_S = 1.0
 MAX_TRIES = 40

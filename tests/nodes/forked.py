@@ -19,9 +19,9 @@ CONTEXT.set_forkserver_preload(
     [
         "holdfast.cli.node",
         "holdfast.cli.gateway",
-        "holdfast.adapters.aws.queue",
-        "holdfast.adapters.redis.coordinator",
-        "holdfast.adapters.redis.state",
+        "holdfast.services.aws.queue",
+        "holdfast.services.redis.coordinator",
+        "holdfast.services.redis.state",
     ]
 )
 

@@ -12,11 +12,11 @@ import os
 import sys
 from pathlib import Path
 
-from holdfast.adapters.memory.terminal import Saying, Terminal
-from holdfast.adapters.mqtt.address import MqttAddress, parse
-from holdfast.adapters.system.clock import SystemClock
+from holdfast.devices.fleet import Conduct, Fleet
+from holdfast.devices.services.memory.terminal import Saying, Terminal
+from holdfast.devices.services.mqtt.address import MqttAddress, parse
 from holdfast.errors import InvalidMessage
-from holdfast.testing.fleet import Conduct, Fleet
+from holdfast.system.clock import SystemClock
 
 CONDUCTS = {
     "calm": Conduct(

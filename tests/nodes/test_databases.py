@@ -4,6 +4,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+
 from tests.nodes.cluster import Process, until
 from tests.nodes.conftest import MakeCluster
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 from sqlalchemy.exc import DBAPIError
-from tests.nodes.doors import Doors, Node
 
-from holdfast.testing.servers import PostgresqlServer
+from simulator.servers import PostgresqlServer
+from tests.nodes.doors import Doors, Node
 
 MINUTES = float(os.environ.get("CHAOS_MINUTES", "2.5"))
 SEED = int(os.environ.get("CHAOS_SEED", str(time.time_ns() % 10_000)))

@@ -6,11 +6,11 @@ import signal
 
 import aiohttp
 import pytest
+
+from holdfast.gateway.haproxy.binary import find
 from tests.nodes.cameras import Cameras
 from tests.nodes.conftest import MakeCluster
 from tests.nodes.test_failures import owned
-
-from holdfast.gateway.haproxy.binary import find
 
 FOREVER_S = 60.0
 TTL_S = 3.0

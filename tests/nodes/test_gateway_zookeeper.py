@@ -13,13 +13,13 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kazoo.client import KazooClient
+
+from simulator.proxies import TcpFaults
+from simulator.servers import ZooKeeperEnsemble, ZooKeeperServer
 from tests.nodes.cameras import Camera, Cameras
 from tests.nodes.cluster import LOOK_S, PATIENCE_S, STREAM
 from tests.nodes.conftest import MakeCluster
 from tests.nodes.test_failures import owned
-
-from holdfast.testing.faults import TcpFaults
-from holdfast.testing.servers import ZooKeeperEnsemble, ZooKeeperServer
 
 TTL_S = 10.0
 LONG_S = 30.0

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.nodes.cluster import LOOK_S, PATIENCE_S
 
 from holdfast import wiring
+from tests.nodes.cluster import LOOK_S, PATIENCE_S
 
 APP = """
 from holdfast import App

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
+from simulator.servers import RedisServer, ZooKeeperServer
 from tests.nodes.cluster import STREAM
 from tests.nodes.conftest import MakeCluster, MakeQueue
 from tests.nodes.test_failures import KEYS, owned
-
-from holdfast.testing.servers import RedisServer, ZooKeeperServer
 
 FOREVER_S = 60.0
 SERVERS: dict[str, Callable[[], RedisServer | ZooKeeperServer]] = {

@@ -7,11 +7,11 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+
+from simulator.servers import RedisServer
 from tests.nodes.cluster import STREAM, Cluster, until
 from tests.nodes.conftest import MakeCluster, MakeQueue
 from tests.nodes.test_failures import FAIL_OVER_S, KEYS, owned
-
-from holdfast.testing.servers import RedisServer
 
 TTL_S = 3.0
 FOREVER_S = 60.0

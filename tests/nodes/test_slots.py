@@ -4,11 +4,11 @@ import signal
 
 import psutil
 import pytest
+
+from holdfast.ports.queue import DeadLetter
 from tests.nodes.chaos_app import MAX_TRIES, TIMEOUT_S
 from tests.nodes.cluster import Cluster
 from tests.nodes.conftest import MakeCluster
-
-from holdfast.ports.queue import DeadLetter
 
 QUIET, WILD = "quiet", "wild"
 ROUNDS = 20

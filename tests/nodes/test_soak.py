@@ -8,6 +8,7 @@ from random import Random
 
 import psutil
 import pytest
+
 from tests.nodes.cluster import Cluster, until
 from tests.nodes.conftest import MakeCluster
 

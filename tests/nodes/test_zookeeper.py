@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from simulator.servers import ZooKeeperEnsemble, ZooKeeperServer
 from tests.nodes.cluster import Cluster
 from tests.nodes.conftest import MakeCluster
 from tests.nodes.test_failures import KEYS, drained_without_a_gap, owned
-
-from holdfast.testing.servers import ZooKeeperEnsemble, ZooKeeperServer
 
 TTL_S = 3.0
 LONG_S = 20.0

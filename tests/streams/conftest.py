@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator
 from random import Random
 
 import pytest
+
+from simulator.loop import SimClock
 from tests.streams.town import Town
 from tests.virtual_time import pytest_asyncio_loop_factories  # noqa: F401 (for pytest to find)
-
-from holdfast.testing.simulator.loop import SimClock
 
 
 @pytest.fixture

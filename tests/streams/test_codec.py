@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.message import NO_RUN, SEQ_DIGITS, Place
+from holdfast.common.codec import decoder, encode_result
+from holdfast.common.message import NO_RUN, SEQ_DIGITS, Place
 from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage, TooLarge
-from holdfast.streams.codec import address, decoder, encode_result, labels, unwrap, wrap
+from holdfast.streams.codec import address, labels, unwrap, wrap
 from holdfast.streams.handler import StreamHandler
 from holdfast.streams.spec import StreamSpec
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.streams.town import LIMITS, Town
 
 from holdfast import App, Context, StreamHandler
-from holdfast.adapters.memory.slots import MemorySlot
-from holdfast.core.balance import STREAM_LOAD
-from holdfast.protocol.peer import Done, Drain, Explain
+from holdfast.cluster.rules.balance import STREAM_LOAD
+from holdfast.common.protocol import Done, Drain, Explain
+from holdfast.services.memory.slots import MemorySlot
 from holdfast.streams.loads import Loads
-from holdfast.testing.simulator.loop import SimClock
+from simulator.loop import SimClock
+from tests.streams.town import LIMITS, Town
 
 VIRTUAL = True
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.streams.test_worker import FakeHost
 
 from holdfast import App, Context, StreamHandler
 from holdfast.errors import ConfigError, HandlerFailed
@@ -15,6 +14,7 @@ from holdfast.ports.slots import MessageWork, Ran, drive
 from holdfast.streams.models import Models, ModelSpec
 from holdfast.streams.worker import StreamWorker
 from holdfast.testing import StreamTest
+from tests.streams.test_worker import FakeHost
 
 
 class Shelf:

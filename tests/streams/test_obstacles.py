@@ -10,14 +10,14 @@ from typing import Any, ClassVar
 
 import msgspec
 import pytest
-from tests.streams.town import LIMITS, Town, TownNode
 
 from holdfast import App, Context, StreamHandler
-from holdfast.adapters.memory.slots import MemorySlot
-from holdfast.core.message import Place
+from holdfast.common.message import Place
 from holdfast.errors import Unavailable
+from holdfast.services.memory.slots import MemorySlot
 from holdfast.streams.obstacles import AGAIN, PAUSE_PER_LOAD
 from holdfast.streams.worker import StreamWorker
+from tests.streams.town import LIMITS, Town, TownNode
 
 VIRTUAL = True
 KEY = "s/k"

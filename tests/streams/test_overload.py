@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.streams.town import LIMITS, Town, TownNode
 
 from holdfast import App, Context, StreamHandler
-from holdfast.core.message import Place
+from holdfast.common.message import Place
 from holdfast.errors import Busy, NotOwner
 from holdfast.streams.requests import ANSWERS_MIN, Pace
+from tests.streams.town import LIMITS, Town, TownNode
 
 VIRTUAL = True
 STREAMS = 10

@@ -7,14 +7,10 @@ from typing import Any, ClassVar
 
 import msgspec
 import pytest
-from tests.streams.town import LIMITS, Town, TownNode
 
 from holdfast import App, Context, StreamHandler
-from holdfast.adapters.memory.slots import MemorySlot
-from holdfast.core.ledger import Checkpoint, Commit
-from holdfast.core.message import Place
-from holdfast.core.owner import ALONE_OPENINGS
-from holdfast.core.retry import Backoff
+from holdfast.common.message import Place
+from holdfast.common.retry import Backoff
 from holdfast.errors import (
     ClaimLost,
     ConfigError,
@@ -25,7 +21,11 @@ from holdfast.errors import (
     Unavailable,
 )
 from holdfast.ports.coordinator import Claim, Load, Member
-from holdfast.runtime.operations import pause, resume
+from holdfast.services.memory.slots import MemorySlot
+from holdfast.streams.operations import pause, resume
+from holdfast.streams.rules.ledger import Checkpoint, Commit
+from holdfast.streams.rules.owner import ALONE_OPENINGS
+from tests.streams.town import LIMITS, Town, TownNode
 
 VIRTUAL = True
 KEY = "s/k"

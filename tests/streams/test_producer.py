@@ -13,14 +13,14 @@ import pydantic
 import pytest
 
 from holdfast import App, AsyncClient, Client, Context, StreamMessage
+from holdfast.common.message import Place
 from holdfast.config import load
-from holdfast.core.message import Place
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge
 from holdfast.ports.queue import Delivery, Outgoing
 from holdfast.streams.codec import address
 from holdfast.streams.producer import StreamProducer
-from holdfast.testing.servers import FauxqsServer
 from holdfast.wiring import Services
+from simulator.servers import FauxqsServer
 
 
 @dataclass

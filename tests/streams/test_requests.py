@@ -5,14 +5,14 @@ import json
 from typing import Any
 
 import pytest
-from tests.streams.town import LIMITS, Town, TownNode
 
 from holdfast import App, Context, StreamHandler
-from holdfast.adapters.memory.slots import MemorySlot
-from holdfast.core.message import Place
-from holdfast.core.retry import Backoff
+from holdfast.common.message import Place
+from holdfast.common.retry import Backoff
 from holdfast.errors import Busy, NotOwner, OutcomeUnknown, SetAside, Unavailable
+from holdfast.services.memory.slots import MemorySlot
 from holdfast.streams.requests import RequestAnswer
+from tests.streams.town import LIMITS, Town, TownNode
 
 VIRTUAL = True
 KEY = "s/k"

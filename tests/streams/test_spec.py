@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, StreamHandler
-from holdfast.core.retry import Backoff
+from holdfast.common.retry import Backoff
 from holdfast.errors import ConfigError
 
 

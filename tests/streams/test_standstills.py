@@ -7,15 +7,15 @@ from typing import Any
 
 import msgspec
 import pytest
+
 from examples.cameras import app as cameras
+from holdfast import App, Context, StreamHandler
+from holdfast.common.message import Place
+from holdfast.common.protocol import Done, Explain, Waiting
+from holdfast.errors import OutcomeUnknown
+from holdfast.streams.standstills import LINES_MAX, TOLD_AFTER_S
 from tests.streams.test_owners import Item, app_of, numbers
 from tests.streams.town import Town, TownNode
-
-from holdfast import App, Context, StreamHandler
-from holdfast.core.message import Place
-from holdfast.errors import OutcomeUnknown
-from holdfast.protocol.peer import Done, Explain, Waiting
-from holdfast.streams.standstills import LINES_MAX, TOLD_AFTER_S
 
 VIRTUAL = True
 GAP_S = 60.0

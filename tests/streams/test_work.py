@@ -8,17 +8,17 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 from PIL import Image
-from tests.streams.town import LIMITS, Town, TownNode
 
 from holdfast import App, Context, StreamHandler
-from holdfast.adapters.memory.slots import MemorySlot
-from holdfast.apps.vision.handler import Frame, Tracking
-from holdfast.core.ledger import COUNT_MAX
-from holdfast.core.message import SEQ_DIGITS
-from holdfast.core.retry import Backoff
+from holdfast.common.message import SEQ_DIGITS
+from holdfast.common.protocol import Answers, Done, Forward, Move, Parcel, ParcelAnswer, Poke, Probe, Warm
+from holdfast.common.retry import Backoff
 from holdfast.errors import HandlerFailed
-from holdfast.protocol.peer import Answers, Done, Forward, Move, Parcel, ParcelAnswer, Poke, Probe, Warm
-from holdfast.runtime.operations import resume
+from holdfast.services.memory.slots import MemorySlot
+from holdfast.streams.operations import resume
+from holdfast.streams.rules.ledger import COUNT_MAX
+from holdfast.vision.handler import Frame, Tracking
+from tests.streams.town import LIMITS, Town, TownNode
 
 VIRTUAL = True
 GAP_TIMEOUT_S = 45.0

@@ -10,10 +10,11 @@ from typing import Any, ClassVar
 import pytest
 
 from holdfast import App, Context, StreamHandler
+from holdfast.common.user_code import DETAIL_CHARS_MAX
 from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage, StateRejected, Unavailable
 from holdfast.ports.meter import Meter
 from holdfast.ports.slots import MessageWork, Ran, drive
-from holdfast.streams.worker import DETAIL_CHARS_MAX, StreamWorker, load
+from holdfast.streams.worker import StreamWorker, load
 
 
 class FakeHost:

@@ -8,22 +8,21 @@ from collections.abc import Awaitable, Callable, Iterable
 from random import Random
 from typing import Any
 
-from tests.runtime.fakes import Log
-
 from holdfast import App
-from holdfast.adapters.memory.coordinator import MemoryCoordinator
-from holdfast.adapters.memory.objects import MemoryObjects
-from holdfast.adapters.memory.peer import MemoryNetwork, MemoryPeer
-from holdfast.adapters.memory.queue import MemoryQueue, QueueEvent
-from holdfast.adapters.memory.slots import MemorySlot, MemorySlots
-from holdfast.adapters.memory.state import MemoryState
+from holdfast.cluster.limits import Limits
+from holdfast.cluster.node import Host, Node
 from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.ports.slots import MessageWork
-from holdfast.runtime.limits import Limits
-from holdfast.runtime.node import Host, Node
+from holdfast.services.memory.coordinator import MemoryCoordinator
+from holdfast.services.memory.objects import MemoryObjects
+from holdfast.services.memory.peer import MemoryNetwork, MemoryPeer
+from holdfast.services.memory.queue import MemoryQueue, QueueEvent
+from holdfast.services.memory.slots import MemorySlot, MemorySlots
+from holdfast.services.memory.state import MemoryState
 from holdfast.streams.work import StreamWork
 from holdfast.streams.worker import StreamWorker
-from holdfast.testing.simulator.loop import SimClock
+from simulator.loop import SimClock
+from tests.cluster.fakes import Log
 
 PATIENCE_S = 300.0
 LOOK_S = 0.01

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.tasks.fleet import Fleet
 from tests.virtual_time import pytest_asyncio_loop_factories  # noqa: F401 (for pytest to find)
 

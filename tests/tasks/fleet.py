@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import ClientSession
-from tests.nodes.cluster import Process, lives, until
-from tests.tasks.plain import plain
 
 from holdfast.config import Config
-from holdfast.core.task import State
 from holdfast.errors import OutcomeUnknown, Unavailable
 from holdfast.ports.queue import DeadLetter, Outgoing, Queue
 from holdfast.tasks.api import PATH
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import Outcome
+from holdfast.tasks.rules.task import State
 from holdfast.wiring import Services, make_producer
+from tests.nodes.cluster import Process, lives, until
+from tests.tasks.plain import plain
 
 APP = "hurt"
 HERE = Path(__file__).parent

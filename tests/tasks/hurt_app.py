@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 
 from holdfast import App
-from holdfast.core.retry import Backoff
-from holdfast.core.task import State
+from holdfast.common.retry import Backoff
 from holdfast.tasks.handler import Job
+from holdfast.tasks.rules.task import State
 
 TIMEOUT_S = 1.5
 

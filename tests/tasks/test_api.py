@@ -12,20 +12,20 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
-from tests.runtime.fakes import Log
 from yarl import URL
 
-from holdfast.adapters.memory.queue import MemoryQueue
-from holdfast.adapters.memory.tasks import MemoryTasks
-from holdfast.adapters.system.clock import SystemClock
-from holdfast.core.task import EndAttempt, ReturnAttempt, StartAttempt, State, Task
 from holdfast.errors import Unavailable
 from holdfast.ports.queue import DeadLetter, Outgoing
+from holdfast.services.memory.queue import MemoryQueue
+from holdfast.services.memory.tasks import MemoryTasks
+from holdfast.system.clock import SystemClock
 from holdfast.tasks import api
 from holdfast.tasks.api import PATH, TaskApi
 from holdfast.tasks.names import task_queue
 from holdfast.tasks.producer import Producer
+from holdfast.tasks.rules.task import EndAttempt, ReturnAttempt, StartAttempt, State, Task
 from holdfast.tasks.wire import Envelope, decode_task
+from tests.cluster.fakes import Log
 
 APP, TYPE = "reports", "report.publish"
 LIMIT_BYTES = 10_000

@@ -5,13 +5,13 @@ import threading
 from pathlib import Path
 
 import pytest
+
+from holdfast import AsyncClient, Client, Order
+from holdfast.errors import InvalidMessage, OperationRefused
+from holdfast.tasks.rules.task import State
 from tests.nodes.cluster import until
 from tests.tasks.conftest import MakeFleet
 from tests.tasks.fleet import APP
-
-from holdfast import AsyncClient, Client, Order
-from holdfast.core.task import State
-from holdfast.errors import InvalidMessage, OperationRefused
 
 PATIENCE_S = 120.0
 

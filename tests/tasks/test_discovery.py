@@ -4,12 +4,12 @@ import asyncio
 from random import Random
 from typing import Any
 
-from holdfast.adapters.memory.registry import MemoryRegistry
 from holdfast.errors import Unavailable
 from holdfast.ports.registry import Document
+from holdfast.services.memory.registry import MemoryRegistry
 from holdfast.tasks import discovery as rules
 from holdfast.tasks.discovery import REFRESH_S, Announcer, Directory, Listing, NodeEntry
-from holdfast.testing.simulator.loop import SimClock
+from simulator.loop import SimClock
 
 VIRTUAL = True
 

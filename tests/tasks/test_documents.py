@@ -6,12 +6,12 @@ from random import Random
 import msgspec
 import pytest
 
-from holdfast.adapters.memory.registry import MemoryRegistry
 from holdfast.errors import InvalidMessage, OutcomeUnknown, Unavailable
 from holdfast.ports.registry import Document
+from holdfast.services.memory.registry import MemoryRegistry
 from holdfast.tasks.discovery import Listing
 from holdfast.tasks.documents import change, record_in
-from holdfast.testing.simulator.loop import SimClock
+from simulator.loop import SimClock
 
 VIRTUAL = True
 

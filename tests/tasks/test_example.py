@@ -4,12 +4,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from examples.tasks import app, nightly
-from tests.nodes.cluster import Process
 
+from examples.tasks import app, nightly
 from holdfast import AsyncClient
-from holdfast.core.task import State
+from holdfast.tasks.rules.task import State
 from holdfast.testing import TaskTest
+from tests.nodes.cluster import Process
 
 ROOT = Path(__file__).parent.parent.parent
 PATIENCE_S = 120.0

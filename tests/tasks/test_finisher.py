@@ -7,20 +7,20 @@ from typing import Any
 import msgspec
 import pytest
 from google.protobuf.wrappers_pb2 import StringValue
-from tests.tasks.plain import plain
 
-from holdfast.adapters.memory.queue import QueueEvent
-from holdfast.adapters.memory.tasks import Changed
-from holdfast.core.task import State
 from holdfast.errors import InvalidMessage, Unavailable
 from holdfast.ports.queue import Outgoing
+from holdfast.services.memory.queue import QueueEvent
+from holdfast.services.memory.tasks import Changed
 from holdfast.tasks.names import brief_queue, task_queue
+from holdfast.tasks.rules.task import State
 from holdfast.tasks.wire import decode_brief
-from holdfast.testing.simulator import tasks
-from holdfast.testing.simulator.faults import Weather
-from holdfast.testing.simulator.loop import run
-from holdfast.testing.simulator.stage import SimNode
-from holdfast.testing.simulator.tasks import APP, QUICK, TRIES, PlannedTask, TaskScenario, TaskWorld, check
+from simulator import tasks
+from simulator.faults import Weather
+from simulator.loop import run
+from simulator.stage import SimNode
+from simulator.tasks import APP, QUICK, TRIES, PlannedTask, TaskScenario, TaskWorld, check
+from tests.tasks.plain import plain
 
 FAILING = PlannedTask(at_s=0.1, name="t", type=QUICK, seconds=0.01, fails=-1)
 FINE = PlannedTask(at_s=0.1, name="t", type=QUICK, seconds=0.01)

@@ -3,12 +3,12 @@
 from typing import Any, cast
 
 import pytest
-from tests.runtime.fakes import held
 
-from holdfast.core.task import State, Task
 from holdfast.tasks.finisher import letter_of
 from holdfast.tasks.hand import InHand
 from holdfast.tasks.names import STAND_IN
+from holdfast.tasks.rules.task import State, Task
+from tests.cluster.fakes import held
 
 NOW = 100.0
 ENDED = Task("t", "kind", State.FAILED, epoch=5, detail="ValueError: no\nline 3")

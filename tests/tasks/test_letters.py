@@ -7,21 +7,21 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.runtime.fakes import Log
 
-from holdfast.adapters.file.backup import FileBackup
-from holdfast.adapters.memory.queue import MemoryQueue
-from holdfast.adapters.memory.registry import MemoryRegistry
-from holdfast.adapters.memory.tasks import MemoryTasks
-from holdfast.core.task import EndAttempt, StartAttempt, State, Task
 from holdfast.errors import ConfigError, OperationRefused, TooLarge, Unavailable
 from holdfast.ports.backup import Kept
 from holdfast.ports.queue import DeadLetter
+from holdfast.services.file.backup import FileBackup
+from holdfast.services.memory.queue import MemoryQueue
+from holdfast.services.memory.registry import MemoryRegistry
+from holdfast.services.memory.tasks import MemoryTasks
 from holdfast.tasks.discovery import Directory, NodeEntry, announced
 from holdfast.tasks.letters import Choice, Letters
 from holdfast.tasks.names import task_queue
 from holdfast.tasks.producer import Producer
-from holdfast.testing.simulator.loop import SimClock
+from holdfast.tasks.rules.task import EndAttempt, StartAttempt, State, Task
+from simulator.loop import SimClock
+from tests.cluster.fakes import Log
 
 APP = "reports"
 LETTER = DeadLetter("publish/t-1", b"\xff\x00", "failed: no such table", detail="line 3", key="t-1", at=100.0)

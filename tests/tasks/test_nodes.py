@@ -5,13 +5,13 @@ import signal
 from pathlib import Path
 
 import pytest
+
+from holdfast.tasks.rules.task import State
 from tests.nodes.cluster import until
 from tests.tasks.conftest import MakeFleet
 from tests.tasks.fleet import poison
 from tests.tasks.hurt_app import ENDS, TIMEOUT_S
 from tests.tasks.plain import plain
-
-from holdfast.core.task import State
 
 LIMIT_S = 1.0
 """What bringing a hung task to its end may take beyond its timeout."""

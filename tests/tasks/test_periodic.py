@@ -12,19 +12,19 @@ from typing import Any, ClassVar
 from zoneinfo import ZoneInfo
 
 import pytest
-from tests.runtime.fakes import Log
 
 from holdfast import App
-from holdfast.adapters.memory.queue import MemoryQueue
-from holdfast.adapters.memory.registry import MemoryRegistry
-from holdfast.adapters.memory.tasks import MemoryTasks
-from holdfast.adapters.system.clock import SystemClock
 from holdfast.errors import ConfigError, HandlerFailed
+from holdfast.services.memory.queue import MemoryQueue
+from holdfast.services.memory.registry import MemoryRegistry
+from holdfast.services.memory.tasks import MemoryTasks
+from holdfast.system.clock import SystemClock
 from holdfast.tasks.names import task_queue
 from holdfast.tasks.order import Order
 from holdfast.tasks.periodic import Deed, Periodic, PeriodicSender, Scheduler, Times
 from holdfast.tasks.producer import Producer
-from holdfast.testing.simulator.loop import SimClock
+from simulator.loop import SimClock
+from tests.cluster.fakes import Log
 
 VIRTUAL = True
 APP, TYPE = "reports", "report.publish"

@@ -10,16 +10,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.adapters.memory.registry import MemoryRegistry
-from holdfast.core import permits as rules
-from holdfast.core.permits import Permits
+from holdfast.cluster.service import Tasks
 from holdfast.errors import OutcomeUnknown, Unavailable
 from holdfast.ports.registry import Document
-from holdfast.runtime.service import Tasks
+from holdfast.services.memory.registry import MemoryRegistry
 from holdfast.tasks.documents import change
 from holdfast.tasks.permits import LEASE_S, UNLIMITED, PermitKeeper, document_name
-from holdfast.testing.simulator.faults import Faulty, ServiceLine, Weather
-from holdfast.testing.simulator.loop import SimClock, run
+from holdfast.tasks.rules import permits as rules
+from holdfast.tasks.rules.permits import Permits
+from simulator.faults import Faulty, ServiceLine, Weather
+from simulator.loop import SimClock, run
 
 PATIENCE_S = 300.0
 FAIR = Weather()

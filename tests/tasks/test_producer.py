@@ -7,19 +7,19 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.tasks.plain import plain
 
-from holdfast.adapters.memory.queue import MemoryQueue
-from holdfast.adapters.memory.tasks import MemoryTasks
-from holdfast.core.task import EndAttempt, StartAttempt, State, Task
 from holdfast.errors import InvalidMessage, OperationRefused, TooLarge, Unavailable
 from holdfast.ports.queue import DeadLetter, Outgoing
+from holdfast.services.memory.queue import MemoryQueue
+from holdfast.services.memory.tasks import MemoryTasks
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import outcome_of
 from holdfast.tasks.producer import Producer
+from holdfast.tasks.rules.task import EndAttempt, StartAttempt, State, Task
 from holdfast.tasks.wire import Envelope, decode_brief, decode_task, encode_brief
-from holdfast.testing.simulator.loop import SimClock
+from simulator.loop import SimClock
+from tests.tasks.plain import plain
 
 VIRTUAL = True
 APP, TYPE = "reports", "report.publish"

@@ -6,20 +6,20 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
+
+from holdfast import AsyncClient
+from holdfast.services.aws.channel import dead_letter_name
+from holdfast.services.aws.client import AwsClient
+from holdfast.services.aws.sqs import Nothing, Sqs
+from holdfast.system.clock import SystemClock
+from holdfast.tasks.rules.task import State
+from holdfast.wiring import queues_of
+from simulator.servers import FauxqsServer, MotoServer, RedisServer
+from simulator.servers.server import Server
 from tests.nodes.cluster import until
 from tests.tasks.conftest import MakeFleet
 from tests.tasks.fleet import APP, Fleet, poison
 from tests.tasks.hurt_app import ENDS, app
-
-from holdfast import AsyncClient
-from holdfast.adapters.aws.channel import dead_letter_name
-from holdfast.adapters.aws.client import AwsClient
-from holdfast.adapters.aws.sqs import Nothing, Sqs
-from holdfast.adapters.system.clock import SystemClock
-from holdfast.core.task import State
-from holdfast.testing.servers import FauxqsServer, MotoServer, RedisServer
-from holdfast.testing.servers.server import Server
-from holdfast.wiring import queues_of
 
 OUTAGE_S = 2.0
 

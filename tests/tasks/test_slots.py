@@ -19,13 +19,13 @@ import pytest
 import pytest_asyncio
 
 from holdfast import App
-from holdfast.adapters.forkserver import ForkserverTaskSlots
-from holdfast.adapters.system.clock import SystemClock
-from holdfast.core.task import Task
+from holdfast.cluster.service import Tasks
+from holdfast.cluster.stats import Stats
 from holdfast.errors import ConfigError
-from holdfast.runtime.service import Tasks
-from holdfast.runtime.stats import Stats
+from holdfast.slots import ForkserverTaskSlots
+from holdfast.system.clock import SystemClock
 from holdfast.tasks.body import body_of
+from holdfast.tasks.rules.task import Task
 from holdfast.tasks.running import Ended, How, Running
 from holdfast.tasks.slots import STUCK_S, TaskSlots
 
@@ -419,11 +419,11 @@ async def test_an_idle_slot_has_no_lease(yard: Yard) -> None:
 NODE = """
     import asyncio, sys
     sys.path.insert(0, sys.argv[1])
-    from holdfast.adapters.forkserver import ForkserverTaskSlots
-    from holdfast.adapters.system.clock import SystemClock
-    from holdfast.core.task import Task
-    from holdfast.runtime.service import Tasks
-    from holdfast.runtime.stats import Stats
+    from holdfast.slots import ForkserverTaskSlots
+    from holdfast.system.clock import SystemClock
+    from holdfast.tasks.rules.task import Task
+    from holdfast.cluster.service import Tasks
+    from holdfast.cluster.stats import Stats
     from holdfast.tasks.body import body_of
     from holdfast.tasks.slots import TaskSlots
     import deeds_app, msgspec, structlog

@@ -10,18 +10,18 @@ import msgspec
 import pytest
 
 from holdfast import App
-from holdfast.adapters.memory.task_slots import MemoryTaskSlot, MemoryTaskSlots
-from holdfast.core.task import Task
+from holdfast.cluster.service import Tasks
+from holdfast.cluster.stats import Stats
 from holdfast.errors import ConfigError, HoldfastError, SlotDied
 from holdfast.ports.task_slots import Attempt, Listener
-from holdfast.runtime.service import Tasks
-from holdfast.runtime.stats import Stats
+from holdfast.services.memory.task_slots import MemoryTaskSlot, MemoryTaskSlots
 from holdfast.tasks.body import body_of
 from holdfast.tasks.handler import Job
+from holdfast.tasks.rules.task import Task
 from holdfast.tasks.running import Ended, How, Running
 from holdfast.tasks.slots import STUCK_S, TaskSlots
 from holdfast.tasks.worker import TaskExecutor
-from holdfast.testing.simulator.loop import SimClock
+from simulator.loop import SimClock
 
 VIRTUAL = True
 

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.wrappers_pb2 import StringValue
-from tests.tasks.plain import compile_proto, plain
 
-import holdfast.protocol
-from holdfast.core.task import State
+import holdfast.tasks
 from holdfast.errors import InvalidMessage
 from holdfast.tasks.body import Body, body_of
 from holdfast.tasks.outcome import Outcome
+from holdfast.tasks.rules.task import State
 from holdfast.tasks.wire import (
     Envelope,
     SentTask,
@@ -24,6 +23,7 @@ from holdfast.tasks.wire import (
     encode_brief,
     encode_task,
 )
+from tests.tasks.plain import compile_proto, plain
 
 DEFAULT = Envelope(app="reports", trace_id="m-1", task_type="publish")
 SENT = Envelope(app="reports", trace_id="t-1", task_type="publish", group="c", priority=3, sent_at=1.5)
@@ -44,7 +44,7 @@ OUTCOME = Outcome(
 
 
 def test_the_compiled_description_is_that_of_the_proto(tmp_path: Path) -> None:
-    folder = Path(holdfast.protocol.__file__).parent
+    folder = Path(holdfast.tasks.__file__).parent
     root = folder.parents[1]
     compile_proto(folder / "tasks.proto", f"--descriptor_set_out={tmp_path / 'set'}", root=root)
     ours = FileDescriptorSet.FromString((folder / "tasks.binpb").read_bytes())

@@ -6,29 +6,21 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.runtime.fakes import Log
 
-from holdfast.adapters.memory.queue import MemoryQueue
-from holdfast.core.task import State
+from holdfast.cluster.keeper import expire
 from holdfast.errors import Unavailable
 from holdfast.ports.queue import DeadLetter, Outgoing, Queue
-from holdfast.runtime.keeper import expire
+from holdfast.services.memory.queue import MemoryQueue
 from holdfast.tasks.body import Body
 from holdfast.tasks.names import task_queue
+from holdfast.tasks.rules.task import State
 from holdfast.tasks.wire import Envelope, SentTask, encode_task
-from holdfast.testing.simulator.faults import Weather
-from holdfast.testing.simulator.loop import SimClock, run
-from holdfast.testing.simulator.scenario import TROUBLE_S, Fault
-from holdfast.testing.simulator.stage import Quiet
-from holdfast.testing.simulator.tasks import (
-    APP,
-    LONG,
-    QUICK,
-    PlannedTask,
-    TaskScenario,
-    TaskWorld,
-    check,
-)
+from simulator.faults import Weather
+from simulator.loop import SimClock, run
+from simulator.scenario import TROUBLE_S, Fault
+from simulator.stage import Quiet
+from simulator.tasks import APP, LONG, QUICK, PlannedTask, TaskScenario, TaskWorld, check
+from tests.cluster.fakes import Log
 
 CUT = [Fault(3.0, "cut", 0, TROUBLE_S, service) for service in ("coordinator", "state", "registry")]
 

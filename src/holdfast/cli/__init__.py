@@ -12,8 +12,8 @@ from cyclopts import App, CycloptsError, Parameter
 
 import holdfast
 from holdfast.cli import exits, output
+from holdfast.common.redaction import redact
 from holdfast.errors import HoldfastError
-from holdfast.redaction import redact
 
 HELP = """Keyed, ordered, stateful, at-least-once work for Python.
 
@@ -24,7 +24,7 @@ COMMANDS = {
     "node": "node:run",
     "gateway": "gateway:gateway",
     "gateway-key": "gateway:gateway_key",
-    "ingest": "ingest:ingest",
+    "ingest": "holdfast.vision.commands.ingest:ingest",
     "send": "send:send",
     "status": "status:status",
     "results": "results:results",
@@ -37,12 +37,12 @@ COMMANDS = {
     "limits": "limits:app",
     "dlq": "dlq:app",
     "queues": "queues:app",
-    "outbox": "outbox:app",
-    "reports": "reports:app",
-    "devices": "devices:app",
+    "outbox": "holdfast.devices.commands.outbox:app",
+    "reports": "holdfast.reports.commands:app",
+    "devices": "holdfast.devices.commands.devices:app",
     "doctor": "doctor:doctor",
     "config": "config:app",
-    "demo": "demo:demo",
+    "demo": "holdfast.vision.demo:demo",
 }
 """Where each is: imported when it is asked for, for whoever runs one waits for no other."""
 
@@ -57,7 +57,7 @@ app = App(
     default_parameter=Parameter(negative=()),
 )
 for name, place in COMMANDS.items():
-    app.command(f"{__name__}.{place}", name=name)
+    app.command(place if place.startswith("holdfast.") else f"{__name__}.{place}", name=name)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from holdfast.adapters.forkserver import lifeline
+from holdfast.slots import lifeline
 
 if TYPE_CHECKING:
     from holdfast.config import Config

@@ -14,10 +14,10 @@ from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.cli.patience import ReadPatience
 from holdfast.cli.status import stream_names
 from holdfast.cli.tasks import ago
+from holdfast.common.redaction import redact_url
 from holdfast.errors import ConfigError, HoldfastError, OperationRefused, TooLarge
+from holdfast.ports.dead_letters import dead_letters, in_order
 from holdfast.ports.queue import DeadLetter, Queue
-from holdfast.redaction import redact_url
-from holdfast.runtime import operations
 from holdfast.wiring import Services, backup_at, make_letters, producing
 
 if TYPE_CHECKING:
@@ -253,8 +253,8 @@ async def _each_queue(
     async with Services(options.load(), reads_only=True) as services:
         if everything:
             read = ReadPatience(services.clock).read
-            chosen = [letter async for letter in operations.letters(services.queue(stream), key, read=read)]
-            ids = [letter.id for letter in sorted(chosen, key=operations.in_order)]
+            chosen = [letter async for letter in dead_letters(services.queue(stream), key, read=read)]
+            ids = [letter.id for letter in sorted(chosen, key=in_order)]
         by_stream: dict[str, list[str]] = {}
         for letter_id in ids:
             by_stream.setdefault(stream or _stream_of(letter_id), []).append(letter_id)
@@ -293,7 +293,7 @@ async def _letters(services: Services, stream: str, key: str | None) -> AsyncIte
     read = ReadPatience(services.clock).read
     for name in [stream] if stream else await read(partial(stream_names, services)):
         try:
-            async for letter in operations.letters(services.queue(name), key, read=read):
+            async for letter in dead_letters(services.queue(name), key, read=read):
                 yield letter
         except HoldfastError as error:
             if stream:

@@ -16,13 +16,13 @@ from holdfast.app import App
 from holdfast.cli import exits, output
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.cli.status import nobody_s, stream_names, what_waits
+from holdfast.common.protocol import Done, Probe, Reply, Request
+from holdfast.common.redaction import redact, redact_url
 from holdfast.errors import ConfigError, HoldfastError, OutcomeUnknown, Unavailable
-from holdfast.older_names import ANY_BUCKET
+from holdfast.legacy_env import ANY_BUCKET
 from holdfast.ports.coordinator import Member
 from holdfast.ports.peer import Peer
 from holdfast.ports.slots import Slots
-from holdfast.protocol.peer import Done, Probe, Reply, Request
-from holdfast.redaction import redact, redact_url
 from holdfast.wiring import Services, check_app, load_app, queues_of
 
 if TYPE_CHECKING:

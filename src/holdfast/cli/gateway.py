@@ -86,7 +86,7 @@ def gateway(
 
 def check_exposure(host: str, keys: Path | None, *, no_auth: bool) -> None:
     """Raise ConfigError where strangers would be served that nobody has asked in."""
-    from holdfast.serving import is_loopback  # noqa: PLC0415
+    from holdfast.http.serving import is_loopback  # noqa: PLC0415
 
     if keys is not None and no_auth:
         raise ConfigError("--keys and --no-auth contradict each other; give one")

@@ -8,11 +8,11 @@ from cyclopts import App, Parameter
 
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
-from holdfast.core import permits as rules
-from holdfast.core.permits import Permits
 from holdfast.errors import ConfigError
 from holdfast.tasks.documents import change, record_in
 from holdfast.tasks.permits import PREFIX, document_name
+from holdfast.tasks.rules import permits as rules
+from holdfast.tasks.rules.permits import Permits
 from holdfast.wiring import Services
 
 app = App(name="limits", help="How many tasks of an app may run at once. Changes are heeded while nodes run.")

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from holdfast import older_names
+from holdfast import legacy_env as older_names
 from holdfast.cli import exits
 from holdfast.cli.options import DEFAULTS, Options
+from holdfast.common.redaction import redact_url
 from holdfast.errors import ConfigError, HoldfastError
-from holdfast.redaction import redact_url
 from holdfast.wiring import Services, discovered, load_app, look_for_queues, make_node
 
 if TYPE_CHECKING:
+    from holdfast.cluster.node import Node
     from holdfast.config import Config
-    from holdfast.runtime.node import Node
 
 FINAL = (exits.OK, exits.USAGE, exits.INTERRUPTED)
 """Exit codes of a node that was told to end, or that another try can't help."""
@@ -142,7 +142,7 @@ async def supervise(place: str, config: Config, count: int, options: Options) ->
     import structlog  # noqa: PLC0415
 
     from holdfast.cli.children import Launcher  # noqa: PLC0415
-    from holdfast.runtime.supervisor import Supervisor  # noqa: PLC0415
+    from holdfast.cluster.supervisor import Supervisor  # noqa: PLC0415
 
     if count < 1:
         raise ConfigError(f"--nodes is {count}; run at least 1 node")

@@ -33,8 +33,8 @@ class Options:
         # A page of help needs none of these.
         import structlog  # noqa: PLC0415
 
-        from holdfast import log  # noqa: PLC0415
         from holdfast.config import load, unknown_variables  # noqa: PLC0415
+        from holdfast.system import log  # noqa: PLC0415
 
         overrides: dict[str, Any] = {"url": self.url}
         for item in self.set:

@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.core.exact_json import decode_plain
-from holdfast.core.message import SEQ_DIGITS
-from holdfast.redaction import redact
+from holdfast.common.exact_json import decode_plain
+from holdfast.common.message import SEQ_DIGITS
+from holdfast.common.redaction import redact
 
 
 def json_line(record: Any) -> None:

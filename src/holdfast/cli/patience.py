@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from holdfast.cli import output
-from holdfast.core.retry import Backoff
+from holdfast.common.redaction import redact
+from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError, Retry
 from holdfast.ports.clock import Clock
-from holdfast.redaction import redact
 
 T = TypeVar("T")
 

@@ -11,14 +11,14 @@ from cyclopts import Parameter
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.cli.status import all_checkpoints
-from holdfast.core.balance import BAND
-from holdfast.core.ledger import Checkpoint
-from holdfast.core.record import reading
+from holdfast.cluster.balancer import node_load
+from holdfast.cluster.rules.balance import BAND
+from holdfast.common.protocol import Done, Drain, Explain, Move, Request
+from holdfast.common.record import reading
 from holdfast.devices.spec import LABEL
 from holdfast.errors import OperationRefused, OutcomeUnknown, Unavailable
 from holdfast.ports.coordinator import Member
-from holdfast.protocol.peer import Done, Drain, Explain, Move, Request
-from holdfast.runtime.balancer import node_load
+from holdfast.streams.rules.ledger import Checkpoint
 from holdfast.streams.standstills import Waits
 from holdfast.wiring import Services
 

@@ -15,14 +15,14 @@ from rich.live import Live
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.cli.patience import ReadPatience
-from holdfast.core.ledger import Checkpoint
-from holdfast.core.record import reading
+from holdfast.common.protocol import Done, Waiting
+from holdfast.common.record import reading
 from holdfast.devices.spec import LABEL
 from holdfast.errors import HoldfastError
 from holdfast.ports.coordinator import Claim, Load, Member
 from holdfast.ports.peer import Peer
 from holdfast.ports.state import StateStore
-from holdfast.protocol.peer import Done, Waiting
+from holdfast.streams.rules.ledger import Checkpoint
 from holdfast.streams.standstills import Waits
 from holdfast.wiring import Services, load_app, queues_of
 

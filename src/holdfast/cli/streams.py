@@ -9,9 +9,9 @@ from cyclopts import App, Parameter
 
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
-from holdfast.core.ledger import Checkpoint
 from holdfast.errors import ConfigError
-from holdfast.runtime import operations
+from holdfast.streams import operations
+from holdfast.streams.rules.ledger import Checkpoint
 from holdfast.wiring import Services
 
 app = App(name="streams", help="Pause, resume, skip or reset one stream.")

@@ -17,11 +17,11 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
-from holdfast.core.exact_json import decode_plain
-from holdfast.core.task import State, Task
+from holdfast.common.exact_json import decode_plain
 from holdfast.errors import ConfigError, OperationRefused
 from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import Outcome
+from holdfast.tasks.rules.task import State, Task
 from holdfast.wiring import make_producer, producing
 
 if TYPE_CHECKING:

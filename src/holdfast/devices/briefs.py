@@ -13,15 +13,15 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core import task
-from holdfast.core.device_queue import CommandState, StoredCommand
-from holdfast.core.exact_json import decode_plain
-from holdfast.core.retry import Backoff
+from holdfast.common.exact_json import decode_plain
+from holdfast.common.retry import Backoff
+from holdfast.devices.ports.outbox import OutboxStore
+from holdfast.devices.rules.device_queue import CommandState, StoredCommand
 from holdfast.errors import HoldfastError, TooLarge
 from holdfast.ports.clock import Clock
-from holdfast.ports.outbox import OutboxStore
 from holdfast.ports.queue import Outgoing, Queue
 from holdfast.tasks.outcome import Outcome
+from holdfast.tasks.rules import task
 from holdfast.tasks.wire import Envelope, encode_brief
 
 LOOK_S = 5.0

@@ -15,17 +15,13 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.device_queue import CommandState, Correlation, shard_of
-from holdfast.core.device_turn import Heard, Sending, Turn, Turned, Unsent
-from holdfast.core.group_rate import BURST_S, GroupRate, JobRates
-from holdfast.core.once import Once
-from holdfast.core.presence import Presence
-from holdfast.core.rate import Limiter, Rate
-from holdfast.core.retry import Backoff
+from holdfast.cluster.service import Tasks
+from holdfast.common.once import Once
+from holdfast.common.rate import Limiter, Rate
+from holdfast.common.redaction import redact
+from holdfast.common.retry import Backoff
 from holdfast.devices.outbox import Outbox
-from holdfast.errors import HoldfastError, InvalidMessage, OutcomeUnknown, TooLarge, Unavailable
-from holdfast.ports.clock import Clock
-from holdfast.ports.device import (
+from holdfast.devices.ports.device import (
     Accepted,
     Command,
     CommandRefused,
@@ -37,9 +33,13 @@ from holdfast.ports.device import (
     Lost,
     Seen,
 )
-from holdfast.ports.outbox import KnownDevice, OutboxStore
-from holdfast.redaction import redact
-from holdfast.runtime.service import Tasks
+from holdfast.devices.ports.outbox import KnownDevice, OutboxStore
+from holdfast.devices.rules.device_queue import CommandState, Correlation, shard_of
+from holdfast.devices.rules.device_turn import Heard, Sending, Turn, Turned, Unsent
+from holdfast.devices.rules.group_rate import BURST_S, GroupRate, JobRates
+from holdfast.devices.rules.presence import Presence
+from holdfast.errors import HoldfastError, InvalidMessage, OutcomeUnknown, TooLarge, Unavailable
+from holdfast.ports.clock import Clock
 
 Connect = Callable[[str, Callable[[], Awaitable[bool]]], Devices]
 """Makes the devices of a shard: given its identity at the broker, and what tells whether it is still ours."""

@@ -11,22 +11,14 @@ from zlib import crc32
 import msgspec
 from msgspec import Meta
 
-from holdfast.core.device_queue import NUMBER_MAX, Correlation, StoredCommand, shard_of
-from holdfast.core.dialect import written
-from holdfast.core.exact_json import encode
-from holdfast.core.settings import SECONDS_MAX, Fraction, Int32, Positive, check_setting, fault
-from holdfast.core.topics import check_device
-from holdfast.devices.spec import (
-    CommandFields,
-    CommandOptions,
-    NextPage,
-    OutboxSpec,
-    Page,
-    Refused,
-    Source,
-)
+from holdfast.common.exact_json import encode
+from holdfast.common.settings import SECONDS_MAX, Fraction, Int32, Positive, check_setting, fault
+from holdfast.devices.ports.outbox import NewCommand, OnResult, Writer
+from holdfast.devices.rules.device_queue import NUMBER_MAX, Correlation, StoredCommand, shard_of
+from holdfast.devices.rules.dialect import written
+from holdfast.devices.rules.topics import check_device
+from holdfast.devices.spec import CommandFields, CommandOptions, NextPage, OutboxSpec, Page, Refused, Source
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge
-from holdfast.ports.outbox import NewCommand, OnResult, Writer
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -420,7 +412,7 @@ def _write(db: Any, write: Callable[[Writer], T]) -> Any:
     if isinstance(db, Writer):
         return write(db)
     # The one adapter that is not named by a URL: the caller brings its connection.
-    from holdfast.adapters.sqlalchemy.writer import SqlWriter  # noqa: PLC0415 (an extra)
+    from holdfast.devices.services.sqlalchemy.writer import SqlWriter  # noqa: PLC0415 (an extra)
 
     if hasattr(db, "run_sync"):
         return db.run_sync(lambda sync_db: write(SqlWriter(sync_db)))

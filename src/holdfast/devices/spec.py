@@ -9,11 +9,11 @@ from typing import Annotated, Any, Required, TypedDict
 import msgspec
 from msgspec import Meta
 
-from holdfast.core.device_queue import Patience
-from holdfast.core.dialect import Dialect, JsonDialect
-from holdfast.core.presence import PresenceRules
-from holdfast.core.settings import Count, Positive, Seconds, check_setting, check_settings
-from holdfast.core.topics import Topics
+from holdfast.common.settings import Count, Positive, Seconds, check_setting, check_settings
+from holdfast.devices.rules.device_queue import Patience
+from holdfast.devices.rules.dialect import Dialect, JsonDialect
+from holdfast.devices.rules.presence import PresenceRules
+from holdfast.devices.rules.topics import Topics
 from holdfast.errors import ConfigError
 
 NAME_MAX = 32

@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from holdfast.core.retry import Backoff
+from holdfast.cluster.node import Host
+from holdfast.common.protocol import Reply, Request
+from holdfast.common.retry import Backoff
 from holdfast.devices.briefs import Briefs
 from holdfast.devices.dispatcher import Connect, Dispatcher
 from holdfast.devices.outbox import Outbox
+from holdfast.devices.ports.outbox import Adding, OutboxStore
 from holdfast.devices.shards import Shards
 from holdfast.devices.source import fill
 from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.ports.coordinator import Claim, Load
-from holdfast.ports.outbox import Adding, OutboxStore
 from holdfast.ports.queue import Queue
-from holdfast.protocol.peer import Reply, Request
-from holdfast.runtime.node import Host
 
 BACKOFF = Backoff(0.1, 5.0)
 EXPIRE_BATCH = 500

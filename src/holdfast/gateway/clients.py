@@ -19,12 +19,12 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from holdfast.core.rate import Limiter, Rate
+from holdfast.common.rate import Limiter, Rate
 from holdfast.errors import Busy, ConfigError
-from holdfast.gateway import problem
-from holdfast.gateway.problem import RequestRefused
+from holdfast.http import problem
+from holdfast.http.problem import RequestRefused
+from holdfast.http.serving import Handler
 from holdfast.ports.clock import Clock
-from holdfast.serving import Handler
 
 OPEN_PATHS = ("/healthz", "/readyz", "/openapi.json")
 """What is told to everybody."""

@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import re
-import zlib
 from collections.abc import Callable, Collection, Mapping
 from urllib.parse import unquote_to_bytes
 
 import msgspec
 from aiohttp import web
 
-from holdfast.core.message import RUN_DIGITS, SEQ_DIGITS, Place, check_key, check_number
-from holdfast.core.record import UNREADABLE
-from holdfast.errors import HoldfastError, InvalidMessage, TooLarge
-from holdfast.gateway import openapi, problem
-from holdfast.gateway.problem import DATA_PLANE, EPOCH, NO_421, OWNER, RequestRefused
+from holdfast.common.message import RUN_DIGITS, SEQ_DIGITS, Place, check_key, check_number
+from holdfast.common.record import UNREADABLE
+from holdfast.errors import HoldfastError, InvalidMessage
+from holdfast.gateway import openapi
 from holdfast.gateway.sockets import OF_TEXT, SocketFrame, SocketReply, serve
+from holdfast.http import problem
+from holdfast.http.bodies import read_body, slow_body, unpacked
+from holdfast.http.problem import DATA_PLANE, EPOCH, NO_421, OWNER, RequestRefused
+from holdfast.http.serving import Secrets
 from holdfast.ports.clock import Clock
-from holdfast.serving import BODY_PAUSE_S, Secrets
 from holdfast.streams.codec import address, labels, wrap
 from holdfast.streams.requests import RequestAnswer, Requests
 from holdfast.streams.spec import StreamSpec
@@ -36,15 +37,6 @@ PASSED_ON = (REQUEST_ID, "traceparent", "tracestate")
 
 JSON, RAW = "application/json", "application/octet-stream"
 IMAGES = ("image/jpeg", "image/png")
-ENCODINGS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
-"""What bodies may be compressed by, and what zlib calls it."""
-
-UNPACKED_MAX = 1032
-"""Bytes that one compressed byte stands for at most, by either."""
-
-UNPACK_HERE_BYTES = 4 * 1024 * 1024
-"""Unpacking more than this takes so long that it is done in a thread."""
-
 TIMEOUT_S = 30.0
 TIMEOUT_MAX_S = 3600.0
 
@@ -190,58 +182,6 @@ def timeout_of(headers: Mapping[str, str]) -> float:
     if not 0 < timeout_s <= TIMEOUT_MAX_S:
         raise InvalidMessage(f"{TIMEOUT} must be from 1 to {TIMEOUT_MAX_S * 1000:.0f}", TIMEOUT)
     return timeout_s
-
-
-async def read_body(request: web.Request, limit: int) -> bytes:
-    """The body as it was sent. Raises TooLarge as soon as that is known; TimeoutError if it stands still."""
-    if (request.content_length or 0) > limit:
-        raise TooLarge(
-            f"the body has {request.content_length} bytes; the limit (max_message_bytes) is {limit}"
-        )
-    body = bytearray()
-    while True:
-        async with asyncio.timeout(BODY_PAUSE_S):
-            chunk = await request.content.readany()
-        if not chunk:
-            return bytes(body)
-        body += chunk
-        if len(body) > limit:
-            raise TooLarge(f"the body is over the limit (max_message_bytes) of {limit} bytes")
-
-
-async def unpacked(body: bytes, headers: Mapping[str, str], limit: int) -> bytes:
-    """As :func:`decoded`; what may become large doesn't hold up all other requests meanwhile."""
-    if "Content-Encoding" in headers and min(limit, len(body) * UNPACKED_MAX) > UNPACK_HERE_BYTES:
-        return await asyncio.to_thread(decoded, body, headers, limit)
-    return decoded(body, headers, limit)
-
-
-def decoded(body: bytes, headers: Mapping[str, str], limit: int) -> bytes:
-    """The body without its ``Content-Encoding``, of which never more than ``limit`` is held.
-
-    Raises RequestRefused, InvalidMessage, TooLarge."""
-    encoding = headers.get("Content-Encoding", "").strip().lower()
-    if encoding in ("", "identity"):
-        return body
-    if encoding not in ENCODINGS:
-        known = ", ".join(ENCODINGS)
-        text = f"Content-Encoding is {encoding!r}; send the body as it is, or by one of {known}"
-        raise RequestRefused(415, "type", "Unknown content encoding", text)
-    unzip = zlib.decompressobj(ENCODINGS[encoding])
-    try:
-        plain = unzip.decompress(body, limit + 1)
-    except zlib.error as error:
-        raise InvalidMessage(f"the body is not {encoding}, as Content-Encoding says: {error}") from None
-    if len(plain) > limit:
-        raise TooLarge(f"the body, unpacked, is over the limit (max_message_bytes) of {limit} bytes")
-    if not unzip.eof or unzip.unused_data:
-        raise InvalidMessage(f"the body is not one whole piece of {encoding}, as Content-Encoding says")
-    return plain
-
-
-def slow_body() -> RequestRefused:
-    """What a client is told whose body didn't come in its own time."""
-    return RequestRefused(408, "slow", "The body came too slowly", "the body did not arrive in time")
 
 
 def compose(

@@ -14,16 +14,16 @@ import msgspec
 from multidict import CIMultiDict
 from yarl import URL
 
-from holdfast.core.retry import Backoff
+from holdfast.cluster.view import View
+from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.gateway.assigner import Assigner, Unasked
 from holdfast.gateway.door import TIMEOUT
-from holdfast.gateway.problem import EPOCH, OWNER
 from holdfast.gateway.routes import Routes
+from holdfast.http.problem import EPOCH, OWNER
+from holdfast.http.serving import NO_TLS, PeerTls
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim, Member
-from holdfast.runtime.view import View
-from holdfast.serving import NO_TLS, PeerTls
 
 CONNECT_TIMEOUT_S = 1.0
 LATE_S = 1.0

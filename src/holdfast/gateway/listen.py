@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.errors import ConfigError
-from holdfast.serving import tls_server
+from holdfast.http.serving import tls_server
 
 BACKLOG = 4096
 

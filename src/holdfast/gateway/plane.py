@@ -16,8 +16,9 @@ from multidict import CIMultiDict
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from holdfast.cluster.view import View
 from holdfast.errors import HoldfastError, Unavailable
-from holdfast.gateway import models, openapi, problem
+from holdfast.gateway import models, openapi
 from holdfast.gateway.door import (
     JSON,
     PASSED_ON,
@@ -26,17 +27,16 @@ from holdfast.gateway.door import (
     STREAM,
     TIMEOUT_S,
     key_of,
-    read_body,
-    slow_body,
     stream_of,
     timeout_of,
 )
 from holdfast.gateway.forwarder import Forwarder
-from holdfast.gateway.problem import DATA_PLANE
 from holdfast.gateway.sockets import UNREAD, SocketFrame, SocketReply, serve
+from holdfast.http import problem
+from holdfast.http.bodies import read_body, slow_body
+from holdfast.http.problem import DATA_PLANE
+from holdfast.http.serving import not_ready, problem_response
 from holdfast.ports.clock import Clock
-from holdfast.runtime.view import View
-from holdfast.serving import not_ready, problem_response
 
 NOT_FORWARDED = frozenset(
     {

@@ -13,7 +13,11 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from holdfast.core.retry import Backoff
+from holdfast.cluster.limits import Limits
+from holdfast.cluster.service import Service, Tasks
+from holdfast.cluster.stats import Stats
+from holdfast.cluster.view import View
+from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError, Retry
 from holdfast.gateway.assigner import Assigner
 from holdfast.gateway.clients import Clients
@@ -22,14 +26,7 @@ from holdfast.gateway.haproxy.front import Front, HaproxyOptions
 from holdfast.gateway.listen import BACKLOG, Tls, listen
 from holdfast.gateway.plane import Plane
 from holdfast.gateway.routes import Routes
-from holdfast.ports.clock import Clock
-from holdfast.ports.coordinator import Coordinator
-from holdfast.ports.peer import Peer
-from holdfast.runtime.limits import Limits
-from holdfast.runtime.service import Service, Tasks
-from holdfast.runtime.stats import Stats
-from holdfast.runtime.view import View
-from holdfast.serving import (
+from holdfast.http.serving import (
     CONNECTIONS_MAX,
     TLS_HANDSHAKE_S,
     ConnectionMetrics,
@@ -38,6 +35,9 @@ from holdfast.serving import (
     PeerTls,
     problems,
 )
+from holdfast.ports.clock import Clock
+from holdfast.ports.coordinator import Coordinator
+from holdfast.ports.peer import Peer
 
 CLOSE_TIMEOUT_S = 5.0
 

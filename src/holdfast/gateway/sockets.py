@@ -9,10 +9,10 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
-from holdfast.core.message import RUN_DIGITS, SEQ_DIGITS, check_number
+from holdfast.common.message import RUN_DIGITS, SEQ_DIGITS, check_number
 from holdfast.errors import HoldfastError, InvalidMessage
-from holdfast.gateway import problem
-from holdfast.gateway.problem import RequestRefused
+from holdfast.http import problem
+from holdfast.http.problem import RequestRefused
 
 WINDOW = 32
 """Frames of one camera that are under way at most."""

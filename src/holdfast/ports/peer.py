@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from holdfast.protocol.peer import Reply, Request
+from holdfast.common.protocol import Reply, Request
 
 Handler = Callable[[Request], Awaitable[Reply]]
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from holdfast.core.message import SeqKind
+from holdfast.common.message import SeqKind
 
 
 class Outgoing(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from holdfast.core.ledger import Checkpoint, Commit, Result
+from holdfast.streams.rules.ledger import Checkpoint, Commit, Result
 
 
 class Logged(msgspec.Struct, frozen=True):

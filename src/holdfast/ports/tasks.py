@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from holdfast.core.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, State, Task
 from holdfast.errors import Fenced
+from holdfast.tasks.rules.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, State, Task
 
 
 class TaskStore(Protocol):
-    """The tasks of one app by trace; each change is one of the functions of :mod:`holdfast.core.task`,
+    """The tasks of one app by trace; each change is one of the functions of :mod:`holdfast.tasks.rules.task`,
     applied atomically. Batches are applied in order, each item by itself: one that is Fenced harms no other.
     A store that may have lost its last writes gives an attempt a higher epoch than the rule does, one that
     was never issued for the task.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.core.balance import STREAM_LOAD
+from holdfast.cluster.rules.balance import STREAM_LOAD
 from holdfast.ports.clock import Clock
 
 ROLL_S = 2.0

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.settings import Delay, faults
+from holdfast.common.settings import Delay, faults
 from holdfast.errors import InvalidMessage
 
 

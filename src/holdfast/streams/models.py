@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.settings import Limit, check_settings
+from holdfast.common.settings import Limit, check_settings
 from holdfast.errors import ConfigError, HandlerFailed
 from holdfast.streams.handler import StreamHandler
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.retry import Backoff
+from holdfast.cluster.service import Tasks
+from holdfast.common.redaction import redact
+from holdfast.common.retry import Backoff
 from holdfast.errors import HandlerFailed
 from holdfast.ports.clock import Clock
-from holdfast.redaction import redact
-from holdfast.runtime.service import Tasks
-from holdfast.runtime.slots import Died, Seat, SlotPool
+from holdfast.streams.slots import Died, Seat, SlotPool
 from holdfast.streams.spec import StreamSpec
 
 AGAIN = Backoff(1.0, 15.0)

@@ -9,12 +9,14 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
-from holdfast.core import commands, ledger
-from holdfast.core.held import Held, Receipt
-from holdfast.core.ledger import Checkpoint
-from holdfast.core.owner import Owner, OwnerPhase, OwnerRules
-from holdfast.core.sequencer import Gap, Rules
-from holdfast.core.trace import raised_at
+from holdfast.cluster.keeper import Keeper, Reporter, Settlement
+from holdfast.cluster.limits import Limits
+from holdfast.cluster.membership import Membership
+from holdfast.cluster.service import Tasks
+from holdfast.cluster.stats import Stats
+from holdfast.common.held import Held, Receipt
+from holdfast.common.redaction import redact
+from holdfast.common.trace import raised_at
 from holdfast.errors import (
     ClaimLost,
     ConfigError,
@@ -34,17 +36,15 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim, Coordinator
 from holdfast.ports.slots import MessageWork, Slot
 from holdfast.ports.state import StateStore
-from holdfast.redaction import redact
-from holdfast.runtime.keeper import Keeper, Reporter, Settlement
-from holdfast.runtime.limits import Limits
-from holdfast.runtime.membership import Membership
-from holdfast.runtime.operations import MEMBER
-from holdfast.runtime.router import Router
-from holdfast.runtime.service import Tasks
-from holdfast.runtime.slots import Died, Seat, SlotPool
-from holdfast.runtime.stats import Stats
 from holdfast.streams.loads import Loads
 from holdfast.streams.obstacles import Obstacles, pause_s
+from holdfast.streams.operations import MEMBER
+from holdfast.streams.router import Router
+from holdfast.streams.rules import commands, ledger
+from holdfast.streams.rules.ledger import Checkpoint
+from holdfast.streams.rules.owner import Owner, OwnerPhase, OwnerRules
+from holdfast.streams.rules.sequencer import Gap, Rules
+from holdfast.streams.slots import Died, Seat, SlotPool
 from holdfast.streams.spec import StreamSpec
 
 T = TypeVar("T")

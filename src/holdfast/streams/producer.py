@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from holdfast.core.exact_json import decode_plain, encode
-from holdfast.core.message import RUN_DIGITS, SEQ_DIGITS, check_key, check_number
+from holdfast.common.codec import decoder
+from holdfast.common.exact_json import decode_plain, encode
+from holdfast.common.message import RUN_DIGITS, SEQ_DIGITS, check_key, check_number
 from holdfast.errors import InvalidMessage, TooLarge
 from holdfast.ports.queue import Outgoing, Queue
-from holdfast.streams.codec import address, decoder, first_names, with_fields
+from holdfast.streams.codec import address, first_names, with_fields
 from holdfast.streams.message import StreamMessage
 from holdfast.streams.spec import StreamSpec
 

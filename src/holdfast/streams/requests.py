@@ -14,15 +14,15 @@ from itertools import pairwise
 
 import msgspec
 
-from holdfast.core.held import Held, Receipt
-from holdfast.core.message import Place
-from holdfast.core.owner import Owner
+from holdfast.cluster.membership import Membership
+from holdfast.common.held import Held, Receipt
+from holdfast.common.message import Place
 from holdfast.errors import Busy, NotOwner, OutcomeUnknown, SetAside, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim, Coordinator
 from holdfast.ports.state import StateStore
-from holdfast.runtime.membership import Membership
 from holdfast.streams.owners import Owners
+from holdfast.streams.rules.owner import Owner
 
 BUSY_S = 1.0
 """When a client whose stream's inbox is full may come again, or the soonest where its turn would be late."""

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from holdfast.core.message import NO_RUN, SeqKind
-from holdfast.core.retry import Backoff
-from holdfast.core.settings import Count, Milliseconds, Seconds, check_settings
+from holdfast.common.message import NO_RUN, SeqKind
+from holdfast.common.retry import Backoff
+from holdfast.common.settings import Count, Milliseconds, Seconds, check_settings
 from holdfast.errors import ConfigError
 from holdfast.streams.handler import StreamHandler
 

@@ -8,9 +8,9 @@ from typing import Any, get_args
 
 import msgspec
 
-from holdfast.core.owner import Standstill, StandstillKind
 from holdfast.ports.clock import Clock
 from holdfast.streams.owners import Owned
+from holdfast.streams.rules.owner import Standstill, StandstillKind
 
 TOLD_AFTER_S = 5.0
 """A stream that has waited for so long, for one kind of thing, is logged."""

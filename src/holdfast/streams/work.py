@@ -9,17 +9,15 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.balance import StreamLoad, pick
-from holdfast.core.held import Held, Receipt
-from holdfast.core.message import Place
-from holdfast.core.placement import spread
-from holdfast.core.retry import Backoff
-from holdfast.errors import HoldfastError, InvalidMessage, OutcomeUnknown, Unavailable
-from holdfast.ports.coordinator import Claim, Load, Member
-from holdfast.ports.queue import Delivery, Queue
-from holdfast.ports.slots import Slots
-from holdfast.ports.state import StateStore
-from holdfast.protocol.peer import (
+from holdfast.cluster.keeper import Keeper, expire, free
+from holdfast.cluster.limits import Limits
+from holdfast.cluster.node import Host
+from holdfast.cluster.pump import Pump
+from holdfast.cluster.rules.balance import StreamLoad, pick
+from holdfast.cluster.rules.placement import spread
+from holdfast.common.held import Held, Receipt
+from holdfast.common.message import Place
+from holdfast.common.protocol import (
     Answers,
     Done,
     Explain,
@@ -35,17 +33,19 @@ from holdfast.protocol.peer import (
     Waiting,
     Warm,
 )
-from holdfast.runtime.keeper import Keeper, expire, free
-from holdfast.runtime.limits import Limits
-from holdfast.runtime.node import Host
-from holdfast.runtime.pump import Pump
-from holdfast.runtime.reports import Reports
-from holdfast.runtime.router import Router
-from holdfast.runtime.slots import SlotPool
+from holdfast.common.retry import Backoff
+from holdfast.errors import HoldfastError, InvalidMessage, OutcomeUnknown, Unavailable
+from holdfast.ports.coordinator import Claim, Load, Member
+from holdfast.ports.queue import Delivery, Queue
+from holdfast.ports.slots import Slots
+from holdfast.ports.state import StateStore
 from holdfast.streams.codec import address
 from holdfast.streams.loads import ROLL_S
 from holdfast.streams.owners import Owned, Owners
+from holdfast.streams.reports import Reports
 from holdfast.streams.requests import Requests
+from holdfast.streams.router import Router
+from holdfast.streams.slots import SlotPool
 from holdfast.streams.spec import QUEUE_NUMBER, StreamSpec
 from holdfast.streams.standstills import Standstills
 

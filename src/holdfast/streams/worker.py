@@ -9,16 +9,16 @@ may start a loop themselves.
 from __future__ import annotations
 
 import asyncio
-import importlib
 import inspect
-import traceback
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.core.trace import raised_at
+from holdfast.common.codec import decoder, encode_result
+from holdfast.common.trace import raised_at
+from holdfast.common.user_code import describe, explain, resolve
 from holdfast.errors import (
     ConfigError,
     HandlerFailed,
@@ -31,16 +31,12 @@ from holdfast.errors import (
 from holdfast.ports.meter import Meter
 from holdfast.ports.objects import Objects
 from holdfast.ports.slots import MessageWork, Ran, SlotHost, drive
-from holdfast.redaction import redact
-from holdfast.streams.codec import decoder, encode_result, unwrap
+from holdfast.streams.codec import unwrap
 from holdfast.streams.handler import StreamHandler
 from holdfast.streams.models import Models, ModelSpec, label, takes_arguments
 from holdfast.streams.spec import StreamSpec
 
 T = TypeVar("T")
-
-ERROR_CHARS_MAX = 1000
-DETAIL_CHARS_MAX = 16_000
 
 
 class StreamContext:
@@ -292,42 +288,6 @@ def load(
     return StreamWorker(
         streams, store, host, meter, models=found.models, model_memory_mb=int(model_memory_mb)
     )
-
-
-def resolve(path: str) -> Any:
-    """What ``module:name`` stands for. Raises ConfigError, with the traceback of a failing import."""
-    module_name, _, name = path.partition(":")
-    if not module_name or not name.isidentifier():
-        raise ConfigError(f"{path!r} must be written as module:name")
-    try:
-        module = importlib.import_module(module_name)
-    except BaseException as error:
-        raise ConfigError(f"{module_name} can't be imported: {describe(error)}\n{explain(error)}") from error
-    if not hasattr(module, name):
-        raise ConfigError(f"{module_name} has no {name!r}; its file is {getattr(module, '__file__', None)}")
-    return getattr(module, name)
-
-
-def describe(error: BaseException) -> str:
-    """An error in one storable line or few. Those of Holdfast are written to be read as they are."""
-    own = isinstance(error, HoldfastError)
-    text = str(error) if own else "".join(traceback.format_exception_only(error)).strip()
-    return _storable(redact(text)[:ERROR_CHARS_MAX])
-
-
-def explain(error: BaseException) -> str:
-    """The traceback from where user code begins."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
-        trace = trace.tb_next
-    if isinstance(error, MemoryError):
-        traceback.clear_frames(trace)
-    text = "".join(traceback.format_exception(type(error), error, trace))
-    return _storable(redact(text)[-DETAIL_CHARS_MAX:])
-
-
-def _storable(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 async def _awaited(value: Awaitable[T]) -> T:

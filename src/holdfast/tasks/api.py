@@ -12,18 +12,18 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from holdfast.core.message import check_key
-from holdfast.core.record import UNREADABLE
-from holdfast.core.task import State, Task
+from holdfast.common.message import check_key
+from holdfast.common.record import UNREADABLE
 from holdfast.errors import HoldfastError, InvalidMessage, OutcomeUnknown, Unavailable
-from holdfast.gateway import problem
-from holdfast.gateway.door import read_body, slow_body, unpacked
-from holdfast.gateway.problem import RequestRefused
+from holdfast.http import problem
+from holdfast.http.bodies import read_body, slow_body, unpacked
+from holdfast.http.problem import RequestRefused
+from holdfast.http.serving import Secrets
 from holdfast.ports.queue import Outgoing
-from holdfast.serving import Secrets
 from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import value_of
 from holdfast.tasks.producer import Producer
+from holdfast.tasks.rules.task import State, Task
 
 PATH = "/v1/tasks"
 BODY_S = 30.0

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from google.protobuf.message import Message
 
-from holdfast.core.exact_json import encode
+from holdfast.common.exact_json import encode
 from holdfast.errors import InvalidMessage
 
 

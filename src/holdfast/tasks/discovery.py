@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from holdfast.core.retry import Backoff
+from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError
 from holdfast.ports.clock import Clock
 from holdfast.ports.registry import Registry

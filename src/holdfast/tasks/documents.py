@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from holdfast.core.record import UNREADABLE
+from holdfast.common.record import UNREADABLE
 from holdfast.errors import InvalidMessage, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.registry import Document, Registry

@@ -11,19 +11,19 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.core.company import Company
-from holdfast.core.held import Letter
-from holdfast.core.task import EndAttempt, State, Task
+from holdfast.cluster.keeper import PATIENCE, Keeper, Settlement, dead_letter
+from holdfast.cluster.limits import Limits
+from holdfast.cluster.service import Tasks
+from holdfast.cluster.stats import Stats
+from holdfast.common.batching import Company
+from holdfast.common.held import Letter
 from holdfast.errors import Fenced, HoldfastError, Retry, TooLarge
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import Outgoing, Queue
 from holdfast.ports.tasks import TaskStore
-from holdfast.runtime.keeper import PATIENCE, Keeper, Settlement, dead_letter
-from holdfast.runtime.limits import Limits
-from holdfast.runtime.service import Tasks
-from holdfast.runtime.stats import Stats
 from holdfast.tasks.hand import InHand
 from holdfast.tasks.outcome import Outcome, outcome_of
+from holdfast.tasks.rules.task import EndAttempt, State, Task
 from holdfast.tasks.wire import Envelope, encode_brief
 
 T = TypeVar("T")

@@ -6,10 +6,10 @@ import math
 
 import msgspec
 
-from holdfast.core.held import Held
-from holdfast.core.message import Life
-from holdfast.core.task import State, Task
+from holdfast.common.held import Held
+from holdfast.common.message import Life
 from holdfast.tasks.names import STAND_IN
+from holdfast.tasks.rules.task import State, Task
 from holdfast.tasks.spec import TaskSpec
 from holdfast.tasks.wire import SentTask
 

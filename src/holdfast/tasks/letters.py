@@ -8,19 +8,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.core.settings import check_settings
-from holdfast.errors import (
-    ConfigError,
-    HoldfastError,
-    InvalidMessage,
-    OperationRefused,
-    Retry,
-    Unavailable,
-)
+from holdfast.common.settings import check_settings
+from holdfast.errors import ConfigError, HoldfastError, InvalidMessage, OperationRefused, Retry, Unavailable
 from holdfast.ports.backup import Backup, Kept
+from holdfast.ports.dead_letters import dead_letters
 from holdfast.ports.queue import DeadLetter, Queue
 from holdfast.ports.tasks import TaskStore
-from holdfast.runtime import operations
 from holdfast.tasks.discovery import Directory
 from holdfast.tasks.names import task_queue
 from holdfast.tasks.producer import Producer
@@ -118,7 +111,7 @@ class Letters:
 
     def _chosen(self, task_type: str, choice: Choice) -> AsyncIterator[DeadLetter]:
         queue = self._queue(task_queue(self._app, task_type))
-        found = operations.letters(queue, choice.trace or None)
+        found = dead_letters(queue, choice.trace or None)
         return (letter async for letter in found if choice.holds(letter))
 
     async def _each(self, types: Collection[str], do: Callable[[str], Awaitable[T]]) -> list[T]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.settings import Delay, Int32, faults
+from holdfast.common.settings import Delay, Int32, faults
 from holdfast.errors import InvalidMessage
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.exact_json import decode_plain
-from holdfast.core.task import State, Task
+from holdfast.common.exact_json import decode_plain
+from holdfast.tasks.rules.task import State, Task
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,10 +16,10 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 from cronsim import CronSim, CronSimError
 
-from holdfast.core.message import check_key
-from holdfast.core.record import UNREADABLE
-from holdfast.core.settings import Seconds, check_settings
-from holdfast.core.trace import raised_at
+from holdfast.common.message import check_key
+from holdfast.common.record import UNREADABLE
+from holdfast.common.settings import Seconds, check_settings
+from holdfast.common.trace import raised_at
 from holdfast.errors import ConfigError, HandlerFailed, HoldfastError, InvalidMessage
 from holdfast.ports.clock import Clock
 from holdfast.ports.registry import Registry

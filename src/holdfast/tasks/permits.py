@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast.core import permits as rules
-from holdfast.core.lease import Lease
-from holdfast.core.permits import DRIFT, Permits, PermitShare, Witness
-from holdfast.core.retry import Backoff
+from holdfast.cluster.rules.lease import Lease
+from holdfast.cluster.service import Tasks
+from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.registry import Document, Registry
-from holdfast.runtime.service import Tasks
 from holdfast.tasks.documents import CONFLICTS_MAX, change, record_in
+from holdfast.tasks.rules import permits as rules
+from holdfast.tasks.rules.permits import DRIFT, Permits, PermitShare, Witness
 
 PREFIX = "limits/"
 """What the names of documents with limits begin with."""

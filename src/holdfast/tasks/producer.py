@@ -11,19 +11,19 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.message import check_key
-from holdfast.core.retry import Backoff
-from holdfast.core.task import State, Task
+from holdfast.common.message import check_key
+from holdfast.common.redaction import redact
+from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError, InvalidMessage, OperationRefused, Retry, TooLarge
 from holdfast.ports.clock import Clock
+from holdfast.ports.dead_letters import dead_letters
 from holdfast.ports.queue import DeadLetter, Delivery, Outgoing, Queue
 from holdfast.ports.tasks import TaskStore
-from holdfast.redaction import redact
-from holdfast.runtime import operations
 from holdfast.tasks.body import body_of
 from holdfast.tasks.names import STAND_IN, brief_queue, deduplicated, task_queue
 from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import Outcome, outcome_of
+from holdfast.tasks.rules.task import State, Task
 from holdfast.tasks.wire import Envelope, SentTask, decode_brief, encode_task
 
 READ_AGAIN = Backoff(0.1, 2.0)
@@ -293,7 +293,7 @@ class Producer:
                 again.append(letter)
             else:
                 passed += 1
-        lying = {letter.id async for letter in operations.letters(queue)} if again else set[str]()
+        lying = {letter.id async for letter in dead_letters(queue)} if again else set[str]()
         await self.redrive(task_type, [letter for letter in again if letter.id in lying])
         gone = [letter for letter in again if letter.id not in lying]
         for start in range(0, len(gone), queue.max_batch):

@@ -9,8 +9,8 @@ from typing import Any
 from google.protobuf import json_format, struct_pb2, wrappers_pb2
 from google.protobuf.message import DecodeError, Message
 
+from holdfast.common.codec import decoder
 from holdfast.errors import InvalidMessage
-from holdfast.streams.codec import decoder
 
 Read = Callable[[bytes, str], Any]
 

@@ -8,12 +8,12 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from holdfast.core.retry import Backoff
+from holdfast.cluster.service import Tasks
+from holdfast.cluster.stats import Stats
+from holdfast.common.retry import Backoff
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.ports.clock import Clock
 from holdfast.ports.task_slots import Attempt, Progress, Sign, TaskSlot, TaskSlotMaker, Tried
-from holdfast.runtime.service import Tasks
-from holdfast.runtime.stats import Stats
 from holdfast.tasks.running import Ended, How, Running, outcome
 
 SOFT_S = 0.4

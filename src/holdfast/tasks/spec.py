@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 import msgspec
 
-from holdfast.core.message import check_key
-from holdfast.core.retry import Backoff
-from holdfast.core.settings import Count, Int32, Limit, Positive, RateLimit, Seconds, check_settings
-from holdfast.core.task import Task
-from holdfast.core.turns import TypeShare
+from holdfast.common.message import check_key
+from holdfast.common.retry import Backoff
+from holdfast.common.settings import Count, Int32, Limit, Positive, RateLimit, Seconds, check_settings
 from holdfast.errors import ConfigError, InvalidMessage
 from holdfast.ports.task_slots import Attempt, Sign
 from holdfast.tasks.body import Body
 from holdfast.tasks.handler import Handler, Job
+from holdfast.tasks.rules.task import Task
+from holdfast.tasks.rules.turns import TypeShare
 
 if TYPE_CHECKING:
     from holdfast.tasks.reading import Read

@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar, cast, overload
 
-from holdfast.core.task import Task
 from holdfast.ports.task_slots import Progress, Sign
 from holdfast.tasks.body import Body
 from holdfast.tasks.handler import Job
 from holdfast.tasks.order import Order
+from holdfast.tasks.rules.task import Task
 from holdfast.tasks.spec import TaskSpec
 
 B = TypeVar("B")

@@ -14,14 +14,14 @@ import msgspec
 from google.protobuf import wrappers_pb2
 from google.protobuf.message import DecodeError
 
-from holdfast.core.message import check_key
-from holdfast.core.record import UNREADABLE, from_base64
-from holdfast.core.task import State
+from holdfast.common.message import check_key
+from holdfast.common.record import UNREADABLE, from_base64
 from holdfast.errors import InvalidMessage
-from holdfast.protocol.tasks import State as WireState
-from holdfast.protocol.tasks import TaskBrief, TaskEnvelop, TaskMessage
 from holdfast.tasks.body import Body
 from holdfast.tasks.outcome import Outcome
+from holdfast.tasks.proto import State as WireState
+from holdfast.tasks.proto import TaskBrief, TaskEnvelop, TaskMessage
+from holdfast.tasks.rules.task import State
 
 PREFIX = "type.googleapis.com/"
 TEXT = "google.protobuf.StringValue"

@@ -11,22 +11,20 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.held import Held, Receipt
-from holdfast.core.message import Life, Place
-from holdfast.core.progress import chunks
-from holdfast.core.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, State, Task
-from holdfast.core.trace import raised_at
-from holdfast.core.turns import Turns
+from holdfast.cluster.keeper import LOOKS_A_VISIBILITY, REISSUE_VISIBILITIES, Keeper, expire, free
+from holdfast.cluster.node import Host
+from holdfast.cluster.pump import Pump
+from holdfast.common.held import Held, Receipt
+from holdfast.common.message import Life, Place
+from holdfast.common.progress import chunks
+from holdfast.common.protocol import Reply, Request
+from holdfast.common.redaction import redact
+from holdfast.common.trace import raised_at
 from holdfast.errors import Fenced, HoldfastError, OutcomeUnknown
 from holdfast.ports.coordinator import Claim, Load
 from holdfast.ports.queue import Delivery, Outgoing, Queue
 from holdfast.ports.task_slots import TaskSlotMaker
 from holdfast.ports.tasks import TaskStore
-from holdfast.protocol.peer import Reply, Request
-from holdfast.redaction import redact
-from holdfast.runtime.keeper import LOOKS_A_VISIBILITY, REISSUE_VISIBILITIES, Keeper, expire, free
-from holdfast.runtime.node import Host
-from holdfast.runtime.pump import Pump
 from holdfast.tasks.body import Body
 from holdfast.tasks.discovery import Announcer
 from holdfast.tasks.finisher import Finisher, letter_of
@@ -34,6 +32,8 @@ from holdfast.tasks.hand import InHand, stands_here
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.periodic import Scheduler
 from holdfast.tasks.permits import PermitKeeper
+from holdfast.tasks.rules.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, State, Task
+from holdfast.tasks.rules.turns import Turns
 from holdfast.tasks.running import Ended, How, Running
 from holdfast.tasks.slots import TaskSlots
 from holdfast.tasks.spec import TaskSpec

@@ -13,10 +13,10 @@ import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
+from holdfast.common.codec import encode_result
+from holdfast.common.user_code import describe, explain, resolve
 from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage
 from holdfast.ports.task_slots import Attempt, Progress, Sign, TaskHost, Tried
-from holdfast.streams.codec import encode_result
-from holdfast.streams.worker import describe, explain, resolve
 from holdfast.tasks import reading  # noqa: F401 (slots are forked with it, or each would import it)
 from holdfast.tasks.body import Body
 from holdfast.tasks.handler import Cancelled, Job, JobLog

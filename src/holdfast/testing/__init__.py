@@ -3,7 +3,7 @@ suites."""
 
 from typing import TYPE_CHECKING
 
-from holdfast.core.lazy import exports
+from holdfast.common.lazy import exports
 from holdfast.testing.stream_test import StreamTest
 from holdfast.testing.task_test import TaskTest
 

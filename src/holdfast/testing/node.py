@@ -15,18 +15,18 @@ from typing import Any, TypeVar
 import msgspec
 from pydantic import ValidationError
 
-from holdfast.adapters.memory.slots import MemorySlots
-from holdfast.adapters.memory.task_slots import MemoryTaskSlots
 from holdfast.app import App
 from holdfast.client import Client, StreamSender
+from holdfast.cluster.node import Node
+from holdfast.common.exact_json import decode_plain
+from holdfast.common.message import Place
 from holdfast.config import Config
-from holdfast.core.exact_json import decode_plain
-from holdfast.core.message import Place
 from holdfast.errors import ConfigError
 from holdfast.ports.queue import DeadLetter
 from holdfast.ports.slots import Slots
 from holdfast.ports.task_slots import TaskHost, TaskSlotMaker
-from holdfast.runtime.node import Node
+from holdfast.services.memory.slots import MemorySlots
+from holdfast.services.memory.task_slots import MemoryTaskSlots
 from holdfast.tasks.names import task_queue
 from holdfast.tasks.outcome import Outcome
 from holdfast.testing.in_process import ThreadTaskWorker, ThreadWorker

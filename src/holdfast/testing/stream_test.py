@@ -10,10 +10,11 @@ from typing import Any
 import msgspec
 
 from holdfast.app import App
-from holdfast.core.message import Place
+from holdfast.common.codec import encode_result
+from holdfast.common.message import Place
 from holdfast.errors import ConfigError, HandlerFailed
 from holdfast.ports.slots import MessageWork
-from holdfast.streams.codec import address, encode_result
+from holdfast.streams.codec import address
 from holdfast.streams.handler import StreamHandler
 from holdfast.streams.models import ModelSpec
 from holdfast.streams.spec import StreamSpec

@@ -8,10 +8,10 @@ from typing import Any, Unpack
 import msgspec
 
 from holdfast.app import App
-from holdfast.core.task import Task
 from holdfast.errors import ConfigError
 from holdfast.ports.task_slots import Attempt, Progress, Sign
 from holdfast.tasks.body import Body, body_of
+from holdfast.tasks.rules.task import Task
 from holdfast.tasks.spec import TaskSettings, TaskSpec
 from holdfast.tasks.task_type import TaskType
 from holdfast.tasks.worker import TaskExecutor

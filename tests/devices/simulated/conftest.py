@@ -6,18 +6,18 @@ from random import Random
 from typing import Any, Unpack
 
 import pytest
-from tests.runtime.fakes import Log
 
 from holdfast import App
-from holdfast.adapters.memory.device import MemoryBroker, MemoryDevices, MemoryFleet
-from holdfast.adapters.memory.outbox import MemoryOutbox
-from holdfast.adapters.memory.terminal import Conduct
-from holdfast.core.device_queue import CommandState, StoredCommand
+from holdfast.cluster.service import Tasks
 from holdfast.devices.dispatcher import Dispatcher
 from holdfast.devices.outbox import Outbox
+from holdfast.devices.rules.device_queue import CommandState, StoredCommand
+from holdfast.devices.services.memory.device import MemoryBroker, MemoryDevices, MemoryFleet
+from holdfast.devices.services.memory.outbox import MemoryOutbox
+from holdfast.devices.services.memory.terminal import Conduct
 from holdfast.devices.spec import CommandOptions
-from holdfast.runtime.service import Tasks
-from holdfast.testing.simulator.loop import SimClock, VirtualLoop
+from simulator.loop import SimClock, VirtualLoop
+from tests.cluster.fakes import Log
 
 
 def pytest_asyncio_loop_factories(

@@ -3,15 +3,15 @@
 from typing import Any
 
 import pytest
-from tests.devices.simulated.conftest import Site
 
-from holdfast.adapters.memory.queue import MemoryQueue
-from holdfast.core import task
-from holdfast.core.device_queue import CommandState, Patience, StoredCommand
 from holdfast.devices.briefs import Briefs, brief_of
+from holdfast.devices.rules.device_queue import CommandState, Patience, StoredCommand
 from holdfast.errors import Unavailable
+from holdfast.services.memory.queue import MemoryQueue
 from holdfast.tasks.outcome import Outcome
+from holdfast.tasks.rules import task
 from holdfast.tasks.wire import decode_brief
+from tests.devices.simulated.conftest import Site
 
 ENTRY = StoredCommand(
     id=7, device="d0", lane=0, shard=0, state=CommandState.ACKNOWLEDGED, body=b"{}", tries=2, epoch=5,

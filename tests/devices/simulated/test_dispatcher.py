@@ -4,16 +4,16 @@ import asyncio
 from unittest import mock
 
 import pytest
-from tests.devices.simulated.conftest import Site
 
-from holdfast.adapters.memory.device import MemoryDevices
-from holdfast.adapters.memory.terminal import Conduct
-from holdfast.core.device_queue import CommandState, HeadPhase, Patience
-from holdfast.core.device_turn import Turn, Turned
-from holdfast.core.presence import PresenceRules
+from holdfast.devices.ports.device import Command, CommandRefused
+from holdfast.devices.ports.outbox import OnResult
+from holdfast.devices.rules.device_queue import CommandState, HeadPhase, Patience
+from holdfast.devices.rules.device_turn import Turn, Turned
+from holdfast.devices.rules.presence import PresenceRules
+from holdfast.devices.services.memory.device import MemoryDevices
+from holdfast.devices.services.memory.terminal import Conduct
 from holdfast.errors import OutcomeUnknown, Unavailable
-from holdfast.ports.device import Command, CommandRefused
-from holdfast.ports.outbox import OnResult
+from tests.devices.simulated.conftest import Site
 
 PATIENCE = Patience(retry_s=10.0, retry_max_s=20.0, max_tries=3, probe_s=30.0)
 NO_PRESENCE = PresenceRules(heartbeats=False, silent_tries=0)

@@ -4,10 +4,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
-from tests.devices.simulated.conftest import Site
 
-from holdfast.core.device_queue import CommandState, Patience
 from holdfast.devices.metrics import OutboxMetrics
+from holdfast.devices.rules.device_queue import CommandState, Patience
+from tests.devices.simulated.conftest import Site
 
 
 async def test_they_are_those_of_the_dispatcher(site: Site) -> None:

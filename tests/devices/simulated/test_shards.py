@@ -5,16 +5,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.devices.simulated.conftest import Site
-from tests.runtime.fakes import StandingMembership
 
 from holdfast import App
-from holdfast.adapters.memory.coordinator import MemoryCoordinator
-from holdfast.adapters.memory.device import MemoryDevices
+from holdfast.devices.services.memory.device import MemoryDevices
 from holdfast.devices.spec import Page
 from holdfast.devices.work import DeviceWork
 from holdfast.errors import Unavailable
 from holdfast.ports.coordinator import Load, Member
+from holdfast.services.memory.coordinator import MemoryCoordinator
+from tests.cluster.fakes import StandingMembership
+from tests.devices.simulated.conftest import Site
 
 ALL = {0, 1, 2, 3}
 TTL_S = 1e6

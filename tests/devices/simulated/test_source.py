@@ -4,11 +4,11 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.devices.simulated.conftest import Site
 
-from holdfast.core.device_queue import CommandState
+from holdfast.devices.rules.device_queue import CommandState
 from holdfast.devices.source import fill
 from holdfast.devices.spec import CommandFields, Page
+from tests.devices.simulated.conftest import Site
 
 PAGE = 10
 

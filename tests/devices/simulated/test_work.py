@@ -5,15 +5,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.devices.simulated.conftest import Site
 
-from holdfast.adapters.memory.coordinator import MemoryCoordinator
-from holdfast.adapters.memory.device import MemoryDevices
-from holdfast.core.device_queue import CommandState
 from holdfast.devices import work as module
+from holdfast.devices.rules.device_queue import CommandState
+from holdfast.devices.services.memory.device import MemoryDevices
 from holdfast.devices.work import DeviceWork
 from holdfast.ports.coordinator import Load, Member
-from holdfast.testing.simulator.loop import SimClock
+from holdfast.services.memory.coordinator import MemoryCoordinator
+from simulator.loop import SimClock
+from tests.devices.simulated.conftest import Site
 
 KEEP_S = 100.0
 

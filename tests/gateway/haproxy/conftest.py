@@ -12,14 +12,14 @@ from typing import Any
 import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.nodes.chaos_app import follow
-from tests.nodes.cluster import Cluster
 
 from holdfast.gateway.haproxy.binary import Build, find
 from holdfast.gateway.haproxy.config import FALLBACK, NODE
 from holdfast.gateway.haproxy.front import Front, HaproxyOptions
 from holdfast.gateway.service import Gateway
 from holdfast.wiring import make_gateway
+from tests.nodes.chaos_app import follow
+from tests.nodes.cluster import Cluster
 
 SECRET = "a %secret \"with 'odd' things"
 JSON = {"Content-Type": "application/json"}

@@ -13,11 +13,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 from multidict import CIMultiDict
-from tests.gateway.haproxy.conftest import JSON, SECRET, Load, MakeSetting, Setting
-from tests.nodes.cluster import until
 
 from holdfast.gateway.haproxy import admin
 from holdfast.gateway.listen import Tls
+from tests.gateway.haproxy.conftest import JSON, SECRET, Load, MakeSetting, Setting
+from tests.nodes.cluster import until
 
 STALL_MAX_S = 5.0
 """On a busy machine; the benchmark measures."""

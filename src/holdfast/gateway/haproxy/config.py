@@ -12,16 +12,8 @@ from holdfast.gateway.clients import OPEN_PATHS
 from holdfast.gateway.door import REQUEST_ID, SEQ, STREAM, TIMEOUT_MAX_S, TIMEOUT_S
 from holdfast.gateway.haproxy.binary import Build
 from holdfast.gateway.haproxy.buffers import BUFFER_BYTES_MIN, HEADER_BYTES, REPLAY_BYTES, REWRITE_BYTES
-from holdfast.gateway.problem import (
-    DATA_PLANE,
-    MEDIA_TYPE,
-    NO_421,
-    OWNER,
-    OWNER_ADDRESS,
-    RETRY_AFTER_S,
-    Problem,
-)
-from holdfast.serving import HEAD_S
+from holdfast.http.problem import DATA_PLANE, MEDIA_TYPE, NO_421, OWNER, OWNER_ADDRESS, RETRY_AFTER_S, Problem
+from holdfast.http.serving import HEAD_S
 
 AUTHORIZATION = "HOLDFAST_AUTHORIZATION"
 """The environment variable that gives HAProxy the secret, which so stands in no file and no command line."""
@@ -279,7 +271,7 @@ def _frontend(settings: Settings) -> list[str]:
 
 
 def _own_site(settings: Settings) -> list[str]:
-    """As :class:`holdfast.serving.OwnSite` has it."""
+    """As :class:`holdfast.http.serving.OwnSite` has it."""
     if not settings.own_site:
         return []
     foreign = "{ req.fhdr(origin) -m found } !{ var(txn.origin),strcmp(txn.host) eq 0 }"

@@ -14,7 +14,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from holdfast.core.retry import Backoff
+from holdfast.cluster.service import Service, Tasks
+from holdfast.cluster.view import View
+from holdfast.common.retry import Backoff
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.gateway.clients import Clients
 from holdfast.gateway.haproxy import admin
@@ -37,10 +39,8 @@ from holdfast.gateway.haproxy.servers import SERVERS_MIN, BackendServers
 from holdfast.gateway.haproxy.table import RouteMaps, is_plain, map_key
 from holdfast.gateway.listen import Tls
 from holdfast.gateway.routes import GatewayRoute, Routes
+from holdfast.http.serving import CONNECTIONS_MAX, allow_files
 from holdfast.ports.clock import Clock
-from holdfast.runtime.service import Service, Tasks
-from holdfast.runtime.view import View
-from holdfast.serving import CONNECTIONS_MAX, allow_files
 
 BATCH_S = 0.005
 """What changed meanwhile is told to HAProxy together."""

@@ -61,15 +61,15 @@ PORTS = (
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{port}" for port in PORTS))  # before they are imported
 
+from holdfast.devices.conformance.device import DeviceConformance  # noqa: E402
+from holdfast.devices.conformance.outbox import OutboxConformance  # noqa: E402
+from holdfast.reports.conformance.sink import SinkConformance  # noqa: E402
 from holdfast.testing.conformance.backup import BackupConformance  # noqa: E402
 from holdfast.testing.conformance.coordinator import CoordinatorConformance  # noqa: E402
-from holdfast.testing.conformance.device import DeviceConformance  # noqa: E402
 from holdfast.testing.conformance.objects import ObjectsConformance  # noqa: E402
-from holdfast.testing.conformance.outbox import OutboxConformance  # noqa: E402
 from holdfast.testing.conformance.peer import PeerConformance  # noqa: E402
 from holdfast.testing.conformance.queue import QueueConformance  # noqa: E402
 from holdfast.testing.conformance.registry import RegistryConformance  # noqa: E402
-from holdfast.testing.conformance.sink import SinkConformance  # noqa: E402
 from holdfast.testing.conformance.slots import SlotsConformance  # noqa: E402
 from holdfast.testing.conformance.state import StateConformance  # noqa: E402
 from holdfast.testing.conformance.task_slots import TaskSlotsConformance  # noqa: E402

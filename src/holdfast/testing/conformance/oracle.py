@@ -21,11 +21,11 @@ import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from holdfast.core import ledger
-from holdfast.core.ledger import Aside, Checkpoint, Commit, Result, RunLog, Span
-from holdfast.core.message import RUN_DIGITS, SEQ_DIGITS
+from holdfast.common.message import RUN_DIGITS, SEQ_DIGITS, Span
 from holdfast.errors import Fenced
 from holdfast.ports.state import StateStore
+from holdfast.streams.rules import ledger
+from holdfast.streams.rules.ledger import Aside, Checkpoint, Commit, Result, RunLog
 
 T = TypeVar("T")
 

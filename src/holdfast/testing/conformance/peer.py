@@ -7,10 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from holdfast.core.message import NO_RUN, RUN_DIGITS, SEQ_DIGITS
-from holdfast.errors import NobodyThere, OutcomeUnknown, Unavailable
-from holdfast.ports.peer import Peer
-from holdfast.protocol.peer import (
+from holdfast.common.message import NO_RUN, RUN_DIGITS, SEQ_DIGITS
+from holdfast.common.protocol import (
     Answers,
     Done,
     Forward,
@@ -26,6 +24,8 @@ from holdfast.protocol.peer import (
     Warm,
     number,
 )
+from holdfast.errors import NobodyThere, OutcomeUnknown, Unavailable
+from holdfast.ports.peer import Peer
 
 PATIENCE_S = 10.0
 """How long a test waits for what must come."""

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.core.message import RUN_DIGITS, SEQ_DIGITS
+from holdfast.common.message import RUN_DIGITS, SEQ_DIGITS
 from holdfast.errors import HandlerFailed, ModelFailed, SlotDied, StateRejected
 from holdfast.ports.slots import MessageWork, Ran, Slot, Slots
 

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.core.ledger import COUNT_MAX, Aside, Checkpoint, Commit, Result, RunLog, Span, Started
-from holdfast.core.message import RUN_DIGITS, SEQ_DIGITS
+from holdfast.common.message import RUN_DIGITS, SEQ_DIGITS, Span
 from holdfast.errors import Fenced, TooLarge
 from holdfast.ports.state import Logged, StateStore
+from holdfast.streams.rules.ledger import COUNT_MAX, Aside, Checkpoint, Commit, Result, RunLog, Started
 
 PATIENCE_S = 10.0
 """How long a test waits for what must come."""

@@ -9,7 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.core.task import (
+from holdfast.errors import Fenced
+from holdfast.ports.tasks import TaskStore
+from holdfast.tasks.rules.task import (
     TRACE_BYTES_MAX,
     AttemptBeat,
     EndAttempt,
@@ -18,8 +20,6 @@ from holdfast.core.task import (
     State,
     Task,
 )
-from holdfast.errors import Fenced
-from holdfast.ports.tasks import TaskStore
 
 FOREVER = 1e11
 """A wall time that no clock reaches."""

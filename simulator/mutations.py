@@ -1,0 +1,500 @@
+"""Protections that can be switched off, one at a time, to show that the simulator notices.
+
+Each names the rule that goes missing and patches the one place where the runtime keeps it. ``seeds`` is
+within how many seeds the simulator must notice; a test holds it to that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import msgspec
+
+from holdfast.cluster.keeper import Keeper, Settlement
+from holdfast.common.held import Held, Letter
+from holdfast.common.message import Life
+from holdfast.devices import dispatcher
+from holdfast.devices.dispatcher import Dispatcher
+from holdfast.devices.rules import device_queue, device_turn, group_rate
+from holdfast.devices.rules.device_queue import HeadPhase, Patience
+from holdfast.devices.rules.group_rate import GroupRate
+from holdfast.devices.rules.presence import Presence
+from holdfast.devices.services.memory import outbox as memory_outbox
+from holdfast.devices.services.memory.outbox import MemoryOutbox, MemoryRows
+from holdfast.devices.spec import OutboxSpec
+from holdfast.errors import HoldfastError, OutcomeUnknown
+from holdfast.ports.queue import Outgoing
+from holdfast.services.memory.coordinator import MemoryCoordinator
+from holdfast.streams.owners import Owned, Owners
+from holdfast.streams.requests import PendingRequest, RequestAnswer, Requests
+from holdfast.streams.router import Custody, Router
+from holdfast.streams.rules import commands, ledger
+from holdfast.streams.rules.ledger import Checkpoint
+from holdfast.streams.rules.owner import BatchEntry, Owner
+from holdfast.streams.rules.sequencer import Sequencer
+from holdfast.tasks.finisher import Finisher
+from holdfast.tasks.hand import InHand
+from holdfast.tasks.permits import PermitKeeper
+from holdfast.tasks.producer import Producer
+from holdfast.tasks.rules import task
+from holdfast.tasks.rules.task import EndAttempt, StartAttempt, Task
+from holdfast.tasks.work import TaskWork
+
+
+class Mutation(msgspec.Struct, frozen=True):
+    """One protection: what it says, where it lives, and what stands there without it."""
+
+    says: str
+    where: Any
+    name: str
+    instead: Any
+    seeds: int = 300
+    world: str = "streams"
+
+
+def _device(says: str, where: Any, name: str, instead: Any, seeds: int = 300) -> Mutation:
+    return Mutation(says, where, name, instead, seeds, "devices")
+
+
+def _any_epoch(standing: Checkpoint | None, key: str, epoch: int) -> Checkpoint:
+    return standing or Checkpoint(key)
+
+
+def _open_always(standing: Checkpoint | None, key: str, expect: int, member: str) -> Checkpoint:
+    epoch = standing.epoch if standing else 0
+    return msgspec.structs.replace(standing or Checkpoint(key), epoch=epoch + 1, member=member)
+
+
+def _as_committed(held: Held) -> Held:
+    return msgspec.structs.replace(held, life=Life.COMMITTED)
+
+
+_append = Owner._append
+
+
+def _settle_at_once(self: Owner, entry: BatchEntry, now: float) -> None:
+    _append(self, entry, now)
+    if entry.kind == "done" and entry.held is not None:
+        self._settle((), (_as_committed(entry.held),))
+
+
+def _letter_at_once(self: Owner, entry: BatchEntry, now: float) -> None:
+    _append(self, entry, now)
+    if entry.kind in ("skip", "late", "parked") and entry.held is not None:
+        self._settle((Letter(entry.reason, _as_committed(entry.held)),), ())
+
+
+def _acknowledge_again(self: Owner, standing: Held, again: Held) -> None:
+    self._settle((), (_as_committed(again),))
+
+
+def _let_go(self: Router, item: Custody) -> None:
+    self._custody.pop(item.number, None)
+
+
+def _keep_no_more(self: Sequencer, composed: Any) -> list[Any]:
+    self._log, self._past = composed.log, composed.past
+    self._remember(composed.identities)
+    return []
+
+
+async def _believe_unknown(self: Owners, entry: Owned, generation: int, command: commands.Write) -> None:
+    try:
+        await self._state.commit(command.commit)
+    except OutcomeUnknown:
+        pass  # it will have worked
+    except HoldfastError:
+        self._answer(entry, generation, entry.owner.fenced)
+        return
+    self._answer(entry, generation, entry.owner.committed)
+
+
+def _blame_the_message(self: Owners, entry: Owned, generation: int, obstacle: str, handled: int = 0) -> None:
+    owner = entry.owner
+    self._answer(
+        entry,
+        generation,
+        lambda now: owner.load_failed(obstacle, "", now) if owner._running else owner.models_loaded(now),
+    )
+
+
+async def _forget_results(self: Requests, key: str, waiting: PendingRequest) -> RequestAnswer:
+    return RequestAnswer(waiting.held.result if waiting.held else None, 0)
+
+
+async def _hold_on(self: Keeper, holding: Any, now: float) -> None:
+    pass
+
+
+def _count_nothing(self: Owner, openings: int, now: float) -> None:
+    _started(self, 1, now)
+
+
+_started = Owner.started
+
+
+async def _quiet_by_the_host(self: Owners, entry: Owned, generation: int, standing: Checkpoint) -> float:
+    return max(0.0, self._clock.wall() - standing.at)
+
+
+def _suspect_by_receives(self: Owner, held: Held) -> bool:
+    return held.suspect or (self._wary and held.receives > 1)
+
+
+def _count_again(standing: Checkpoint | None, key: str, epoch: int, head: str) -> Checkpoint:
+    after = _counted(standing, key, epoch, head)
+    assert after.started is not None
+    return msgspec.structs.replace(after, started=msgspec.structs.replace(after.started, epoch=0))
+
+
+_counted = ledger.start
+
+
+def _any_attempt(standing: Task | None, trace: str, epoch: int) -> Task:
+    return standing or Task(trace, "")
+
+
+_start, _reset = task.start, task.reset
+
+
+def _start_again(standing: Task | None, wish: StartAttempt, now: float) -> Task:
+    if standing is not None and standing.ended:
+        standing = msgspec.structs.replace(standing, state=task.State.QUEUED, attempts=0)
+    return _start(standing, wish, now)
+
+
+def _reset_in_any_case(standing: Task, now: float) -> Task:
+    return _reset(
+        msgspec.structs.replace(standing, state=task.State.FAILED) if standing.ended else standing, now
+    )
+
+
+def _start_without_count(standing: Task | None, wish: StartAttempt, now: float) -> Task:
+    return _start(standing, msgspec.structs.replace(wish, tries=10**6), now)
+
+
+def _end_at_once(self: Finisher, item: InHand, end: EndAttempt, letter: Letter | None = None) -> None:
+    item.outcome_known()
+    self._keepers(item.queue).settle(Settlement(item.full_key, (), (item.held,), lambda: None))
+
+
+async def _reissue_in_hand(self: TaskWork, item: InHand, delay_s: float) -> None:
+    queue = self._queues[item.queue]
+    self.hand[item.trace] = item
+    await self._insist(lambda: queue.send([Outgoing(item.held.body, item.held.again, key=item.trace)]))
+    await self._insist(lambda: queue.delete([receipt.receipt for receipt in item.held.receipts]))
+    self._forget(item)
+
+
+async def _give_only(
+    self: Producer, task: Task, body: bytes, attributes: dict[str, str], delay_s: float = 0.0
+) -> Outgoing:
+    await self._store.queue([task])
+    return Outgoing(body, key=task.trace)
+
+
+_take, _judge, _tell = device_turn.take, device_queue.judge, MemoryOutbox._tell
+_took, _arrivals = Dispatcher._took, MemoryRows.arrivals
+_identities = itertools.count()
+
+
+def _take_at_any_epoch(rows: Any, turn: Any, random: Any) -> Any:
+    with mock.patch.object(MemoryRows, "epochs", return_value=dict(turn.grants)):
+        return _take(rows, turn, random)
+
+
+def _judge_without(**known: Any) -> Any:
+    """Judges commands as if their expiry, or the tries that they have spent, were these."""
+
+    def judge(entry: Any, phase: Any, now: float, *, away: bool, patience: Any, paused: bool = False) -> Any:
+        entry = msgspec.structs.replace(entry, **known)
+        return _judge(entry, phase, now, away=away, patience=patience, paused=paused)
+
+    return judge
+
+
+def _judge_as_there(
+    entry: Any, phase: Any, now: float, *, away: bool, patience: Any, paused: bool = False
+) -> Any:
+    return _judge(entry, phase, now, away=False, patience=patience, paused=paused)
+
+
+def _judge_as_resumed(
+    entry: Any, phase: Any, now: float, *, away: bool, patience: Any, paused: bool = False
+) -> Any:
+    return _judge(entry, phase, now, away=away, patience=patience)
+
+
+def _free_at_once(self: Any, late: Any) -> None:
+    _hear_late(self, late)
+    for head in [head for head in self._heads.values() if head.phase is HeadPhase.OUT]:
+        del self._heads[head.pair]
+        self._free(head, was_out=True)
+
+
+_hear_late = device_turn._Turn._hear_late
+
+
+def _fits_any_try(entry: Any, device: str, correlation: Any) -> bool:
+    return bool(entry.state == "published" and entry.device == device)
+
+
+_heads = MemoryRows.heads
+
+
+def _heads_in_wait(self: MemoryRows, pairs: Any) -> Any:
+    found = _heads(self, pairs)
+    return {pair: msgspec.structs.replace(head, phase=HeadPhase.WAITING) for pair, head in found.items()}
+
+
+_first = MemoryRows.first
+
+
+def _newest_first(self: MemoryRows, pairs: Any, now: float) -> Any:
+    found = dict(_first(self, pairs, now))
+    for entry in self._scheduled():
+        if entry.pair in found and entry.not_before <= now:
+            found[entry.pair] = entry
+    return found
+
+
+def _tell_before(self: MemoryOutbox, transaction: Any, entry: Any, on_result: Any) -> None:
+    del transaction.tables.untold[entry.id]
+    on_result(transaction, entry)
+
+
+def _tell_once(self: MemoryOutbox, transaction: Any, entry: Any, on_result: Any) -> None:
+    _tell(self, transaction, entry, on_result)
+    transaction.tables.untold.pop(entry.id, None)
+
+
+def _count_none_out(self: Dispatcher, turned: Any) -> None:
+    _took(self, turned)
+    self.in_flight = 0
+
+
+def _send_on(self: Dispatcher, monotonic: float) -> list[int]:
+    return [s.number for s in self.shards.values() if s.connected and s.sends_from <= monotonic]
+
+
+RULES: dict[str, Mutation] = {
+    "epoch-at-commit": Mutation("only the last opened epoch commits", ledger, "_guard_epoch", _any_epoch),
+    "commit-number": Mutation(
+        "a commit is the next one", ledger, "_guard_number", lambda standing, commit: None
+    ),
+    "open-expects": Mutation("an open applies only at the epoch it expects", ledger, "open_", _open_always),
+    "repeat-unknown": Mutation("a commit of unknown outcome is repeated", Owners, "_write", _believe_unknown),
+    "delete-after-commit": Mutation(
+        "nothing is deleted before its commit is answered", Owner, "_append", _settle_at_once
+    ),
+    "skip-before-letter": Mutation(
+        "a dead letter follows the commit that names it", Owner, "_append", _letter_at_once
+    ),
+    "identity-window": Mutation(
+        "known identities are duplicates", Sequencer, "_remember", lambda self, names: None
+    ),
+    "receipt-merging": Mutation(
+        "a second delivery of a waiting message waits with it", Owner, "_merge", _acknowledge_again
+    ),
+    "sender-custody": Mutation(
+        "the sender keeps what it forwarded until the commit is reported", Router, "_accept", _let_go
+    ),
+    "conditional-release": Mutation(
+        "a release names the claim that it ends", MemoryCoordinator, "_may_release", lambda self, claim: True
+    ),
+    "transfer-version": Mutation(
+        "a transfer names the claim that it moves",
+        MemoryCoordinator,
+        "_may_transfer",
+        lambda self, claim: True,
+    ),
+    "model-fault": Mutation(
+        "a model that does not load costs no message a try", Owners, "_obstructed", _blame_the_message
+    ),
+    "jump-limit": Mutation("a seq far ahead is a mistake", Sequencer, "is_far", lambda self, place: False),
+    "restart": Mutation(
+        "a fallen seq after a quiet time begins a run", Sequencer, "has_fallen", lambda self, place: False
+    ),
+    "restart-quiet": Mutation(
+        "a fallen seq begins no run before the stream was quiet", Owner, "_is_quiet", lambda self, now: True
+    ),
+    "restart-clock": Mutation(
+        "how long a stream was quiet tells the clock that dated its last commit",
+        Owners,
+        "_quiet_s",
+        _quiet_by_the_host,
+    ),
+    "gap-timer": Mutation("a missing message is waited for", Sequencer, "_patience", lambda *_: None),
+    "room-for-lower": Mutation(
+        "a full inbox takes the message that it waits for", Sequencer, "_overflow", lambda self, place: place
+    ),
+    "judge-again": Mutation(
+        "the inbox is judged again after each commit", Sequencer, "answer", _keep_no_more
+    ),
+    "queue-order": Mutation(
+        "a message waits for the one before it, where the queue told",
+        Sequencer,
+        "_follows_on",
+        lambda *_: True,
+    ),
+    "reissue": Mutation("a message is sent again before its queue shows it", Keeper, "_reissue", _hold_on),
+    "stored-result": Mutation(
+        "a request that comes again gets the stored result", Requests, "_answer", _forget_results
+    ),
+    "claim-changed": Mutation(
+        "an owner looks into it when its claim is gone", Owners, "claim_changed", lambda self, claim: None
+    ),
+    "poison-count": Mutation("a message that kills nodes is passed over", Owner, "started", _count_nothing),
+    "suspects-alone": Mutation(
+        "after a node's death each message runs by itself", Owner, "_is_suspect", _suspect_by_receives
+    ),
+    "start-once": Mutation("an opening counts a head once", ledger, "start", _count_again),
+    "too-large": Mutation(
+        "what makes a commit too large is found", Owner, "refused", lambda self, error, now: self.fenced(now)
+    ),
+    "task-epoch": Mutation("only the last attempt ends a task", task, "_guard", _any_attempt, world="tasks"),
+    "task-ended": Mutation("a task that ended runs no more", task, "start", _start_again, world="tasks"),
+    "task-success": Mutation(
+        "a task that has succeeded is not queued anew", task, "reset", _reset_in_any_case, world="tasks"
+    ),
+    "task-tries": Mutation("attempts are counted", task, "start", _start_without_count, world="tasks"),
+    "task-outcome-first": Mutation(
+        "a task's message is deleted once its outcome is stored", Finisher, "end", _end_at_once, world="tasks"
+    ),
+    "task-reissue": Mutation(
+        "a copy of a task has receipts of its own", TaskWork, "_reissue", _reissue_in_hand, world="tasks"
+    ),
+    "task-given": Mutation(
+        "a task that a node was given has a message too",
+        Producer,
+        "_send_stand_in",
+        _give_only,
+        world="tasks",
+    ),
+    "task-stand-in": Mutation(
+        "a task that a node was given is no duplicate when its message comes",
+        InHand,
+        "is_stand_in",
+        lambda self, task: False,
+        world="tasks",
+    ),
+    "task-maximum": Mutation(
+        "no more tasks run at once than the app's maximum", PermitKeeper, "granted", 99, world="tasks"
+    ),
+    "task-strict": Mutation(
+        "what runs ends before others may have its permits", PermitKeeper, "until", math.inf, world="tasks"
+    ),
+    "device-epoch": _device("a turn names the standing epochs", device_turn, "take", _take_at_any_epoch),
+    "device-takeover": _device(
+        "owners of the same devices share a client id, so that the later cuts off the earlier",
+        OutboxSpec,
+        "identity",
+        lambda self, shard: f"holdfast-{shard}-{next(_identities)}",
+        seeds=1500,
+    ),
+    "device-one-at-once": _device(
+        "a device that is waited for gets nothing new", MemoryRows, "heads", _heads_in_wait
+    ),
+    "device-order": _device("a device's commands go in their order", MemoryRows, "first", _newest_first),
+    "device-arrival": _device(
+        "an addition reaches its head",
+        MemoryRows,
+        "arrivals",
+        lambda self, shards, limit: _arrivals(self, shards, limit)[1:],
+    ),
+    "device-supersede": _device(
+        "what a newer command of its key has replaced isn't sent, nor is it when it is retried",
+        device_queue,
+        "replaces",
+        lambda newer, entry: False,
+    ),
+    "device-one-try": _device("an answer fits a try of its own command", device_queue, "fits", _fits_any_try),
+    "device-late-answer": _device(
+        "an answer to an earlier try counts",
+        device_queue,
+        "answers",
+        lambda entry, device, correlation: False,
+    ),
+    "device-last-try": _device(
+        "a device that answered an earlier try is given time for the last one",
+        device_turn._Turn,
+        "_hear_late",
+        _free_at_once,
+    ),
+    "device-cancel": _device(
+        "what is taken back isn't sent", MemoryRows, "meant", lambda self, cancels, limit: []
+    ),
+    "device-pause": _device(
+        "nothing goes to a device that is paused", device_queue, "judge", _judge_as_resumed
+    ),
+    "device-expiry": _device(
+        "what has expired isn't sent", device_queue, "judge", _judge_without(expires_at=None)
+    ),
+    "device-tries": _device("tries are counted", device_queue, "judge", _judge_without(spent=0)),
+    "device-retry": _device(
+        "an answer is waited for", Patience, "interval_s", lambda self, spent, random: 0.5
+    ),
+    "device-late": _device("a try that is late isn't sent", Patience, "late_s", 99.0),
+    "device-confirmed": _device(
+        "nothing is sent on a line that stands still", Dispatcher, "_sendable", _send_on
+    ),
+    "device-still-out": _device(
+        "the answer to a try is waited for from when it may have come",
+        device_turn._Turn,
+        "_stay_out",
+        lambda self: None,
+    ),
+    "device-forgotten": _device(
+        "what a database's crash takes back is known to be out", dispatcher, "FORGOTTEN_S", -1.0
+    ),
+    "device-fresh": _device(
+        "tries of an earlier owner are given their time",
+        MemoryRows,
+        "put_off",
+        lambda self, shards, until: None,
+        seeds=1500,
+    ),
+    "device-away": _device("a device that is away is only probed", device_queue, "judge", _judge_as_there),
+    "device-presence": _device(
+        "a device that gives no sign of life is away", Presence, "settle", lambda self, now: None
+    ),
+    "device-clock": _device(
+        "what is due follows the clock", MemoryRows, "shift", lambda self, shards, by_s: None
+    ),
+    "device-business-clock": _device(
+        "times follow the database's clock, whatever the business's says",
+        memory_outbox,
+        "timed",
+        lambda command, now: command,
+    ),
+    "device-in-flight": _device(
+        "a node waits for no more devices than its limit", Dispatcher, "_took", _count_none_out
+    ),
+    "device-rate": _device("a node keeps to its rate", dispatcher, "BURST_S", 99.0),
+    "device-group": _device(
+        "a group keeps to its rate", GroupRate, "wait_until", lambda self, pair, now: 0.0
+    ),
+    "device-burst": _device("a group's rate has no burst of a second", group_rate, "BURST_S", 1.0, seeds=400),
+    "device-result": _device(
+        "a result is told in the transaction that closes", MemoryOutbox, "_tell", _tell_before
+    ),
+    "device-told-again": _device(
+        "a result that the business failed to take is told again", MemoryOutbox, "_tell", _tell_once
+    ),
+}
+
+
+@contextlib.contextmanager
+def broken(rule: str | None) -> Iterator[None]:
+    """Run with one protection switched off."""
+    if rule is None:
+        yield
+        return
+    mutation = RULES[rule]
+    with mock.patch.object(mutation.where, mutation.name, mutation.instead):
+        yield

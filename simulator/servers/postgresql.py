@@ -1,0 +1,168 @@
+"""PostgreSQL: one server with a fresh cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pwd
+import shutil
+import struct
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import ClassVar
+
+import psutil
+
+from holdfast.errors import ConfigError, Unavailable
+from simulator.servers import programs
+from simulator.servers.loopback import HOST
+from simulator.servers.server import ASK_TIMEOUT_S, POLL_S, START_TIMEOUT_S, Server
+
+USERS = ("postgres", "nobody")
+"""Whom the server runs as where root starts it: it refuses to run as root."""
+
+PROTOCOL = 3 << 16
+
+
+class PostgresqlServer(Server):
+    """A PostgreSQL server that lets everybody on loopback in.
+
+    Args:
+        fsync: Have the disk confirm commits, as in production; without, a crash of the machine loses them.
+        settings: More lines of postgresql.conf, such as ``{"max_connections": "10"}``.
+    """
+
+    name: ClassVar[str] = "postgresql"
+
+    def __init__(self, *, fsync: bool = False, settings: Mapping[str, str] | None = None) -> None:
+        super().__init__()
+        self._settings = {
+            "listen_addresses": HOST,
+            "unix_socket_directories": "",
+            "fsync": "on" if fsync else "off",
+            "full_page_writes": "on" if fsync else "off",
+            "shared_buffers": "64MB",
+            "logging_collector": "off",
+            "wal_level": "minimal",
+            "max_wal_senders": "0",
+            **(settings or {}),
+        }
+
+    @property
+    def url(self) -> str:
+        """Of its one database, for its superuser."""
+        return f"postgresql://postgres@{self.address}/postgres"
+
+    async def reset(self) -> None:
+        """Make it run, with nothing in its database."""
+        await self.heal()
+        async with asyncio.timeout(START_TIMEOUT_S):
+            await asyncio.to_thread(self._clear)
+
+    def _clear(self) -> None:
+        import psycopg  # noqa: PLC0415 (an extra)
+
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+            connection.execute("DROP SCHEMA IF EXISTS public CASCADE")
+            connection.execute("CREATE SCHEMA public")
+
+    def pause(self) -> None:
+        """Stop all its processes: each of its connections has one."""
+        children = psutil.Process(self.pid).children(recursive=True)
+        super().pause()
+        for child in children:
+            with suppress(psutil.NoSuchProcess):
+                child.suspend()
+
+    def resume(self) -> None:
+        """Let all its processes go on."""
+        for child in psutil.Process(self.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                child.resume()
+        super().resume()
+
+    def kill(self) -> None:
+        """End all its processes at once; they would outlive the first one for a moment."""
+        children = psutil.Process(self.pid).children(recursive=True) if self.alive else []
+        super().kill()
+        for child in children:
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+        for child in children:
+            while _lives(child):
+                time.sleep(POLL_S)
+
+    def command(self) -> Sequence[str | Path]:
+        user = _other_user()
+        drop: list[str | Path] = []
+        if user is not None:
+            shutil.chown(self.folder, user.pw_uid, user.pw_gid)
+            shutil.chown(self.data, user.pw_uid, user.pw_gid)
+            # What ends it with its parent (see lifeline.py) is lost with a change of user, and so set again.
+            drop = [programs.find("setpriv"), f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}"]
+            drop += ["--clear-groups", "--pdeathsig=KILL"]
+        if not (self.data / "PG_VERSION").exists():
+            self._make(drop)
+        settings = [f"{name} = '{value}'\n" for name, value in self._settings.items()]
+        (self.data / "postgresql.auto.conf").write_text("".join(settings))
+        return [*drop, *_program("postgres"), "-D", self.data, "-p", str(self.port)]
+
+    def _make(self, drop: Sequence[str | Path]) -> None:
+        """Make the cluster, for a superuser ``postgres`` who needs no password."""
+        asked = [*drop, *_program("initdb"), "-D", self.data, "-U", "postgres", "-A", "trust"]
+        asked += ["-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions"]
+        done = subprocess.run(  # noqa: S603
+            [str(argument) for argument in asked],
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise Unavailable(f"initdb failed: {done.stderr.strip()}")
+
+    async def answers(self) -> bool:
+        user = b"user\0postgres\0database\0postgres\0\0"
+        hello = struct.pack("!ii", len(user) + 8, PROTOCOL) + user
+        try:
+            async with asyncio.timeout(ASK_TIMEOUT_S):
+                reader, writer = await asyncio.open_connection(HOST, self.port)
+                try:
+                    writer.write(hello)
+                    return await reader.read(1) == b"R"
+                finally:
+                    writer.close()
+        except (OSError, TimeoutError):
+            return False
+
+
+def _lives(process: psutil.Process) -> bool:
+    """Whether it holds what it had: one that nobody has waited for does no more."""
+    with suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def _program(name: str) -> list[str | Path]:
+    """One of PostgreSQL's programs: from the system, else by what ``tools/servers/install`` got."""
+    try:
+        return [programs.find(name)]
+    except ConfigError:
+        return [programs.find("postgresql"), name]
+
+
+def _other_user() -> pwd.struct_passwd | None:
+    """Whom to run as instead of root."""
+    if os.geteuid() != 0:
+        return None
+    for name in USERS:
+        with suppress(KeyError):
+            return pwd.getpwnam(name)
+    return None

@@ -1,0 +1,585 @@
+"""Tasks on the simulator's stage: what a seed means for them, their world, and what must hold."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence, Set
+from functools import partial
+from random import Random
+from typing import Any
+
+import msgspec
+
+from holdfast.cluster.node import Work
+from holdfast.common.retry import Backoff
+from holdfast.ports.queue import Queue
+from holdfast.ports.task_slots import Attempt, Listener, Progress, TaskSlot
+from holdfast.services.memory.queue import MemoryQueue, QueueEvent, Stored
+from holdfast.services.memory.registry import MemoryRegistry
+from holdfast.services.memory.task_slots import MemoryTaskSlot, MemoryTaskSlots
+from holdfast.services.memory.tasks import Changed, MemoryTasks
+from holdfast.tasks.handler import Job
+from holdfast.tasks.names import brief_queue, task_queue
+from holdfast.tasks.order import Order
+from holdfast.tasks.outcome import Outcome
+from holdfast.tasks.permits import PermitKeeper, document_name
+from holdfast.tasks.producer import Producer
+from holdfast.tasks.rules.permits import Permits
+from holdfast.tasks.rules.task import State, Task
+from holdfast.tasks.spec import TaskSpec
+from holdfast.tasks.wire import Envelope, Unreadable, decode_task
+from holdfast.tasks.work import TaskWork
+from holdfast.tasks.worker import TaskExecutor
+from simulator.faults import Faulty, ServiceLine, draw_weather
+from simulator.scenario import EVERY_NODE, FORGETS_S, TROUBLE_S, Fault, FaultKind, WorldSetting
+from simulator.stage import LIMITS, Dying, Quiet, SimNode, Stage
+
+APP = "sim"
+QUICK, LONG = "quick", "long"
+TRIES = 3
+TIMEOUT_S = 4.0
+LEASE_S = 6.0
+SLOTS = 3
+PERMITS_S = 12.0
+AWAY_S = 30.0
+"""Far longer than permits count."""
+
+HEAL_LIMIT_S = 900.0
+HOLD_MAX_S = 60.0
+CALLS_A_TASK_MAX = 400
+CALLS_A_NODE_SECOND_MAX = 40
+
+
+class PlannedTask(msgspec.Struct, frozen=True):
+    """A task to be sent at ``at_s``. ``fails``: how many attempts raise (-1: all). ``hangs``, ``kills``:
+    how many hang, or end their node. ``here``: a node is given it directly; ``again_s``: by a client that
+    asks for the same so much later, not knowing what became of it."""
+
+    at_s: float
+    name: str
+    type: str
+    seconds: float
+    fails: int = 0
+    hangs: int = 0
+    kills: int = 0
+    twice: bool = False
+    cancel_s: float | None = None
+    here: bool = False
+    again_s: float | None = None
+
+
+class TaskScenario(WorldSetting, frozen=True, kw_only=True):
+    """Everything that a seed decides in advance of a world of tasks. ``maximum`` is how many may run at once
+    over all nodes (0: any number)."""
+
+    frees_on_evict: bool
+    hold_max_s: float
+    maximum: int
+    tasks: tuple[PlannedTask, ...]
+
+
+def make(seed: int) -> TaskScenario:
+    """The scenario of a seed."""
+    random = Random(f"{seed}:tasks")  # noqa: S311 - to be repeated, not to be secret
+    nodes = random.choice((1, 2, 2, 3, 4))
+    weather = draw_weather(random)
+    drift = random.choice((0.0, 0.0, 0.004))
+    faults = () if random.random() < 0.2 else _faults(random, nodes)
+    frees_on_evict = random.random() < 0.5
+    hold_max_s = random.choice((float("inf"), HOLD_MAX_S))
+    maximum = random.choice((0, 0, 2, 5))
+    away, more = _away(seed, nodes, maximum)
+    return TaskScenario(
+        seed=seed,
+        nodes=nodes,
+        weather=weather,
+        drift=drift,
+        faults=faults + away + (_more_faults(seed, nodes) if faults else ()),
+        frees_on_evict=frees_on_evict,
+        hold_max_s=hold_max_s,
+        maximum=maximum,
+        tasks=more + _asked_again(seed, _tasks(random, Random(f"{seed}:here"))),  # noqa: S311
+    )
+
+
+KINDS: tuple[FaultKind, ...] = (
+    "crash", "crash", "pause", "pause", "cut", "cut", "isolate", "forget", "slot", "stop", "duplicate",
+    "clock",
+)  # fmt: skip
+
+
+def _faults(random: Random, nodes: int) -> tuple[Fault, ...]:
+    faults = [
+        Fault(
+            at_s=random.random() * TROUBLE_S * 0.7,
+            kind=random.choice(KINDS),
+            node=random.randrange(nodes),
+            for_s=random.choice((0.3, 2.0, 7.0, 12.0)),
+            detail=random.choice(("coordinator", "state", "queue", "peers", "registry")),
+        )
+        for _ in range(random.randint(1, 10))
+    ]
+    return tuple(sorted(faults, key=lambda fault: (fault.at_s, fault.kind, fault.node)))
+
+
+MORE_KINDS: tuple[FaultKind, ...] = ("mute", "mute", "mute", "slow", "slow", "apart", "rewind", "clock")
+
+
+def _more_faults(seed: int, nodes: int) -> tuple[Fault, ...]:
+    """What else goes wrong in more than half of the seeds."""
+    random = Random(f"{seed}:harder")  # noqa: S311
+    if random.random() < 0.4:
+        return ()
+    return tuple(
+        Fault(
+            at_s=random.random() * TROUBLE_S * 0.7,
+            kind=random.choice(MORE_KINDS),
+            node=random.choice((EVERY_NODE, random.randrange(nodes))),
+            for_s=random.choice((0.5, 2.0, 7.0, 12.0)),
+            detail=random.choice(("coordinator", "state", "state", "queue", "peers", "registry")),
+        )
+        for _ in range(random.randint(1, 4))
+    )
+
+
+def _away(seed: int, nodes: int, maximum: int) -> tuple[tuple[Fault, ...], tuple[PlannedTask, ...]]:
+    """A node is cut off from the registry, or stands still, for so long that others may have its permits; and
+    there is work enough that they take them."""
+    random = Random(f"{seed}:away")  # noqa: S311
+    if not maximum or nodes < 2 or random.random() < 0.5:
+        return (), ()
+    kind: FaultKind = random.choice(("cut", "cut", "pause"))
+    node = random.randrange(nodes)
+    fault = Fault(at_s=random.uniform(1.0, 3.0), kind=kind, node=node, for_s=AWAY_S, detail="registry")
+    more = [PlannedTask(at_s=0.0, name=f"away{n}", type=LONG, seconds=40.0) for n in range(2 * maximum)]
+    return (fault,), tuple(more)
+
+
+def _tasks(random: Random, given: Random) -> tuple[PlannedTask, ...]:
+    odd = random.random() < 0.4
+    planned = []
+    for number in range(random.randint(2, 40)):
+        trouble = random.random() if odd else 1.0
+        kind = random.choice((QUICK, QUICK, LONG))
+        lengths_s = (0.001, 0.05, 1.0) if kind == QUICK else (0.5, 9.0, 90.0)
+        planned.append(
+            PlannedTask(
+                at_s=random.random() * random.choice((1.0, 25.0)),
+                name=f"t{number}",
+                type=kind,
+                seconds=random.choice(lengths_s),
+                fails=random.choice((1, 2, -1)) if trouble < 0.15 else 0,
+                hangs=random.choice((1, -1)) if 0.15 < trouble < 0.25 else 0,
+                kills=random.choice((1, -1)) if 0.25 < trouble < 0.3 else 0,
+                twice=random.random() < 0.05,
+                cancel_s=random.random() * 20 if random.random() < 0.05 else None,
+                here=given.random() < 0.1,
+            )
+        )
+    return tuple(sorted(planned, key=lambda task: (task.at_s, task.name)))
+
+
+def _asked_again(seed: int, tasks: tuple[PlannedTask, ...]) -> tuple[PlannedTask, ...]:
+    """The same tasks, some of them asked for again that will most likely succeed."""
+    random = Random(f"{seed}:again")  # noqa: S311
+    return tuple(
+        msgspec.structs.replace(task, again_s=random.choice((0.0, 0.3, 5.0, 60.0)))
+        if random.random() < 0.1 and not (task.fails or task.hangs or task.kills or task.cancel_s)
+        else task
+        for task in tasks
+    )
+
+
+def _resumed(body: Any, job: Job) -> Any:
+    return {"by": job.attempt}
+
+
+SPECS: Mapping[str, TaskSpec] = {
+    QUICK: TaskSpec(
+        name=QUICK,
+        handler=_resumed,
+        timeout_s=TIMEOUT_S,
+        tries=TRIES,
+        backoff=Backoff(0.05, 1.0),
+        margin_s=2.0,
+    ),
+    LONG: TaskSpec(
+        name=LONG,
+        handler=_resumed,
+        timeout_s=200.0,
+        tries=TRIES,
+        backoff=Backoff(0.05, 1.0),
+        hold="lease",
+        lease_s=LEASE_S,
+        stall_s=3.0,
+        resumable=True,
+    ),
+}
+
+
+class RanAttempt(msgspec.Struct, frozen=True):
+    """An attempt that began in a slot (``end`` False), or was over."""
+
+    at: float
+    trace: str
+    epoch: int
+    end: bool = False
+
+
+class Patient:
+    """A slot is a process of its own: what it says reaches its node's listener once that goes on."""
+
+    def __init__(self, listener: Listener, line: ServiceLine) -> None:
+        self._listener = listener
+        self._line = line
+        self._words: deque[Callable[[], None]] = deque()
+        self._telling: asyncio.Task[None] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        member = getattr(self._listener, name)
+
+        def say(*args: Any) -> None:
+            self._words.append(partial(member, *args))
+            if self._telling is None:
+                self._telling = asyncio.ensure_future(self._tell())
+
+        return say
+
+    async def _tell(self) -> None:
+        while self._words:
+            await self._line.gate.enter()
+            self._words.popleft()()
+        self._telling = None
+
+
+class SimTaskSlots:
+    """Makes slots whose words wait while the node stands still."""
+
+    def __init__(self, slots: MemoryTaskSlots, line: ServiceLine) -> None:
+        self._slots = slots
+        self._line = line
+
+    async def spawn(self, listener: Listener) -> TaskSlot:
+        slot: TaskSlot = await self._slots.spawn(Patient(listener, self._line))
+        return slot
+
+    async def close(self) -> None:
+        await self._slots.close()
+
+
+class TaskWorld(Stage):
+    """A producer, nodes that run its tasks, and what they share."""
+
+    # Nodes full of tasks look for room all the time: a simulation would do little else.
+    limits = msgspec.structs.replace(LIMITS, room_check_s=0.1)
+
+    def __init__(self, scenario: TaskScenario, verbose: bool = False) -> None:
+        super().__init__(scenario, verbose)
+        self.scenario = scenario
+        self.store = MemoryTasks(self.clock, history=self.log)
+        self.registry = MemoryRegistry(self.clock)
+        self.queues: dict[str, MemoryQueue] = {}
+        for name in (*(task_queue(APP, kind) for kind in SPECS), brief_queue(APP)):
+            self.queues[name] = MemoryQueue(
+                self.clock,
+                frees_on_evict=scenario.frees_on_evict,
+                hold_max_s=scenario.hold_max_s if name != brief_queue(APP) else float("inf"),
+                log=self.log,
+                choose=partial(self._choose, name) if name != brief_queue(APP) else None,
+            )
+        self.planned = {planned.name: planned for planned in scenario.tasks}
+        self.slots: dict[SimNode, MemoryTaskSlots] = {}
+        self.works: dict[SimNode, TaskWork] = {}
+        self.deaths: Counter[str] = Counter()
+        self.tried: Counter[str] = Counter()
+        self.done_s: dict[str, float] = defaultdict(float)
+        self.outcomes: dict[str, list[Outcome]] = defaultdict(list)
+        self.rewound = False
+        self.producer = Producer(
+            APP, self.queues.__getitem__, self.store, self.clock, Quiet("producer", verbose)
+        )
+
+    def make_works(self, node: SimNode) -> tuple[Sequence[Work], Sequence[Dying]]:
+        async def before(slot: MemoryTaskSlot, attempt: Attempt) -> None:
+            self.log.append(RanAttempt(self.clock.monotonic(), attempt.trace, attempt.epoch))
+            try:
+                await self._before(node, slot, attempt)
+            finally:
+                self.log.append(RanAttempt(self.clock.monotonic(), attempt.trace, attempt.epoch, end=True))
+
+        slots = self.slots[node] = MemoryTaskSlots(
+            lambda host: TaskExecutor(APP, SPECS, host),
+            node.slot_clock,
+            before=before,
+            spawn_s=0.02,
+            prefix=node.name,
+        )
+
+        def queue(name: str) -> Queue:
+            faulty: Queue = Faulty(self.queues[name], "queue", node.line)
+            return faulty
+
+        host = node.host
+        permits = PermitKeeper(
+            Faulty(self.registry, "registry", node.line),
+            APP,
+            host.clock,
+            host.tasks,
+            host.log,
+            member=host.clock.new_id,
+            holds=lambda: work.slots.busy,
+            on_change=lambda: work.permits_changed(),  # noqa: PLW0108 - it is not there yet
+            lease_s=PERMITS_S,
+        )
+        work = self.works[node] = TaskWork(
+            host,
+            APP,
+            SPECS,
+            {kind: queue(task_queue(APP, kind)) for kind in SPECS},
+            queue(brief_queue(APP)),
+            Faulty(self.store, "state", node.line),
+            SimTaskSlots(slots, node.line),
+            permits,
+            slots_max=SLOTS,
+        )
+        return [work], [slots]
+
+    async def _before(self, node: SimNode, slot: MemoryTaskSlot, attempt: Attempt) -> None:
+        """What an attempt does to its process."""
+        planned = self.planned[attempt.trace]
+        if planned.kills and self.deaths[attempt.trace] != planned.kills and not node.clock.gate.dead:
+            self.deaths[attempt.trace] += 1
+            self.counts["poison"] += 1
+            node.crash()
+            self.restart_later(node.index, 0.3)
+        if node.clock.gate.dead:
+            await asyncio.Event().wait()
+        self.tried[attempt.trace] += 1
+        tried = self.tried[attempt.trace]
+        if planned.hangs < 0 or tried <= planned.hangs:
+            self.counts["hang"] += 1
+            slot.deafen()
+            await asyncio.Event().wait()
+        left_s = planned.seconds - self.done_s[attempt.trace]
+        while left_s > 0:
+            step_s = min(1.0, left_s)
+            await node.slot_clock.sleep(step_s)
+            left_s -= step_s
+            if SPECS[planned.type].resumable:
+                self.done_s[attempt.trace] = planned.seconds - left_s
+            slot.progress(Progress(1 - left_s / planned.seconds))
+        if planned.fails < 0 or tried <= planned.fails:
+            raise ValueError("told to fail")
+
+    def _choose(self, name: str, visible: list[Stored]) -> list[Stored]:
+        return self.choose(self.queues[name], visible)
+
+    async def produce(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self.scenario.maximum:
+            limits = Permits(maximum=self.scenario.maximum)
+            await self.registry.put(document_name(APP), msgspec.json.encode(limits), 0)
+        self.spawn(self._listen())
+        for planned in self.scenario.tasks:
+            await asyncio.sleep(max(0.0, planned.at_s - loop.time()))
+            order = Order(task_type=planned.type, body={}, trace_id=planned.name)
+            if planned.here:
+                await self._give(order)
+            for _ in range(1 + planned.twice - planned.here):
+                await self.producer.send([order])
+            if planned.cancel_s is not None:
+                self.spawn(self._cancel(planned))
+            if planned.again_s is not None:
+                self.spawn(self._give_again(order, planned.again_s))
+
+    async def _give_again(self, order: Order, again_s: float) -> None:
+        """What a node does for a client that doesn't know whether it was heard: nothing for what runs, or
+        has failed meanwhile."""
+        await asyncio.sleep(again_s)
+        known = await self.producer.status(order.trace_id)
+        if known is None or known.state in (State.QUEUED, State.SUCCEED):
+            self.counts["again"] += 1
+            await self._give(order)
+
+    async def _give(self, order: Order) -> None:
+        message = await self.producer.send_stand_in(order)
+        if message is None:
+            return
+        node = self._random.choice(self.nodes)
+        if not node.clock.gate.dead:
+            self.counts["here"] += 1
+            self.works[node].run_here(order.task_type, message)
+
+    async def _cancel(self, planned: PlannedTask) -> None:
+        assert planned.cancel_s is not None
+        await asyncio.sleep(planned.cancel_s)
+        self.counts["cancel"] += 1
+        await self.producer.cancel(planned.name, "not wanted")
+
+    async def _listen(self) -> None:
+        async for brief in self.producer.briefs():
+            self.outcomes[brief.outcome.trace_id].append(brief.outcome)
+            brief.ack()
+
+    async def strike_else(self, fault: Fault, node: SimNode) -> None:
+        if fault.kind == "clock":  # that of the stores, and of a node
+            self.clock.set_by_s += self._random.choice((-30.0, 3600.0))
+            node.clock.set_by_s += self._random.choice((-3600.0, 3600.0))
+        elif fault.kind == "slot":
+            for slot in self.slots[node].slots[:1]:
+                slot.die("was killed by the scenario")
+        elif fault.kind == "rewind":
+            self.store.rewind(FORGETS_S)
+            self.rewound = True
+
+    async def finish(self) -> str:
+        deadline, waiting = self.clock.monotonic() + HEAL_LIMIT_S, dict[str, int]()
+        while self.clock.monotonic() < deadline:
+            waiting = {name: len(queue.messages) for name, queue in self.queues.items() if queue.messages}
+            if not waiting and self.outcomes.keys() >= self.planned.keys():
+                return ""
+            await asyncio.sleep(0.5)
+        silent = sorted(self.planned.keys() - self.outcomes.keys())
+        return f"{HEAL_LIMIT_S:g} s after healing {waiting} wait, and {silent} have no outcome"
+
+
+def check(world: TaskWorld, unfinished: str) -> list[str]:
+    """Every violation found, in words."""
+    wrong = [f"{name} failed: {error!r}" for name, error in world.failures]
+    wrong += world.coordinator.violations
+    if unfinished:
+        return [*wrong, unfinished]
+    wrong += _ends(world)
+    wrong += _history(world)
+    wrong += _at_once(world)
+    most = CALLS_A_TASK_MAX * len(world.planned) + CALLS_A_NODE_SECOND_MAX * (
+        world.seconds_after_healing * len(world.nodes)
+    )
+    if world.calls_made > most:
+        seconds = world.seconds_after_healing
+        wrong.append(f"{world.calls_made} calls in {seconds:.0f} s after healing: a hot loop")
+    return wrong
+
+
+def _ends(world: TaskWorld) -> list[str]:
+    """Each task has one outcome, its producer read just that, and what failed lies with the dead letters."""
+    wrong = []
+    dead = {letter.key for queue in world.queues.values() for letter in queue.letters.values()}
+    for name, planned in world.planned.items():
+        told = {(o.state, o.epoch, o.detail) for o in world.outcomes[name] if o.state is not State.DUPLICATED}
+        if world.rewound:
+            wrong += _told_though_forgotten(world, name, told)
+            continue
+        task = world.store.standing[name]
+        if told != {(task.state, task.epoch, task.detail)}:
+            wrong.append(f"{name} is {task.state.value} of epoch {task.epoch}, and its producer heard {told}")
+        failed = task.state is not State.SUCCEED and not task.detail.startswith("cancelled")
+        if failed != (name in dead):
+            where = "lies" if name in dead else "does not lie"
+            wrong.append(f"{name} is {task.state.value}, and {where} with the dead letters")
+        healthy = planned.fails >= 0 and planned.hangs >= 0 and planned.kills >= 0
+        spent = planned.fails + planned.hangs + planned.kills >= TRIES
+        calm = not (world.scenario.faults or world.counts["poison"] or spent)
+        again = any(outcome.state is State.DUPLICATED for outcome in world.outcomes[name])
+        if (
+            planned.here
+            and again
+            and calm
+            and not (planned.twice or planned.cancel_s or planned.again_s is not None)
+        ):
+            wrong.append(f"{name} was given to a node once, and called a duplicate")
+        if failed and healthy and calm:
+            wrong.append(f"{name} was healthy and {task.state.value}: {task.detail}")
+    return wrong
+
+
+def _told_though_forgotten(world: TaskWorld, name: str, told: Set[tuple[State, int, str]]) -> list[str]:
+    """Where the store forgets, a task that had ended may run again, and have an outcome each time, or be left
+    as it stood before its end. But it has been told an outcome, and only those that were stored."""
+    stored = {
+        (event.after.state, event.after.epoch, event.after.detail)
+        for event in world.log
+        if isinstance(event, Changed)
+        and event.trace == name
+        and event.after is not None
+        and event.after.ended
+    }
+    if not told or not told <= stored:
+        return [f"{name} was stored as {stored}, and its producer heard {told}"]
+    return []
+
+
+def _history(world: TaskWorld) -> list[str]:
+    """No attempt after an end, no more attempts than tries, no epoch issued twice, and no message deleted
+    before its task's outcome is stored."""
+    wrong = []
+    standing: dict[str, Task] = {}
+    issued: Counter[str] = Counter()
+    for event in world.log:
+        if isinstance(event, Changed) and event.after is not None:
+            before = event.before
+            after = standing[event.trace] = event.after
+            if after.epoch > (before.epoch if before else 0):
+                if after.epoch <= issued[event.trace]:
+                    wrong.append(f"{event.trace} was given epoch {after.epoch} after {issued[event.trace]}")
+                issued[event.trace] = after.epoch
+            if before is None:
+                continue
+            if before.ended and (after.state, after.epoch) != (before.state, before.epoch):
+                wrong.append(f"{event.trace} went on after its end: {before.state} to {after.state}")
+            if after.epoch < before.epoch:
+                wrong.append(f"{event.trace} went back to epoch {after.epoch} from {before.epoch}")
+            if after.attempts > TRIES:
+                wrong.append(f"{event.trace} had {after.attempts} attempts")
+        elif isinstance(event, RanAttempt) and not event.end:
+            task = standing.get(event.trace)
+            if task is None or issued[event.trace] < event.epoch:
+                wrong.append(f"{event.trace} ran at epoch {event.epoch}, which was never given")
+            elif task.ended and task.epoch >= event.epoch and task.state is State.SUCCEED:
+                wrong.append(f"{event.trace} ran after its success")
+    return wrong + _deleted(world)
+
+
+def _deleted(world: TaskWorld) -> list[str]:
+    wrong = []
+    ended: set[str] = set()
+    copies: Counter[str] = Counter()
+    for event in world.log:
+        if isinstance(event, Changed) and event.after is not None and event.after.ended:
+            ended.add(event.trace)
+        if not isinstance(event, QueueEvent) or event.kind not in ("sent", "deleted"):
+            continue
+        name = _trace_of(event)
+        if name is None:  # a brief
+            continue
+        if event.kind == "sent":
+            copies[name] += 1
+        else:
+            copies[name] -= 1
+            if name not in ended and not copies[name]:
+                wrong.append(f"{name} was deleted before its outcome was stored")
+    return wrong
+
+
+def _trace_of(event: QueueEvent) -> str | None:
+    try:
+        return decode_task(event.body, Envelope(app=APP, trace_id="-", task_type="-")).envelope.trace_id
+    except Unreadable:
+        return None
+
+
+def _at_once(world: TaskWorld) -> list[str]:
+    """Never more attempts at once, in whatever slot, than the app's maximum; and of one task's epoch one."""
+    wrong = []
+    running: dict[tuple[str, int], float] = {}
+    for event in world.log:
+        if not isinstance(event, RanAttempt):
+            continue
+        if event.end:
+            running.pop((event.trace, event.epoch), None)
+            continue
+        running[event.trace, event.epoch] = event.at
+        if world.scenario.maximum and len(running) > world.scenario.maximum:
+            wrong.append(f"{len(running)} attempts ran at once at {event.at:.1f}: {sorted(running)}")
+    return wrong

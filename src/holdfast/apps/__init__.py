@@ -1,1 +1,0 @@
-"""Batteries that the core never sees."""

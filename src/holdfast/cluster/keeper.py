@@ -1,0 +1,291 @@
+"""Keeps deliveries alive while work advances, and settles them once it is committed. Ten a call, or what
+the queue takes."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from functools import partial
+from itertools import accumulate
+from typing import Any
+
+import msgspec
+
+from holdfast.cluster.limits import Limits
+from holdfast.cluster.service import Tasks
+from holdfast.cluster.stats import Stats
+from holdfast.common.held import Held, Letter, Receipt
+from holdfast.common.message import Life, fixed
+from holdfast.common.progress import Visibility, chunks, due
+from holdfast.common.redaction import redact
+from holdfast.errors import HoldfastError, Retry
+from holdfast.ports.clock import Clock
+from holdfast.ports.queue import DeadLetter, Outgoing, Queue
+
+LOOKS_A_VISIBILITY = 10
+"""How often deliveries are looked at while one visibility passes: each is extended with almost half left."""
+
+PATIENCE = 4
+"""How many times as long as a receive a delete lingers: no frame waits for it."""
+
+EXTENDS_AT_ONCE = 8
+"""Calls under way at once: with thousands of deliveries one after the other would take too long."""
+
+REISSUE_VISIBILITIES = 4
+"""How long before the queue's limit a message is sent again, in visibilities: time for a few tries."""
+
+Reporter = Callable[[list[Receipt], bool], Coroutine[Any, Any, None]]
+
+
+class Settlement(msgspec.Struct, frozen=True):
+    """What follows an accepted commit: letters, then deletes, then reports, then ``done``."""
+
+    key: str
+    letters: tuple[Letter, ...]
+    messages: tuple[Held, ...]
+    done: Callable[[], None]
+
+
+class Keeper:
+    """Extends and settles the deliveries of one stream's queue.
+
+    ``holding`` gives every message that is to be kept alive at this moment, with its key; ``report`` tells
+    senders that their parcels are settled. ``may_reissue`` tells which messages may be replaced by a copy."""
+
+    def __init__(
+        self,
+        stream: str,
+        queue: Queue,
+        clock: Clock,
+        limits: Limits,
+        tasks: Tasks,
+        stats: Stats,
+        log: Any,
+        *,
+        holding: Callable[[str], Sequence[tuple[str, Held]]],
+        report: Reporter,
+        may_reissue: Callable[[Held], bool] = lambda _: True,
+    ) -> None:
+        self._stream = stream
+        self._queue = queue
+        self._clock = clock
+        self._limits = limits
+        self._tasks = tasks
+        self._stats = stats
+        self._log = log
+        self._holding = holding
+        self._report = report
+        self._may_reissue = may_reissue
+        self._pending: list[Settlement] = []
+        self._waiting = 0
+        self._patient = True
+        self._wake = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def start(self) -> None:
+        """Begin to extend and settle."""
+        self._tasks.repeat(self._extend_loop, self._clock, self._log)
+        self._tasks.repeat(self._settle_loop, self._clock, self._log)
+
+    def settle(self, settlement: Settlement) -> None:
+        """Take over what an accepted commit covers. Goes on whatever becomes of the stream."""
+        self._pending.append(settlement)
+        self._waiting += len(settlement.messages)
+        self._idle.clear()
+        self._wake.set()
+        if self._waiting >= self._queue.max_batch:
+            self._hurry.set()
+
+    async def settled(self) -> None:
+        """Return when nothing is left to settle, which doesn't wait for company any more."""
+        self._patient = False
+        self._hurry.set()
+        await self._idle.wait()
+        self._patient = True
+
+    async def _extend_loop(self) -> None:
+        while True:
+            await self._clock.sleep(self._limits.visibility_s / LOOKS_A_VISIBILITY)
+            now, holding = self._clock.monotonic(), self._holding(self._stream)
+            await self._reissue(holding, now)
+            receipts = [receipt for _, held in holding for receipt in held.receipts]
+            near = due(receipts, now, self._limits.visibility_s)
+            await self._extend({receipt.receipt: receipt for receipt in near})
+
+    async def _reissue(self, holding: Sequence[tuple[str, Held]], now: float) -> None:
+        """What the queue won't let be held much longer is sent again under its identity, and only then
+        deleted. The copy comes back as a further delivery of a message that waits."""
+        margin_s = min(REISSUE_VISIBILITIES * self._limits.visibility_s, self._queue.hold_max_s / 2)
+        before = now - self._queue.hold_max_s + margin_s
+        aged = [
+            (key, held, old)
+            for key, held in holding
+            if self._may_reissue(held)
+            and (old := [r for r in held.receipts if not r.stale and r.received_at <= before])
+        ]
+        for start in range(0, len(aged), self._queue.max_batch):
+            batch = aged[start : start + self._queue.max_batch]
+            old = [receipt for _, _, receipts in batch for receipt in receipts]
+            copies = [Outgoing(held.body, held.again, key=key) for key, held, _ in batch]
+            try:
+                await self._queue.send(copies)
+            except HoldfastError as error:
+                self._log.warning("could not reissue messages", stream=self._stream, error=str(error))
+                return  # the next round tries again
+            self._stats.reissued += len(batch)
+            for receipt in old:
+                receipt.stale = True
+            await self._delete([receipt.receipt for receipt in old])
+
+    async def _extend(self, receipts: dict[str, Visibility]) -> None:
+        """Each call by itself, a few at once: what one of them can't do, or is slow to, costs no other."""
+        batches = chunks(list(receipts), self._queue.max_batch)
+        for start in range(0, len(batches), EXTENDS_AT_ONCE):
+            some = batches[start : start + EXTENDS_AT_ONCE]
+            if not any(await asyncio.gather(*(self._extend_batch(batch, receipts) for batch in some))):
+                return  # the next round tries again: half of the visibility is left
+
+    async def _extend_batch(self, batch: list[str], receipts: dict[str, Visibility]) -> bool:
+        """False if it failed."""
+        sent_at = self._clock.monotonic()
+        self._stats.extend_calls += 1
+        try:
+            stale = await self._queue.extend(batch, self._limits.visibility_s)
+        except HoldfastError as error:
+            self._log.warning("could not extend deliveries", stream=self._stream, error=str(error))
+            return False
+        for name in batch:
+            receipts[name].expires_at = sent_at + self._limits.visibility_s
+        for name in stale:
+            receipts[name].stale = True
+        return True
+
+    async def _settle_loop(self) -> None:
+        while True:
+            await self._wake.wait()
+            linger_s = min(PATIENCE * self._queue.linger_s, self._limits.visibility_s / LOOKS_A_VISIBILITY)
+            full = linger_s > 0 and await self._clock.wait(self._hurry, linger_s) and self._patient
+            taken = self._whole_calls() if full else list(self._pending)
+            del self._pending[: len(taken)]
+            self._waiting -= sum(len(item.messages) for item in taken)
+            if self._waiting < self._queue.max_batch:
+                self._hurry.clear()
+            if not self._pending:
+                self._wake.clear()
+            if taken:
+                await self._settle(taken)
+            if not self._pending:
+                self._idle.set()
+
+    def _whole_calls(self) -> list[Settlement]:
+        """The first settlements, as many as fill calls; those after them wait for company."""
+        counts = list(accumulate(len(item.messages) for item in self._pending))
+        room = counts[-1] - counts[-1] % self._queue.max_batch
+        return self._pending[: max(1, bisect_right(counts, room))]
+
+    async def _settle(self, taken: list[Settlement]) -> None:
+        messages = [held for item in await self._bury(taken) for held in item.messages]
+        receipts = [receipt for held in messages for receipt in held.receipts]
+        # A stale receipt's message has been delivered again, and that delivery will be judged.
+        names = list(dict.fromkeys(receipt.receipt for receipt in receipts if not receipt.stale))
+        await self._delete(names)
+        foreign = [receipt for receipt in receipts if receipt.sender]
+        if foreign:
+            self._tasks.spawn(self._report(foreign, True))
+        for held in messages:
+            held.become(Life.DELETED)
+        for item in taken:
+            item.done()
+
+    async def _delete(self, names: list[str]) -> None:
+        batches = chunks(names, self._queue.max_batch)
+        self._stats.delete_calls += len(batches)
+        await asyncio.gather(*(self._insist(partial(self._queue.delete, batch)) for batch in batches))
+
+    async def _bury(self, taken: list[Settlement]) -> list[Settlement]:
+        """Send the letters; returns the settlements whose messages may be deleted now. A message without
+        its letter stays in the queue: it is judged again when it shows."""
+        letters = [(item, letter) for item in taken for letter in item.letters]
+        refused: list[Settlement] = []
+        for start in range(0, len(letters), self._queue.max_batch):
+            batch = letters[start : start + self._queue.max_batch]
+            sent = [dead_letter(self._stream, item.key, letter, self._clock.wall()) for item, letter in batch]
+            if not await self._insist(partial(self._queue.bury, sent)):
+                refused.extend(item for item, _ in batch)
+                continue
+            self._stats.set_aside += len(batch)
+            for _, letter in batch:
+                if letter.held is not None:
+                    letter.held.become(Life.BURIED)
+        return [item for item in taken if not any(item is other for other in refused)]
+
+    async def _insist(self, call: Callable[[], Awaitable[Any]]) -> bool:
+        """Repeat a call that is harmless to repeat until it is answered; False if it is refused for good."""
+        failures = 0
+        while True:
+            try:
+                await call()
+                return True
+            except (HoldfastError, OSError) as error:
+                if isinstance(error, HoldfastError) and error.retry is Retry.NEVER:
+                    self._log.error("the queue refused for good", stream=self._stream, error=str(error))
+                    return False
+                failures += 1
+                self._log.warning("the queue does not answer", stream=self._stream, error=str(error))
+            await self._clock.sleep(self._limits.retry.delay_s(failures, self._clock.random()))
+
+
+async def free(queues: Iterable[Queue], member: str, log: Any) -> None:
+    """What a dead node alone had received shows again at once, where its queue can do that."""
+    for queue in queues:
+        if queue.frees_on_evict:
+            try:
+                await queue.free(member)
+            except HoldfastError as error:
+                log.warning("could not free a dead node's deliveries", error=str(error))
+
+
+async def expire(queues: Iterable[Queue], before: float, log: Any) -> None:
+    """Drop dead letters older than this wall time, of each queue that can be reached."""
+    for queue in queues:
+        try:
+            await queue.expire(before)
+        except HoldfastError as error:
+            log.warning("could not drop old dead letters", error=str(error))
+
+
+def dead_letter(stream: str, key: str, letter: Letter, at: float) -> DeadLetter:
+    """The record of a letter. Its id follows from identity, so that a letter sent again changes nothing."""
+    plain = key.partition("/")[2]
+    reason, detail = redact(letter.reason), redact(letter.detail)
+    if letter.held is None:
+        assert letter.span is not None
+        span = f"{letter.span.first}-{letter.span.last}"
+        return DeadLetter(
+            f"{key}:{letter.run}:{span}",
+            b"",
+            reason,
+            {},
+            detail,
+            stream,
+            plain,
+            letter.run,
+            span,
+            at,
+        )
+    held = letter.held
+    return DeadLetter(
+        id=f"{key}:{held.place.name}",
+        body=held.body,
+        reason=reason,
+        attributes=held.attributes,
+        detail=detail,
+        stream=stream,
+        key=plain,
+        run=held.place.run,
+        seq=held.place.id or fixed(held.place.seq),
+        at=at,
+    )

@@ -1,0 +1,233 @@
+"""A node's membership: joined, renewed once a node, watched, and ended early on evidence of death."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.cluster.limits import Limits
+from holdfast.cluster.rules.lease import Lease
+from holdfast.cluster.service import Tasks
+from holdfast.cluster.stats import Stats
+from holdfast.cluster.view import View
+from holdfast.common.protocol import Probe, Stranger
+from holdfast.common.retry import Backoff
+from holdfast.errors import ConfigError, HoldfastError, MembershipLost, OutcomeUnknown, Retry, Unavailable
+from holdfast.ports.clock import Clock
+from holdfast.ports.coordinator import Claim, Coordinator, Load, Member
+from holdfast.ports.peer import Peer
+
+SILENCE_S = 15.0
+"""How long a renewal that failed counts as the coordinator's silence: the next one may take that long."""
+
+
+class Membership:
+    """This node's membership and its view of the others.
+
+    ``on_left`` is told ids that ended, ``on_lost``
+    that our own did (a new one is being sought; ``joined`` is set again once it is had). ``on_claim`` is
+    told every change of a claim, ``on_missed`` that some may have gone by unseen."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        peer: Peer,
+        clock: Clock,
+        limits: Limits,
+        tasks: Tasks,
+        stats: Stats,
+        log: Any,
+        *,
+        name: str,
+        load: Callable[[], Load],
+        on_left: Callable[[str], None],
+        on_lost: Callable[[], None],
+        on_claim: Callable[[Claim], None],
+        on_missed: Callable[[], None],
+    ) -> None:
+        self._coordinator = coordinator
+        self._peer = peer
+        self._clock = clock
+        self._limits = limits
+        self._tasks = tasks
+        self._stats = stats
+        self._log = log
+        self._name = name
+        self._load = load
+        self._on_left = on_left
+        self._on_lost = on_lost
+        self._address = ""
+        self._lease = Lease(limits.ttl_s, -1e18)
+        self._backoff = Backoff(limits.ttl_s / 20, limits.ttl_s)
+        self._left = False
+        self._silent_until = -math.inf
+        self._cut_off = False
+        self.renew_now = asyncio.Event()
+        self.joined = asyncio.Event()
+        self.id = ""
+        self._view = View(
+            coordinator,
+            peer,
+            clock,
+            limits,
+            tasks,
+            stats,
+            log,
+            on_left=self._member_left,
+            on_claim=on_claim,
+            on_missed=on_missed,
+        )
+
+    @property
+    def view(self) -> dict[str, Member]:
+        """The living by id, this node included."""
+        return self._view.members
+
+    @property
+    def alive(self) -> bool:
+        """True while the membership may be trusted; past its deadline nothing new is started."""
+        return self.joined.is_set() and self._lease.holds(self._clock.monotonic())
+
+    @property
+    def stands(self) -> bool:
+        """True while it is alive, and for as long as the coordinator is silent after that: nobody has said
+        that the membership is over. For what the state store judges anyway, and for nothing else. Who stood
+        still hasn't asked lately, and stands only once the coordinator has answered."""
+        return self.alive or (self.joined.is_set() and self._clock.monotonic() < self._silent_until)
+
+    def cut_off(self) -> None:
+        """Another node has opened a stream of this one: the coordinator is silent for this node alone. It
+        stands no longer, until the coordinator has answered."""
+        if not self.alive and not self._cut_off:
+            self._cut_off = True
+            self._silent_until = -math.inf
+            self._log.warning("others reach the coordinator; waiting for its answer", member=self.id)
+
+    async def start(self, address: str) -> None:
+        """Join under ``address`` and keep the membership alive."""
+        self._address = address
+        await self._join()
+        self._tasks.repeat(self._renew, self._clock, self._log)
+        self._view.start()
+        self._tasks.repeat(self._watch_neighbour, self._clock, self._log)
+
+    async def leave(self) -> None:
+        """End the membership; what it claims is free."""
+        self._left = True
+        self.joined.clear()
+        try:
+            await self._coordinator.leave(self.id)
+        except HoldfastError as error:
+            self._log.warning("could not leave; the membership lapses by itself", error=str(error))
+
+    def _has_left(self) -> bool:
+        return self._left
+
+    def _me(self) -> Member:
+        return Member(self.id, self._name, self._address, self._load())
+
+    async def _join(self) -> None:
+        tries = 0
+        while True:
+            self.id = self._clock.new_id()
+            sent_at = self._clock.monotonic()
+            try:
+                await self._reach_self()
+                await self._coordinator.join(self._me(), self._limits.ttl_s)
+                self._lease = Lease(self._limits.ttl_s, sent_at)
+                break
+            except HoldfastError as error:
+                if error.retry is Retry.NEVER:
+                    raise
+                tries += 1
+                self._log.warning("can't join yet", error=str(error))
+                await self._clock.sleep(self._backoff.delay_s(tries, self._clock.random()))
+        await self._view.refresh_quietly()  # the membership stands, whether or not this is answered
+        self._has_joined()
+
+    def _has_joined(self) -> None:
+        self._stats.memberships += 1
+        self.joined.set()
+        self._log.info("joined", member=self.id, address=self._address)
+
+    async def _reach_self(self) -> None:
+        """A node that others can't reach must not own anything."""
+        try:
+            reply = await self._peer.call(self._address, Probe(self.id), self._limits.peer_timeout_s)
+        except OutcomeUnknown as error:
+            raise Unavailable(f"no answer from this node's own address {self._address}: {error}") from error
+        if isinstance(reply, Stranger):
+            raise ConfigError(
+                f"another node answers at {self._address}; set advertise to an address that reaches this node"
+            )
+
+    async def _renew(self) -> None:
+        while True:
+            await self._clock.wait(self.renew_now, self._limits.renew_s)
+            self.renew_now.clear()
+            if self._has_left():
+                return
+            sent_at = self._clock.monotonic()
+            try:
+                await self._coordinator.renew(self._me(), self._limits.ttl_s)
+                self._lease = self._lease.renewed(sent_at)
+                self._silent_until, self._cut_off = -math.inf, False
+                if not self.joined.is_set() and not self._has_left():
+                    self._has_joined()  # an error of input or output had ended the join after it took effect
+                await self.refresh()
+            except MembershipLost:
+                if self._has_left():
+                    return
+                self._log.warning("membership lost; joining again", member=self.id)
+                self.joined.clear()
+                self._cut_off = False
+                self._on_lost()
+                await self._join()
+            except HoldfastError as error:
+                if error.retry in (Retry.SAFE, Retry.SAME) and not self._cut_off:
+                    self._silent_until = self._clock.monotonic() + SILENCE_S
+                self._log.warning("could not renew", error=str(error))
+
+    async def _watch_neighbour(self) -> None:
+        """Hold a connection to the next member in the ring of ids: its breaking is a reason to look."""
+        while True:
+            self._view.changed.clear()
+            neighbour = self._neighbour()
+            if neighbour is None:
+                await self._view.changed.wait()
+                continue
+            gone = self._tasks.spawn(self._peer.gone(neighbour.address, neighbour.id))
+            changed = self._tasks.spawn(self._view.changed.wait())
+            if gone is None or changed is None:
+                return
+            await asyncio.wait((gone, changed), return_when=asyncio.FIRST_COMPLETED)
+            changed.cancel()
+            if not gone.done():
+                gone.cancel()
+                continue
+            await self.suspect(neighbour.id)
+            if neighbour.id in self.view:  # it lives after all: no hot loop
+                await self._clock.sleep(self._limits.renew_s)
+
+    def _neighbour(self) -> Member | None:
+        others = sorted(name for name, member in self.view.items() if name != self.id and not member.foreign)
+        if not others:
+            return None
+        after = [member for member in others if member > self.id]
+        return self.view[after[0] if after else others[0]]
+
+    def _member_left(self, member: str) -> None:
+        self._on_left(member)
+        if member == self.id:
+            self.renew_now.set()  # find out at once
+
+    async def refresh(self) -> None:
+        """Read who lives, with their loads. Raises as the coordinator does."""
+        await self._view.refresh()
+
+    async def suspect(self, member: str) -> None:
+        """Probe a member whose connection failed, and evict it if its process is gone."""
+        if member != self.id:
+            await self._view.suspect(member)

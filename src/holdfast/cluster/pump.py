@@ -1,0 +1,135 @@
+"""Receives from one queue, and hands each message to a taker, as long as there is room. As many receives
+at once as it takes, and as few."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.cluster.limits import Limits
+from holdfast.cluster.membership import Membership
+from holdfast.cluster.stats import Stats
+from holdfast.common.held import Receipt
+from holdfast.common.polling import Polling
+from holdfast.common.redaction import redact
+from holdfast.common.retry import Backoff
+from holdfast.errors import HoldfastError, InvalidMessage
+from holdfast.ports.clock import Clock
+from holdfast.ports.queue import DeadLetter, Delivery, Queue
+
+Take = Callable[[Delivery, Receipt, dict[str, int]], None]
+"""Takes a delivery. The last is the same for all of one receive, to note what came before."""
+
+
+class Pump:
+    """Receives while it ``may``, and no more at once than there is room for. ``take`` raises InvalidMessage
+    for what has no usable key: that is dead-lettered, and never stops the pump. ``hide_s``: how long the
+    queue hides what is received, until it is extended."""
+
+    def __init__(
+        self,
+        stream: str,
+        queue: Queue,
+        clock: Clock,
+        limits: Limits,
+        membership: Membership,
+        stats: Stats,
+        log: Any,
+        *,
+        take: Take,
+        room: Callable[[], int],
+        is_crowded: Callable[[], bool],
+        may: Callable[[], bool],
+        hide_s: float | None = None,
+    ) -> None:
+        self._stream = stream
+        self._queue = queue
+        self._clock = clock
+        self._limits = limits
+        self._membership = membership
+        self._stats = stats
+        self._log = log
+        self._take = take
+        self._room = room
+        self._is_crowded = is_crowded
+        self._may = may
+        self._hide_s = limits.visibility_s if hide_s is None else hide_s
+        self._backoff = Backoff(0.1, 5.0)
+        self._polling = Polling(queue.max_batch, queue.max_receives, queue.linger_s)
+        self._polls = 0
+        self.stopping = False
+
+    async def run(self) -> None:
+        """Receive until ``stopping``. A receive under way is allowed to end, so that nothing it brought
+        stays hidden."""
+        async with asyncio.TaskGroup() as polls:
+            self._join(polls)
+
+    def _join(self, polls: asyncio.TaskGroup) -> None:
+        self._polls += 1
+        polls.create_task(self._poll(polls))
+
+    async def _poll(self, polls: asyncio.TaskGroup) -> None:
+        failures, ended_at = 0, self._clock.monotonic()
+        while not self.stopping and self._polls <= self._polling.wanted:
+            if not self._may():
+                await self._clock.wait(self._membership.joined, self._limits.renew_s)
+                if not self._may():
+                    await self._clock.sleep(self._limits.room_check_s)
+                continue
+            room = self._room()
+            if room <= 0:
+                await self._clock.sleep(self._limits.room_check_s)
+                continue
+            try:
+                count = await self._receive(min(room, self._queue.max_batch))
+            except (HoldfastError, OSError) as error:
+                failures += 1
+                self._polling.failed()
+                self._log.warning("could not receive", stream=self._stream, error=str(error))
+                await self._clock.sleep(self._backoff.delay_s(failures, self._clock.random()))
+                continue
+            failures, began_at, ended_at = 0, ended_at, self._clock.monotonic()
+            rest_s = self._polling.received(count, ended_at - began_at)
+            if self._is_crowded():
+                rest_s = self._polling.crowded()
+            if self._polls < self._polling.wanted and not self.stopping:
+                self._join(polls)
+            if rest_s:
+                await self._clock.sleep(rest_s)
+        self._polls -= 1
+
+    async def _receive(self, limit: int) -> int:
+        self._stats.receive_calls += 1
+        deliveries = await self._queue.receive(
+            limit, self._limits.receive_wait_s, self._hide_s, self._membership.id
+        )
+        now = self._clock.monotonic()
+        expires_at = now + self._hide_s
+        self._stats.received += len(deliveries)
+        seen: dict[str, int] = {}
+        malformed: list[tuple[Delivery, InvalidMessage]] = []
+        for delivery in deliveries:
+            try:
+                self._take(delivery, Receipt(delivery.receipt, expires_at, received_at=now), seen)
+            except InvalidMessage as error:
+                malformed.append((delivery, error))
+        for delivery, reason in malformed:  # last, for this may fail
+            await self._set_aside(delivery, reason)
+        return len(deliveries)
+
+    async def _set_aside(self, delivery: Delivery, error: InvalidMessage) -> None:
+        """There is no key, so no commit can name it: the letter first, then the delete."""
+        self._stats.malformed += 1
+        self._log.warning("malformed message", stream=self._stream, message=delivery.id, error=str(error))
+        letter = DeadLetter(
+            id=f"{self._stream}/{delivery.id}",
+            body=delivery.body,
+            reason=redact(f"malformed: {error}"),
+            attributes=delivery.attributes,
+            stream=self._stream,
+            at=self._clock.wall(),
+        )
+        await self._queue.bury([letter])
+        await self._queue.delete([delivery.receipt])

@@ -1,0 +1,115 @@
+"""The one contract of everything that runs: started once, stopped once, in whatever order that is asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from holdfast.common.retry import Backoff
+from holdfast.errors import OutcomeUnknown, Unavailable
+from holdfast.ports.clock import Clock
+
+AGAIN = Backoff(0.1, 5.0)
+LONG_S = 60.0
+"""Work that went on for so long had no trouble; its pauses begin anew."""
+
+
+class Tasks:
+    """The background tasks of one node. A task that fails unexpectedly ends the node: ``on_crash``.
+
+    Errors that may be retried are handled where they arise; what gets here is a bug or a broken machine,
+    and a node that is restarted from its checkpoints is better than one that limps. But what is done again
+    and again (:meth:`repeat`) outlives a failure of input or output: no file descriptors, a full disk, a
+    network that is away. A node that ended over these would end again."""
+
+    def __init__(self, on_crash: Callable[[BaseException], None]) -> None:
+        self._on_crash = on_crash
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._closed = False
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any] | None:
+        """Run ``work`` in the background; None (and not run) after ``close``."""
+        if self._closed:
+            work.close()
+            return None
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._done)
+        return task
+
+    def repeat(
+        self, loop: Callable[[], Coroutine[Any, Any, Any]], clock: Clock, log: Any
+    ) -> asyncio.Task[Any] | None:
+        """Run what goes on for ever, as ``spawn`` does; begun anew, after a pause, when input or output
+        fails."""
+        return self.spawn(_repeat(loop, clock, log))
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None and not self._closed:
+            self._on_crash(error)
+
+    def cancel(self) -> None:
+        """Cancel everything, in order of age, and take no more."""
+        self._closed = True
+        for task in list(self._tasks):
+            task.cancel()
+
+    async def close(self) -> None:
+        """Cancel and wait for the end of every task but the calling one."""
+        current = asyncio.current_task()
+        if current is not None:
+            self._tasks.pop(current, None)
+        self.cancel()
+        waiting = list(self._tasks)
+        if waiting:
+            await asyncio.wait(waiting)
+
+
+async def _repeat(loop: Callable[[], Coroutine[Any, Any, Any]], clock: Clock, log: Any) -> None:
+    failures = 0
+    while True:
+        began_at = clock.monotonic()
+        try:
+            await loop()
+            return
+        except (Unavailable, OutcomeUnknown, OSError) as error:
+            failures = failures + 1 if clock.monotonic() - began_at < LONG_S else 1
+            name = getattr(loop, "__qualname__", "a loop")
+            log.error("input or output failed; going on", work=name, error=str(error), failures=failures)
+        await clock.sleep(AGAIN.delay_s(failures, clock.random()))
+
+
+class Service:
+    """``start`` and ``stop`` may each be called any number of times; they take effect once.
+
+    A stop during the start lets the start finish first. A stop before the start prevents it."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._begun = False
+        self._ended = False
+
+    async def start(self) -> None:
+        """Begin to work; returns when ready."""
+        async with self._lock:
+            if self._begun or self._ended:
+                return
+            self._begun = True
+            await self._start()
+
+    async def stop(self) -> None:
+        """End in good order; returns when all is released."""
+        async with self._lock:
+            if self._ended:
+                return
+            self._ended = True
+            if self._begun:
+                await self._stop()
+
+    async def _start(self) -> None:
+        raise NotImplementedError
+
+    async def _stop(self) -> None:
+        raise NotImplementedError

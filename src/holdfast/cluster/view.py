@@ -1,0 +1,143 @@
+"""Who lives, as one process sees it: read, watched, and doubted on evidence of death."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.cluster.limits import Limits
+from holdfast.cluster.service import Tasks
+from holdfast.cluster.stats import Stats
+from holdfast.common.protocol import Probe, Stranger
+from holdfast.common.retry import Backoff
+from holdfast.errors import HoldfastError, NobodyThere, OutcomeUnknown, Unavailable
+from holdfast.ports.clock import Clock
+from holdfast.ports.coordinator import Claim, Coordinator, Member
+from holdfast.ports.peer import Peer
+
+WATCH_WAIT_S = 5.0
+PROBES = 2
+
+
+class View:
+    """The living members by id, and news of claims.
+
+    ``on_left`` is told ids that ended, ``on_claim`` every change of a claim, ``on_missed`` that some may have
+    gone by unseen. ``changed`` is set whenever members come or go; whoever waits for it clears it."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        peer: Peer,
+        clock: Clock,
+        limits: Limits,
+        tasks: Tasks,
+        stats: Stats,
+        log: Any,
+        *,
+        on_left: Callable[[str], None],
+        on_claim: Callable[[Claim], None],
+        on_missed: Callable[[], None],
+    ) -> None:
+        self._coordinator = coordinator
+        self._peer = peer
+        self._clock = clock
+        self._limits = limits
+        self._tasks = tasks
+        self._stats = stats
+        self._log = log
+        self._on_left = on_left
+        self._on_claim = on_claim
+        self._on_missed = on_missed
+        self._backoff = Backoff(limits.ttl_s / 20, limits.ttl_s)
+        self._suspects: dict[str, None] = {}
+        self.changed = asyncio.Event()
+        self.members: dict[str, Member] = {}
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._tasks.repeat(self._watch, self._clock, self._log)
+
+    async def _watch(self) -> None:
+        after, failures = -1, 0
+        while True:
+            try:
+                number, changes = await self._coordinator.watch(after, WATCH_WAIT_S)
+                failures = 0
+            except HoldfastError as error:
+                failures += 1
+                self._log.debug("watch interrupted", error=str(error))
+                await self._clock.sleep(self._backoff.delay_s(failures, self._clock.random()))
+                continue
+            if after < 0 or number < after:
+                changes = []
+                self._tasks.spawn(self.refresh_quietly())
+                self._on_missed()
+            after = number
+            for change in changes:
+                if change.kind == "joined" and change.member is not None:
+                    self._set(change.member)
+                elif change.kind == "left" and change.member is not None:
+                    self._drop(change.member.id)
+                elif change.kind == "claim" and change.claim is not None:
+                    self._on_claim(change.claim)
+
+    async def refresh_quietly(self) -> None:
+        """As ``refresh``; a failure is only noted."""
+        try:
+            await self.refresh()
+        except HoldfastError as error:
+            self._log.debug("could not read members", error=str(error))
+
+    async def refresh(self) -> None:
+        """Read who lives, with their loads. Raises as the coordinator does."""
+        members = await self._coordinator.members()
+        living = {member.id for member in members}
+        for known in list(self.members):
+            if known not in living:
+                self._drop(known)
+        for member in members:
+            self._set(member)
+
+    def _set(self, member: Member) -> None:
+        if member.id not in self.members:
+            self.changed.set()
+        self.members[member.id] = member
+
+    def _drop(self, member: str) -> None:
+        if self.members.pop(member, None) is not None:
+            self.changed.set()
+            self._on_left(member)
+
+    async def suspect(self, member: str) -> None:
+        """Probe a member whose connection failed, and evict it if its process is gone."""
+        suspected = self.members.get(member)
+        if suspected is None or suspected.foreign or member in self._suspects:
+            return
+        self._suspects[member] = None
+        try:
+            if await self._is_gone(suspected):
+                await self._coordinator.evict(member)
+                self._stats.evictions += 1
+                self._log.warning("evicted a dead node", node=suspected.name, member=member)
+                self._drop(member)
+        except HoldfastError as error:
+            self._log.warning("could not evict a dead node", member=member, error=str(error))
+        finally:
+            del self._suspects[member]
+
+    async def _is_gone(self, member: Member) -> bool:
+        """True on evidence. Silence is none, nor is a refusal, which only the living can give: such a
+        membership lapses by itself."""
+        for _ in range(PROBES):
+            try:
+                reply = await self._peer.call(member.address, Probe(member.id), self._limits.peer_timeout_s)
+            except NobodyThere:
+                return True
+            except OutcomeUnknown:
+                continue  # perhaps a kept connection that broke with the process: look once more
+            except Unavailable:
+                return False
+            return isinstance(reply, Stranger)
+        return False

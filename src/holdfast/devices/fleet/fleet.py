@@ -1,0 +1,194 @@
+"""A fleet of simulated devices."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Sequence
+from typing import Self
+
+import msgspec
+
+from holdfast.devices.fleet.mqtt import Connection
+from holdfast.devices.rules.dialect import Dialect, JsonDialect
+from holdfast.devices.rules.topics import DEVICE, Topics
+from holdfast.devices.services.memory.terminal import Conduct, Saying, Terminal, Work
+from holdfast.devices.services.mqtt.address import MqttAddress
+from holdfast.devices.services.mqtt.tls import tls_context
+from holdfast.errors import InvalidMessage, Unavailable
+from holdfast.ports.clock import Clock
+
+RECONNECT_S = 0.2
+TICK_S = 0.005
+"""Answers that are due within so long of each other leave together."""
+
+
+class FleetCounts(msgspec.Struct, frozen=True):
+    """What became of a fleet's commands. ``crowded`` came while their device was still busy; ``at_once`` is
+    the most that any device had to do at a time. ``lost`` are commands and answers that went astray."""
+
+    devices: int
+    heard: int
+    said: int
+    lost: int
+    crashes: int
+    crowded: int
+    at_once: int
+    away: int
+
+
+class Fleet:
+    """Devices behind one broker. An asynchronous context manager; it comes back when the broker does.
+
+    Args:
+        devices: their ids.
+        work: as ``Terminal``'s.
+    """
+
+    def __init__(
+        self,
+        address: MqttAddress,
+        devices: Sequence[str],
+        clock: Clock,
+        *,
+        topics: Topics | None = None,
+        conduct: Conduct | None = None,
+        seed: str = "0",
+        work: Work | None = None,
+        dialect: Dialect | None = None,
+        name: str = "holdfast-fleet",
+    ) -> None:
+        self.conduct = conduct or Conduct()
+        self.terminals = {device: Terminal(device, self.conduct, seed, work) for device in devices}
+        self._address = address
+        self._clock = clock
+        self._topics = topics or Topics()
+        self._dialect = dialect or JsonDialect()
+        self._name = name
+        self._connection = Connection(self._hear, address.version)
+        self._by_topic = {self._topics.command_to(device): t for device, t in self.terminals.items()}
+        self._answers = {device: self._topics.heard_from(device)[0] for device in devices}
+        self._due: list[tuple[float, int, Terminal, Saying]] = []
+        self._number = 0
+        self._said = 0
+        self._bell = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Return once all listen. Raises Unavailable if the broker isn't there."""
+        await self._connect()
+        spawn = asyncio.get_running_loop().create_task
+        self._tasks = [spawn(self._keep()), spawn(self._speak())]
+        if self.conduct.heartbeat_s and self._topics.heartbeat:
+            self._tasks.append(spawn(self._beat()))
+
+    async def stop(self) -> None:
+        """Switch all off."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._connection.end()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    @property
+    def counts(self) -> FleetCounts:
+        """What happened so far."""
+        now, all_of_them = self._clock.monotonic(), self.terminals.values()
+        return FleetCounts(
+            devices=len(self.terminals),
+            heard=sum(terminal.heard for terminal in all_of_them),
+            said=self._said,
+            lost=sum(terminal.lost for terminal in all_of_them),
+            crashes=sum(terminal.crashes for terminal in all_of_them),
+            crowded=sum(terminal.crowded for terminal in all_of_them),
+            at_once=max((terminal.at_once for terminal in all_of_them), default=0),
+            away=sum(terminal.away(now) for terminal in all_of_them),
+        )
+
+    async def _connect(self) -> None:
+        address = self._address
+        connection = Connection(self._hear, address.version)
+        await connection.connect(
+            address.host,
+            address.port,
+            self._name,
+            username=address.username,
+            password=address.password,
+            tls=tls_context(address),
+        )
+        self._connection = connection
+        try:
+            await connection.subscribe([self._topics.command.replace(DEVICE, "+")], min(address.qos, 1))
+        except BaseException:
+            await connection.end()
+            raise
+
+    async def _keep(self) -> None:
+        while True:
+            await self._connection.lost.wait()
+            try:
+                await self._connect()
+            except (Unavailable, OSError, TimeoutError):
+                await self._clock.sleep(RECONNECT_S)
+
+    def _hear(self, topic: str, payload: bytes, correlation: bytes) -> None:
+        terminal = self._by_topic.get(topic)
+        if terminal is None:
+            return
+        try:
+            command = correlation.decode() if correlation else self._dialect.read(payload).id
+        except (InvalidMessage, UnicodeDecodeError):
+            return
+        now = self._clock.monotonic()
+        for saying in terminal.hear(command, payload, now):
+            if saying.after_s <= 0:
+                self._say(terminal, saying)
+            else:
+                self._number += 1
+                if not self._due or now + saying.after_s < self._due[0][0]:
+                    self._bell.set()
+                heapq.heappush(self._due, (now + saying.after_s, self._number, terminal, saying))
+
+    def _say(self, terminal: Terminal, saying: Saying) -> None:
+        terminal.said(saying)
+        self._said += 1
+        self._connection.publish(
+            self._answers[terminal.device],
+            saying.payload,
+            qos=min(self._address.qos, 1),
+            correlation=saying.id.encode(),
+        )
+
+    async def _speak(self) -> None:
+        """Say what is due."""
+        while True:
+            now = self._clock.monotonic()
+            while self._due and self._due[0][0] <= now:
+                _, _, terminal, saying = heapq.heappop(self._due)
+                if terminal.away(now):
+                    terminal.said(saying)
+                else:
+                    self._say(terminal, saying)
+            self._bell.clear()
+            wait_s = max(self._due[0][0] - now, TICK_S) if self._due else None
+            await self._clock.wait(self._bell, wait_s)
+
+    async def _beat(self) -> None:
+        """Signs of life, spread over their interval."""
+        beats = {device: self._topics.heard_from(device)[-1] for device in self.terminals}
+        step_s = max(self.conduct.heartbeat_s / len(beats), 0.05)
+        at_once = max(round(len(beats) * step_s / self.conduct.heartbeat_s), 1)
+        devices = list(beats)
+        while True:
+            for first in range(0, len(devices), at_once):
+                now = self._clock.monotonic()
+                for device in devices[first : first + at_once]:
+                    if not self.terminals[device].away(now):
+                        self._connection.publish(beats[device], b"{}")
+                await self._clock.sleep(step_s)

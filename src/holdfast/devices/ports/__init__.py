@@ -1,0 +1,1 @@
+"""What a broker of devices and a store of outboxes must do."""

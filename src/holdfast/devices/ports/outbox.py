@@ -1,0 +1,229 @@
+"""The outbox store: commands to devices, written in the caller's own transaction, and their devices' heads.
+
+Callers only ever add rows. The owner of a shard, known by the epoch that the store issued, changes them, in
+turns (:mod:`holdfast.devices.rules.device_turn`): one transaction for answers, results, next heads and what
+goes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import msgspec
+
+from holdfast.devices.rules.device_queue import CommandState, HeadPhase, StoredCommand
+from holdfast.devices.rules.device_turn import Rollout, Turn, Turned
+
+OnResult = Callable[[Any, StoredCommand], None]
+"""Called in the transaction that closes a command, with what that transaction is written with."""
+
+
+class NewCommand(msgspec.Struct, frozen=True, kw_only=True):
+    """A command to be added. See ``Outbox.add`` for the fields; ``shard`` and ``lane`` follow from them.
+
+    ``created_at`` is what the caller's clock says; its other times are meant from then on. That clock may be
+    wrong: a store moves all of them by as much as its own is ahead of it. With 0 they are the store's own."""
+
+    outbox: str
+    device: str
+    shard: int
+    body: bytes
+    lane: int = 0
+    priority: int = 0
+    not_before: float = 0.0
+    expires_at: float | None = None
+    dedupe_key: str | None = None
+    supersede_key: str | None = None
+    trace_id: str = ""
+    job: int | None = None
+    created_at: float = 0.0
+
+
+def timed(command: NewCommand, now: float) -> NewCommand:
+    """``command`` as it is stored ``now``, which is what the store's clock says."""
+    ahead_s = now - command.created_at
+    if not command.created_at:
+        return command
+    return msgspec.structs.replace(
+        command,
+        created_at=now,
+        not_before=command.not_before + ahead_s if command.not_before else 0.0,
+        expires_at=None if command.expires_at is None else command.expires_at + ahead_s,
+    )
+
+
+class Adding(msgspec.Struct, frozen=True):
+    """What programs in other languages need to know of an outbox, to add commands to its tables."""
+
+    lanes: int = 1
+    expires_in_s: float | None = None
+    max_body: int = 131_072
+
+
+class DeviceStatus(msgspec.Struct, frozen=True):
+    """What is known of a device. ``phases`` are those of its lanes; ``waiting`` counts its commands that are
+    not closed, up to a thousand; ``seen_at`` is a wall time, as of which it was there or ``away``.
+    ``paused``: it alone, whatever its outbox is."""
+
+    outbox: str
+    device: str
+    shard: int
+    phases: tuple[HeadPhase, ...]
+    waiting: int
+    seen_at: float | None
+    away: bool
+    paused: bool = False
+
+
+class KnownDevice(msgspec.Struct, frozen=True):
+    """A device that has had commands: when it was last seen, if ever, and whether it was ``away`` then."""
+
+    device: str
+    seen_at: float | None
+    away: bool
+
+
+@runtime_checkable
+class Writer(Protocol):
+    """What commands are written with, inside somebody's transaction. Where that is a connection of a
+    database, an adapter makes one of it."""
+
+    def add(self, commands: Sequence[NewCommand]) -> list[int]:
+        """Add commands of one outbox, in this order; returns their ids. One whose ``dedupe_key`` its device
+        has already is not added: its id is that of the standing one."""
+
+    def add_job(
+        self, outbox: str, name: str, total: int, rate: float | None, abort_share: float, created_at: float
+    ) -> int:
+        """Add a job that commands may name; returns its id."""
+
+    def cancel(
+        self, outbox: str, *, command: int = 0, device: str = "", supersede_key: str | None = None
+    ) -> int:
+        """Ask for scheduled commands back: the one with this id, or those of a device, of a key, or of both.
+        Once this is committed the next turn lets those fail that aren't out by then. Returns how many are
+        scheduled, as this transaction sees it; what is added later isn't meant."""
+
+    def pause(self, outbox: str, device: str, at: float) -> None:
+        """Have nothing sent to a device from now on, or to any of the outbox if that is empty. What has been
+        paused already stays so."""
+
+    def resume(self, outbox: str, device: str) -> bool:
+        """End a pause, exactly as it was made; False if there is none."""
+
+
+class OutboxStore(Protocol):
+    """The table of commands, and the heads of their devices. Methods raise Unavailable where nothing
+    happened, and OutcomeUnknown where a change may have."""
+
+    async def prepare(self, outbox: str, shards: int, adding: Adding = Adding()) -> None:  # noqa: B008
+        """Make an outbox ready. Raises ConfigError if it has another number of shards, or the database
+        can't be used."""
+
+    async def describe(self) -> str:
+        """What holds the tables, its version, and which are missing, in words. Changes nothing."""
+
+    async def epochs(self, outbox: str) -> Mapping[int, int]:
+        """The standing epoch of every shard."""
+
+    async def open(self, outbox: str, shard: int, expect: int, member: str) -> int:
+        """Issue a higher epoch if ``expect`` stands, and return it. Raises Fenced if another does."""
+
+    async def known(self, outbox: str, shard: int) -> list[KnownDevice]:
+        """The devices of a shard that have had commands, and how they were when it was last stored."""
+
+    async def out(self, outbox: str, shards: Collection[int]) -> int:
+        """How many devices of these shards are waited for."""
+
+    async def turn(self, turn: Turn, on_result: OnResult | None = None) -> Turned:
+        """Take a turn. ``on_result`` is called once for each command that closes, in the same transaction;
+        where it fails, the command closes without it, and a later sweep calls it again.
+
+        Where the database has crashed since the last turn, however that was noticed, it raises Unavailable
+        once: the crash may have taken back turns of the last moments that closed nothing."""
+
+    async def briefs(self, outbox: str, shards: Collection[int], limit: int) -> list[StoredCommand]:
+        """Closed commands of these shards whose end is to be told as a brief (``Turn.brief``), in any order.
+        They stand until ``briefed``, whoever dies."""
+
+    async def briefed(self, outbox: str, told: Sequence[StoredCommand]) -> None:
+        """Forget that these ends are to be told. A later end of the same command isn't meant."""
+
+    async def next_due(self, outbox: str, shards: Sequence[int]) -> float | None:
+        """The wall time at which a head of these shards is due, if any is."""
+
+    async def arrived(self, outbox: str, timeout_s: float) -> None:
+        """Wait until commands have been added to the outbox by anybody, or ``timeout_s`` at most. An
+        addition since the last call ends it at once."""
+
+    async def add(self, commands: Sequence[NewCommand]) -> list[int]:
+        """Add commands in a transaction of their own."""
+
+    async def fill(
+        self, outbox: str, shard: int, epoch: int, source: str, cursor: str, commands: Sequence[NewCommand]
+    ) -> None:
+        """Add a page of commands and keep its ``cursor``, in one transaction. Raises Fenced if ``epoch`` is
+        not the shard's."""
+
+    async def cursor(self, outbox: str, source: str) -> str | None:
+        """The cursor that the last page left."""
+
+    async def waiting(self, outbox: str, limit: int) -> int:
+        """How many commands are scheduled; counts no further than ``limit``."""
+
+    async def commands(
+        self,
+        outbox: str,
+        *,
+        after: int = 0,
+        limit: int = 100,
+        state: CommandState | None = None,
+        device: str = "",
+    ) -> list[StoredCommand]:
+        """Commands with an id above ``after``, in order."""
+
+    async def command(self, command: int) -> StoredCommand | None:
+        """One command."""
+
+    async def retry(self, command: int) -> bool:
+        """Schedule a failed or expired command anew, without expiry; its job counts it as failed no more.
+        False if it is neither, its end is yet to be told, its job was aborted, or its device has a newer
+        command with its ``supersede_key``, whatever has become of that one."""
+
+    async def cancel(self, command: int) -> bool:
+        """Let a scheduled command fail, for its job too; False if it isn't. ``on_result`` hears of it in the
+        next sweep."""
+
+    async def cancel_all(self, outbox: str, *, device: str = "", supersede_key: str | None = None) -> int:
+        """Ask for the scheduled commands of a device, of a key, or of both, as ``Writer.cancel`` does."""
+
+    async def pause(self, outbox: str, device: str = "") -> None:
+        """Have nothing sent to a device, or to any, until it is resumed; answers are heard as ever."""
+
+    async def resume(self, outbox: str, device: str = "") -> bool:
+        """End that pause; False if there is none."""
+
+    async def paused(self, outbox: str) -> Mapping[str, float]:
+        """The devices that are paused, each with the wall time since when; an empty name is all of them."""
+
+    async def counts(self, outbox: str) -> Mapping[CommandState, int]:
+        """How many commands stand in each state."""
+
+    async def devices(
+        self, outbox: str, *, after: str = "", limit: int = 100, device: str = ""
+    ) -> list[DeviceStatus]:
+        """Devices in order, after the device ``after``; or one."""
+
+    async def jobs(self, outbox: str, *, after: int = 0, limit: int = 100) -> list[Rollout]:
+        """Jobs with an id above ``after``, in order."""
+
+    async def now(self) -> float:
+        """The wall time of the database's clock."""
+
+    async def expire(self, outbox: str, before: float, limit: int, *, archive: bool = False) -> int:
+        """Drop up to ``limit`` commands that closed before this wall time and whose result is told, or move
+        them to the archive, which nothing here reads; returns how many. Call again until it is 0."""
+
+    async def close(self) -> None:
+        """Release connections; ends calls that wait."""

@@ -1,0 +1,300 @@
+"""The queue of one device: what its head may do next, and what becomes of a command.
+
+A command is a row of the outbox's table. Its states and what moves it between them are one table, ``TABLE``.
+The *head* is a second row, one for each device and lane: it says whether a command is out, and when there is
+something to do next. Only the owner of a device's shard changes either.
+"""
+
+from __future__ import annotations
+
+import enum
+from zlib import crc32
+
+import msgspec
+
+from holdfast.common.retry import Backoff
+from holdfast.common.settings import Count, Seconds
+from holdfast.errors import InvalidMessage
+
+
+class CommandState(enum.StrEnum):
+    """Where a command stands."""
+
+    SCHEDULED = "scheduled"
+    PUBLISHED = "published"
+    ACKNOWLEDGED = "acknowledged"
+    FAILED = "failed"
+    EXPIRED = "expired"
+    SUPERSEDED = "superseded"
+
+
+class Cause(enum.StrEnum):
+    """What happens to a command."""
+
+    PUBLISH = "publish"
+    ANSWER = "answer"
+    REFUSE = "refuse"
+    GIVE_UP = "give up"
+    EXPIRE = "expire"
+    SUPERSEDE = "supersede"
+    CANCEL = "cancel"
+    RETRY = "retry"
+
+
+TABLE: dict[tuple[CommandState, Cause], CommandState] = {
+    (CommandState.SCHEDULED, Cause.PUBLISH): CommandState.PUBLISHED,
+    (CommandState.SCHEDULED, Cause.EXPIRE): CommandState.EXPIRED,
+    (CommandState.SCHEDULED, Cause.SUPERSEDE): CommandState.SUPERSEDED,
+    (CommandState.SCHEDULED, Cause.CANCEL): CommandState.FAILED,
+    (CommandState.PUBLISHED, Cause.PUBLISH): CommandState.PUBLISHED,
+    (CommandState.PUBLISHED, Cause.ANSWER): CommandState.ACKNOWLEDGED,
+    (CommandState.PUBLISHED, Cause.REFUSE): CommandState.FAILED,
+    (CommandState.PUBLISHED, Cause.GIVE_UP): CommandState.FAILED,
+    (CommandState.PUBLISHED, Cause.EXPIRE): CommandState.EXPIRED,
+    (CommandState.FAILED, Cause.RETRY): CommandState.SCHEDULED,
+    (CommandState.EXPIRED, Cause.RETRY): CommandState.SCHEDULED,
+}
+"""Every move there is. What isn't here doesn't happen: a command that is out can't be cancelled, for the
+device may be at it; an answer to one that isn't out changes nothing."""
+
+CLOSED = frozenset(
+    {CommandState.ACKNOWLEDGED, CommandState.FAILED, CommandState.EXPIRED, CommandState.SUPERSEDED}
+)
+
+REASONS = {
+    Cause.ANSWER: "",
+    Cause.REFUSE: "the device refused",
+    Cause.GIVE_UP: "no answer in all tries",
+    Cause.EXPIRE: "expired",
+    Cause.SUPERSEDE: "superseded by a newer command",
+    Cause.CANCEL: "cancelled",
+}
+
+
+class HeadPhase(enum.StrEnum):
+    """What a head waits for: nothing; its turn; an answer; its device to come back."""
+
+    IDLE = "idle"
+    WAITING = "waiting"
+    OUT = "out"
+    HELD = "held"
+
+
+class Head(msgspec.Struct, frozen=True):
+    """The head of one lane of a device. ``command`` is the one that is out (or held after it was), else 0.
+    ``due`` is the wall time at which there is something to do; None if there isn't."""
+
+    device: str
+    lane: int
+    shard: int
+    phase: HeadPhase = HeadPhase.IDLE
+    command: int = 0
+    due: float | None = None
+
+    @property
+    def pair(self) -> tuple[str, int]:
+        """What it is the head of."""
+        return self.device, self.lane
+
+
+class StoredCommand(msgspec.Struct, frozen=True, kw_only=True):
+    """A command as it is stored. ``tries`` counts publications and is part of their ids; ``spent`` counts
+    those that use up tries: not the ones that no device could hear. Times are wall times. ``spoilt`` says
+    what in its row can't be read; such a command is never sent."""
+
+    id: int
+    device: str
+    lane: int
+    shard: int
+    state: CommandState
+    body: bytes
+    priority: int = 0
+    not_before: float = 0.0
+    expires_at: float | None = None
+    tries: int = 0
+    spent: int = 0
+    epoch: int = 0
+    dedupe_key: str | None = None
+    supersede_key: str | None = None
+    trace_id: str = ""
+    job: int | None = None
+    created_at: float = 0.0
+    published_at: float | None = None
+    closed_at: float | None = None
+    answer: bytes | None = None
+    reason: str = ""
+    spoilt: str = ""
+
+    @property
+    def pair(self) -> tuple[str, int]:
+        """Whose it is: device and lane."""
+        return self.device, self.lane
+
+
+NUMBER_MAX, TRIES_MAX = 2**63 - 1, 2**31 - 1
+"""What the columns of a database hold."""
+
+EPOCH_MAX = 10**10 - 1
+"""Epochs are seconds since 1970, or a little more."""
+
+
+class Correlation(msgspec.Struct, frozen=True):
+    """Which try of which command: an answer that brings it back fits one try only. The epoch tells apart
+    what was sent before a database was restored from a copy, whose numbers come again."""
+
+    epoch: int
+    command: int
+    tries: int
+
+    def __str__(self) -> str:
+        return f"{self.epoch}.{self.command}.{self.tries}"
+
+    @classmethod
+    def longest(cls) -> str:
+        """One that takes as much room as any."""
+        return str(cls(epoch=EPOCH_MAX, command=NUMBER_MAX, tries=TRIES_MAX))
+
+    @classmethod
+    def parse(cls, text: str) -> Correlation:
+        """Raises InvalidMessage for what was never sent."""
+        parts = text.split(".")
+        if len(text) > 60 or len(parts) != 3 or not all(p.isascii() and p.isdigit() for p in parts):
+            raise InvalidMessage(f"{text[:60]!r} is no id of a command")
+        epoch, command, tries = map(int, parts)
+        if max(epoch, command) > NUMBER_MAX or tries > TRIES_MAX:
+            raise InvalidMessage(f"{text!r} is no id of a command: no database has such numbers")
+        return cls(epoch, command, tries)
+
+
+LATE_SHARE = 0.25
+JITTER = 0.15
+
+SLOW_MAX_S = 60.0
+"""What a device is seen to take for its answers counts up to this, or up to ``retry_max_s``."""
+
+SLOW_SHARE = 1.5
+"""How much longer a slow device is waited for than its answers have taken."""
+
+
+class Patience(msgspec.Struct, frozen=True):
+    """How long and how often an outbox asks a device.
+
+    Attributes:
+        retry_s: a command without answer is sent again after this, then after twice as long, and so on.
+        retry_max_s: at most this long.
+        max_tries: then it has failed, and the next one goes.
+        probe_s: how often a device that is known to be away is tried all the same.
+    """
+
+    retry_s: Seconds = 10.0
+    retry_max_s: Seconds = 300.0
+    max_tries: Count = 5
+    probe_s: Seconds = 60.0
+
+    def interval_s(self, spent: int, random: float, answers_after_s: float = 0.0) -> float:
+        """How long the ``spent``-th try is waited for: more than ``retry_s`` by what it may be sent late, and
+        by some jitter; and longer where the device's answers were seen to take so long."""
+        first_s = self.retry_s * (1.0 + LATE_SHARE + JITTER)
+        backoff = Backoff(
+            first_s, max(self.retry_max_s, first_s), (1.0 + LATE_SHARE) * self.retry_s / first_s
+        )
+        slow_s = min(answers_after_s, max(self.retry_max_s, SLOW_MAX_S))
+        return max(backoff.delay_s(max(spent, 1), random), slow_s * SLOW_SHARE)
+
+    def longest_s(self, answers_after_s: float = 0.0) -> float:
+        """No answer, and no device, is waited for longer than this before something is done, if no device's
+        answers take longer than ``answers_after_s``."""
+        slow_s = min(answers_after_s, max(self.retry_max_s, SLOW_MAX_S)) * SLOW_SHARE
+        return max(max(self.retry_max_s, self.probe_s) * (1.0 + LATE_SHARE + JITTER), slow_s)
+
+    @property
+    def late_s(self) -> float:
+        """A try that couldn't be sent so long after it was marked as published isn't sent any more."""
+        return LATE_SHARE * self.retry_s
+
+
+class HeadVerdict(enum.Enum):
+    """What to do with the command at the head."""
+
+    SEND = "send"
+    PROBE = "probe"
+    HOLD = "hold"
+    EXPIRE = "expire"
+    GIVE_UP = "give up"
+
+
+def judge(
+    entry: StoredCommand,
+    phase: HeadPhase,
+    now: float,
+    *,
+    away: bool,
+    patience: Patience,
+    paused: bool = False,
+) -> HeadVerdict:
+    """What to do with ``entry``, whose turn or whose retry it is. ``away``: its device isn't there;
+    ``paused``: an operator wants nothing sent to it."""
+    if entry.expires_at is not None and entry.expires_at <= now:
+        return HeadVerdict.EXPIRE
+    if paused:
+        return HeadVerdict.HOLD
+    if away:
+        return HeadVerdict.PROBE if phase is HeadPhase.HELD else HeadVerdict.HOLD
+    if entry.spent >= patience.max_tries:
+        return HeadVerdict.GIVE_UP
+    return HeadVerdict.SEND
+
+
+def fits(entry: StoredCommand, device: str, correlation: Correlation) -> bool:
+    """Whether an answer is to the try of ``entry`` that is out."""
+    return (
+        entry.state is CommandState.PUBLISHED
+        and entry.device == device
+        and correlation == Correlation(entry.epoch, entry.id, entry.tries)
+    )
+
+
+def answers(entry: StoredCommand, device: str, correlation: Correlation) -> bool:
+    """Whether an answer is to any try of ``entry`` since it was first sent with its epoch: a slow device
+    answers an earlier try after the next one was sent, and did the command all the same."""
+    return (
+        entry.device == device
+        and (entry.epoch, entry.id) == (correlation.epoch, correlation.command)
+        and 0 < correlation.tries <= entry.tries
+    )
+
+
+def replaces(newer: StoredCommand, entry: StoredCommand) -> bool:
+    """Whether ``entry`` must not be sent any more, for ``newer`` has the same ``supersede_key``."""
+    same = newer.device == entry.device and newer.supersede_key == entry.supersede_key is not None
+    return same and newer.id > entry.id
+
+
+def publish(entry: StoredCommand, epoch: int, now: float, *, counts: bool) -> StoredCommand:
+    """``entry`` with one more try, which uses one up if it ``counts``."""
+    return msgspec.structs.replace(
+        entry,
+        state=TABLE[entry.state, Cause.PUBLISH],
+        tries=entry.tries + 1,
+        spent=entry.spent + counts,
+        epoch=epoch,
+        published_at=now,
+    )
+
+
+def close(
+    entry: StoredCommand, cause: Cause, now: float, *, answer: bytes | None = None, reason: str = ""
+) -> StoredCommand:
+    """``entry`` at its end."""
+    return msgspec.structs.replace(
+        entry,
+        state=TABLE[entry.state, cause],
+        closed_at=now,
+        answer=answer,
+        reason=reason or REASONS[cause],
+    )
+
+
+def shard_of(device: str, shards: int) -> int:
+    """Which of ``shards`` a device belongs to."""
+    return crc32(device.encode()) % shards

@@ -1,0 +1,698 @@
+"""One turn of a dispatcher: all that happened since the last one, in one transaction.
+
+Answers close their commands and free their devices; what was added comes to its device's head; heads that are
+due are judged; what may go is marked as published. Only after the transaction is anything sent: a crash at
+any step leaves a command that is sent again when its retry interval is over, and none that is forgotten.
+
+The decisions are here; a store provides ``OutboxRows``, which read and write inside its transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from typing import Protocol
+
+import msgspec
+
+from holdfast.devices.rules import device_queue as queue
+from holdfast.devices.rules.device_queue import (
+    Cause,
+    CommandState,
+    Correlation,
+    Head,
+    HeadPhase,
+    HeadVerdict,
+    Patience,
+    StoredCommand,
+)
+from holdfast.devices.rules.group_rate import GroupRate, JobRates, Pair
+
+ROUNDS_MAX = 16
+"""How many commands of one device a turn closes unsent, one after another; the next turn goes on."""
+
+
+DOUBLINGS_MAX = 16
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """An answer, as it came; or, with a ``reason``, why no try can ever reach the device."""
+
+    device: str
+    correlation: Correlation
+    body: bytes = b""
+    ok: bool = True
+    reason: str = ""
+
+
+class Unsent(msgspec.Struct, frozen=True):
+    """A try that was marked as published, and that the broker didn't take. Not ``certain``: it may have
+    reached the device all the same, so that the retry interval stands."""
+
+    correlation: Correlation
+    certain: bool = True
+
+
+class Arrival(msgspec.Struct, frozen=True):
+    """A mark that a device has new commands; ``command`` is given where it replaces unsent ones."""
+
+    id: int
+    device: str
+    lane: int
+    shard: int
+    command: int = 0
+    supersede_key: str | None = None
+
+
+class Cancel(msgspec.Struct, frozen=True):
+    """A mark that commands of a device are to be taken back, as far as they aren't out: those with ids lower
+    than ``below``, of its ``supersede_key`` if it has one; or, if not 0, only the one that is ``command``."""
+
+    id: int
+    device: str
+    shard: int
+    below: int = 0
+    supersede_key: str | None = None
+    command: int = 0
+
+    def means(self, entry: StoredCommand) -> bool:
+        """Whether ``entry`` is to be taken back."""
+        if self.command:
+            return entry.id == self.command
+        keyed = self.supersede_key in (None, entry.supersede_key)
+        return entry.device == self.device and entry.id < self.below and keyed
+
+
+class Rollout(msgspec.Struct, frozen=True):
+    """One command for many devices: how far it is. It is ``aborted`` once more than ``abort_share`` (0 to 1)
+    of ``total`` have failed or expired. ``rate`` is in devices a second; None for no limit."""
+
+    id: int
+    name: str
+    total: int
+    abort_share: float = 1.0
+    done: int = 0
+    failed: int = 0
+    aborted: bool = False
+    created_at: float = 0.0
+    rate: float | None = None
+
+    @property
+    def over(self) -> bool:
+        """All its commands are closed."""
+        return self.done + self.failed >= self.total
+
+    def after(self, done: int, failed: int) -> Rollout:
+        """The job with more commands closed."""
+        all_failed = self.failed + failed
+        return msgspec.structs.replace(
+            self,
+            done=self.done + done,
+            failed=all_failed,
+            aborted=self.aborted or all_failed > self.abort_share * self.total,
+        )
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    """What a dispatcher brings to a turn.
+
+    Attributes:
+        outbox: whose devices.
+        grants: the epochs of the shards that the dispatcher owns.
+        sendable: of these, the shards that can send now.
+        now: wall time.
+        room: how many more devices may be waited for; below 0 where a shard came with too many.
+        rate: how many commands may be sent now.
+        limit: how many rows of each kind one turn takes.
+        away: the devices that are known to be away.
+        back: those that have just come back.
+        seen: when devices last gave a sign of life, if ever, as far as it is to be stored.
+        pause_s: when to try again what the broker didn't take; then after twice as long, and so on.
+        shift_s: by how much the wall clock was set since the last turn: what is due is shifted along.
+        still_out: tries that may have reached their devices only now, or that the store may have forgotten
+            in a crash: they are out, and their answers are waited for from now on.
+        fresh: of the shards, those whose connection has just been made for the first time: what an earlier
+            owner sent may have reached devices until now.
+        check_dues: the clock may have been set while nobody noticed, or a turn of unknown outcome have
+            happened: bring in what is due much too late.
+        sweep: look for what has expired in the queues, too.
+        groups: rates of groups of devices.
+        jobs: the dispatcher's part in the rates of jobs.
+        brief: each closing is to be told as a brief, too.
+        slow: how long the answers of devices have taken that answer later than they are waited for.
+    """
+
+    outbox: str
+    grants: Mapping[int, int]
+    sendable: Collection[int]
+    now: float
+    patience: Patience = Patience()
+    heard: Sequence[Heard] = ()
+    unsent: Sequence[Unsent] = ()
+    room: int = 10_000
+    rate: int = 10_000
+    limit: int = 1_000
+    away: Set[str] = frozenset()
+    back: Sequence[str] = ()
+    seen: Mapping[str, float | None] = {}
+    pause_s: float = 1.0
+    shift_s: float = 0.0
+    still_out: Sequence[Sending] = ()
+    fresh: Collection[int] = ()
+    check_dues: bool = False
+    sweep: bool = False
+    groups: GroupRate | None = None
+    jobs: JobRates | None = None
+    brief: bool = False
+    slow: Mapping[str, float] = {}
+
+    @property
+    def out_max(self) -> int:
+        """How many commands it may send again."""
+        return max(0, min(self.limit, self.rate)) if self.sendable else 0
+
+    @property
+    def ready_max(self) -> int:
+        """How many devices it may begin to wait for, if all that it brings frees one."""
+        return min(self.out_max, max(0, self.room) + len(self.heard) + len(self.unsent))
+
+
+class TurnInput(msgspec.Struct, frozen=True, kw_only=True):
+    """What a turn reads first.
+
+    Attributes:
+        epochs: of the granted shards, as they stand; held fast until the transaction ends.
+        commands: those that answers and failed tries name, as far as they exist.
+        held: the heads in phase HELD of devices that are back.
+        arrivals: the oldest, up to the turn's limit.
+        heads: those that exist of the places of ``arrivals``.
+        out: heads in phase OUT that are due in shards that can send, the longest first, up to ``out_max``.
+        ready: the others that are due, up to ``ready_max``.
+        cancels: the oldest, up to the turn's limit.
+        paused: the devices that nothing is to be sent to; an empty name is all of them.
+    """
+
+    epochs: Mapping[int, int]
+    commands: Mapping[int, StoredCommand]
+    held: Sequence[Head]
+    arrivals: Sequence[Arrival]
+    heads: Mapping[Pair, Head]
+    out: Sequence[Head]
+    ready: Sequence[Head]
+    cancels: Sequence[Cancel] = ()
+    paused: Set[str] = frozenset()
+
+
+class Sending(msgspec.Struct, frozen=True):
+    """A try to be sent now, and when to send it again unless an answer comes."""
+
+    device: str
+    shard: int
+    correlation: Correlation
+    body: bytes
+    trace_id: str
+    due: float
+
+
+class Turned(msgspec.Struct):
+    """What became of a turn.
+
+    Attributes:
+        sendings: to be sent, now that the turn is committed.
+        closed: commands that have come to their end.
+        strays: answers that fit no try that is out; they changed nothing.
+        lost: shards that have another owner.
+        freed: how many devices are no longer waited for; each of ``sendings`` that isn't a ``repeat`` is.
+        repeats: how many of ``sendings`` go to devices that were waited for already.
+        more: the limits were reached; take another turn at once.
+        late: answers to a try that another had followed already.
+        paused: nothing is sent, whatever is due.
+    """
+
+    sendings: list[Sending] = []
+    closed: list[StoredCommand] = []
+    strays: list[Heard] = []
+    lost: list[int] = []
+    freed: int = 0
+    repeats: int = 0
+    more: bool = False
+    late: int = 0
+    paused: bool = False
+
+
+class OutboxRows(Protocol):
+    """The rows of one outbox, within a transaction. Only ``look`` may name shards of others."""
+
+    def look(self, turn: Turn) -> TurnInput:
+        """Read what every turn needs, all at once: a database may be far away."""
+
+    def commands(self, ids: Collection[int]) -> Mapping[int, StoredCommand]:
+        """Those that exist."""
+
+    def heads(self, pairs: Collection[Pair]) -> Mapping[Pair, Head]:
+        """Those that exist."""
+
+    def shift(self, shards: Collection[int], by_s: float) -> None:
+        """Shift when heads are due: of those that wait for an answer or a device; and, if by less than 0, of
+        the others too, or they would wait for a time that has been."""
+
+    def bring_in(self, shards: Collection[int], latest: float) -> None:
+        """Let nothing be due after ``latest``. What has a time of its own finds it again then."""
+
+    def put_off(self, shards: Collection[int], until: float) -> None:
+        """Let no command that is out, or held after it was, be due before ``until``."""
+
+    def drop(self, arrivals: Sequence[Arrival]) -> None:
+        """Remove them."""
+
+    def older(self, arrivals: Sequence[Arrival]) -> list[StoredCommand]:
+        """Scheduled commands that are older than one of ``arrivals``, for the same device and with its
+        ``supersede_key``."""
+
+    def replaced(self, entries: Sequence[StoredCommand]) -> Set[int]:
+        """The ids of those that a newer command replaces, whatever has become of that one."""
+
+    def drop_cancels(self, cancels: Sequence[Cancel]) -> None:
+        """Remove them."""
+
+    def meant(self, cancels: Sequence[Cancel], limit: int) -> list[StoredCommand]:
+        """Scheduled commands that ``cancels`` mean, up to ``limit``."""
+
+    def first(self, pairs: Collection[Pair], now: float) -> Mapping[Pair, StoredCommand | float]:
+        """For each the scheduled command that is next: of the highest priority, then the oldest, whose time
+        has come; else when the earliest one's comes. Missing where none is scheduled."""
+
+    def overdue(self, shards: Collection[int], now: float, limit: int) -> list[StoredCommand]:
+        """Scheduled commands that have expired, or whose job is aborted."""
+
+    def jobs(self, ids: Collection[int]) -> Mapping[int, Rollout]:
+        """Those that exist."""
+
+    def save(self, entries: Sequence[StoredCommand]) -> None:
+        """Store changed commands."""
+
+    def save_heads(self, heads: Sequence[Head]) -> None:
+        """Store heads, new ones too."""
+
+    def save_jobs(self, closed: Mapping[int, tuple[int, int]]) -> None:
+        """Count commands of jobs as done and as failed, and abort those that have failed too often."""
+
+    def save_seen(self, seen: Mapping[str, float | None], away: Set[str]) -> None:
+        """Store when devices were seen last, if ever, and whether they are away."""
+
+    def save_briefs(self, closed: Sequence[StoredCommand]) -> None:
+        """Store that the ends of these commands are to be told."""
+
+    def drop_briefs(self, shards: Collection[int]) -> None:
+        """Forget all ends that are to be told: nobody listens."""
+
+
+def take(rows: OutboxRows, turn: Turn, random: Callable[[], float]) -> Turned:
+    """Take a turn. ``random`` draws from [0, 1)."""
+    return _Turn(rows, turn, random).take()
+
+
+class _Turn:
+    def __init__(self, rows: OutboxRows, turn: Turn, random: Callable[[], float]) -> None:
+        self._rows = rows
+        self._turn = turn
+        self._random = random
+        self._now = turn.now
+        self._mine: dict[int, int] = {}
+        self._found: TurnInput
+        self._heads: dict[Pair, Head] = {}
+        self._changed: dict[int, StoredCommand] = {}
+        self._freed: dict[Pair, Head] = {}
+        self._cancelled: set[int] = set()
+        self._unwritten = False
+        self._done = Turned()
+
+    def take(self) -> Turned:
+        turn, rows, done = self._turn, self._rows, self._done
+        found = rows.look(turn)
+        self._mine = {s: e for s, e in turn.grants.items() if found.epochs.get(s) == e}
+        done.lost = [shard for shard in turn.grants if shard not in self._mine]
+        if turn.shift_s:
+            rows.shift(self._mine, turn.shift_s)
+        if turn.check_dues:
+            slowest_s = max(turn.slow.values(), default=0.0)
+            rows.bring_in(self._mine, turn.now + turn.patience.longest_s(slowest_s))
+        fresh = [shard for shard in turn.fresh if shard in self._mine]
+        if fresh:
+            rows.put_off(fresh, turn.now + turn.patience.interval_s(1, self._random()))
+        if turn.still_out:
+            self._stay_out()
+        changed = turn.shift_s or turn.check_dues or fresh or turn.still_out
+        self._found = rows.look(turn) if changed else found
+        done.paused = "" in self._found.paused
+        self._hear()
+        arrived = self._welcome()
+        self._cancel()
+        if turn.sweep:
+            self._sweep()
+        if not done.paused:
+            self._ask_again()
+        self._send_next(arrived)
+        self._store()
+        return done
+
+    # --- what happened
+
+    def _stay_out(self) -> None:
+        """Wait for answers from now on, and know of their tries again."""
+        turn, now = self._turn, self._now
+        found = dict(self._rows.commands({each.correlation.command for each in turn.still_out}))
+        heads = dict(self._rows.heads({entry.pair for entry in found.values()}))
+        entries: dict[int, StoredCommand] = {}
+        pairs: dict[Pair, None] = {}
+        for correlation in (each.correlation for each in turn.still_out):
+            entry = found.get(correlation.command)
+            if entry is None or entry.shard not in self._mine:
+                continue
+            head = heads.get(entry.pair) or Head(entry.device, entry.lane, entry.shard)
+            if entry.state in queue.CLOSED:
+                if not _waits_for(head, entry, correlation):
+                    continue
+            elif entry.tries < correlation.tries:
+                entry = queue.publish(entry, correlation.epoch, now, counts=False)  # it may have been a probe
+                entry = msgspec.structs.replace(entry, tries=correlation.tries)
+                found[entry.id] = entries[entry.id] = entry
+                self._done.freed -= head.phase is not HeadPhase.OUT
+                head = msgspec.structs.replace(head, phase=HeadPhase.OUT, command=entry.id)
+            elif not queue.fits(entry, entry.device, correlation):
+                continue
+            due = now + self._interval_s(entry)
+            heads[entry.pair] = msgspec.structs.replace(head, due=max(due, head.due or 0.0))
+            pairs[entry.pair] = None
+        if entries:
+            self._rows.save(list(entries.values()))
+        if pairs:
+            self._rows.save_heads([heads[pair] for pair in pairs])
+
+    def _hear(self) -> None:
+        """Close what was answered, which frees its devices."""
+        turn, found = self._turn, self._found.commands
+        not_out = {head.pair for head in self._found.held}
+        late: list[Heard] = []
+        for heard in turn.heard:
+            entry = self._current(found, heard.correlation)
+            if entry is not None and queue.fits(entry, heard.device, heard.correlation):
+                self._answered(entry, heard)
+                self._free(Head(entry.device, entry.lane, entry.shard), was_out=entry.pair not in not_out)
+            elif entry is not None and queue.answers(entry, heard.device, heard.correlation):
+                late.append(heard)
+            else:
+                self._done.strays.append(heard)
+        if late:
+            self._hear_late(late)
+        for unsent in turn.unsent:
+            entry = self._current(found, unsent.correlation)
+            if entry is None or not queue.fits(entry, entry.device, unsent.correlation):
+                continue
+            self._changed[entry.id] = msgspec.structs.replace(entry, spent=max(0, entry.spent - 1))
+            head = Head(entry.device, entry.lane, entry.shard, HeadPhase.HELD, entry.id)
+            if unsent.certain and entry.device in turn.away:
+                self._put(msgspec.structs.replace(head, due=self._now + turn.patience.probe_s))
+                self._done.freed += entry.pair not in not_out
+            elif unsent.certain:
+                refusals = min(entry.tries - entry.spent, DOUBLINGS_MAX)
+                due = self._now + min(turn.pause_s * 2.0**refusals, turn.patience.retry_max_s)
+                self._put(msgspec.structs.replace(head, phase=HeadPhase.OUT, due=due))
+
+    def _hear_late(self, late: Sequence[Heard]) -> None:
+        """An answer to an earlier try closes the command, for its device has done it. But the device has the
+        last try still before it, and takes one at a time: it is given an interval, or until it answers that
+        one too."""
+        entries = [
+            entry for heard in late if (entry := self._current(self._found.commands, heard.correlation))
+        ]
+        heads = self._rows.heads({entry.pair for entry in entries})
+        for heard in late:
+            entry = self._current(self._found.commands, heard.correlation)
+            assert entry is not None
+            head = self._heads.get(entry.pair) or heads.get(entry.pair)
+            if entry.state is CommandState.PUBLISHED and head is not None:
+                self._answered(entry, heard)
+                self._done.late += 1
+                if head.phase is HeadPhase.OUT and head.due is not None:
+                    due = min(head.due, self._now + self._interval_s(entry, 1))
+                    self._put(msgspec.structs.replace(head, due=due))
+                else:
+                    self._free(head, was_out=False)
+            elif head and entry.pair not in self._freed and _waits_for(head, entry, heard.correlation):
+                self._free(head, was_out=True)
+            else:
+                self._done.strays.append(heard)
+
+    def _answered(self, entry: StoredCommand, heard: Heard) -> None:
+        cause = Cause.ANSWER if heard.ok else Cause.REFUSE
+        self._close(entry, cause, answer=heard.body, reason=heard.reason)
+
+    def _interval_s(self, entry: StoredCommand, spent: int | None = None) -> float:
+        """How long to wait for the answer to the last try of ``entry``; or as if it had ``spent`` so many."""
+        slow_s = self._turn.slow.get(entry.device, 0.0)
+        spent = entry.spent if spent is None else spent
+        return self._turn.patience.interval_s(spent, self._random(), slow_s)
+
+    def _free(self, head: Head, *, was_out: bool) -> None:
+        self._freed[head.pair] = msgspec.structs.replace(
+            head, phase=HeadPhase.WAITING, command=0, due=self._now
+        )
+        self._done.freed += was_out
+
+    def _current(self, found: Mapping[int, StoredCommand], correlation: Correlation) -> StoredCommand | None:
+        entry = self._changed.get(correlation.command) or found.get(correlation.command)
+        return entry if entry is not None and entry.shard in self._mine else None
+
+    def _welcome(self) -> list[Head]:
+        """Heads whose devices have new commands or have come back, and have nothing else under way."""
+        turn, rows, found = self._turn, self._rows, self._found
+        arrivals = [arrival for arrival in found.arrivals if arrival.shard in self._mine]
+        self._done.more |= len(found.arrivals) >= turn.limit
+        if arrivals:
+            rows.drop(arrivals)
+        if replacing := [arrival for arrival in arrivals if arrival.supersede_key is not None]:
+            for entry in rows.older(replacing):
+                self._close(entry, Cause.SUPERSEDE)
+        marks = {(a.device, a.lane): a for a in arrivals}
+        arrived = []
+        for pair, mark in marks.items():
+            head = found.heads.get(pair) or Head(mark.device, mark.lane, mark.shard)
+            # What is held though its device is there was held by a pause, which may be over.
+            resumed = head.phase is HeadPhase.HELD and head.device not in turn.away
+            if head.phase in (HeadPhase.IDLE, HeadPhase.WAITING) or (resumed and pair not in self._freed):
+                arrived.append(msgspec.structs.replace(head, phase=HeadPhase.WAITING, due=self._now))
+        arrived += [
+            msgspec.structs.replace(head, phase=HeadPhase.WAITING, due=self._now)
+            for head in found.held
+            if head.shard in self._mine and head.pair not in self._freed
+        ]
+        if turn.seen:
+            rows.save_seen(turn.seen, turn.away)
+        return arrived
+
+    def _cancel(self) -> None:
+        """Take back what callers want back and is not out."""
+        cancels = [cancel for cancel in self._found.cancels if cancel.shard in self._mine]
+        if not cancels:
+            return
+        self._write_first()
+        limit = self._turn.limit
+        meant = self._rows.meant(cancels, limit)
+        for entry in meant:
+            self._close(entry, Cause.CANCEL)
+        if len(meant) < limit:
+            self._rows.drop_cancels(cancels)
+        else:  # the marks stand until nothing is left that they mean; until then nothing else goes
+            self._cancelled = {cancel.shard for cancel in cancels}
+        self._done.more |= len(meant) >= limit or len(self._found.cancels) >= limit
+
+    def _sweep(self) -> None:
+        self._write_first()
+        overdue = self._rows.overdue(self._mine, self._now, self._turn.limit)
+        self._done.more |= len(overdue) >= self._turn.limit
+        for entry in overdue:
+            expired = entry.expires_at is not None and entry.expires_at <= self._now
+            if expired:
+                self._close(entry, Cause.EXPIRE)
+            else:
+                self._close(entry, Cause.CANCEL, reason="its job was aborted")
+
+    # --- what is due
+
+    def _ask_again(self) -> None:
+        """Judge commands whose answer is due."""
+        turn, out = self._turn, self._found.out
+        self._done.more |= 0 < turn.out_max <= len(out)
+        due = [
+            head
+            for head in out
+            if head.shard in self._mine and head.pair not in self._heads and head.pair not in self._freed
+        ]
+        found = self._rows.commands({head.command for head in due}) if due else {}
+        for head in due:
+            entry = self._changed.get(head.command) or found.get(head.command)
+            if entry is None or entry.state is not CommandState.PUBLISHED or not self._proceed(entry, head):
+                self._free(head, was_out=True)
+        self._done.repeats = len(self._done.sendings)
+
+    def _send_next(self, arrived: list[Head]) -> None:
+        """Fill what room there is with the next commands of the heads that are due, the longest first."""
+        turn = self._turn
+        room = min(turn.room + self._done.freed, turn.rate - len(self._done.sendings), turn.limit)
+        sendable = [shard for shard in self._mine if shard in turn.sendable and shard not in self._cancelled]
+        if self._done.paused:
+            sendable = []
+        due: dict[Pair, Head] = {}
+        if sendable and room > 0:
+            ready = [head for head in self._found.ready if head.shard in self._mine]
+            due = {head.pair: head for head in ready[:room] if head.pair not in self._freed}
+            self._done.more |= len(self._found.ready) >= min(room, turn.ready_max)
+        fresh = {head.pair: head for head in arrived} | self._freed
+        for pair, head in fresh.items():
+            due.setdefault(pair, head)
+        going = {}
+        for pair, head in due.items():
+            if room > 0 and head.shard in sendable:
+                going[pair] = head
+                room -= 1
+            else:
+                self._put(head)
+        self._go(going)
+
+    def _go(self, going: dict[Pair, Head]) -> None:
+        for _ in range(ROUNDS_MAX):
+            if not going:
+                return
+            self._write_first()
+            first = self._rows.first(going, self._now)
+            jobs = self._jobs(first.values())
+            keyed = [
+                each for each in first.values() if isinstance(each, StoredCommand) and each.supersede_key
+            ]
+            replaced = self._rows.replaced(keyed) if keyed else frozenset()
+            held = [head.command for head in going.values() if head.command]
+            found = self._rows.commands(held) if held else {}
+            out = {number: entry for number, entry in found.items() if entry.state not in queue.CLOSED}
+            again = {}
+            for pair, head in going.items():
+                entry = out.get(head.command) or first.get(pair)
+                if isinstance(entry, StoredCommand):
+                    job = jobs.get(entry.job or 0) if entry.state is CommandState.SCHEDULED else None
+                    if entry.state is CommandState.SCHEDULED and entry.id in replaced:
+                        self._close(entry, Cause.SUPERSEDE)
+                        again[pair] = head
+                    elif job is not None and job.aborted:
+                        self._close(entry, Cause.CANCEL, reason="its job was aborted")
+                        again[pair] = head
+                    elif not self._proceed(entry, head, job):
+                        again[pair] = msgspec.structs.replace(head, phase=HeadPhase.WAITING, command=0)
+                elif entry is not None:
+                    self._put(msgspec.structs.replace(head, phase=HeadPhase.WAITING, command=0, due=entry))
+                else:
+                    self._put(msgspec.structs.replace(head, phase=HeadPhase.IDLE, command=0, due=None))
+            going = again
+        for head in going.values():  # the next turn goes on with them
+            self._put(head)
+            self._done.more = True
+
+    def _proceed(self, entry: StoredCommand, head: Head, job: Rollout | None = None) -> bool:
+        """Do with the command what its verdict says; False if that closed it. ``job`` is the one whose rate
+        counts, at its first try."""
+        turn, now = self._turn, self._now
+        # Another program may have written the row, and one command must not hold up all others.
+        spoilt = entry.spoilt or (
+            "" if entry.shard == head.shard else "its row names a shard of other devices"
+        )
+        if spoilt:
+            cause = Cause.CANCEL if entry.state is CommandState.SCHEDULED else Cause.GIVE_UP
+            self._close(entry, cause, reason=spoilt)
+            return False
+        away = entry.device in turn.away
+        phase = HeadPhase.HELD if head.phase is HeadPhase.HELD else HeadPhase.WAITING
+        paused = entry.device in self._found.paused
+        verdict = queue.judge(entry, phase, now, away=away, patience=turn.patience, paused=paused)
+        match verdict:
+            case HeadVerdict.EXPIRE | HeadVerdict.GIVE_UP:
+                self._close(entry, Cause.EXPIRE if verdict is HeadVerdict.EXPIRE else Cause.GIVE_UP)
+                return False
+            case HeadVerdict.HOLD:
+                out = entry.id if entry.state is CommandState.PUBLISHED else 0
+                self._done.freed += head.phase is HeadPhase.OUT
+                due = now + turn.patience.probe_s
+                self._put(msgspec.structs.replace(head, phase=HeadPhase.HELD, command=out, due=due))
+            case _:  # send, or probe
+                counts = verdict is HeadVerdict.SEND
+                if wait_until := self._wait_until(head.pair, job):
+                    self._put(msgspec.structs.replace(head, due=wait_until))
+                else:
+                    self._send(queue.publish(entry, self._mine[entry.shard], now, counts=counts), head)
+        return True
+
+    def _wait_until(self, pair: Pair, job: Rollout | None) -> float:
+        """When to ask again, where a rate holds back what is next for ``pair``; 0 where none does."""
+        turn, now = self._turn, self._now
+        if job is not None and job.rate is not None and turn.jobs is not None:
+            wait_until = turn.jobs.wait_until(job.id, job.rate, pair, now)
+            if wait_until:
+                return wait_until
+        return turn.groups.wait_until(pair, now) if turn.groups is not None else 0.0
+
+    def _send(self, entry: StoredCommand, head: Head) -> None:
+        due = self._now + self._interval_s(entry)
+        correlation = Correlation(entry.epoch, entry.id, entry.tries)
+        self._changed[entry.id] = entry
+        self._put(msgspec.structs.replace(head, phase=HeadPhase.OUT, command=entry.id, due=due))
+        self._done.sendings.append(
+            Sending(entry.device, entry.shard, correlation, entry.body, entry.trace_id, due)
+        )
+
+    # --- what is stored
+
+    def _close(
+        self, entry: StoredCommand, cause: Cause, *, answer: bytes | None = None, reason: str = ""
+    ) -> None:
+        self._unwritten |= entry.state is CommandState.SCHEDULED
+        closed = queue.close(entry, cause, self._now, answer=answer, reason=reason)
+        self._changed[entry.id] = closed
+        self._done.closed.append(closed)
+
+    def _put(self, head: Head) -> None:
+        self._heads[head.pair] = head
+
+    def _write_first(self) -> None:
+        """Write before more is read, if what was scheduled has changed: it must not be found again."""
+        if self._unwritten:
+            self._write()
+
+    def _write(self) -> None:
+        if self._changed:
+            self._rows.save(list(self._changed.values()))
+            self._changed.clear()
+        self._unwritten = False
+
+    def _store(self) -> None:
+        self._write()
+        if self._heads:
+            self._rows.save_heads(list(self._heads.values()))
+        counts: dict[int, tuple[int, int]] = {}
+        for entry in self._done.closed:
+            if entry.job is not None:
+                done, failed = counts.get(entry.job, (0, 0))
+                bad = entry.state in (CommandState.FAILED, CommandState.EXPIRED)
+                counts[entry.job] = (done + (not bad), failed + bad)
+        if counts:
+            self._rows.save_jobs(counts)
+        if self._turn.brief and self._done.closed:
+            self._rows.save_briefs(self._done.closed)
+        elif self._turn.sweep and not self._turn.brief:
+            self._rows.drop_briefs(self._mine)
+
+    def _jobs(self, entries: Iterable[StoredCommand | float]) -> Mapping[int, Rollout]:
+        ids = {entry.job for entry in entries if isinstance(entry, StoredCommand) and entry.job is not None}
+        return self._rows.jobs(ids) if ids else {}
+
+
+def _waits_for(head: Head, entry: StoredCommand, correlation: Correlation) -> bool:
+    """Whether a device has yet to answer the last try of a command that an earlier try's answer closed."""
+    last = correlation == Correlation(entry.epoch, entry.id, entry.tries)
+    return last and head.phase is HeadPhase.OUT and head.command == entry.id

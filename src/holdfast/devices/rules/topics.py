@@ -1,0 +1,108 @@
+"""Topics of devices: from a template and a device's id to a topic, and back.
+
+A device's id is checked before a topic is made of it, and an answer's device is read from its topic alone:
+brokers say who may write where, but not what.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+import msgspec
+
+from holdfast.common.settings import check_settings
+from holdfast.errors import ConfigError, InvalidMessage
+
+Kind = Literal["answer", "heartbeat"]
+
+DEVICE = "{device}"
+DEVICE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:\-]{0,127}")
+TOPIC_BYTES_MAX = 65_535
+"""MQTT's own limit."""
+
+_REASONS = {
+    "/": "it would end a level of the topic",
+    "+": "it is a wildcard of MQTT",
+    "#": "it is a wildcard of MQTT",
+    "$": "it begins the broker's own topics",
+    "\0": "MQTT allows no NUL",
+}
+
+
+def check_device(device: str) -> str:
+    """``device`` itself. Raises InvalidMessage if it can't be a device's id: 1 to 128 of A-Z, a-z, 0-9,
+    ``_``, ``.``, ``:`` and ``-``, and none of the last three first."""
+    if not isinstance(device, str):
+        raise InvalidMessage(f"device is a {type(device).__name__}; give the device's id as text", "device")
+    if DEVICE_ID.fullmatch(device):
+        return device
+    for character, reason in _REASONS.items():
+        if character in device:
+            raise InvalidMessage(f"device id {device!r:.200} has {character!r} in it: {reason}", "device")
+    raise InvalidMessage(
+        f"device id {device!r:.200} must be 1 to 128 letters, digits, '_', '.', ':' or '-',"
+        " the first a letter, a digit or '_'",
+        "device",
+    )
+
+
+class Topics(msgspec.Struct, frozen=True):
+    """Templates of the topics of one kind of device, in each of which ``{device}`` stands as one whole level.
+
+    ``command``: where a device listens; ``answer``: where it answers; ``heartbeat``: where it gives signs of
+    life, empty if nowhere. Raises ConfigError for a template that can't work.
+    """
+
+    command: str = "dev/face/{device}"
+    answer: str = "dev/face/{device}/Ack"
+    heartbeat: str = "dev/face/{device}/heartbeat"
+
+    def __post_init__(self) -> None:
+        check_settings("topics", self)
+        given = {name: getattr(self, name) for name in ("command", "answer", "heartbeat")}
+        if not self.heartbeat:
+            del given["heartbeat"]
+        for name, template in given.items():
+            _check_template(name, template)
+        if len(set(given.values())) < len(given):
+            raise ConfigError(f"topics: command, answer and heartbeat must differ, but are {given}")
+
+    def command_to(self, device: str) -> str:
+        """Where to send a command. Raises InvalidMessage for what can't be a device's id."""
+        return self.command.replace(DEVICE, check_device(device))
+
+    def heard_from(self, device: str) -> list[str]:
+        """The topics that ``device`` speaks on. Raises InvalidMessage as ``command_to``."""
+        return [template.replace(DEVICE, check_device(device)) for template in self._heard()]
+
+    def heard_from_all(self) -> list[str]:
+        """The filters that match what any device says."""
+        return [template.replace(DEVICE, "+") for template in self._heard()]
+
+    def read(self, topic: str) -> tuple[Kind, str] | None:
+        """What was said and by which device; None for a topic that is neither."""
+        for kind, template in zip(("answer", "heartbeat"), self._heard(), strict=False):
+            before, _, after = template.partition(DEVICE)
+            if topic.startswith(before) and topic.endswith(after):
+                device = topic[len(before) : len(topic) - len(after)]
+                if DEVICE_ID.fullmatch(device):
+                    return ("answer" if kind == "answer" else "heartbeat"), device
+        return None
+
+    def _heard(self) -> list[str]:
+        return [self.answer, self.heartbeat] if self.heartbeat else [self.answer]
+
+
+def _check_template(name: str, template: str) -> None:
+    if template.split("/").count(DEVICE) != 1 or template.count(DEVICE) != 1:
+        raise ConfigError(
+            f"topics.{name} = {template!r}: {DEVICE} must stand in it once, as a level of its own,"
+            " as in 'dev/face/{device}'"
+        )
+    if wrong := set("+#\0") & set(template):
+        raise ConfigError(f"topics.{name} = {template!r}: {min(wrong)!r} can't be part of a topic")
+    if template.startswith("$"):
+        raise ConfigError(f"topics.{name} = {template!r}: topics that begin with '$' are the broker's own")
+    if len(template.encode(errors="replace")) + 128 > TOPIC_BYTES_MAX:
+        raise ConfigError(f"topics.{name} is longer than MQTT allows")

@@ -1,0 +1,1 @@
+"""Brokers that reach devices, and databases that hold outboxes: one folder a service."""

@@ -1,0 +1,1 @@
+"""Devices and outboxes in this process: for tests, for simulation, and as the measure of the others."""

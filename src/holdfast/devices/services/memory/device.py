@@ -1,0 +1,300 @@
+"""Devices in memory, behind a broker that can be cut off, stopped, and taken over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+from holdfast.devices.ports.device import (
+    Accepted,
+    Command,
+    Connected,
+    DeviceAnswer,
+    Devices,
+    Disconnected,
+    Event,
+    Lost,
+    Seen,
+)
+from holdfast.devices.rules.dialect import JsonDialect, check_id
+from holdfast.devices.rules.topics import check_device
+from holdfast.devices.services.memory.terminal import Conduct, Saying, Terminal, Work
+from holdfast.errors import InvalidMessage, TooLarge, Unavailable
+from holdfast.ports.clock import Clock
+
+DIALECT = JsonDialect()
+
+Ear = Callable[[str, bytes], None]
+"""Takes a command's id, empty if only the payload has it, and its payload."""
+
+
+class MemoryBroker:
+    """Carries commands to devices that listen, and what they say to whoever is connected.
+
+    ``correlates``: ids travel beside payloads, as on MQTT 5; else inside them, as on 3.1.1. Every step takes
+    ``delay_s``. ``lose`` is asked about each command that the broker has taken, and may have it vanish.
+    """
+
+    def __init__(
+        self, clock: Clock, *, correlates: bool = True, max_payload: int = 131_072, delay_s: float = 0.0
+    ) -> None:
+        self.clock = clock
+        self.correlates = correlates
+        self.max_payload = max_payload
+        self.delay_s = delay_s
+        self.lose: Callable[[Command], bool] = lambda _: False
+        self.running = True
+        self._connected: dict[str, MemoryDevices] = {}
+        self._ears: dict[str, Ear] = {}
+        self._bell = asyncio.Event()
+        self._line: deque[Callable[[], object]] = deque()
+        self._steps: set[asyncio.Task[None]] = set()
+
+    # Devices' side
+
+    def listen(self, device: str, ear: Ear) -> None:
+        """A device is there."""
+        self._ears[device] = ear
+
+    def leave(self, device: str) -> None:
+        """A device is gone."""
+        self._ears.pop(device, None)
+
+    def answer(self, device: str, id: str, payload: bytes, *, retained: bool = False) -> None:  # noqa: A002
+        """A device says something where its answers are read. What is retained is no answer."""
+        if not retained:
+            self.later(lambda: self._tell(device, id, payload))
+
+    def heartbeat(self, device: str) -> None:
+        """A device gives a sign of life."""
+        self.later(lambda: self._all_hear(Seen(device)))
+
+    # Faults
+
+    def cut(self, identity: str, reason: str = "the connection is gone") -> None:
+        """End the connection of an identity, which comes back by itself. What was under way either way may
+        be lost."""
+        if (devices := self._connected.pop(identity, None)) is not None:
+            devices.cut_off(reason, taken=False)
+
+    def stop(self) -> None:
+        """End all connections and take none."""
+        self.running = False
+        for identity in list(self._connected):
+            self.cut(identity, "the broker is gone")
+
+    def resume(self) -> None:
+        """Take connections again."""
+        self.running = True
+        self._bell.set()
+        self._bell = asyncio.Event()
+
+    # The adapter's side
+
+    async def connect(self, devices: MemoryDevices) -> None:
+        """Return once connected; whoever was connected under that identity is cut off."""
+        while not self.running:
+            await self.clock.wait(self._bell, None)
+        before = self._connected.pop(devices.identity, None)
+        self._connected[devices.identity] = devices
+        if before is not None:
+            before.cut_off("another connected under the same identity", taken=True)
+
+    def disconnect(self, devices: MemoryDevices) -> None:
+        """As asked by it."""
+        if self._connected.get(devices.identity) is devices:
+            del self._connected[devices.identity]
+
+    def take(self, devices: MemoryDevices, command: Command, payload: bytes) -> None:
+        """A command is under way to the broker, and from there to its device."""
+
+        def arrive() -> None:
+            if self._connected.get(devices.identity) is not devices:
+                return
+            ear = self._ears.get(command.device)
+            devices.accepted(command, nobody=ear is None)
+            if ear is not None and not self.lose(command):
+                self.later(lambda: ear(command.id if self.correlates else "", payload))
+
+        self.later(arrive)
+
+    def later(self, act: Callable[[], object]) -> None:
+        """Do so after ``delay_s``, in order."""
+
+        async def step() -> None:
+            await self.clock.sleep(self.delay_s)
+            self._line.popleft()()  # timers of one instant may go off in any order
+
+        self._line.append(act)
+        task = asyncio.get_running_loop().create_task(step())
+        self._steps.add(task)
+        task.add_done_callback(self._steps.discard)
+
+    def _tell(self, device: str, id: str, payload: bytes) -> None:  # noqa: A002
+        event: Event
+        try:
+            reading = DIALECT.read(payload)
+            named = id if self.correlates and id else reading.id
+            event = DeviceAnswer(device, named, payload, reading.ok) if named else Seen(device)
+        except InvalidMessage:
+            event = DeviceAnswer(device, id, payload) if self.correlates and id else Seen(device)
+        self._all_hear(event)
+
+    def _all_hear(self, event: Event) -> None:
+        for devices in self._connected.values():
+            devices.hear(event)
+
+
+class MemoryDevices(Devices):
+    """One identity at a broker in memory. Hears all devices."""
+
+    tells_nobody = True
+
+    def __init__(
+        self,
+        broker: MemoryBroker,
+        identity: str,
+        *,
+        still_ours: Callable[[], Awaitable[bool]] | None = None,
+        retry_s: float = 1.0,
+    ) -> None:
+        self.identity = identity
+        self.max_payload = broker.max_payload
+        self.correlates = broker.correlates
+        self._broker = broker
+        self._still_ours = still_ours
+        self._retry_s = retry_s
+        self._events: list[Event] = []
+        self._bell = asyncio.Event()
+        self._sent: dict[str, Command] = {}
+        self._up = self._closed = False
+        self._life: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._connect()
+
+    def watch(self, devices: Iterable[str]) -> None:
+        """All are heard anyway."""
+
+    def publish(self, command: Command) -> None:
+        check_device(command.device)
+        check_id(command.id)
+        if not self._up:
+            raise Unavailable("not connected to the broker")
+        payload = DIALECT.write(command.payload, command.id)
+        if len(payload) > self.max_payload:
+            raise TooLarge(f"{len(payload)} bytes are more than max_payload, {self.max_payload}")
+        self._sent[command.id] = command
+        self._broker.take(self, command, payload)
+
+    async def events(self) -> list[Event]:
+        await self._bell.wait()
+        events, self._events = self._events, []
+        if not self._closed:
+            self._bell.clear()
+        return events
+
+    async def close(self) -> None:
+        self._broker.disconnect(self)
+        self.cut_off("closed", taken=True)
+        self._closed = True
+        self._bell.set()
+
+    # What the broker tells
+
+    def hear(self, event: Event) -> None:
+        """Something happened."""
+        self._events.append(event)
+        self._bell.set()
+
+    def accepted(self, command: Command, *, nobody: bool) -> None:
+        """The broker has the command."""
+        if self._sent.pop(command.id, None) is not None:
+            self.hear(Accepted(command.device, command.id, nobody))
+
+    def cut_off(self, reason: str, *, taken: bool) -> None:
+        """The connection is over; unless it was ``taken`` another follows."""
+        if self._life is not None:
+            self._life.cancel()
+        if self._up:
+            for place, command in enumerate(self._sent.values()):
+                self.hear(Lost(command.device, command.id, suspect=place == 0))
+            self._sent.clear()
+            self._up = False
+            self.hear(Disconnected(reason, taken=taken and reason != "closed"))
+        if not taken:
+            self._connect()
+
+    def _connect(self) -> None:
+        self._life = asyncio.get_running_loop().create_task(self._until_connected())
+
+    async def _until_connected(self) -> None:
+        while self._still_ours is not None:
+            try:
+                if await self._still_ours():
+                    break
+                self.hear(Disconnected("another owns it now", taken=True))
+            except Unavailable:
+                await self._broker.clock.sleep(self._retry_s)
+            else:
+                return
+        await self._broker.connect(self)
+        self._up = True
+        self.hear(Connected())
+
+
+class MemoryFleet:
+    """Simulated devices on a broker in memory."""
+
+    def __init__(
+        self,
+        broker: MemoryBroker,
+        devices: Sequence[str],
+        conduct: Conduct,
+        seed: str,
+        work: Work | None = None,
+    ) -> None:
+        self.terminals = {device: Terminal(device, conduct, seed, work) for device in devices}
+        self._broker = broker
+        self._conduct = conduct
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Switch them on."""
+        for terminal in self.terminals.values():
+            self._broker.listen(terminal.device, self._ear(terminal))
+            if self._conduct.heartbeat_s:
+                self._spawn(self._beat(terminal))
+
+    def stop(self) -> None:
+        """Switch them off."""
+        for device in self.terminals:
+            self._broker.leave(device)
+        for task in self._tasks:
+            task.cancel()
+
+    def _ear(self, terminal: Terminal) -> Ear:
+        def hear(command: str, payload: bytes) -> None:
+            named = command or DIALECT.read(payload).id
+            for saying in terminal.hear(named, payload, self._broker.clock.monotonic()):
+                self._spawn(self._say(terminal, saying))
+
+        return hear
+
+    async def _say(self, terminal: Terminal, saying: Saying) -> None:
+        await self._broker.clock.sleep(saying.after_s)
+        terminal.said(saying)
+        if not terminal.away(self._broker.clock.monotonic()):
+            self._broker.answer(terminal.device, saying.id, saying.payload)
+
+    async def _beat(self, terminal: Terminal) -> None:
+        while True:
+            if not terminal.away(self._broker.clock.monotonic()):
+                self._broker.heartbeat(terminal.device)
+            await self._broker.clock.sleep(self._conduct.heartbeat_s)
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

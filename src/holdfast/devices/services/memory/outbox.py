@@ -1,0 +1,540 @@
+"""The outbox store in memory: every decision is the core's; a transaction happens whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from copy import copy
+from typing import Any
+
+import msgspec
+
+from holdfast.devices.ports.outbox import Adding, DeviceStatus, KnownDevice, NewCommand, OnResult, timed
+from holdfast.devices.rules import device_queue as queue
+from holdfast.devices.rules import device_turn
+from holdfast.devices.rules.device_queue import (
+    CLOSED,
+    TABLE,
+    Cause,
+    CommandState,
+    Head,
+    HeadPhase,
+    StoredCommand,
+)
+from holdfast.devices.rules.device_turn import Arrival, Cancel, Rollout, Turn, Turned, TurnInput
+from holdfast.devices.rules.group_rate import Pair
+from holdfast.errors import ConfigError, Fenced
+from holdfast.ports.clock import Clock
+from holdfast.system.bell import Bell
+
+WAITING_MAX = 1000
+
+
+class Tables:
+    """All rows, by their keys, each with its outbox first; ``values`` are the business's own."""
+
+    def __init__(self) -> None:
+        self.ids = 0
+        self.commands: dict[int, tuple[str, StoredCommand]] = {}
+        self.heads: dict[tuple[str, Pair], Head] = {}
+        self.arrivals: dict[int, tuple[str, Arrival]] = {}
+        self.cancels: dict[int, tuple[str, Cancel]] = {}
+        self.paused: dict[tuple[str, str], float] = {}
+        self.shards: dict[tuple[str, int], int] = {}
+        self.seen: dict[tuple[str, str], tuple[float | None, bool]] = {}
+        self.jobs: dict[int, tuple[str, Rollout]] = {}
+        self.cursors: dict[tuple[str, str], str] = {}
+        self.untold: dict[int, int] = {}
+        self.briefs: dict[int, float | None] = {}
+        self.archive: dict[int, StoredCommand] = {}
+        self.values: dict[str, Any] = {}
+
+    def copy(self) -> Tables:
+        """The same rows in other tables; rows never change."""
+        copied = Tables()
+        for name, table in vars(self).items():
+            setattr(copied, name, copy(table))
+        return copied
+
+
+class MemoryTransaction:
+    """What commands and the business's ``values`` are written with."""
+
+    def __init__(self, tables: Tables, clock: Clock) -> None:
+        self.tables = tables
+        self._clock = clock
+        self.values = tables.values
+        self.added: set[str] = set()
+
+    def add(self, commands: Sequence[NewCommand]) -> list[int]:
+        return [self._add(command) for command in commands]
+
+    def add_job(
+        self, outbox: str, name: str, total: int, rate: float | None, abort_share: float, created_at: float
+    ) -> int:
+        number = self._number()
+        job = Rollout(number, name, total, abort_share, created_at=created_at, rate=rate)
+        self.tables.jobs[number] = (outbox, job)
+        return number
+
+    def cancel(
+        self, outbox: str, *, command: int = 0, device: str = "", supersede_key: str | None = None
+    ) -> int:
+        self.added.add(outbox)
+        meant = [
+            entry
+            for name, entry in self.tables.commands.values()
+            if name == outbox
+            and entry.state is CommandState.SCHEDULED
+            and (entry.id == command if command else device in ("", entry.device))
+            and supersede_key in (None, entry.supersede_key)
+        ]
+        below = {(entry.device, entry.shard): entry.id + 1 for entry in meant}
+        for (of_device, shard), end in below.items():
+            mark = Cancel(self._number(), of_device, shard, end, supersede_key, command)
+            self.tables.cancels[mark.id] = (outbox, mark)
+        return len(meant)
+
+    def pause(self, outbox: str, device: str, at: float) -> None:
+        self.added.add(outbox)
+        self.tables.paused.setdefault((outbox, device), at)
+
+    def resume(self, outbox: str, device: str) -> bool:
+        self.added.add(outbox)
+        for (name, _), head in self.tables.heads.items():
+            if (name, head.device) == (outbox, device):
+                mark = Arrival(self._number(), device, head.lane, head.shard)
+                self.tables.arrivals[mark.id] = (outbox, mark)
+        return self.tables.paused.pop((outbox, device), None) is not None
+
+    def _add(self, new: NewCommand) -> int:
+        new = timed(new, self._clock.wall())
+        self.added.add(new.outbox)
+        for outbox, entry in self.tables.commands.values():
+            same = (outbox, entry.device, entry.dedupe_key) == (new.outbox, new.device, new.dedupe_key)
+            if same and new.dedupe_key is not None:
+                return entry.id
+        number = self._number()
+        fields = {name: getattr(new, name) for name in new.__struct_fields__ if name != "outbox"}
+        self.tables.commands[number] = (
+            new.outbox,
+            StoredCommand(id=number, state=CommandState.SCHEDULED, **fields),
+        )
+        mark = Arrival(self._number(), new.device, new.lane, new.shard, number, new.supersede_key)
+        self.tables.arrivals[mark.id] = (new.outbox, mark)
+        return number
+
+    def _number(self) -> int:
+        self.tables.ids += 1
+        return self.tables.ids
+
+
+class MemoryOutbox:
+    """One outbox store, for all dispatchers."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.tables = Tables()
+        self._clock = clock
+        self._bell = Bell(clock)
+        self._rung: set[str] = set()
+        self._closings = 0
+
+    @contextmanager
+    def transaction(self) -> Iterator[MemoryTransaction]:
+        """A transaction of the business: takes effect at its end, unless it raises."""
+        transaction = MemoryTransaction(self.tables.copy(), self._clock)
+        yield transaction
+        self.tables = transaction.tables
+        if transaction.added:
+            self._rung |= transaction.added
+            self._bell.ring()
+
+    # --- the owner of a shard
+
+    async def prepare(self, outbox: str, shards: int, adding: Adding = Adding()) -> None:  # noqa: B008
+        standing = [shard for name, shard in self.tables.shards if name == outbox]
+        if standing and len(standing) != shards:
+            raise ConfigError(
+                f"outbox {outbox!r} has {len(standing)} shards; set shards to that, not {shards}"
+            )
+        for shard in range(shards):
+            self.tables.shards.setdefault((outbox, shard), 0)
+
+    async def describe(self) -> str:
+        return "memory; all tables are there"
+
+    async def epochs(self, outbox: str) -> Mapping[int, int]:
+        return {shard: epoch for (name, shard), epoch in self.tables.shards.items() if name == outbox}
+
+    async def open(self, outbox: str, shard: int, expect: int, member: str) -> int:
+        standing = self.tables.shards[outbox, shard]
+        if standing != expect:
+            raise Fenced(f"shard {shard} of outbox {outbox!r}: epoch {standing} stands", standing)
+        epoch = self.tables.shards[outbox, shard] = max(standing + 1, int(self._clock.wall()))
+        return epoch
+
+    async def known(self, outbox: str, shard: int) -> list[KnownDevice]:
+        heads = [h for (name, _), h in self.tables.heads.items() if name == outbox and h.shard == shard]
+        devices = sorted({head.device for head in heads})
+        return [KnownDevice(each, *self.tables.seen.get((outbox, each), (None, False))) for each in devices]
+
+    async def out(self, outbox: str, shards: Collection[int]) -> int:
+        heads = [h for (name, _), h in self.tables.heads.items() if name == outbox and h.shard in shards]
+        return sum(head.phase is HeadPhase.OUT for head in heads)
+
+    async def turn(self, turn: Turn, on_result: OnResult | None = None) -> Turned:
+        with self.transaction() as transaction:
+            tables = transaction.tables
+            turned = device_turn.take(MemoryRows(tables, turn.outbox), turn, self._clock.random)
+            tables.untold |= {entry.id: 0 for entry in turned.closed}
+            to_tell = sorted(tables.untold) if turn.sweep else [entry.id for entry in turned.closed]
+            for number in to_tell:
+                outbox, entry = tables.commands[number]
+                if outbox == turn.outbox and entry.shard in turn.grants and entry.shard not in turned.lost:
+                    self._tell(transaction, entry, on_result)
+            return turned
+
+    def _tell(self, transaction: MemoryTransaction, entry: StoredCommand, on_result: OnResult | None) -> None:
+        inner = MemoryTransaction(transaction.tables.copy(), self._clock)
+        try:
+            if on_result is not None:
+                on_result(inner, entry)
+        except Exception:  # noqa: BLE001 - the business's own; it is asked again
+            transaction.tables.untold[entry.id] += 1
+            return
+        del inner.tables.untold[entry.id]
+        vars(transaction.tables).update(vars(inner.tables))
+        transaction.added |= inner.added
+
+    async def briefs(self, outbox: str, shards: Collection[int], limit: int) -> list[StoredCommand]:
+        closed = [self.tables.commands[number] for number in self.tables.briefs]
+        return [entry for name, entry in closed if name == outbox and entry.shard in shards][:limit]
+
+    async def briefed(self, outbox: str, told: Sequence[StoredCommand]) -> None:
+        for entry in told:
+            if self.tables.briefs.get(entry.id) == entry.closed_at:
+                self.tables.briefs.pop(entry.id, None)
+
+    async def next_due(self, outbox: str, shards: Sequence[int]) -> float | None:
+        heads = (h for (name, _), h in self.tables.heads.items() if name == outbox and h.shard in shards)
+        return min((head.due for head in heads if head.due is not None), default=None)
+
+    async def arrived(self, outbox: str, timeout_s: float) -> None:
+        deadline, closings = self._clock.monotonic() + timeout_s, self._closings
+        while outbox not in self._rung and self._closings == closings:
+            remaining_s = deadline - self._clock.monotonic()
+            if remaining_s <= 0:
+                break
+            await self._bell.wait(remaining_s)
+        self._rung.discard(outbox)
+
+    # --- sources
+
+    async def add(self, commands: Sequence[NewCommand]) -> list[int]:
+        with self.transaction() as transaction:
+            return transaction.add(commands)
+
+    async def fill(
+        self, outbox: str, shard: int, epoch: int, source: str, cursor: str, commands: Sequence[NewCommand]
+    ) -> None:
+        with self.transaction() as transaction:
+            standing = transaction.tables.shards[outbox, shard]
+            if standing != epoch:
+                raise Fenced(f"shard {shard} of outbox {outbox!r}: epoch {standing} stands", standing)
+            transaction.tables.cursors[outbox, source] = cursor
+            transaction.add(commands)
+
+    async def cursor(self, outbox: str, source: str) -> str | None:
+        return self.tables.cursors.get((outbox, source))
+
+    async def waiting(self, outbox: str, limit: int) -> int:
+        scheduled = [e for e in self._entries(outbox) if e.state is CommandState.SCHEDULED]
+        return min(limit, len(scheduled))
+
+    # --- operators
+
+    async def commands(
+        self,
+        outbox: str,
+        *,
+        after: int = 0,
+        limit: int = 100,
+        state: CommandState | None = None,
+        device: str = "",
+    ) -> list[StoredCommand]:
+        found = [
+            entry
+            for entry in self._entries(outbox)
+            if entry.id > after and state in (None, entry.state) and device in ("", entry.device)
+        ]
+        return found[:limit]
+
+    async def command(self, command: int) -> StoredCommand | None:
+        found = self.tables.commands.get(command)
+        return found[1] if found else None
+
+    async def retry(self, command: int) -> bool:
+        with self.transaction() as transaction:
+            outbox, entry = transaction.tables.commands.get(command, ("", None))
+            if entry is None or (entry.state, Cause.RETRY) not in TABLE or not self._all_told(command):
+                return False
+            if entry.job is not None and self.tables.jobs[entry.job][1].aborted:
+                return False
+            if any(queue.replaces(newer, entry) for newer in self._entries(outbox)):
+                return False
+            again = msgspec.structs.replace(
+                entry,
+                state=CommandState.SCHEDULED,
+                spent=0,
+                expires_at=None,
+                closed_at=None,
+                answer=None,
+                reason="",
+            )
+            transaction.tables.commands[command] = (outbox, again)
+            self._mark(transaction, outbox, entry, failed=-1)
+            return True
+
+    async def cancel(self, command: int) -> bool:
+        with self.transaction() as transaction:
+            outbox, entry = transaction.tables.commands.get(command, ("", None))
+            if entry is None or (entry.state, Cause.CANCEL) not in TABLE:
+                return False
+            cancelled = queue.close(entry, Cause.CANCEL, self._clock.wall())
+            transaction.tables.commands[command] = (outbox, cancelled)
+            transaction.tables.untold[command] = 0
+            transaction.tables.briefs[command] = cancelled.closed_at
+            self._mark(transaction, outbox, entry, failed=1)
+            return True
+
+    async def cancel_all(self, outbox: str, *, device: str = "", supersede_key: str | None = None) -> int:
+        with self.transaction() as transaction:
+            return transaction.cancel(outbox, device=device, supersede_key=supersede_key)
+
+    async def pause(self, outbox: str, device: str = "") -> None:
+        with self.transaction() as transaction:
+            transaction.pause(outbox, device, self._clock.wall())
+
+    async def resume(self, outbox: str, device: str = "") -> bool:
+        with self.transaction() as transaction:
+            return transaction.resume(outbox, device)
+
+    async def paused(self, outbox: str) -> Mapping[str, float]:
+        return {device: at for (name, device), at in self.tables.paused.items() if name == outbox}
+
+    def _mark(
+        self, transaction: MemoryTransaction, outbox: str, entry: StoredCommand, *, failed: int
+    ) -> None:
+        if entry.job is not None:
+            MemoryRows(transaction.tables, outbox).save_jobs({entry.job: (0, failed)})
+        mark = Arrival(transaction._number(), entry.device, entry.lane, entry.shard)
+        transaction.tables.arrivals[mark.id] = (outbox, mark)
+        transaction.added.add(outbox)
+
+    async def counts(self, outbox: str) -> Mapping[CommandState, int]:
+        states = [entry.state for entry in self._entries(outbox)]
+        return {state: states.count(state) for state in CommandState if state in states}
+
+    async def devices(
+        self, outbox: str, *, after: str = "", limit: int = 100, device: str = ""
+    ) -> list[DeviceStatus]:
+        names = {pair[0] for name, pair in self.tables.heads if name == outbox}
+        names |= {known for name, known in self.tables.seen if name == outbox}
+        listed = sorted(name for name in names if name > after and device in ("", name))
+        return [self._status(outbox, name) for name in listed[:limit]]
+
+    def _status(self, outbox: str, device: str) -> DeviceStatus:
+        heads = [
+            h for (name, _), h in sorted(self.tables.heads.items()) if (name, h.device) == (outbox, device)
+        ]
+        waiting = [e for e in self._entries(outbox) if e.device == device and e.state not in CLOSED]
+        seen_at, away = self.tables.seen.get((outbox, device), (None, False))
+        shards = len([shard for name, shard in self.tables.shards if name == outbox])
+        return DeviceStatus(
+            outbox,
+            device,
+            queue.shard_of(device, shards),
+            tuple(head.phase for head in heads),
+            min(WAITING_MAX, len(waiting)),
+            seen_at,
+            away,
+            (outbox, device) in self.tables.paused,
+        )
+
+    async def jobs(self, outbox: str, *, after: int = 0, limit: int = 100) -> list[Rollout]:
+        found = [job for name, job in self.tables.jobs.values() if name == outbox and job.id > after]
+        return found[:limit]
+
+    async def now(self) -> float:
+        return self._clock.wall()
+
+    async def expire(self, outbox: str, before: float, limit: int, *, archive: bool = False) -> int:
+        old = [
+            number
+            for number, (name, entry) in self.tables.commands.items()
+            if name == outbox
+            and entry.closed_at is not None
+            and entry.closed_at < before
+            and self._all_told(number)
+        ]
+        for number in old[:limit]:
+            _, entry = self.tables.commands.pop(number)
+            if archive:
+                self.tables.archive[number] = entry
+        return len(old[:limit])
+
+    async def close(self) -> None:
+        self._closings += 1
+        self._bell.ring()
+
+    def _all_told(self, command: int) -> bool:
+        return command not in self.tables.untold and command not in self.tables.briefs
+
+    def _entries(self, outbox: str) -> list[StoredCommand]:
+        return [entry for name, entry in self.tables.commands.values() if name == outbox]
+
+
+class MemoryRows:
+    """The rows of one outbox, in a transaction."""
+
+    def __init__(self, tables: Tables, outbox: str) -> None:
+        self._tables = tables
+        self._outbox = outbox
+
+    def look(self, turn: Turn) -> TurnInput:
+        named = {h.correlation.command for h in turn.heard} | {u.correlation.command for u in turn.unsent}
+        arrivals = self.arrivals(turn.grants, turn.limit)
+        return TurnInput(
+            epochs=self.epochs(turn.grants),
+            commands=self.commands(named),
+            held=[h for h in self._heads() if h.phase is HeadPhase.HELD and h.device in turn.back],
+            arrivals=arrivals,
+            heads=self.heads({(arrival.device, arrival.lane) for arrival in arrivals}),
+            out=self._due(turn, turn.out_max, HeadPhase.OUT),
+            ready=self._due(turn, turn.ready_max, HeadPhase.WAITING, HeadPhase.HELD),
+            cancels=self._cancels(turn),
+            paused={device for name, device in self._tables.paused if name == self._outbox},
+        )
+
+    def _cancels(self, turn: Turn) -> list[Cancel]:
+        marks = [each for name, each in self._tables.cancels.values() if name == self._outbox]
+        return [each for each in marks if each.shard in turn.grants][: turn.limit]
+
+    def epochs(self, shards: Collection[int]) -> Mapping[int, int]:
+        return {shard: self._tables.shards[self._outbox, shard] for shard in shards}
+
+    def commands(self, ids: Collection[int]) -> Mapping[int, StoredCommand]:
+        found = {number: self._tables.commands.get(number, ("", None)) for number in ids}
+        return {number: entry for number, (name, entry) in found.items() if entry and name == self._outbox}
+
+    def heads(self, pairs: Collection[Pair]) -> Mapping[Pair, Head]:
+        found = {pair: self._tables.heads.get((self._outbox, pair)) for pair in pairs}
+        return {pair: head for pair, head in found.items() if head is not None}
+
+    def shift(self, shards: Collection[int], by_s: float) -> None:
+        phases = (HeadPhase.OUT, HeadPhase.HELD) if by_s > 0 else tuple(HeadPhase)
+        for head in self._heads():
+            if head.due is not None and head.shard in shards and head.phase in phases:
+                shifted = msgspec.structs.replace(head, due=head.due + by_s)
+                self._tables.heads[self._outbox, head.pair] = shifted
+
+    def bring_in(self, shards: Collection[int], latest: float) -> None:
+        for head in self._heads():
+            if head.due is not None and head.shard in shards and head.due > latest:
+                self._tables.heads[self._outbox, head.pair] = msgspec.structs.replace(head, due=latest)
+
+    def put_off(self, shards: Collection[int], until: float) -> None:
+        for head in self._heads():
+            if head.command and head.due is not None and head.shard in shards and head.due < until:
+                self._tables.heads[self._outbox, head.pair] = msgspec.structs.replace(head, due=until)
+
+    def arrivals(self, shards: Collection[int], limit: int) -> list[Arrival]:
+        found = [
+            a for name, a in self._tables.arrivals.values() if name == self._outbox and a.shard in shards
+        ]
+        return found[:limit]
+
+    def drop(self, arrivals: Sequence[Arrival]) -> None:
+        for arrival in arrivals:
+            del self._tables.arrivals[arrival.id]
+
+    def older(self, arrivals: Sequence[Arrival]) -> list[StoredCommand]:
+        named = self.commands({arrival.command for arrival in arrivals}).values()
+        return [e for e in self._scheduled() if any(queue.replaces(newer, e) for newer in named)]
+
+    def replaced(self, entries: Sequence[StoredCommand]) -> Set[int]:
+        known = [entry for name, entry in self._tables.commands.values() if name == self._outbox]
+        return {e.id for e in entries if any(queue.replaces(newer, e) for newer in known)}
+
+    def drop_cancels(self, cancels: Sequence[Cancel]) -> None:
+        for cancel in cancels:
+            del self._tables.cancels[cancel.id]
+
+    def meant(self, cancels: Sequence[Cancel], limit: int) -> list[StoredCommand]:
+        return [e for e in self._scheduled() if any(cancel.means(e) for cancel in cancels)][:limit]
+
+    def first(self, pairs: Collection[Pair], now: float) -> Mapping[Pair, StoredCommand | float]:
+        found: dict[Pair, StoredCommand | float] = {}
+        for pair in pairs:
+            scheduled = [entry for entry in self._scheduled() if entry.pair == pair]
+            ready = [entry for entry in scheduled if entry.not_before <= now]
+            if ready:
+                found[pair] = min(ready, key=lambda entry: (-entry.priority, entry.id))
+            elif scheduled:
+                found[pair] = min(entry.not_before for entry in scheduled)
+        return found
+
+    def overdue(self, shards: Collection[int], now: float, limit: int) -> list[StoredCommand]:
+        aborted = {job.id for _, job in self._tables.jobs.values() if job.aborted}
+        found = [
+            entry
+            for entry in self._scheduled()
+            if entry.shard in shards
+            and ((entry.expires_at is not None and entry.expires_at <= now) or entry.job in aborted)
+        ]
+        return found[:limit]
+
+    def jobs(self, ids: Collection[int]) -> Mapping[int, Rollout]:
+        return {number: self._tables.jobs[number][1] for number in ids if number in self._tables.jobs}
+
+    def save(self, entries: Sequence[StoredCommand]) -> None:
+        for entry in entries:
+            self._tables.commands[entry.id] = (self._outbox, entry)
+
+    def save_heads(self, heads: Sequence[Head]) -> None:
+        for head in heads:
+            self._tables.heads[self._outbox, head.pair] = head
+
+    def save_jobs(self, closed: Mapping[int, tuple[int, int]]) -> None:
+        for number, (done, failed) in closed.items():
+            name, job = self._tables.jobs[number]
+            self._tables.jobs[number] = (name, job.after(done, failed))
+
+    def save_seen(self, seen: Mapping[str, float | None], away: Set[str]) -> None:
+        for device, at in seen.items():
+            before, _ = self._tables.seen.get((self._outbox, device), (None, False))
+            self._tables.seen[self._outbox, device] = (before if at is None else at, device in away)
+
+    def save_briefs(self, closed: Sequence[StoredCommand]) -> None:
+        self._tables.briefs |= {entry.id: entry.closed_at for entry in closed}
+
+    def drop_briefs(self, shards: Collection[int]) -> None:
+        closed = [(number, *self._tables.commands[number]) for number in self._tables.briefs]
+        for number, outbox, entry in closed:
+            if outbox == self._outbox and entry.shard in shards:
+                del self._tables.briefs[number]
+
+    def _due(self, turn: Turn, limit: int, *phases: HeadPhase) -> list[Head]:
+        timed = [(head.due, head) for head in self._heads() if head.due is not None]
+        found = [h for due, h in timed if due <= turn.now and h.shard in turn.sendable and h.phase in phases]
+        return sorted(found, key=lambda head: head.due or 0.0)[:limit]
+
+    def _heads(self) -> list[Head]:
+        return [head for (name, _), head in self._tables.heads.items() if name == self._outbox]
+
+    def _scheduled(self) -> list[StoredCommand]:
+        return [
+            entry
+            for name, entry in self._tables.commands.values()
+            if name == self._outbox and entry.state is CommandState.SCHEDULED
+        ]

@@ -1,0 +1,288 @@
+"""Devices behind an MQTT broker."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import zlib
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any
+
+import structlog
+
+from holdfast.common.once import Once
+from holdfast.devices.ports.device import (
+    Accepted,
+    Command,
+    CommandRefused,
+    Connected,
+    DeviceAnswer,
+    Disconnected,
+    Event,
+    Lost,
+    Seen,
+)
+from holdfast.devices.rules.dialect import Dialect, JsonDialect, Reading, check_id, understood, written
+from holdfast.devices.rules.topics import Topics
+from holdfast.devices.services.mqtt import roundtrip
+from holdfast.devices.services.mqtt.address import MqttAddress
+from holdfast.devices.services.mqtt.link import NOBODY, REFUSED, Extras, Link
+from holdfast.errors import ConfigError, InvalidMessage, TooLarge, Unavailable
+from holdfast.ports.clock import Clock
+
+EVENTS_MAX = 50_000
+"""Events that wait to be fetched; then nothing more is read from the broker."""
+IDENTITY = re.compile(r"[A-Za-z0-9_.\-]{1,100}")
+PACKET_SPARE = 512
+"""Of a broker's largest packet, what a command's topic and properties may need."""
+
+FINAL = (0x90, 0x95, 0x99)
+"""Reason codes for what this message is: its topic, its size, its payload."""
+
+TOPICS = Topics()
+
+log = structlog.get_logger(__name__)
+
+
+class MqttDevices:
+    """The devices of one identity.
+
+    Args:
+        identity: the client id at the broker; whoever connects under it later cuts this one off.
+        topics: where devices listen and speak.
+        dialect: how ids travel inside payloads, for devices that don't bring them back beside them.
+        still_ours: asked before every connection; once it says False this one stays away for good. On MQTT
+            3.1.1, where a broker doesn't tell who is cut off why, it is what keeps two from cutting off each
+            other in turns. May raise Unavailable.
+        check: once it is connected, measure round trips on a connection beside it, and warn if the broker
+            holds back small packets.
+    """
+
+    def __init__(
+        self,
+        address: MqttAddress,
+        identity: str,
+        clock: Clock,
+        *,
+        topics: Topics = TOPICS,
+        dialect: Dialect | None = None,
+        still_ours: Callable[[], Awaitable[bool]] | None = None,
+        check: bool = False,
+    ) -> None:
+        if not IDENTITY.fullmatch(identity):
+            raise ConfigError(
+                f"the identity {identity!r:.100} must be 1 to 100 letters, digits, '_', '.' or '-'"
+            )
+        self.max_payload = address.max_payload
+        self.correlates = address.version == "5"
+        self.tells_nobody = self.correlates and address.qos == 1
+        self._address = address
+        self._identity = identity
+        self._clock = clock
+        self._check = check
+        self._topics = topics
+        self._dialect = dialect or JsonDialect()
+        self._once = Once()
+        self._events: list[Event] = []
+        self._seen: set[str] = set()
+        self._bell = asyncio.Event()
+        self._up = False
+        self._told: Connected | Disconnected | None = None
+        self._closed = False
+        self._error: BaseException | None = None
+        self._links = [
+            Link(
+                address,
+                identity if number == 0 else f"{identity}-{number}",
+                clock,
+                self,
+                still_ours=still_ours,
+                status=address.status if number == 0 else "",
+            )
+            for number in range(address.connections)
+        ]
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._watched: set[str] = set()
+
+    async def start(self) -> None:
+        if self._address.hears == "all":
+            if self._shared:
+                group = f"$share/{self._identity}/"
+                for link in self._links:
+                    link.hear(group + topic for topic in self._topics.heard_from_all())
+            else:
+                self._links[0].hear(self._topics.heard_from_all())
+        for link in self._links:
+            link.start().add_done_callback(self._ended)
+
+    def watch(self, devices: Iterable[str]) -> None:
+        for device in devices:
+            self._watched.add(device)
+            if self._address.hears == "own":
+                self._link(device).hear(self._topics.heard_from(device))
+
+    def publish(self, command: Command) -> None:
+        topic = self._topics.command_to(command.device)
+        check_id(command.id)
+        if not self._up:
+            reason = self._told.reason if isinstance(self._told, Disconnected) else "connecting"
+            raise Unavailable(f"not connected to {self._address}: {reason}")
+        payload, extras = written(self._dialect, command.payload, command.id), None
+        if len(payload) > self.max_payload:
+            raise TooLarge(
+                f"the payload for device {command.device} has {len(payload)} bytes with its id, more than the"
+                f" {self.max_payload} of max_payload in the broker's URL, or of what the broker takes"
+            )
+        answered_at, *_ = heard = self._topics.heard_from(command.device)
+        if self.correlates:
+            extras = Extras(
+                correlation=command.id.encode(),
+                response_topic=answered_at.encode(),
+                expires_s=command.expires_s,
+            )
+        link = self._link(command.device)
+        self._watched.add(command.device)
+        if self._address.hears == "own":
+            link.hear(heard)
+        link.publish(topic, payload, extras, command)
+
+    async def events(self) -> list[Event]:
+        await self._bell.wait()
+        events, self._events = self._events, []
+        self._seen.clear()
+        if self._error is not None:
+            raise self._error
+        if not self._closed:
+            self._bell.clear()
+        for link in self._links:
+            link.hold(held=False)
+        return events
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await self._stop()
+        self._closed = True
+        self._bell.set()
+
+    # What the links tell
+
+    def up(self) -> None:
+        """A link is connected."""
+        limits = [link.max_packet - PACKET_SPARE for link in self._links if link.connected]
+        self.max_payload = max(min(self._address.max_payload, *limits), 0)
+        if self._address.hears == "all" and not all(link.shares for link in self._links):
+            self._links[0].hear(self._topics.heard_from_all())
+        if all(link.connected for link in self._links):
+            self._up = True
+            self._tell_state(Connected())
+            if self._check:
+                self._check = False
+                self._spawn(self._measure())
+
+    def down(self, reason: str, *, taken: bool) -> None:
+        """A link isn't connected."""
+        self._up = False
+        if isinstance(self._told, Disconnected) and not taken:
+            return
+        self._tell_state(Disconnected(reason, taken=taken))
+        if taken:
+            log.warning("another has taken over at the broker", identity=self._identity, reason=reason)
+            self._spawn(self._stop())
+
+    def taken(self, token: object, code: int) -> None:
+        """The broker's word for a command."""
+        assert isinstance(token, Command)
+        if code >= REFUSED:
+            said = f"the broker refuses it, reason {code:#x}"
+            self._tell(CommandRefused(token.device, token.id, said, final=code in FINAL))
+        else:
+            self._tell(Accepted(token.device, token.id, nobody=code == NOBODY))
+
+    def lost(self, token: object, *, sent: bool, first: bool = False) -> None:
+        """The connection ended first."""
+        assert isinstance(token, Command)
+        if sent:
+            self._tell(Lost(token.device, token.id, suspect=first))
+        else:
+            self._tell(CommandRefused(token.device, token.id, "the connection ended before it was sent"))
+
+    def heard(self, topic: str, payload: bytes, correlation: bytes | None) -> None:
+        """Some device said something."""
+        spoken = self._topics.read(topic)
+        if spoken is None:
+            return
+        kind, device = spoken
+        if kind == "heartbeat":
+            if device not in self._seen:
+                self._seen.add(device)
+                self._tell(Seen(device))
+            return
+        try:
+            reading = self._read(payload, correlation)
+            check_id(reading.id)
+        except InvalidMessage as error:
+            self._odd(device, str(error))
+        else:
+            self._tell(DeviceAnswer(device, reading.id, payload, reading.ok))
+
+    def _read(self, payload: bytes, correlation: bytes | None) -> Reading:
+        """What is beside the payload goes before what is in it, which then may be anything."""
+        if correlation is None:
+            return understood(self._dialect, payload)
+        beside = correlation.decode("ascii", "replace")
+        try:
+            return Reading(beside, understood(self._dialect, payload).ok)
+        except InvalidMessage:
+            return Reading(beside)
+
+    def _odd(self, device: str, reason: str) -> None:
+        """An answer that can't be understood is still a sign of life. Anybody may invent devices: those that
+        nothing was ever sent to share one line in the log."""
+        if self._once.first(device if device in self._watched else ""):
+            log.warning("an odd answer", device=device, why=reason)
+        if device not in self._seen:
+            self._seen.add(device)
+            self._tell(Seen(device))
+
+    def _tell_state(self, state: Connected | Disconnected) -> None:
+        self._told = state
+        self._tell(state)
+
+    def _tell(self, event: Event) -> None:
+        self._events.append(event)
+        self._bell.set()
+        if len(self._events) == EVENTS_MAX:
+            for link in self._links:
+                link.hold(held=True)
+
+    async def _measure(self) -> None:
+        try:
+            said = roundtrip.advice(await roundtrip.measure(self._address, self._identity, self._clock))
+        except Unavailable as error:
+            log.info("can't measure the broker", identity=self._identity, why=str(error))
+            return
+        if said:
+            log.warning("the broker is slow", identity=self._identity, why=said)
+
+    def _ended(self, life: asyncio.Task[None]) -> None:
+        """A link whose life ended in an error is a bug, which must not pass for silence."""
+        if not life.cancelled() and (error := life.exception()) is not None:
+            self._error = error
+            self._bell.set()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _stop(self) -> None:
+        await asyncio.gather(*(link.close() for link in self._links))
+
+    @property
+    def _shared(self) -> bool:
+        """Several connections share what is heard, each getting a part."""
+        return self._address.connections > 1 and self._address.version == "5"
+
+    def _link(self, device: str) -> Link:
+        return self._links[zlib.crc32(device.encode()) % len(self._links)]

@@ -1,0 +1,1 @@
+"""What every HTTP server and client of Holdfast shares."""

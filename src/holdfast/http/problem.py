@@ -1,0 +1,87 @@
+"""What goes wrong, as RFC 9457 problem details."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+from aiohttp import web
+
+from holdfast.common.redaction import redact
+from holdfast.errors import (
+    Busy,
+    HandlerFailed,
+    HoldfastError,
+    InvalidMessage,
+    NotOwner,
+    OperationRefused,
+    OutcomeUnknown,
+    Retry,
+    SetAside,
+    TooLarge,
+)
+from holdfast.http.serving import FAILED, MEDIA_TYPE, RETRY_AFTER_S, Problem, problem_response
+
+__all__ = ["MEDIA_TYPE", "RETRY_AFTER_S", "Problem"]
+
+OWNER, OWNER_ADDRESS, EPOCH = "X-Owner", "X-Owner-Address", "X-Epoch"
+"""Headers that name the membership which owns a stream, where it is reached, and its epoch."""
+
+
+DATA_PLANE, NO_421 = "X-Data-Plane", "no-421"
+"""Header by which a data plane says that it can't send a request again after a 421: it wants a 503 then."""
+
+
+class RequestRefused(HoldfastError):
+    """A request that can't be served as it is; the client has to change it."""
+
+    def __init__(self, status: int, kind: str, title: str, detail: str) -> None:
+        super().__init__(detail)
+        self.problem = Problem(f"urn:holdfast:{kind}", title, status, redact(detail))
+
+
+def of(error: HoldfastError) -> Problem:
+    """The problem that an error is to a client."""
+    detail = redact(str(error))
+    match error:
+        case RequestRefused():
+            return error.problem
+        case NotOwner():
+            return Problem("urn:holdfast:not-owner", "Another node owns the stream", 421, detail)
+        case Busy():
+            return Problem("urn:holdfast:busy", "The stream takes no more for the moment", 429, detail)
+        case OperationRefused():
+            return Problem("urn:holdfast:refused", "It makes no sense as things stand", 409, detail)
+        case InvalidMessage():
+            return Problem("urn:holdfast:invalid", "The request can't be understood", 400, detail)
+        case TooLarge():
+            return Problem("urn:holdfast:too-large", "The body is too large", 413, detail)
+        case SetAside() | HandlerFailed():
+            return Problem("urn:holdfast:set-aside", "The message was set aside", 422, detail)
+        case OutcomeUnknown():
+            return Problem("urn:holdfast:no-answer", "No answer in time", 504, detail)
+    if error.retry is Retry.SAFE:
+        return Problem("urn:holdfast:unavailable", "Not now", 503, detail)
+    return FAILED
+
+
+def headers(error: HoldfastError) -> dict[str, str]:
+    """What else a client is told: when to come again, and where to go."""
+    match error:
+        case NotOwner():
+            told = {OWNER: error.member, OWNER_ADDRESS: error.address, EPOCH: str(error.epoch or "")}
+            return {name: value for name, value in told.items() if value}
+        case Busy():
+            return {"Retry-After": str(math.ceil(error.retry_after_s))}
+    return {"Retry-After": str(RETRY_AFTER_S)} if of(error).status in (503, 504) else {}
+
+
+def response(
+    error: HoldfastError, more: dict[str, str] | None = None, *, no_421: bool = False
+) -> web.Response:
+    """The answer to a request that failed; with ``no_421`` a redirect is a 503 that names the owner."""
+    problem, told = of(error), headers(error)
+    if no_421 and problem.status == 421:
+        problem = msgspec.structs.replace(problem, status=503)
+        told["Retry-After"] = str(RETRY_AFTER_S)
+    return problem_response(problem, {**told, **(more or {})})

@@ -1,0 +1,414 @@
+"""What every HTTP server of ours does, a node's and a gateway's: it bounds its connections, and tells what
+goes wrong as problem details (RFC 9457)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import ipaddress
+import math
+import os
+import re
+import resource
+import ssl
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
+from typing import cast
+from urllib.parse import urlsplit
+
+import msgspec
+import structlog
+from aiohttp import web
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from holdfast.common.redaction import redact
+from holdfast.errors import ConfigError
+from holdfast.ports.clock import Clock
+
+HEAD_S = 10.0
+"""How long a request may take from its first byte, or from the opening of its connection, until its head is
+there."""
+
+IDLE_S = 300.0
+"""How long a connection is kept after its last answer. Proxies and clients keep theirs for less."""
+
+LOOK_S = 1.0
+TLS_HANDSHAKE_S = 10.0
+
+BODY_PAUSE_S = 30.0
+"""How long a body may stand still on its way."""
+
+CONNECTIONS_MAX = 10_000
+RESERVE = 16
+"""Connections beyond the limit, for what has to be heard while all others are busy."""
+
+_HEARD_ALWAYS = re.compile(r"/healthz|/readyz|/v1/peer(/.*)?")
+
+FILES_RESERVED = 256
+"""Open files that are kept for all else than connections of clients, or half of what a process may have."""
+
+MEDIA_TYPE = "application/problem+json"
+RETRY_AFTER_S = 1
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+log = structlog.get_logger()
+
+
+class Problem(msgspec.Struct, omit_defaults=True):
+    """One problem; ``type`` is stable, for programs."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+
+
+class Connections:
+    """The connections of one server: ``most`` at once, and none of them stands idle or half-sent for long.
+
+    Where there is no room, the one that has been idle for longest makes it. If none is, the new one is of the
+    reserve: there only other nodes and looks at this one's health are served, and all else is told 503, as
+    is whoever comes when the reserve is busy too. ``most`` becomes less if the process may not have so many
+    open files."""
+
+    def __init__(self, clock: Clock, most: int) -> None:
+        self._clock = clock
+        self.most = most
+        self._all: dict[asyncio.BaseProtocol, _Connection] = {}
+        self._idle: dict[_Connection, None] = {}
+        """Those that have no request, in the order in which they had their last."""
+        self.refused = 0
+        self.closed = 0
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def fit(self) -> None:
+        """Have as many open files as it takes, or else fewer connections."""
+        files = allow_files(self.most + FILES_RESERVED)
+        fit = files - min(FILES_RESERVED, files // 2)
+        if fit < self.most:
+            log.warning(
+                "fewer connections than max_connections: the limit of open files is low; raise it"
+                " (ulimit -n, LimitNOFILE=)",
+                max_connections=self.most,
+                connections=fit,
+                open_files=files,
+            )
+            self.most = fit
+
+    def over(self, make: Callable[[], asyncio.BaseProtocol]) -> Callable[[], asyncio.Protocol]:
+        """What makes the protocol of each connection, for ``loop.create_server``; ``make`` makes that of
+        aiohttp."""
+        return lambda: _Connection(self, make())
+
+    async def watch(self) -> None:
+        """Close what stands still, until cancelled."""
+        while True:
+            await self._clock.sleep(LOOK_S)
+            now = self._clock.monotonic()
+            for connection in [idle for idle in self._idle if idle.ends_at <= now]:
+                self.closed += 1
+                connection.close()
+
+    @web.middleware
+    async def note(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Middleware: a connection whose request is being handled isn't idle."""
+        connection = self._all.get(request.protocol)
+        if connection is None:
+            return await handler(request)
+        self._idle.pop(connection, None)
+        connection.half_sent = False
+        try:
+            if self._lacks_room(connection) and not _HEARD_ALWAYS.fullmatch(request.path):
+                self.refused += 1
+                answer = problem_response(_NO_ROOM, {"Retry-After": str(RETRY_AFTER_S)})
+                answer.force_close()
+                return answer
+            return await handler(request)
+        finally:
+            if request.protocol in self._all:
+                self._rest(connection, IDLE_S)
+
+    @property
+    def trouble(self) -> str:
+        """Why the server can't take more connections, for ``/readyz``; empty if it can."""
+        if len(self._all) >= self.most and all(idle.of_reserve for idle in self._idle):
+            return f"all of {self.most} connections are busy (max_connections)"
+        try:
+            os.close(os.open(os.devnull, os.O_RDONLY))
+        except OSError as error:
+            return f"this process can open no more files ({error.strerror}); raise their limit (ulimit -n)"
+        return ""
+
+    # --- told by connections
+
+    def opened(self, connection: _Connection, inner: asyncio.BaseProtocol) -> bool:
+        """Whether there is room for one more."""
+        if len(self._all) >= self.most:
+            full = len(self._all) >= self.most + RESERVE
+            # The reserve makes room only once it is full: what was just opened there is idle too.
+            longest = next((idle for idle in self._idle if full or not idle.of_reserve), None)
+            if longest is not None:
+                self.closed += 1
+                connection.of_reserve = longest.of_reserve
+                longest.close()
+                self.lost(longest)
+            elif full:
+                self.refused += 1
+                return False
+            else:
+                connection.of_reserve = True
+        self._all[inner] = connection
+        self._rest(connection, HEAD_S)
+        return True
+
+    def begun(self, connection: _Connection) -> None:
+        """Bytes came where no request was under way."""
+        if connection in self._idle and not connection.half_sent:
+            connection.half_sent = True
+            connection.ends_at = self._clock.monotonic() + HEAD_S
+
+    def lost(self, connection: _Connection) -> None:
+        """It is closed."""
+        self._all.pop(connection.inner, None)
+        self._idle.pop(connection, None)
+
+    def _lacks_room(self, connection: _Connection) -> bool:
+        return connection.of_reserve and len(self._all) > self.most
+
+    def _rest(self, connection: _Connection, time_s: float) -> None:
+        connection.ends_at = self._clock.monotonic() + time_s
+        self._idle[connection] = None
+
+
+class _Connection(asyncio.Protocol):
+    """One connection: all goes on to aiohttp's protocol, and the beginning and the end are told to
+    ``connections``."""
+
+    __slots__ = ("_connections", "_transport", "ends_at", "half_sent", "inner", "of_reserve")
+
+    def __init__(self, connections: Connections, inner: asyncio.BaseProtocol) -> None:
+        self._connections = connections
+        self._transport: asyncio.Transport | None = None
+        self.inner = inner
+        self.ends_at = math.inf
+        self.half_sent = False
+        self.of_reserve = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are none by inheritance.
+        self._transport = cast("asyncio.Transport", transport)
+        if not self._connections.opened(self, self.inner):
+            self._transport.write(_NO_ROOM_ANSWER)
+            self._transport.close()
+            self._transport = None
+            return
+        self.inner.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._connections.begun(self)
+            self.inner.data_received(data)  # type: ignore[attr-defined]
+
+    def eof_received(self) -> bool | None:
+        return self.inner.eof_received() if self._transport is not None else None  # type: ignore[attr-defined]
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._transport is not None:
+            self._connections.lost(self)
+            self.inner.connection_lost(error)
+
+    def pause_writing(self) -> None:
+        self.inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self.inner.resume_writing()
+
+    def close(self) -> None:
+        """Drop it, whatever is still to be written: its other end reads nothing either."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class OwnSite:
+    """Middleware of a server on loopback that asks nobody who they are: a page of another site, open in a
+    browser of this machine, may not speak to it.
+
+    Browsers say by ``Origin`` which site's page sends; that must be the server itself. And ``Host`` must be
+    a name of this machine (one of ``names``, if it isn't loopback's), or the page's site may have given its
+    own name the address of this machine; with ``any_host`` it may be any."""
+
+    def __init__(self, names: Iterable[str] = (), *, any_host: bool = False) -> None:
+        self._names = frozenset(name.lower() for name in names)
+        self._any_host = any_host
+
+    @web.middleware
+    async def check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Refuse what another site's page sends."""
+        host, origin = request.headers.get("Host", ""), request.headers.get("Origin")
+        if host and not self._any_host and not self._is_own(host):
+            return problem_response(foreign(f"Host is {host[:200]!r}, which is no name of this machine"))
+        if origin is not None and origin.lower().partition("://")[2] != host.lower():
+            return problem_response(foreign(f"Origin is {origin[:200]!r}, another site"))
+        return await handler(request)
+
+    def _is_own(self, host: str) -> bool:
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            return False
+        return name in self._names or is_loopback(name)
+
+
+def foreign(detail: str) -> Problem:
+    """What another site's page is told."""
+    return Problem("urn:holdfast:foreign", "Pages of other sites may not", 403, detail)
+
+
+def is_loopback(host: str) -> bool:
+    """True for names and addresses that only this machine has."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def tls_server(cert: Path, key: Path, named: str) -> ssl.SSLContext:
+    """TLS for whoever is called, with a certificate and its key. Raises ConfigError, which calls them
+    ``named``."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(cert, key)
+    except OSError as error:  # which an SSLError is
+        raise ConfigError(f"{named} must be a certificate and its key: {error}") from None
+    return context
+
+
+class PeerTls(msgspec.Struct, frozen=True):
+    """TLS between nodes: this node's certificate with its chain and its key, and the authority that signed
+    those of all, in PEM form."""
+
+    cert: Path
+    key: Path
+    ca: Path
+
+    def server(self) -> ssl.SSLContext:
+        """For whoever is called. Raises ConfigError."""
+        return tls_server(self.cert, self.key, f"peer_tls_cert {self.cert} and peer_tls_key {self.key}")
+
+    def client(self) -> ssl.SSLContext:
+        """For whoever calls: only a certificate of the authority, for the address called, will do. Raises
+        ConfigError."""
+        try:
+            return ssl.create_default_context(cafile=self.ca)
+        except OSError as error:
+            raise ConfigError(f"peer_tls_ca {self.ca} must be certificates: {error}") from None
+
+
+NO_TLS = "its address is not https://; set peer_tls_cert, peer_tls_key and peer_tls_ca on every node"
+"""Why a node isn't called by one that speaks TLS: the secret and all messages would travel in the clear."""
+
+
+class Secrets:
+    """What callers must show one of, if there is any: ``Authorization: Bearer SECRET``."""
+
+    def __init__(self, *secrets: str | None) -> None:
+        self._lines = [f"Bearer {secret}".encode() for secret in secrets if secret]
+
+    def __bool__(self) -> bool:
+        return bool(self._lines)
+
+    def admit(self, request: web.Request) -> bool:
+        """True if the caller shows one, or need not. Takes as long whichever it is."""
+        given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
+        same = [hmac.compare_digest(given, line) for line in self._lines]
+        return any(same) or not same
+
+
+class ConnectionMetrics(Collector):
+    """The connections of one server, for Prometheus."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    def collect(self) -> Iterable[Metric]:
+        """How many there are, and how many were closed or refused."""
+        told = self._connections
+        yield GaugeMetricFamily(
+            "holdfast_connections", "Connections to this process (limit: max_connections).", value=len(told)
+        )
+        yield CounterMetricFamily(
+            "holdfast_connections_closed", "Connections closed since they stood still.", value=told.closed
+        )
+        yield CounterMetricFamily(
+            "holdfast_connections_refused", "Connections refused, for all were busy.", value=told.refused
+        )
+
+
+def allow_files(count: int) -> int:
+    """Let this process open ``count`` files, as far as it may; returns how many of them it can."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= count:
+        return count
+    wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    with contextlib.suppress(OSError, ValueError):  # some systems have a lower limit than they say
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def problem_response(problem: Problem, headers: Mapping[str, str] | None = None) -> web.Response:
+    """A problem as an answer."""
+    return web.Response(
+        body=msgspec.json.encode(problem), status=problem.status, content_type=MEDIA_TYPE, headers=headers
+    )
+
+
+@web.middleware
+async def problems(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Middleware: whatever goes wrong is told as a problem, and a bug tells strangers nothing more."""
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        if error.status < 400:
+            raise
+        kind, title = _KINDS.get(error.status, ("failed", "It failed"))
+        detail = redact((error.text or title).strip())
+        if error.status in (404, 405):
+            detail = f"there is no {request.method} {request.path[:200]} here"
+        headers = {name: value for name, value in error.headers.items() if name.lower() not in _OF_BODY}
+        return problem_response(Problem(f"urn:holdfast:{kind}", title, error.status, detail), headers)
+    except Exception:
+        log.exception("a request failed", method=request.method, path=request.path)
+        return problem_response(FAILED)
+
+
+FAILED = Problem("urn:holdfast:failed", "It failed", 500, "see the log of the node or gateway")
+_KINDS = {
+    400: ("invalid", "The request can't be understood"),
+    401: ("unauthorized", "Who are you?"),
+    404: ("no-path", "No such path"),
+    405: ("method", "The path has no such method"),
+    408: ("slow", "The body came too slowly"),
+    413: ("too-large", "The body is too large"),
+    426: ("upgrade", "Another protocol is spoken here"),
+    503: ("unavailable", "Not now"),
+}
+
+
+def not_ready(reason: str) -> Problem:
+    """What ``/readyz`` says while it isn't."""
+    return Problem("urn:holdfast:not-ready", "Not ready", 503, redact(reason))
+
+
+_OF_BODY = frozenset({"content-type", "content-length"})
+
+_NO_ROOM = Problem("urn:holdfast:unavailable", "Not now", 503, "too many connections are open; come again")
+_NO_ROOM_BODY = msgspec.json.encode(_NO_ROOM)
+_NO_ROOM_ANSWER = (
+    f"HTTP/1.1 503 Service Unavailable\r\nContent-Type: {MEDIA_TYPE}\r\nRetry-After: {RETRY_AFTER_S}\r\n"
+    f"Content-Length: {len(_NO_ROOM_BODY)}\r\nConnection: close\r\n\r\n"
+).encode() + _NO_ROOM_BODY

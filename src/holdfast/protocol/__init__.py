@@ -1,1 +1,0 @@
-"""Records between nodes, with a version."""

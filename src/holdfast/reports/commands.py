@@ -1,0 +1,305 @@
+"""``holdfast reports``: publish one without any queue, and see what became of those that were ordered."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal
+
+import msgspec
+from cyclopts import App, Parameter
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+from holdfast.cli import exits, output
+from holdfast.cli.options import DEFAULTS, Json, Options
+from holdfast.errors import ConfigError
+from holdfast.reports.audit import TASK_TYPE, Audit, AuditedAttempt, Row
+from holdfast.reports.deliver_credentials import Credentials
+from holdfast.reports.order import ReportOrder, from_plain
+from holdfast.services.memory.registry import MemoryRegistry
+from holdfast.tasks.rules.task import State
+from holdfast.wiring import Services, report_publisher, report_sample
+
+app = App(name="reports", help="Reports: publish one, and see what became of those that were ordered.")
+
+PREVIEW_ROWS = 10
+COLUMNS = ("customer", "report", "name", "state", "ended", "bytes", "rows", "sha256", "attempts", "error")
+SUFFIXES = {"none": "", "gzip": ".gz", "zip": ".zip", "zstd": ".zst"}
+
+
+@app.command
+async def publish(
+    source: str,
+    destination: str,
+    /,
+    *,
+    form: Annotated[Literal["csv", "xlsx"], Parameter(name="--format")] = "csv",
+    name: Annotated[str, Parameter(show_default=False)] = "",
+    column: tuple[str, ...] = (),
+    option: tuple[str, ...] = (),
+    customer: str = "customer",
+    report: Annotated[str, Parameter(show_default=False)] = "",
+    time_zone: str = "UTC",
+    companion: tuple[Literal["ok", "md5", "sha256"], ...] = (),
+    credentials: str | None = None,
+    credentials_file: Path | None = None,
+    order: Path | None = None,
+    dry_run: bool = False,
+    record: bool = False,
+    json: Json = False,
+    options: Options = DEFAULTS,
+) -> int:
+    """Read a query's result, format it, and deliver it; no queue and no node is needed.
+
+    With `--dry-run` nothing is sent: it prints the columns, the first rows as they would be written, and
+    about how large the file would be.
+
+    ```
+    holdfast reports publish sales.parquet sftp://sftp.acme.example/in --format xlsx --credentials acme
+    holdfast reports publish s3://lake/sales/ ./out --option delimiter=';' --column id --column price=Price
+    holdfast reports publish sales.parquet ./out --dry-run
+    ```
+
+    Args:
+        source: URL or path of a file; ending with `/` all files below, ending with `*` all that begin so.
+        destination: URL of the customer's folder, or a path.
+        form: What it is written as.
+        name: Template of the remote name; without it, the source's name.
+        column: A column to write, as SOURCE or SOURCE=TITLE; may be repeated. Without it, all.
+        option: An option of the format, as NAME=VALUE; may be repeated.
+        customer: Whose report it is, for names.
+        report: What it is called, for names; without it, the source's name.
+        time_zone: The customer's.
+        companion: A small file beside it, written after it.
+        credentials: Name of the secret that opens the destination.
+        credentials_file: TOML file of secrets; without it, they are in the environment.
+        order: JSON file with an order; what is said here stands in place of its sources and its delivery.
+        dry_run: Send nothing.
+        record: Tell of it in the store, for `holdfast reports status`.
+        json: Print JSON.
+    """
+    config = options.load()
+    plain = await asyncio.to_thread(_read, order) if order is not None else {}
+    stem = PurePosixPath(source.rstrip("/*")).name.partition(".")[0] or "report"
+    plain.setdefault("customer", customer)
+    plain.setdefault("report", report or stem)
+    plain.setdefault("time_zone", time_zone)
+    plain.setdefault("format", {"type": form})
+    plain["format"] |= _options(option)
+    suffix = SUFFIXES.get(plain["format"].get("compression", "none"), "")
+    usual = f"{stem}.{plain['format'].get('type', form)}{suffix}".replace("{", "{{").replace("}", "}}")
+    plain["name"] = name or plain.get("name", usual)
+    (table, *_) = plain.setdefault("tables", [{}])
+    table["sources"] = [source]
+    if column:
+        table["columns"] = [_column(text) for text in column]
+    plain["delivery"] = plain.get("delivery", {}) | {"destination": _destination(destination)}
+    if companion:
+        plain["delivery"]["companions"] = companion
+    if credentials is not None:
+        plain["delivery"]["credentials"] = credentials
+    wanted, known = from_plain(plain), Credentials(file=credentials_file)
+    async with Services(config) as services:
+        if dry_run:
+            return await _show(wanted, services.clock.wall(), known, json=json)
+        registry = services.registry() if record else MemoryRegistry(services.clock)
+        trace = f"cli-{services.clock.new_id()}"
+        async with report_publisher(services.clock, registry, known, access=services.access) as publisher:
+            with _bar(quiet=json) as progress:
+                bar = progress.add_task(wanted.report, total=1.0, note="opens the sources")
+                published = await publisher.publish(
+                    wanted,
+                    AuditedAttempt(trace=trace, ordered_at=services.clock.wall()),
+                    lambda headway: progress.update(bar, completed=headway.fraction, note=str(headway)),
+                    leave=False,  # its trace is its own: who publishes again begins anew
+                )
+    if json:
+        output.json_line(published)
+        return exits.OK
+    for file in published.files:
+        output.say(f"{file.name}: {file.size} bytes, {file.rows} rows, sha256 {file.sha256}")
+    if not published.files:
+        output.say("the result is empty: no file was ordered for that")
+    return exits.OK
+
+
+@app.command
+async def status(
+    *,
+    date: Annotated[dt.date | None, Parameter(show_default=False)] = None,
+    customer: str = "",
+    state: State | None = None,
+    of: str = "",
+    json: Json = False,
+    options: Options = DEFAULTS,
+) -> int:
+    """List the files of a day: how each stands, its size, its checksum, its attempts. The exit code is 1 if
+    one has failed.
+
+    ```
+    holdfast reports status --date 2024-02-29
+    holdfast reports status --of reports --state failed --json
+    ```
+
+    Args:
+        date: The day that the reports are for; without it, today in UTC.
+        customer: Only those of this customer.
+        state: Only those that stand so.
+        of: Name of an app, of which reports that nobody has begun are listed too: those that wait, whatever
+            their day, and those that ended so on this day.
+        json: Print JSON lines.
+    """
+    async with Services(options.load(), reads_only=True) as services:
+        day = date or dt.datetime.fromtimestamp(services.clock.wall(), dt.UTC).date()
+        rows = await Audit(services.registry(), services.clock).day(day)
+        rows = [await _as_it_stands(services, row) for row in rows]
+        unbegun = (
+            [row async for row in _never_begun(services, of, day, {row.trace for row in rows})] if of else []
+        )
+    found = [
+        row for row in [*rows, *unbegun] if state in (None, row.state) and customer in ("", row.customer)
+    ]
+    if json:
+        for row in found:
+            output.json_line(_record(row))
+    else:
+        output.console().print(output.table(f"reports of {day}", COLUMNS, map(_cells, found)))
+    return exits.FAILED if any(row.state is State.FAILED for row in found) else exits.OK
+
+
+@app.command
+async def forget(before: dt.date, /, *, options: Options = DEFAULTS) -> None:
+    """Drop what is known of the files of days before a date.
+
+    ```
+    holdfast reports forget 2024-01-01
+    ```
+
+    Args:
+        before: The first day that is kept.
+    """
+    async with Services(options.load(), reads_only=True) as services:
+        dropped = await Audit(services.registry(), services.clock).forget(before)
+    output.say(f"{dropped} files are forgotten")
+
+
+async def _show(order: ReportOrder, now: float, known: Credentials, *, json: bool) -> int:
+    ordered_at = dt.datetime.fromtimestamp(now, dt.UTC)
+    outlook = await asyncio.to_thread(report_sample, order, ordered_at, known, PREVIEW_ROWS)
+    if json:
+        output.json_line(outlook)
+        return exits.OK
+    output.console().print(output.table(outlook.name, ("column", "type"), outlook.columns))
+    output.say("")
+    for line in outlook.lines:
+        output.say(line)
+    output.say("")
+    rows = "an unknown number of" if outlook.rows is None else str(outlook.rows)
+    output.say(f"{rows} rows, {'' if outlook.exact else 'about '}{outlook.size} bytes")
+    return exits.OK
+
+
+async def _as_it_stands(services: Services, row: Row) -> Row:
+    """The row of a file whose task has ended without its worker's doing, as that tells."""
+    if row.state not in (State.RUNNING, State.QUEUED) or not row.app:
+        return row
+    task = await services.task_store(row.app).get(row.trace)
+    if task is None or not task.ended or task.state is State.SUCCEED:
+        return row
+    return msgspec.structs.replace(row, state=task.state, error=task.detail, ended_at=task.ended_at)
+
+
+async def _never_begun(services: Services, owner: str, day: dt.date, known: set[str]) -> AsyncIterator[Row]:
+    """Tasks that no worker has begun: of their orders nothing is known but whose they are. Those that ended
+    so, as when they were cancelled while they waited, count for the day of their end."""
+    store, midnight = services.task_store(owner), dt.datetime.combine(day, dt.time(), dt.UTC).timestamp()
+    for state, since in ((State.QUEUED, 0.0), (State.FAILED, midnight), (State.TIMEOUT, midnight)):
+        after = ""
+        while page := await store.list(500, after, state=state, type=TASK_TYPE, since=since):
+            for task in page:
+                of_day = not task.ended or dt.datetime.fromtimestamp(task.ended_at, dt.UTC).date() == day
+                if task.trace not in known and not task.attempts and of_day:
+                    yield Row(
+                        app=owner,
+                        trace=task.trace,
+                        customer=task.group,
+                        report="",
+                        day=day,
+                        destination="",
+                        name="",
+                        state=task.state,
+                        ordered_at=task.queued_at,
+                        ended_at=task.ended_at,
+                        error=task.detail,
+                    )
+            after = page[-1].trace
+
+
+def _bar(*, quiet: bool) -> Progress:
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[note]}"),
+        console=console,
+        disable=quiet or not console.is_terminal,
+    )
+
+
+def _read(order: Path) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(order.read_bytes(), type=dict[str, Any])
+    except OSError as error:
+        raise ConfigError(f"--order {order} can't be read: {error.strerror}") from None
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"--order {order} is no JSON object: {error}") from None
+
+
+def _options(texts: Sequence[str]) -> dict[str, Any]:
+    """Options of the format: numbers, true and false as in JSON, all else as text."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise ConfigError(f"--option {text!r} must be NAME=VALUE, such as --option header=false")
+        try:
+            found[name] = msgspec.json.decode(value)
+        except msgspec.DecodeError:
+            found[name] = value
+    return found
+
+
+def _column(text: str) -> dict[str, str]:
+    source, equals, title = text.partition("=")
+    return {"source": source, "title": title} if equals else {"source": source}
+
+
+def _destination(text: str) -> str:
+    if "://" in text or text.startswith("file:"):
+        return text
+    return f"file:{Path(text).expanduser().absolute()}"
+
+
+def _record(row: Row) -> dict[str, Any]:
+    told = {name: getattr(row, name) for name in row.__struct_fields__ if name != "record"}
+    times = ("ordered_at", "started_at", "ended_at")
+    return told | {name: output.moment(getattr(row, name)) for name in times}
+
+
+def _cells(row: Row) -> tuple[Any, ...]:
+    return (
+        row.customer,
+        row.report,
+        row.name,
+        row.state.value,
+        output.moment(row.ended_at),
+        row.size,
+        row.rows,
+        row.sha256[:12],
+        row.attempts,
+        row.error,
+    )

@@ -1,0 +1,1 @@
+"""What every destination of reports must do, as test classes to inherit from."""

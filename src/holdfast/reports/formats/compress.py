@@ -1,0 +1,103 @@
+"""Compression of a stream on several cores, in blocks of one size: the same bytes give the same bytes."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Executor
+
+import pyarrow as pa
+
+from holdfast.reports.pipeline import in_order
+
+BLOCK_BYTES = 1024 * 1024
+ZSTD_BLOCK_BYTES = 4 * 1024 * 1024
+_WINDOW_BYTES = 32 * 1024
+_RAW = -zlib.MAX_WBITS
+_DEFLATE_END = b"\x03\x00"
+_GZIP_HEAD = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
+"""Without a time or a name: both would change the bytes of an unchanged report."""
+
+
+class Workers:
+    """Threads to compress and format on. ``ahead``: how much is under way at once."""
+
+    def __init__(self, pool: Executor, threads: int) -> None:
+        self.pool = pool
+        self.ahead = threads + 1
+
+
+class Deflate:
+    """One deflate stream. Blocks are compressed apart, each with the end of the one before as its dictionary,
+    as pigz does. ``crc``, ``size`` and ``compressed`` are those of all bytes so far."""
+
+    def __init__(self, level: int, workers: Workers) -> None:
+        self._level = level
+        self._workers = workers
+        self.crc = 0
+        self.size = 0
+        self.compressed = 0
+
+    def run(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
+        """The compressed bytes of the chunks."""
+        for data in in_order(self._workers.pool, self._block, self._pairs(chunks), self._workers.ahead):
+            self.compressed += len(data)
+            yield data
+        self.compressed += len(_DEFLATE_END)
+        yield _DEFLATE_END
+
+    def _pairs(self, chunks: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
+        before = b""
+        for block in blocks(chunks, BLOCK_BYTES):
+            self.crc = zlib.crc32(block, self.crc)
+            self.size += len(block)
+            yield block, before
+            before = block[-_WINDOW_BYTES:]
+
+    def _block(self, pair: tuple[bytes, bytes]) -> bytes:
+        block, before = pair
+        deflate = zlib.compressobj(self._level, zlib.DEFLATED, _RAW, zdict=before)
+        return deflate.compress(block) + deflate.flush(zlib.Z_SYNC_FLUSH)
+
+
+def gzip(chunks: Iterable[bytes], level: int, workers: Workers) -> Iterator[bytes]:
+    """A gzip file (RFC 1952)."""
+    deflate = Deflate(level, workers)
+    yield _GZIP_HEAD
+    yield from deflate.run(chunks)
+    yield struct.pack("<II", deflate.crc, deflate.size & 0xFFFFFFFF)
+
+
+def zstd(chunks: Iterable[bytes], level: int, workers: Workers) -> Iterator[bytes]:
+    """A zstd file (RFC 8878), of frames that can be decompressed apart."""
+    codec = pa.Codec("zstd", compression_level=level)
+
+    def frame(block: bytes) -> bytes:
+        compressed = codec.compress(block, asbytes=True)
+        assert isinstance(compressed, bytes)
+        return compressed
+
+    empty = True
+    for data in in_order(workers.pool, frame, blocks(chunks, ZSTD_BLOCK_BYTES), workers.ahead):
+        empty = False
+        yield data
+    if empty:
+        yield frame(b"")
+
+
+def blocks(chunks: Iterable[bytes], size: int) -> Iterator[bytes]:
+    """The same bytes in blocks of ``size``; the last may be shorter."""
+    held: list[bytes | memoryview] = []
+    length = 0
+    for chunk in chunks:
+        view = memoryview(chunk)
+        while length + len(view) >= size:
+            taken, view = view[: size - length], view[size - length :]
+            yield b"".join([*held, taken])
+            held, length = [], 0
+        if view:
+            held.append(view)
+            length += len(view)
+    if held:
+        yield b"".join(held)

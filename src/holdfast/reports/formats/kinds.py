@@ -1,0 +1,235 @@
+"""What kinds of columns a report can hold, and their values in a form that every format starts from."""
+
+from __future__ import annotations
+
+import enum
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import InvalidMessage
+from holdfast.reports.faults import UnwritableColumn
+from holdfast.reports.order import Column, Unfit
+
+
+class ColumnKind(enum.Enum):
+    """What a column's values are."""
+
+    INTEGER = "integer"
+    FLOAT = "float"
+    DECIMAL = "decimal"
+    BOOLEAN = "boolean"
+    DATE = "date"
+    TIME = "time"
+    TIMESTAMP = "timestamp"
+    ZONED = "timestamp with a zone"
+    DURATION = "duration"
+    TEXT = "text"
+    BINARY = "binary"
+    NESTED = "nested"
+    UUID = "uuid"
+    NULL = "null"
+
+
+class PreparedRows(NamedTuple):
+    """Rows ready to be formatted. ``columns`` are named ``0``, ``1``, …; nested values are JSON text by now.
+    ``replaced`` counts the values that held bytes that are no text."""
+
+    columns: pl.DataFrame
+    replaced: int = 0
+
+
+def kind_of(name: str, type_: pa.DataType) -> ColumnKind:
+    """The kind of a column. Raises UnwritableColumn for a type that has no stated text."""
+    t = pa.types
+    for holds, kind in (
+        (t.is_boolean, ColumnKind.BOOLEAN),
+        (t.is_integer, ColumnKind.INTEGER),
+        (t.is_floating, ColumnKind.FLOAT),
+        (t.is_decimal, ColumnKind.DECIMAL),
+        (t.is_date, ColumnKind.DATE),
+        (t.is_time, ColumnKind.TIME),
+        (t.is_duration, ColumnKind.DURATION),
+        (t.is_string, ColumnKind.TEXT),
+        (t.is_binary, ColumnKind.BINARY),
+        (t.is_null, ColumnKind.NULL),
+    ):
+        if holds(type_):
+            return kind
+    if t.is_timestamp(type_):
+        return ColumnKind.ZONED if type_.tz is not None else ColumnKind.TIMESTAMP
+    if isinstance(type_, pa.UuidType):
+        return ColumnKind.UUID
+    if t.is_nested(type_) and not t.is_union(type_):
+        _shape(name, type_)  # refuses what is inside
+        return ColumnKind.NESTED
+    raise UnwritableColumn(
+        f"column {name!r} is of type {type_}, which has no text; leave it out or cast it in the query", name
+    )
+
+
+NUMBERS_WITH_A_POINT = frozenset({ColumnKind.FLOAT, ColumnKind.DECIMAL})
+CALENDAR = frozenset({ColumnKind.DATE, ColumnKind.TIME, ColumnKind.TIMESTAMP, ColumnKind.ZONED})
+
+
+def check_columns(columns: Sequence[Column], kinds: Sequence[ColumnKind], field: str) -> None:
+    """Raises InvalidMessage for what is ordered of a column that isn't of a kind to have it."""
+    for at, (column, kind) in enumerate(zip(columns, kinds, strict=True)):
+        for setting, fits in (("decimals", NUMBERS_WITH_A_POINT), ("pattern", CALENDAR)):
+            if getattr(column, setting) is not None and kind not in fits:
+                where = f"{field}.columns[{at}].{setting}"
+                raise InvalidMessage(f"{where}: {column.source!r} is {kind.value}, which has none", where)
+
+
+class Framer:
+    """Makes frames of the batches of one table.
+
+    Args:
+        schema: names and types of the columns, as :class:`TableReader` has them.
+        unfit: what becomes of bytes in text columns that aren't UTF-8 (lone surrogates, say).
+    """
+
+    def __init__(self, schema: pa.Schema, unfit: Unfit) -> None:
+        self.kinds = [kind_of(column.name, column.type) for column in schema]
+        self._schema = schema
+        self._unfit = unfit
+        self._json = {
+            at: _Json(column.name, column.type)
+            for at, (column, kind) in enumerate(zip(schema, self.kinds, strict=True))
+            if kind is ColumnKind.NESTED
+        }
+
+    def frame(self, batch: pa.RecordBatch) -> PreparedRows:
+        """The batch, ready to be formatted. Raises UnwritableColumn that names the column."""
+        arrays: list[pa.Array] = []
+        replaced = 0
+        for at, (column, kind, array) in enumerate(zip(self._schema, self.kinds, batch.columns, strict=True)):
+            if kind is ColumnKind.NESTED:
+                arrays.append(self._json[at].text(array))
+            elif kind is ColumnKind.UUID:
+                arrays.append(_uuids(array))
+            elif kind is ColumnKind.TEXT:
+                valid, bad = self._valid(column.name, array)
+                arrays.append(valid)
+                replaced += bad
+            else:
+                arrays.append(array)
+        names = [str(at) for at in range(len(arrays))]
+        frame = pl.from_arrow(pa.record_batch(arrays, names))
+        assert isinstance(frame, pl.DataFrame)
+        return PreparedRows(frame, replaced)
+
+    def _valid(self, name: str, array: pa.Array) -> tuple[pa.Array, int]:
+        """Nobody checked the text of a Parquet file; Polars takes it as valid without looking."""
+        try:
+            array.validate(full=True)
+        except pa.ArrowInvalid as error:
+            if self._unfit == "error":
+                raise UnwritableColumn(
+                    f"column {name!r} holds bytes that aren't UTF-8; mend them, or set format.unfit", name
+                ) from error
+        else:
+            return array, 0
+        how = "replace" if self._unfit == "replace" else "ignore"
+        raw = array.cast(pa.binary()).to_pylist()
+        texts = [None if value is None else value.decode(errors=how) for value in raw]
+        bad = sum(text is not None and text.encode() != value for text, value in zip(texts, raw, strict=True))
+        return pa.array(texts, pa.string()), bad
+
+
+def _uuids(array: pa.Array) -> pa.Array:
+    storage = array.storage.to_pylist()
+    return pa.array(
+        [None if value is None else str(uuid.UUID(bytes=value)) for value in storage], pa.string()
+    )
+
+
+class _Json:
+    """Nested values as JSON: keys in the order of the type, decimals as numbers of all their digits, dates,
+    times and durations in ISO 8601 (to the microsecond), binary as base64, NaN and infinities as null."""
+
+    _ENCODER = msgspec.json.Encoder(decimal_format="number", uuid_format="canonical")
+
+    def __init__(self, name: str, type_: pa.DataType) -> None:
+        self._name = name
+        self._shape = _shape(name, type_)
+        self._stored = _to_the_microsecond(type_)
+
+    def text(self, array: pa.Array) -> pa.Array:
+        """One JSON text a value."""
+        if self._stored != array.type:
+            array = pc.cast(array, self._stored, safe=False)
+        try:
+            values = array.to_pylist()
+        except UnicodeDecodeError as error:
+            raise UnwritableColumn(
+                f"column {self._name!r} holds bytes that aren't UTF-8; mend them in the query", self._name
+            ) from error
+        texts = [None if v is None else self._ENCODER.encode(self._shape(v)).decode() for v in values]
+        return pa.array(texts, pa.string())
+
+
+_Shape = Callable[[Any], Any]
+
+
+def _shape(name: str, type_: pa.DataType) -> _Shape:
+    """From Arrow's Python values to what JSON has: maps become objects. Raises UnwritableColumn."""
+    t = pa.types
+    if isinstance(type_, pa.BaseExtensionType) and not isinstance(type_, pa.UuidType):
+        return _shape(name, type_.storage_type)
+    if t.is_dictionary(type_) or t.is_run_end_encoded(type_):
+        return _shape(name, type_.value_type)
+    if t.is_map(type_):
+        key, item = _shape(name, type_.key_type), _shape(name, type_.item_type)
+        return lambda pairs: None if pairs is None else {_key(key(k)): item(v) for k, v in pairs}
+    if t.is_struct(type_):
+        fields = [(field.name, _shape(name, field.type)) for field in type_]
+        return lambda row: None if row is None else {field: shape(row[field]) for field, shape in fields}
+    if t.is_nested(type_) and not t.is_union(type_):
+        each = _shape(name, type_.value_type)
+        return lambda values: None if values is None else [each(value) for value in values]
+    if t.is_union(type_) or t.is_interval(type_):
+        raise UnwritableColumn(
+            f"column {name!r} holds values of type {type_}, which have no text; leave it out", name
+        )
+    return lambda value: value
+
+
+def _key(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode().strip('"')
+
+
+def _to_the_microsecond(type_: pa.DataType) -> pa.DataType:
+    """The type with nanoseconds cut off: Python's dates have none."""
+    t = pa.types
+    if t.is_timestamp(type_) and type_.unit == "ns":
+        return pa.timestamp("us", type_.tz)
+    if t.is_duration(type_) and type_.unit == "ns":
+        return pa.duration("us")
+    if t.is_time64(type_) and type_.unit == "ns":
+        return pa.time64("us")
+    if t.is_struct(type_):
+        return pa.struct([field.with_type(_to_the_microsecond(field.type)) for field in type_])
+    if t.is_map(type_):
+        return pa.map_(_to_the_microsecond(type_.key_type), _to_the_microsecond(type_.item_type))
+    if t.is_list(type_):
+        return pa.list_(type_.value_field.with_type(_to_the_microsecond(type_.value_type)))
+    if t.is_large_list(type_):
+        return pa.large_list(type_.value_field.with_type(_to_the_microsecond(type_.value_type)))
+    if t.is_fixed_size_list(type_):
+        inner = type_.value_field.with_type(_to_the_microsecond(type_.value_type))
+        return pa.list_(inner, type_.list_size)
+    return type_
+
+
+def any_of(frame: pl.DataFrame, tests: Sequence[pl.Expr]) -> list[bool]:
+    """For each test, whether any row passes it; all in one pass."""
+    if not tests or not frame.height:
+        return [False] * len(tests)
+    found = frame.select([test.any().alias(str(at)) for at, test in enumerate(tests)])
+    return [bool(value) for value in found.row(0)]

@@ -1,0 +1,1 @@
+"""What a destination of reports must do."""

@@ -1,0 +1,309 @@
+"""From an order to the bytes of its files."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import math
+import os
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import msgspec
+import pyarrow as pa
+
+from holdfast.reports.formats.compress import Workers, gzip, zstd
+from holdfast.reports.formats.csv import CsvFormat
+from holdfast.reports.formats.styles import Styles
+from holdfast.reports.formats.xlsx import SheetFormat, SheetSource, Workbook, too_many
+from holdfast.reports.formats.zip import ZipStream
+from holdfast.reports.memory import keep_little
+from holdfast.reports.names import remote_name
+from holdfast.reports.order import Csv, ReportOrder, Xlsx, check, encode
+from holdfast.reports.pipeline import in_order, read_ahead
+from holdfast.reports.rows import TableRows
+from holdfast.reports.sources.places import Secrets
+from holdfast.reports.sources.table import TableReader, open_table
+
+READ_AHEAD_BYTES = 4 * 1024 * 1024
+"""Decoded rows that wait to be formatted, at most."""
+
+THREADS_MAX = 4
+
+
+class ReportProgress(NamedTuple):
+    """How far a report is. Totals that aren't known are None.
+
+    ``rows``, ``source_bytes``: read so far. ``bytes_out``: handed out so far, of all files.
+    """
+
+    rows: int
+    rows_total: int | None
+    source_bytes: int
+    source_bytes_total: int
+    bytes_out: int
+
+    @property
+    def fraction(self) -> float:
+        """How much of the work is done, from 0 to 1."""
+        if self.rows_total:
+            return min(1.0, self.rows / self.rows_total)
+        return min(1.0, self.source_bytes / max(1, self.source_bytes_total))
+
+
+class ReportFile:
+    """One file of a report: its number from 1 and its remote name.
+
+    ``chunks`` are read once, to their end; the next file begins where this one ended. ``rows``, ``bytes`` and
+    ``replaced`` (characters that couldn't be written as they were) are final then.
+    """
+
+    def __init__(self, number: int, name: str) -> None:
+        self.number = number
+        self.name = name
+        self.chunks: Iterator[bytes] = iter(())
+        self.rows = 0
+        self.bytes = 0
+        self.replaced = 0
+        self.ended = False
+
+
+class Report:
+    """An order whose sources are found and checked; as a context manager it ends its threads.
+
+    Everything that can be known before a byte is sent is raised by the constructor: InvalidMessage for the
+    order, naming the field; UnwritableColumn; UnreadableSource; TooManyRows; Unavailable.
+
+    Args:
+        ordered_at: with a zone; dates the files' names if the order names no date.
+        secrets: finds the secret of a name.
+        roots: folders and prefixes that sources must lie in, as URLs; any, if there are none.
+        on_progress: told after every chunk, in the caller's thread.
+        threads: to format and compress on; by default the cores there are, four at most.
+
+    Attributes:
+        cut: whether ``files`` left rows out, as it was asked to.
+        id: changes with the order and with the sources, and with nothing else: reports of one id have the
+            same bytes.
+    """
+
+    def __init__(
+        self,
+        order: ReportOrder,
+        *,
+        ordered_at: dt.datetime,
+        secrets: Secrets = lambda _: {},
+        roots: Sequence[str] = (),
+        on_progress: Callable[[ReportProgress], None] = lambda _: None,
+        threads: int | None = None,
+    ) -> None:
+        check(order)
+        keep_little()
+        self.order = order
+        self._ordered_at = ordered_at
+        self._on_progress = on_progress
+        self._stack = ExitStack()
+        self.tables = [
+            open_table(table, secrets, f"tables[{at}]", roots) for at, table in enumerate(order.tables)
+        ]
+        self._formats = self._make_formats()
+        self._refuse_early()
+        remote_name(order, ordered_at)
+        counts = [table.rows for table in self.tables]
+        self.rows_total = None if None in counts else sum(count or 0 for count in counts)
+        self.source_bytes_total = sum(table.source_bytes for table in self.tables)
+        versions = "".join(table.version for table in self.tables)
+        told = encode(msgspec.structs.replace(order, delivery=None)) + versions.encode()
+        self.id = hashlib.sha256(told + remote_name(order, ordered_at).encode()).hexdigest()
+        self._threads = threads or min(THREADS_MAX, _cores())
+        self.cut = False
+        self._rows = 0
+        self._source_bytes = 0.0
+        self._bytes_out = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End reading and formatting, done or not."""
+        self._stack.close()
+
+    @property
+    def progress(self) -> ReportProgress:
+        """How far it is."""
+        return ReportProgress(
+            self._rows, self.rows_total, int(self._source_bytes), self.source_bytes_total, self._bytes_out
+        )
+
+    def files(self, sample_bytes: float = math.inf) -> Iterator[ReportFile]:
+        """The files, one after the other: none for an empty result if so ordered.
+
+        Of each table only the first rows, if more than ``sample_bytes`` would be read, decoded or not. A
+        second call begins anew, and ends what the first left. Raises UnreadableSource, UnwritableColumn,
+        TooManyRows and Unavailable.
+        """
+        self.close()
+        self._rows = self._bytes_out = 0
+        self._source_bytes = 0.0
+        self.cut = False
+        pool = self._stack.enter_context(ThreadPoolExecutor(self._threads, "format"))
+        workers = Workers(pool, self._threads)
+        sources = [TableRows(self._batches(table, sample_bytes)) for table in self.tables]
+        for rows in sources:
+            self._stack.callback(rows.close)
+        if self.order.empty == "nothing" and all(rows.peek() is None for rows in sources):
+            return
+        number = 1
+        while True:
+            file = ReportFile(number, remote_name(self.order, self._ordered_at, number))
+            file.chunks = self._counted(file, self._chunks(file, sources, workers))
+            yield file
+            if not file.ended:
+                raise RuntimeError(f"the chunks of {file.name} weren't read to their end")
+            if all(rows.peek() is None for rows in sources):
+                return
+            number += 1
+
+    def chunks(self, number: int = 1) -> Iterator[bytes]:
+        """The bytes of one file, made from the beginning; what comes before it is made and dropped.
+
+        The same each time, so that a delivery can begin anew or go on. No bytes if there is no such file.
+        Raises as ``files`` does.
+        """
+        for file in self.files():
+            if file.number == number:
+                yield from file.chunks
+                return
+            for _ in file.chunks:
+                pass
+
+    def preview(self, rows: int) -> list[bytes]:
+        """The header and the first rows as CSV lines, as far as the format has them; without progress."""
+        table = self.tables[0]
+        options = self.order.format if isinstance(self.order.format, Csv) else Csv(unfit="replace")
+        options = msgspec.structs.replace(options, compression="none", encoding="utf-8", line_end="\n")
+        shown = CsvFormat(options, table.columns, table.schema, self.order.time_zone, "tables[0]")
+        lines = [shown.header.data]
+        pieces = table.pieces()
+        try:
+            for batch, _ in pieces:
+                lines.append(shown.lines(batch.slice(0, rows)).data)
+                rows -= min(rows, batch.num_rows)
+                if not rows:
+                    break
+        finally:
+            pieces.close()
+        return lines
+
+    # --- reading
+
+    def _batches(self, table: TableReader, sample_bytes: float) -> Generator[pa.RecordBatch, None, None]:
+        pieces = read_ahead(table.pieces(), lambda piece: piece.batch.nbytes, READ_AHEAD_BYTES)
+        taken = 0.0
+        try:
+            for batch, spent in pieces:
+                if taken > sample_bytes:
+                    self.cut = True
+                    return
+                taken += max(batch.nbytes, spent)
+                self._rows += batch.num_rows
+                self._source_bytes += spent
+                yield batch
+        finally:
+            pieces.close()
+
+    # --- formatting
+
+    def _make_formats(self) -> CsvFormat | list[SheetFormat]:
+        options, zone = self.order.format, self.order.time_zone
+        if isinstance(options, Csv):
+            (table,) = self.tables
+            return CsvFormat(options, table.columns, table.schema, zone, "tables[0]")
+        self._styles = Styles()
+        return [
+            SheetFormat(options, table.columns, table.schema, zone, f"tables[{at}]", self._styles)
+            for at, table in enumerate(self.tables)
+        ]
+
+    def _refuse_early(self) -> None:
+        options = self.order.format
+        if isinstance(options, Xlsx) and options.overflow == "refuse":
+            for ordered, table in zip(self.order.tables, self.tables, strict=True):
+                if table.rows is not None and table.rows + options.header > options.rows_per_sheet:
+                    raise too_many(ordered.name, options)
+
+    def _chunks(self, file: ReportFile, sources: Sequence[TableRows], workers: Workers) -> Iterator[bytes]:
+        options = self.order.format
+        if isinstance(options, Csv):
+            assert isinstance(self._formats, CsvFormat)
+            (rows,) = sources
+            return _compressed(options, file.name, self._csv(file, self._formats, rows, workers), workers)
+        assert isinstance(self._formats, list)
+        return self._workbook(file, options, self._formats, sources, workers)
+
+    def _csv(
+        self, file: ReportFile, shape: CsvFormat, rows: TableRows, workers: Workers
+    ) -> Generator[bytes, None, None]:
+        header = shape.header
+        file.replaced += header.replaced
+        yield header.data
+        for lines in in_order(workers.pool, shape.lines, rows.all(), workers.ahead):
+            file.rows += lines.rows
+            file.replaced += lines.replaced
+            yield lines.data
+
+    def _workbook(
+        self,
+        file: ReportFile,
+        options: Xlsx,
+        formats: Sequence[SheetFormat],
+        sources: Sequence[TableRows],
+        workers: Workers,
+    ) -> Iterator[bytes]:
+        book = Workbook(options, self._styles, workers)
+        sheets = [
+            SheetSource(table.name, shape, rows)
+            for table, shape, rows in zip(self.order.tables, formats, sources, strict=True)
+        ]
+        for chunk in book.chunks(sheets):
+            file.rows, file.replaced = book.rows, book.replaced
+            yield chunk
+
+    def _counted(self, file: ReportFile, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        for chunk in chunks:
+            if chunk:
+                file.bytes += len(chunk)
+                self._bytes_out += len(chunk)
+                yield chunk
+                self._on_progress(self.progress)
+        file.ended = True
+
+
+def _compressed(options: Csv, name: str, chunks: Iterator[bytes], workers: Workers) -> Iterator[bytes]:
+    match options.compression:
+        case "gzip":
+            return gzip(chunks, options.compression_level, workers)
+        case "zstd":
+            return zstd(chunks, options.compression_level, workers)
+        case "zip":
+            return _zipped(options, name, chunks, workers)
+    return chunks
+
+
+def _zipped(options: Csv, name: str, chunks: Iterator[bytes], workers: Workers) -> Iterator[bytes]:
+    archive = ZipStream(options.compression_level, workers)
+    inside = name.rpartition("/")[2].removesuffix(".zip")
+    yield from archive.entry(inside if "." in inside else f"{inside}.csv", chunks)
+    yield archive.end()
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,1 @@
+"""Where reports are delivered: one file or folder a service."""

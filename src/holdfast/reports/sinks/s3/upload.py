@@ -1,0 +1,234 @@
+"""One file on its way into a bucket: its parts, and how they become an object."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import html
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from holdfast.errors import (
+    AlreadyThere,
+    ConfigError,
+    Damaged,
+    HoldfastError,
+    OutcomeUnknown,
+    TooLarge,
+    Unavailable,
+)
+from holdfast.reports.ports.sink import Data, RemoteFile
+from holdfast.services.aws.s3_url import Spot
+
+if TYPE_CHECKING:
+    from holdfast.reports.sinks.s3.sink import S3Sink
+    from holdfast.services.aws.client import AwsResponse
+
+PARTS_MAX = 10_000
+AT_ONCE = 3
+LEAVE_S = 5.0
+UPLOAD_ID = re.compile(b"<UploadId>([^<]+)</UploadId>")
+
+
+class S3Upload:
+    """One file on its way."""
+
+    def __init__(
+        self,
+        sink: S3Sink,
+        name: str,
+        spot: Spot,
+        part_bytes: int,
+        *,
+        replace: bool,
+        token: str = "",
+        tags: Sequence[str] = (),
+    ) -> None:
+        self.token = token
+        self.grain = part_bytes
+        self.held = len(tags) * part_bytes
+        self._sink = sink
+        self._name = name
+        self._spot = spot
+        self._replace = replace
+        self._tags = list(tags)
+        self._at = 0
+        self._part: memoryview | None = None  # the next one
+        self._filled = 0
+        self._free: list[memoryview] = []
+        self._parts: list[asyncio.Task[str]] = []
+        self._room = asyncio.Semaphore(AT_ONCE)
+        self._over = False
+
+    async def skip(self, size: int) -> None:
+        self._at = size
+        del self._tags[size // self.grain :]
+
+    async def write(self, data: Data) -> None:
+        rest = memoryview(data)
+        while rest:
+            if self._part is None:
+                self._part = self._free.pop() if self._free else memoryview(bytearray(self.grain))
+            piece = rest[: self.grain - self._filled]
+            rest = rest[len(piece) :]
+            self._part[self._filled : self._filled + len(piece)] = piece
+            self._filled += len(piece)
+            self._at += len(piece)
+            if self._filled == self.grain:
+                await self._send(self._take())
+
+    async def commit(self, sha256: str, *, read_back: bool = False) -> RemoteFile:
+        last = self._take()
+        if not self.token:
+            await self._put(last)
+        else:
+            if last:
+                await self._send(last)
+            await self._complete(self._tags + list(await asyncio.gather(*self._parts)))
+        self._over = True
+        return await self._checked()
+
+    async def abort(self) -> None:
+        if not self._over:
+            await self._stop(0.0)
+            with contextlib.suppress(HoldfastError):  # a rule of the bucket's lifecycle removes what stays
+                await self._sink.discard(self._name, self.token)
+
+    async def leave(self) -> None:
+        if not self._over:
+            await self._stop(LEAVE_S)
+
+    def _take(self) -> memoryview:
+        """What waits, as the next part."""
+        part = memoryview(b"") if self._part is None else self._part[: self._filled]
+        self._part, self._filled = None, 0
+        return part
+
+    async def _send(self, part: memoryview) -> None:
+        """Begin to put the next part, once fewer than AT_ONCE are under way."""
+        if not self.token:
+            self.token = await self._begin()
+        number = len(self._tags) + len(self._parts) + 1
+        if number > PARTS_MAX:
+            raise TooLarge(
+                f"{self._name!r} takes over {PARTS_MAX} parts of {self.grain}: set larger ones (part_bytes)"
+            )
+        await self._room.acquire()
+        for task in self._parts:
+            if task.done():
+                task.result()  # one that failed ends it
+        task = asyncio.create_task(self._put_part(number, part))
+        task.add_done_callback(lambda _: self._done_with(part))
+        self._parts.append(task)
+
+    async def _begin(self) -> str:
+        answer = await self._sink.call(
+            "CreateMultipartUpload", self._spot, "POST", "uploads=", headers=self._sink.headers
+        )
+        found = UPLOAD_ID.search(answer.body)
+        if found is None:
+            raise Unavailable(f"s3:CreateMultipartUpload on {self._spot}: the answer makes no sense")
+        return html.unescape(found[1].decode())
+
+    def _done_with(self, part: memoryview) -> None:
+        if len(part) == self.grain:
+            self._free.append(part)
+        self._room.release()
+
+    async def _put_part(self, number: int, part: memoryview) -> str:
+        try:
+            answer = await self._sink.call(
+                "UploadPart",
+                self._spot,
+                "PUT",
+                f"partNumber={number}&{upload_query(self.token)}",
+                body=part,
+            )
+        except OutcomeUnknown as error:  # a part may be put again
+            raise Unavailable(str(error)) from error
+        except FileNotFoundError:
+            raise self._gone() from None
+        return answer.headers["ETag"]
+
+    async def _put(self, body: memoryview) -> None:
+        await self._place("PutObject", "PUT", "", self._sink.headers | self._condition(), body)
+
+    async def _complete(self, tags: Sequence[str]) -> None:
+        parts = "".join(
+            f"<Part><PartNumber>{number}</PartNumber><ETag>{html.escape(tag)}</ETag></Part>"
+            for number, tag in enumerate(tags, 1)
+        )
+        body = f"<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>".encode()
+        try:
+            answer = await self._place(
+                "CompleteMultipartUpload", "POST", upload_query(self.token), self._condition(), body
+            )
+        except FileNotFoundError:  # perhaps completed by a try whose answer was lost
+            found = await self._sink.stat(self._name)
+            if found is None or found.version.strip('"') != _tag_of(tags):
+                raise self._gone() from None
+            return
+        if b"<Error>" in answer.body:  # S3 begins to answer 200 before it knows
+            raise OutcomeUnknown(f"{self._spot} may be in its place")
+
+    async def _place(
+        self, operation: str, method: str, query: str, headers: Mapping[str, str], body: Data
+    ) -> AwsResponse:
+        from holdfast.services.aws.client import AwsRefused  # noqa: PLC0415
+
+        if not self._replace:
+            await self._sink.must_not_be_there(self._name)  # for services that don't know the condition
+        try:
+            return await self._sink.call(operation, self._spot, method, query, headers=headers, body=body)
+        except AwsRefused as error:
+            if error.code == "PreconditionFailed":
+                raise there(self._name) from None
+            if error.code in ("ConditionalRequestConflict", "InvalidPart"):
+                raise Unavailable(str(error)) from error
+            raise
+
+    async def _checked(self) -> RemoteFile:
+        try:
+            found = await self._sink.stat(self._name)
+        except ConfigError:  # one who may only put: the checksums of the parts must do
+            return RemoteFile(self._name, self._at)
+        if found is None or found.size != self._at:
+            has = "nothing" if found is None else f"{found.size} bytes"
+            raise Damaged(f"the bucket has {has} of {self._name!r}, and {self._at} bytes were sent")
+        return found
+
+    async def _stop(self, patience_s: float) -> None:
+        self._over = True
+        if self._parts:
+            _, late = await asyncio.wait(self._parts, timeout=patience_s)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*self._parts, return_exceptions=True)
+
+    def _condition(self) -> dict[str, str]:
+        return {} if self._replace else {"If-None-Match": "*"}
+
+    def _gone(self) -> Damaged:
+        return Damaged(f"what was sent of {self._name!r} is gone: another finished it or gave it up")
+
+
+def upload_query(token: str) -> str:
+    """The part of a call's query that names an upload."""
+    return f"uploadId={quote(token, safe='')}"
+
+
+def there(name: str) -> AlreadyThere:
+    """A file that was not to be replaced."""
+    return AlreadyThere(f"{name!r} is at its destination already, and is not to be replaced")
+
+
+def _tag_of(tags: Sequence[str]) -> str:
+    """The ETag of an object of these parts, where nothing but MD5 made theirs."""
+    try:
+        digests = b"".join(bytes.fromhex(tag.strip('"')) for tag in tags)
+    except ValueError:
+        return ""
+    return f"{hashlib.md5(digests, usedforsecurity=False).hexdigest()}-{len(tags)}"

@@ -1,0 +1,144 @@
+"""One SFTP session: connected at first use, and anew after it broke; its errors in the words of the port."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import asyncssh
+import msgspec
+
+from holdfast.errors import ConfigError, LoginRefused, Unavailable
+from holdfast.reports.sinks.sftp.url import SftpUrl
+
+CONNECT_S = 30.0
+KEEPALIVE_S = 15.0
+KEEPALIVES_MAX = 3
+CIPHERS = "^aes128-gcm@openssh.com,aes256-gcm@openssh.com"
+"""First those that processors help with."""
+
+PASSING = (asyncssh.SFTPNoSpaceOnFilesystem, asyncssh.SFTPQuotaExceeded, asyncssh.SFTPNoConnection)
+LOST = (asyncssh.SFTPConnectionLost, asyncssh.ConnectionLost, asyncssh.ChannelOpenError)
+REFUSED = (
+    asyncssh.SFTPPermissionDenied,
+    asyncssh.SFTPWriteProtect,
+    asyncssh.SFTPOpUnsupported,
+    asyncssh.SFTPInvalidFilename,
+    asyncssh.SFTPNoSuchFile,
+    asyncssh.SFTPNoSuchPath,
+    asyncssh.SFTPNotADirectory,
+    asyncssh.SFTPFileIsADirectory,
+)
+
+
+class Login(msgspec.Struct, frozen=True):
+    """Who logs in, and which server is trusted.
+
+    ``key``: a private key as text (OpenSSH or PEM), with its ``passphrase`` if it has one. ``known_hosts``:
+    lines as in that file of OpenSSH; by default those of this user's own.
+    """
+
+    user: str
+    password: str = ""
+    key: str = ""
+    passphrase: str = ""
+    known_hosts: str = ""
+
+    def __repr__(self) -> str:
+        return f"Login({self.user!r})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("user", self.user)]
+
+    def options(self) -> dict[str, Any]:
+        """As asyncssh takes them, with no key that wasn't named. Raises ConfigError."""
+        try:
+            key = asyncssh.import_private_key(self.key, self.passphrase or None) if self.key else None
+            hosts = asyncssh.import_known_hosts(self.known_hosts) if self.known_hosts else ()
+        except (asyncssh.KeyImportError, ValueError) as error:
+            raise ConfigError(f"the credential's key or known_hosts can't be read: {error}") from None
+        return {
+            "username": self.user,
+            "password": self.password or None,
+            "client_keys": [key] if key is not None else None,
+            "known_hosts": hosts,
+        }
+
+
+class SftpSession:
+    """A session with one server. Raises LoginRefused, ConfigError, Unavailable."""
+
+    def __init__(self, url: SftpUrl, login: Login) -> None:
+        self.url = url
+        self._login = login
+        self._connection: asyncssh.SSHClientConnection | None = None
+        self._client: asyncssh.SFTPClient | None = None
+        self._connecting = asyncio.Lock()
+        self._closed = False
+
+    async def client(self) -> asyncssh.SFTPClient:
+        """The client, connected."""
+        async with self._connecting:
+            if self._closed:
+                raise Unavailable(f"the connection to {self.url} is closed")
+            if self._connection is not None and self._connection.is_closed():
+                self._connection = self._client = None
+            if self._client is None:
+                self._client = await self._connect()
+            return self._client
+
+    def drop(self) -> None:
+        """Give up the connection, with all that is on its way; the next call makes another."""
+        connection, self._connection, self._client = self._connection, None, None
+        if connection is not None:
+            connection.abort()
+
+    async def close(self) -> None:
+        """Drop the connection."""
+        self._closed = True
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.abort()
+            with contextlib.suppress(OSError, asyncssh.Error):
+                await connection.wait_closed()
+
+    @contextlib.contextmanager
+    def told(self, what: str) -> Iterator[None]:
+        """Errors of asyncssh in the words of the port, after ``what``."""
+        try:
+            yield
+        except (asyncssh.Error, OSError, asyncio.IncompleteReadError) as error:
+            raise self._named(f"{what} at {self.url}", error) from error
+
+    async def _connect(self) -> asyncssh.SFTPClient:
+        with self.told("can't log in"):
+            self._connection = await asyncssh.connect(
+                self.url.host,
+                self.url.port,
+                config=None,
+                agent_path=None,
+                gss_host=None,
+                encryption_algs=CIPHERS,
+                compression_algs=["none"],
+                connect_timeout=CONNECT_S,
+                login_timeout=CONNECT_S,
+                keepalive_interval=KEEPALIVE_S,
+                keepalive_count_max=KEEPALIVES_MAX,
+                **self._login.options(),
+            )
+            return await self._connection.start_sftp_client()
+
+    def _named(self, what: str, error: Exception) -> Exception:
+        said = f"{what}: {error}"
+        if isinstance(error, asyncssh.HostKeyNotVerifiable):
+            return LoginRefused(f"{said}: put its host key into the credential's known_hosts")
+        if isinstance(error, asyncssh.PermissionDenied):
+            return LoginRefused(said)
+        if isinstance(error, (asyncssh.KeyExchangeFailed, asyncssh.ProtocolNotSupported, *REFUSED)):
+            return ConfigError(said)
+        if isinstance(error, socket.gaierror) and error.errno != socket.EAI_AGAIN:
+            return ConfigError(said)
+        return Unavailable(said)

@@ -1,0 +1,62 @@
+"""Conditions of an order, as expressions over columns."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from functools import reduce
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import InvalidMessage
+from holdfast.reports.order import Condition
+
+_COMPARE: dict[str, Callable[[pc.Expression, pc.Expression], pc.Expression]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+def expression(condition: Condition, kind: pa.DataType, field: str) -> pc.Expression:
+    """The rows that fulfil the condition on a column of this type. Raises InvalidMessage naming ``field``."""
+    column = pc.field(condition.column)
+    if condition.op == "is null":
+        return column.is_null()
+    if condition.op == "is not null":
+        return column.is_valid()
+    if pa.types.is_nested(kind):
+        raise InvalidMessage(f"{field}: {condition.column} is of type {kind}, which can't be compared", field)
+    if isinstance(condition.value, list):
+        found = column.isin(pa.array([_value(one, kind, field).as_py() for one in condition.value], kind))
+        return found if condition.op == "in" else ~found & column.is_valid()
+    return _COMPARE[condition.op](column, pc.scalar(_value(condition.value, kind, field)))
+
+
+def both(expressions: list[pc.Expression]) -> pc.Expression | None:
+    """What fulfils all of them; None if there are none."""
+    return reduce(operator.and_, expressions) if expressions else None
+
+
+def _value(value: object, kind: pa.DataType, field: str) -> pa.Scalar:
+    try:
+        if isinstance(value, float) and not pa.types.is_floating(kind):
+            return pa.scalar(repr(value)).cast(kind)  # 0.1 is meant, not the nearest binary fraction
+        return pa.scalar(value).cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InvalidMessage(f"{field}: {value!r} is no value of type {kind} ({error})", field) from error
+
+
+def partition_holds(
+    conditions: list[pc.Expression], values: Mapping[str, str | None], types: Mapping[str, pa.DataType]
+) -> bool:
+    """True if a file may hold rows that fulfil conditions on the columns that its folders name."""
+    keep = both(conditions)
+    if keep is None:
+        return True
+    row = pa.table({name: pa.array([value], pa.string()).cast(types[name]) for name, value in values.items()})
+    return bool(row.filter(keep).num_rows)

@@ -1,0 +1,33 @@
+"""ORC: stripe by stripe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow.compute as pc
+import pyarrow.orc as paorc
+
+from holdfast.reports.sources.files import Piece, Shape, rows_a_batch
+from holdfast.reports.sources.places import SourceFile
+
+
+class OrcFiles:
+    """ORC files. Arrow decodes a stripe at once, so its size (64 MB as a rule) bounds memory."""
+
+    def shape(self, place: SourceFile) -> Shape:
+        """From the footer."""
+        with place.open() as file:
+            orc = paorc.ORCFile(file)
+            return Shape(orc.schema, orc.nrows)
+
+    def read(self, place: SourceFile, columns: Sequence[str], keep: pc.Expression | None) -> Iterator[Piece]:
+        """Stripe by stripe, in batches."""
+        with place.open() as file:
+            orc = paorc.ORCFile(file)
+            for at in range(orc.nstripes):
+                stripe = orc.read_stripe(at, columns=list(columns))
+                rows = rows_a_batch(stripe.num_rows, stripe.nbytes)
+                share = place.size / orc.nstripes / max(1, stripe.num_rows)
+                for start in range(0, stripe.num_rows, rows):
+                    batch = stripe.slice(start, rows)
+                    yield Piece(batch, share * batch.num_rows)

@@ -1,0 +1,202 @@
+"""Dead letters on SQS: messages of the dead-letter queue, each with what is known of it in an attribute.
+
+SQS can't look a message up, so each listing, redrive or purge receives every letter there is and gives back
+what it doesn't take: a call for every ten letters, and one more to give them back. Meanwhile they are hidden
+from others who look. One look sees ``SCAN_MAX`` letters at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import structlog
+
+from holdfast.common.record import UNREADABLE
+from holdfast.errors import HoldfastError, TooLarge
+from holdfast.ports.clock import Clock
+from holdfast.ports.queue import DeadLetter
+from holdfast.services.aws.channel import OWN, Channel
+from holdfast.services.aws.message import MESSAGE_BYTES, Entry, decode, encode, size
+from holdfast.services.aws.sqs import SqsMessage
+
+log = structlog.get_logger()
+
+SCAN_MAX = 10_000
+SCAN_WAIT_S = 1
+SCAN_VISIBILITY_S = 120.0
+IN_VAIN_MAX = 3
+"""A call that brings only what came before is a second delivery; so many are the end."""
+
+SCAN_CALLS = 8
+"""Calls under way at once to give letters back."""
+
+RETENTION_MAX_S = 14 * 24 * 3600
+"""SQS itself drops what is older."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLetter:
+    """A letter in hand: one delivery from the dead-letter queue. ``group`` is its FIFO group if it was the
+    queue that moved it there."""
+
+    letter: DeadLetter
+    receipt: str
+    group: str
+
+
+class DeadLetters:
+    """The dead letters of one queue."""
+
+    def __init__(self, clock: Clock, queue: Channel, dead: Channel, receives_max: int) -> None:
+        self.dead = dead
+        self._clock = clock
+        self._queue = queue
+        self._receives_max = receives_max
+
+    async def bury(self, letters: Sequence[DeadLetter]) -> None:
+        """Add letters. One that is there already is added again, and shows once."""
+        at = self._clock.wall()
+        await self.dead.send([_entry(letter, at) for letter in letters], [""] * len(letters))
+
+    async def page(self, limit: int, after: str, key: str | None) -> list[DeadLetter]:
+        """Letters in order of id, after the id ``after``; only those of ``key`` if given."""
+        listed: dict[str, DeadLetter] = {}
+
+        def see(found: HeldLetter) -> bool:
+            letter = found.letter
+            if letter.id > after and key in (None, letter.key):
+                known = listed.get(letter.id)
+                if known is None or letter.at < known.at:
+                    listed[letter.id] = letter
+                if len(listed) > limit:
+                    del listed[max(listed)]
+            return False
+
+        async with self._taken(see):
+            return [listed[name] for name in sorted(listed)]
+
+    async def redrive(self, ids: Sequence[str]) -> int:
+        """Send letters to the queue again, in that order, and then remove them; returns how many. Where that
+        is cut short some come twice."""
+        async with self._taken(lambda found: found.letter.id in ids) as taken:
+            first = {item.letter.id: item for item in reversed(taken)}
+            again = [first[name] for name in dict.fromkeys(ids) if name in first]
+            entries = [encode(item.letter.body, item.letter.attributes) for item in again]
+            await self._queue.send(entries, [item.group or item.letter.key for item in again])
+            return await self._drop(taken)
+
+    async def purge(self, ids: Sequence[str]) -> int:
+        """Remove letters for good; returns how many."""
+        async with self._taken(lambda found: found.letter.id in ids) as taken:
+            return await self._drop(taken)
+
+    async def expire(self, before: float) -> int:
+        """Remove letters older than this wall time; returns how many."""
+        if before < self._clock.wall() - RETENTION_MAX_S:
+            return 0
+        async with self._taken(lambda found: found.letter.at < before) as taken:
+            return await self._drop(taken)
+
+    async def count(self) -> int:
+        """About how many there are."""
+        counts = await self.dead.attributes(*COUNTS)
+        return sum(int(counts.get(name, 0)) for name in COUNTS)
+
+    async def _drop(self, taken: Sequence[HeldLetter]) -> int:
+        for start in range(0, len(taken), 10):
+            await self.dead.delete([item.receipt for item in taken[start : start + 10]])
+        return len({item.letter.id for item in taken})
+
+    @contextlib.asynccontextmanager
+    async def _taken(self, wanted: Callable[[HeldLetter], bool]) -> AsyncIterator[list[HeldLetter]]:
+        """Look at all letters, and have those in hand that are ``wanted``. The others are given back at the
+        end; if that fails they show again by themselves."""
+        taken: list[HeldLetter] = []
+        others: list[str] = []
+        try:
+            async for found in self._look():
+                if wanted(found):
+                    taken.append(found)
+                else:
+                    others.append(found.receipt)
+            yield taken
+        except BaseException:
+            others += [item.receipt for item in taken]
+            raise
+        finally:
+            with contextlib.suppress(HoldfastError):
+                await asyncio.shield(self._give_back(others))
+
+    async def _look(self) -> AsyncIterator[HeldLetter]:
+        """Receive every letter there is, each once."""
+        seen: set[str] = set()
+        in_vain = 0
+        while len(seen) < SCAN_MAX:
+            messages = await self.dead.receive(10, SCAN_WAIT_S, SCAN_VISIBILITY_S)
+            new = [message for message in messages if message.message_id not in seen]
+            in_vain = 0 if new else in_vain + 1
+            if not messages or in_vain == IN_VAIN_MAX:
+                return
+            for message in new:
+                seen.add(message.message_id)
+                yield self._read(message)
+        log.warning("more dead letters than one look takes", queue=self.dead.name, seen=len(seen))
+
+    async def _give_back(self, receipts: Sequence[str]) -> None:
+        limit = asyncio.Semaphore(SCAN_CALLS)
+
+        async def give_back(some: Sequence[str]) -> None:
+            async with limit:
+                await self.dead.hide(some, 0)
+
+        await asyncio.gather(*(give_back(receipts[i : i + 10]) for i in range(0, len(receipts), 10)))
+
+    def _read(self, message: SqsMessage) -> HeldLetter:
+        body, attributes, said = decode(message)
+        try:
+            told = msgspec.json.decode(said, type=dict[str, Any])
+            letter = msgspec.convert({"body": body, "attributes": attributes} | told, DeadLetter)
+            return HeldLetter(letter, message.receipt_handle, "")
+        except (*UNREADABLE, TypeError):
+            pass  # the queue itself moved it here, or another program
+        group = message.attributes.get("MessageGroupId", "")
+        letter = DeadLetter(
+            id=f"sqs/{message.message_id}",
+            body=body,
+            attributes=attributes,
+            reason=f"moved by the queue after {self._receives_max} receives",
+            key="" if group.startswith(OWN) else group,
+            at=int(message.attributes.get("SentTimestamp", 0)) / 1000,
+        )
+        return HeldLetter(letter, message.receipt_handle, group)
+
+
+COUNTS = (
+    "ApproximateNumberOfMessages",
+    "ApproximateNumberOfMessagesNotVisible",
+    "ApproximateNumberOfMessagesDelayed",
+)
+
+
+def _entry(letter: DeadLetter, at: float) -> Entry:
+    """A letter as a message; its detail is cut from the front to what fits."""
+    said = {
+        name: getattr(letter, name) for name in letter.__struct_fields__ if name not in ("body", "attributes")
+    } | {"at": at}
+    entry = encode(letter.body, letter.attributes, json.dumps(said))
+    while (over := size(entry) - MESSAGE_BYTES) > 0:
+        if not said["detail"]:
+            raise TooLarge(
+                f"a body of {len(letter.body)} bytes leaves no room for what a dead letter says beside it;"
+                " it stays in the queue, which itself moves it to the dead letters in the end"
+            )
+        kept = len(said["detail"]) - max(over // 12, 1000)
+        said["detail"] = said["detail"][-kept:] if kept > 0 else ""
+        entry = encode(letter.body, letter.attributes, json.dumps(said))
+    return entry

@@ -1,0 +1,130 @@
+"""Bodies and attributes as SQS takes them: text of the characters that XML allows, ten attributes at most.
+
+What fits travels as it is, for foreign producers and consumers to understand. A body that isn't such text
+goes as base64, told by the attribute ``holdfast-body``; attributes that don't fit go together as JSON in
+``holdfast-attributes``; what is known of a dead letter goes as JSON in ``holdfast``.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from holdfast.common.record import UNREADABLE
+from holdfast.errors import TooLarge
+from holdfast.services.aws.sqs import SqsMessage
+
+MESSAGE_BYTES = 1024**2
+"""What a message may have with its attributes, and a batch in all."""
+
+MAX_BYTES = 720 * 1024
+"""The largest body: as base64 it leaves 64 KiB for attributes."""
+
+BODY = "holdfast-body"
+PACKED = "holdfast-attributes"
+LETTER = "holdfast"
+OURS = frozenset({BODY, PACKED, LETTER})
+PLAIN_MAX = 10 - len(OURS)
+
+ODD_CHARACTER = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd]")
+"""What isn't sent as it is. SQS takes those over U+FFFF; not all servers that speak as it does will."""
+
+NAME = re.compile(r"(?!aws\.|amazon\.)[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", re.IGNORECASE)
+NAME_MAX = 256
+
+Entry = dict[str, Any]
+
+
+def encode(body: bytes, attributes: Mapping[str, str], letter: str = "") -> Entry:
+    """The entry of a batch that sends a message; ``letter`` is JSON."""
+    text, marks = _text(body)
+    plain = [name for name, value in attributes.items() if _fits(name, value)][:PLAIN_MAX]
+    for name in plain:
+        marks[name] = attributes[name]
+    if len(plain) < len(attributes):
+        marks[PACKED] = json.dumps({name: attributes[name] for name in attributes if name not in plain})
+    if letter:
+        marks[LETTER] = letter
+    entry: Entry = {"MessageBody": text}
+    if marks:
+        entry["MessageAttributes"] = {
+            name: {"DataType": "String", "StringValue": value} for name, value in marks.items()
+        }
+    return entry
+
+
+def decode(message: SqsMessage) -> tuple[bytes, dict[str, str], str]:
+    """Body, attributes and letter of a message. Whatever foreign producers sent arrives as it is: the
+    values of numbers as text, those of binary attributes as base64."""
+    found = {
+        name: value.string_value if value.string_value is not None else value.binary_value or ""
+        for name, value in message.message_attributes.items()
+    }
+    letter = found.pop(LETTER, "")
+    body = message.body.encode()
+    try:
+        if found.get(BODY) == "base64":
+            body = base64.b64decode(message.body.strip(), validate=True)
+            del found[BODY]
+        if PACKED in found:
+            packed = {str(name): str(value) for name, value in json.loads(found[PACKED]).items()}
+            del found[PACKED]
+            found |= packed
+    except (*UNREADABLE, AttributeError):
+        pass  # not of our making: it stays as it is
+    return body, found, letter
+
+
+def size(entry: Entry) -> int:
+    """Bytes of a message as SQS counts them."""
+    attributes = entry.get("MessageAttributes", {})
+    return len(entry["MessageBody"].encode()) + sum(
+        len(name) + len(value["DataType"]) + len(value["StringValue"].encode())
+        for name, value in attributes.items()
+    )
+
+
+def batches(entries: Sequence[Entry]) -> list[list[Entry]]:
+    """The same entries in as few calls as take them, in order. Raises TooLarge for one that none takes.
+
+    A FIFO group has one entry a call: had it two, the second might be taken where the first failed."""
+    split: list[list[Entry]] = []
+    groups: set[str] = set()
+    room = 0
+    for entry in entries:
+        length = size(entry)
+        group = entry.get("MessageGroupId", "")
+        if length > MESSAGE_BYTES:
+            raise TooLarge(f"a message of {length} bytes with its attributes is over SQS's {MESSAGE_BYTES}")
+        if length > room or len(split[-1]) == 10 or group in groups:
+            split.append([])
+            groups.clear()
+            room = MESSAGE_BYTES
+        split[-1].append(entry)
+        room -= length
+        if group:
+            groups.add(group)
+    return split
+
+
+def _text(body: bytes) -> tuple[str, dict[str, str]]:
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        text = ""
+    if text and not ODD_CHARACTER.search(text):
+        return text, {}
+    return base64.b64encode(body).decode() or " ", {BODY: "base64"}
+
+
+def _fits(name: str, value: str) -> bool:
+    return (
+        name not in OURS
+        and len(name) <= NAME_MAX
+        and NAME.fullmatch(name) is not None
+        and value != ""
+        and not ODD_CHARACTER.search(value)
+    )

@@ -1,0 +1,130 @@
+"""Objects on S3, or on any service that speaks as it does."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from typing import TYPE_CHECKING
+
+from holdfast.errors import ConfigError, InvalidMessage, Unavailable
+from holdfast.ports.clock import Clock
+from holdfast.ports.meter import Meter
+from holdfast.services.aws.s3_url import (
+    ANY_BUCKET,
+    CONTENT_TYPE,
+    EXAMPLE,
+    KEY_BYTES_MAX,
+    Spot,
+    check_name,
+    locate,
+    parse,
+)
+
+if TYPE_CHECKING:
+    from holdfast.services.aws.s3 import S3
+
+MIB = 1 << 20
+MAX_BYTES = 256 * MIB
+PART_BYTES = 16 * MIB
+PART_BYTES_MIN = 5 * MIB
+ROUNDS_MAX = 10
+CHANGED = frozenset({"PreconditionFailed", "InvalidRange"})
+
+
+class S3Objects:
+    """Objects in a bucket, below a prefix if the URL names one. Objects of any bucket can be read.
+
+    An object's URL is ``s3://bucket/key``, the key percent-encoded. Region, endpoint, credentials and the
+    number of tries are found as AWS's own tools find them. Nothing is imported from botocore, resolved or
+    opened before the first call; all calls are made in one event loop.
+
+    Args:
+        url: ``s3://bucket[/prefix]``, where objects are put; ``s3://`` for a store that is only read.
+        clock: time for signatures, pauses and their jitter.
+        meter: counts every try that goes out.
+        endpoint, region: where to call, unless the AWS settings say.
+        max_bytes: the largest object to read.
+        part_bytes: a larger object is put in parts of this size, 5 MiB at least.
+
+    Raises ConfigError for a URL that is none of these.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        clock: Clock,
+        meter: Meter | None = None,
+        *,
+        endpoint: str | None = None,
+        region: str | None = None,
+        max_bytes: int = MAX_BYTES,
+        part_bytes: int = PART_BYTES,
+    ) -> None:
+        if part_bytes < PART_BYTES_MIN:
+            raise ConfigError(f"part_bytes is {part_bytes}: S3 takes parts of {PART_BYTES_MIN} at least")
+        self._place = parse(url)
+        self._clock = clock
+        self._meter = meter
+        self._endpoint = endpoint
+        self._region = region
+        self._max_bytes = max_bytes
+        self._part_bytes = part_bytes
+        self._opened: S3 | None = None
+
+    async def get(self, url: str) -> bytes:
+        """As the port says; and TooLarge for an object over ``max_bytes``, ConfigError if S3 won't give it.
+
+        A transfer that breaks goes on where it broke, as long as the object stays the same."""
+        from holdfast.services.aws.client import AwsRefused  # noqa: PLC0415
+        from holdfast.services.aws.download import Download  # noqa: PLC0415
+
+        spot = locate(url)
+        download = Download(url, self._max_bytes)
+        for _ in range(ROUNDS_MAX):
+            had = download.size
+            try:
+                await self._s3().call("GetObject", spot, "GET", reader=download)
+                return download.body()
+            except AwsRefused as error:
+                if error.code not in CHANGED or not download.size:
+                    raise
+                download.forget()
+            except Unavailable:
+                if download.size <= had:
+                    raise
+        raise Unavailable(f"{url} can't be read: its transfer broke again and again")
+
+    async def put(self, name: str, data: bytes) -> str:
+        """As the port says. Raises InvalidMessage for a name that can't be, ConfigError if S3 won't take it,
+        Unavailable, and OutcomeUnknown if it may be there: put it again."""
+        check_name(name)
+        if not self._place.bucket:
+            raise ConfigError(
+                f"objects_url is {ANY_BUCKET!r}, which names no bucket to put {name!r} into: use one such as"
+                f" {EXAMPLE!r}"
+            )
+        spot = Spot(self._place.bucket, self._place.key + name)
+        if len(spot.key.encode()) > KEY_BYTES_MAX:
+            raise InvalidMessage(f"object name {name!r} makes a key of over {KEY_BYTES_MAX} bytes")
+        if len(data) > self._part_bytes:
+            from holdfast.services.aws.upload import upload  # noqa: PLC0415
+
+            await upload(self._s3(), spot, data, self._part_bytes)
+        else:
+            checksum = base64.b64encode(zlib.crc32(data).to_bytes(4, "big")).decode()
+            headers = {"x-amz-checksum-crc32": checksum, "Content-Type": CONTENT_TYPE}
+            await self._s3().call("PutObject", spot, "PUT", headers=headers, body=data)
+        return str(spot)
+
+    async def close(self) -> None:
+        if self._opened is not None:
+            await self._opened.client.close()
+
+    def _s3(self) -> S3:
+        if self._opened is None:
+            from holdfast.services.aws.client import AwsClient  # noqa: PLC0415
+            from holdfast.services.aws.s3 import S3  # noqa: PLC0415
+
+            client = AwsClient("s3", self._clock, self._meter, region=self._region, endpoint=self._endpoint)
+            self._opened = S3(client)
+        return self._opened

@@ -1,0 +1,260 @@
+"""The queue on SQS, standard or FIFO.
+
+A FIFO queue's name ends in ``.fifo``. Its groups are the messages' keys: it keeps the order of each, and
+holds back what is behind a message in flight. What has no key is in a group of its own, and waits for nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from holdfast.common.message import SeqKind
+from holdfast.errors import ConfigError, HoldfastError, TooLarge
+from holdfast.ports.clock import Clock
+from holdfast.ports.queue import DeadLetter, Delivery, Depth, Outgoing
+from holdfast.services.aws.channel import HOLD_MAX_S, Channel, RedrivePolicy
+from holdfast.services.aws.letters import COUNTS, DeadLetters
+from holdfast.services.aws.message import MAX_BYTES, decode, encode
+from holdfast.services.aws.sqs import NoSuchQueue, Sqs, SqsMessage
+
+T = TypeVar("T")
+
+POLL_MAX_S = 20.0
+CLOSE_S = 5.0
+"""How much longer than its longest poll a queue takes to close."""
+
+DELAY_MAX_S = 15 * 60.0
+LINGER_S = 0.1
+RECEIVES_MAX = 16
+
+
+class SqsQueue:
+    """One queue and its dead-letter queue, which must exist.
+
+    A receive under way is never cut off, for what it brings would stay hidden: one that is woken, cancelled
+    or closed goes on alone for up to ``poll_max_s``, and gives back what it brings.
+
+    Args:
+        sqs: the service; it stays open when the queue is closed.
+        queue: the queue's name or URL.
+        clock: time, and ids for deduplication.
+        max_bytes: the largest body to send, 720 KiB at most.
+        poll_max_s: the longest wait of one call, 20 seconds at most.
+    """
+
+    def __init__(
+        self,
+        sqs: Sqs,
+        queue: str,
+        clock: Clock,
+        *,
+        max_bytes: int = MAX_BYTES,
+        poll_max_s: float = POLL_MAX_S,
+    ) -> None:
+        if max_bytes > MAX_BYTES:
+            raise ConfigError(f"max_bytes is {max_bytes}; a body on SQS has {MAX_BYTES} bytes at most")
+        self._sqs = sqs
+        self._channel = Channel(sqs, queue, clock)
+        self._clock = clock
+        self._poll_max_s = min(poll_max_s, POLL_MAX_S)
+        self._known_letters: DeadLetters | None = None
+        self._wakes = 0
+        self._closed = False
+        self._waiting: set[asyncio.Future[list[SqsMessage]]] = set()
+        self._under_way: set[asyncio.Task[Any]] = set()
+        fifo = self._channel.fifo
+        self.fifo = fifo
+        self.max_batch = 10
+        self.max_bytes = max_bytes
+        self.max_receives = RECEIVES_MAX
+        self.linger_s = 0.0 if fifo else LINGER_S
+        self.hold_max_s = math.inf if fifo else float(HOLD_MAX_S)
+        self.delay_max_s = 0.0 if fifo else DELAY_MAX_S
+        self.seq_kind: SeqKind = "increasing" if fifo else "absent"
+        self.frees_on_evict = False
+        self.tells_lag = False
+        self.tells_stale = False
+
+    # --- messages
+
+    async def send(self, messages: Sequence[Outgoing]) -> list[str]:
+        self._check_batch(messages)
+        for message in messages:
+            self._check(message)
+        if not messages:
+            return []
+        entries = [encode(message.body, message.attributes) for message in messages]
+        for entry, message in zip(entries, messages, strict=True):
+            if message.delay_s > 0:
+                entry["DelaySeconds"] = math.ceil(message.delay_s)
+        return await self._channel.send(entries, [message.key for message in messages])
+
+    async def receive(self, limit: int, wait_s: float, visibility_s: float, holder: str) -> list[Delivery]:
+        self._check_batch(range(limit))
+        deadline, wakes = self._clock.monotonic() + wait_s, self._wakes
+        while not self._closed:
+            remaining_s = max(0.0, deadline - self._clock.monotonic())
+            poll_s = min(self._poll_max_s, remaining_s)
+            deliveries = await self._poll(limit, poll_s, visibility_s)
+            if deliveries or poll_s == remaining_s or self._wakes != wakes:
+                return deliveries
+        return []
+
+    def wake(self) -> None:
+        self._wakes += 1
+
+    async def extend(self, receipts: Sequence[str], visibility_s: float) -> list[str]:
+        self._check_batch(receipts)
+        return await self._channel.hide(receipts, visibility_s)
+
+    async def delete(self, receipts: Sequence[str]) -> list[str]:
+        """As the port says; a standard queue never tells that a receipt is stale."""
+        self._check_batch(receipts)
+        return await self._channel.delete(receipts)
+
+    async def give_back(self, receipts: Sequence[str], delay_s: float) -> list[str]:
+        self._check_batch(receipts)
+        return await self._channel.hide(receipts, delay_s)
+
+    async def free(self, holder: str) -> int:
+        return 0
+
+    async def depth(self) -> Depth:
+        """Counts, as SQS has them: approximate, and some seconds old. The lag is not told."""
+        counts, dead = await asyncio.gather(self._channel.attributes(*COUNTS), self._count_dead())
+        ready, in_flight, delayed = (int(counts.get(name, 0)) for name in COUNTS)
+        return Depth(ready, in_flight, delayed, dead)
+
+    # --- dead letters
+
+    async def bury(self, letters: Sequence[DeadLetter]) -> None:
+        self._check_batch(letters)
+        if letters:
+            await (await self._letters()).bury(letters)
+
+    async def dead_letters(self, limit: int, after: str = "", key: str | None = None) -> list[DeadLetter]:
+        """As the port says, by receiving all there are. Beside those of ours there are those that the queue
+        itself moved, after as many receives as its redrive policy allows."""
+        return await (await self._letters()).page(limit, after, key)
+
+    async def redrive(self, ids: Sequence[str]) -> int:
+        self._check_batch(ids)
+        return await (await self._letters()).redrive(ids) if ids else 0
+
+    async def purge(self, ids: Sequence[str]) -> int:
+        self._check_batch(ids)
+        return await (await self._letters()).purge(ids) if ids else 0
+
+    async def expire(self, dead_before: float) -> int:
+        """As the port says. What is older than 14 days SQS has dropped by itself: that costs no call."""
+        return await (await self._letters()).expire(dead_before)
+
+    async def close(self) -> None:
+        """End the waiting receives, and return when their calls have ended too, or won't."""
+        self._closed = True
+        for answer in self._waiting:
+            if not answer.done():
+                answer.set_result([])
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._poll_max_s + CLOSE_S):
+                while self._under_way:
+                    await asyncio.wait(self._under_way)
+        for task in self._under_way:
+            task.cancel()
+
+    # --- how it is done
+
+    def _check_batch(self, batch: Sequence[object]) -> None:
+        if len(batch) > self.max_batch:
+            raise TooLarge(f"{len(batch)} in one call is over the queue's max_batch, {self.max_batch}")
+
+    def _check(self, message: Outgoing) -> None:
+        if len(message.body) > self.max_bytes:
+            raise TooLarge(
+                f"a body of {len(message.body)} bytes is over the queue's max_bytes, {self.max_bytes}"
+            )
+        if message.delay_s > self.delay_max_s:
+            raise TooLarge(
+                f"a delay of {message.delay_s:g} s is over the queue's delay_max_s, {self.delay_max_s:g}"
+                + (": a FIFO queue delays no single message" if self.fifo else "")
+            )
+
+    async def _poll(self, limit: int, wait_s: float, visibility_s: float) -> list[Delivery]:
+        """One call for messages, which goes on without whoever asked if he leaves or the queue is closed."""
+        answer: asyncio.Future[list[SqsMessage]] = asyncio.get_running_loop().create_future()
+        self._begin(self._channel.receive(limit, wait_s, visibility_s), partial(self._end_poll, answer))
+        self._waiting.add(answer)
+        try:
+            return [self._delivery(message) for message in await answer]
+        except asyncio.CancelledError:
+            if answer.done() and not answer.cancelled() and not answer.exception():
+                self._return(answer.result())
+            raise
+        finally:
+            self._waiting.discard(answer)
+
+    def _begin(
+        self, work: Coroutine[Any, Any, T], ended: Callable[[asyncio.Task[T]], None] | None = None
+    ) -> None:
+        """Do something on its own; ``close`` waits for it."""
+        task = asyncio.create_task(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        if ended is not None:
+            task.add_done_callback(ended)
+
+    def _end_poll(
+        self, answer: asyncio.Future[list[SqsMessage]], polling: asyncio.Task[list[SqsMessage]]
+    ) -> None:
+        if polling.cancelled():
+            answer.cancel()
+        elif error := polling.exception():
+            if not answer.done():
+                answer.set_exception(error)
+        elif answer.done():  # nobody waits any more
+            self._return(polling.result())
+        else:
+            answer.set_result(polling.result())
+
+    def _return(self, messages: Sequence[SqsMessage]) -> None:
+        """Give back, on its own, what nobody waits for."""
+
+        async def give_back() -> None:
+            with contextlib.suppress(HoldfastError):  # they show again when their visibility has passed
+                await self._channel.hide([message.receipt_handle for message in messages], 0)
+
+        if messages:
+            self._begin(give_back())
+
+    def _delivery(self, message: SqsMessage) -> Delivery:
+        body, attributes, _ = decode(message)
+        said = message.attributes
+        return Delivery(
+            message.receipt_handle,
+            message.message_id,
+            body,
+            attributes,
+            int(said.get("ApproximateReceiveCount", 1)),
+            int(said["SequenceNumber"]) if self.fifo else None,
+        )
+
+    async def _letters(self) -> DeadLetters:
+        """The dead letters, in the queue that the redrive policy names, or else the name."""
+        if self._known_letters is None:
+            policy = RedrivePolicy.of(await self._channel.attributes("RedrivePolicy"))
+            dead = await self._sqs.queue_url(*policy.target(self._channel.name))
+            self._known_letters = DeadLetters(
+                self._clock, self._channel, Channel(self._sqs, dead, self._clock), policy.max_receive_count
+            )
+        return self._known_letters
+
+    async def _count_dead(self) -> int:
+        try:
+            return await (await self._letters()).count()
+        except NoSuchQueue:
+            return 0

@@ -1,0 +1,105 @@
+"""Objects as files below one directory."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import secrets
+from pathlib import Path
+from urllib.parse import quote, unquote, urlsplit
+
+from holdfast.errors import ConfigError, InvalidMessage, Unavailable
+from holdfast.system.files import OWNER, Access, make_folder, sync_names
+
+
+class FileObjects:
+    """Objects below the directory ``root``. URLs are ``file:///path``, percent-encoded.
+
+    ``durable``: an object is on the disk before its URL is returned, so that no message names a frame that
+    a power failure takes away. ``read_in_thread``: the event loop goes on meanwhile; where nothing else runs
+    in it, as in a slot, the thread costs several times what reading a frame does. ``access``: of what is
+    made; None where nothing is, but only read.
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        *,
+        durable: bool = True,
+        read_in_thread: bool = True,
+        access: Access | None = OWNER,
+    ) -> None:
+        self.root = Path(root).resolve()
+        self._durable = durable
+        self._read_in_thread = read_in_thread
+        self._access = access
+        try:
+            if access is not None:
+                make_folder(self.root, access)
+        except OSError as error:
+            raise ConfigError(f"the object directory {self.root} can't be made: {error.strerror}") from error
+
+    async def get(self, url: str) -> bytes:
+        path = self._locate(url)
+        try:
+            return await asyncio.to_thread(path.read_bytes) if self._read_in_thread else path.read_bytes()
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            raise FileNotFoundError(errno.ENOENT, "no such object", url) from None
+        except OSError as error:
+            raise Unavailable(f"{url} can't be read: {error.strerror}") from error
+
+    async def put(self, name: str, data: bytes) -> str:
+        _check_name(name)
+        path = self.root / name
+        try:
+            await asyncio.to_thread(self._write, path, data)
+        except OSError as error:
+            raise Unavailable(
+                f"the object {name!r} can't be written below {self.root}: {error.strerror}"
+            ) from error
+        return f"file://{quote(str(path))}"
+
+    async def close(self) -> None:
+        pass
+
+    def _locate(self, url: str) -> Path:
+        parts = urlsplit(url)
+        if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
+            raise InvalidMessage(f"{url!r} is not an object's URL here; they begin with file://{self.root}/")
+        if "?" in url or "#" in url:
+            raise InvalidMessage(f"{url!r} has a query or a fragment; an object's URL has none")
+        path = Path(unquote(parts.path))
+        if not path.is_relative_to(self.root):
+            raise InvalidMessage(f"{url!r} is outside the object directory {self.root}")
+        _check_name(str(path.relative_to(self.root)))
+        if not path.resolve().is_relative_to(self.root):
+            raise InvalidMessage(f"{url!r} leads by a link out of the object directory {self.root}")
+        return path
+
+    def _write(self, path: Path, data: bytes) -> None:
+        """The whole file at once, by renaming a finished one."""
+        access = self._access or OWNER
+        make_folder(path.parent, access, durable=self._durable)
+        temporary = path.parent / f".put-{secrets.token_hex(8)}"
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, access.file)
+        try:
+            with os.fdopen(fd, "wb") as file:
+                file.write(data)
+                file.flush()
+                if self._durable:
+                    os.fsync(fd)
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        if self._durable:
+            sync_names(path.parent)
+
+
+def _check_name(name: str) -> None:
+    segments = name.split("/")
+    if any(
+        segment in ("", ".", "..") or "\0" in segment or segment.startswith(".put-") for segment in segments
+    ):
+        raise InvalidMessage(f"object name {name!r} has an empty segment, '.', '..', '.put-' or a NUL")

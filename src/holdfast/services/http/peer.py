@@ -1,0 +1,499 @@
+"""Peer over HTTP: one server and one pool of kept-alive connections a node.
+
+``POST /v1/peer`` carries a MessagePack request and its reply. ``GET /v1/peer/presence?member=ID`` is
+answered and never finished while that membership lives here, so that whoever reads it sees at once when
+the process ends. Presence is the same in every protocol version: a node that is merely newer isn't gone.
+
+A caller must know whether a request may have had an effect, so it is noted when the first byte leaves:
+what fails before is Unavailable, what fails after is OutcomeUnknown, and an answer that refuses says that
+nothing was done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import ipaddress
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
+
+import aiohttp
+import msgspec
+import structlog
+from aiohttp import web
+from prometheus_client import REGISTRY, CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from yarl import URL
+
+from holdfast.common.protocol import VERSION, Probe, Reply, Request, Stranger
+from holdfast.common.record import UNREADABLE
+from holdfast.common.redaction import redact
+from holdfast.common.retry import Backoff
+from holdfast.errors import (
+    ConfigError,
+    HoldfastError,
+    NobodyThere,
+    OutcomeUnknown,
+    Retry,
+    TooLarge,
+    Unavailable,
+)
+from holdfast.http.serving import (
+    CONNECTIONS_MAX,
+    NO_TLS,
+    TLS_HANDSHAKE_S,
+    Connections,
+    OwnSite,
+    PeerTls,
+    Problem,
+    Secrets,
+    is_loopback,
+    not_ready,
+    problem_response,
+    problems,
+)
+from holdfast.ports.clock import Clock
+from holdfast.ports.peer import Handler
+
+PATH = "/v1/peer"
+VERSION_HEADER = "Holdfast-Protocol"
+MEDIA_TYPE = "application/msgpack"
+
+MAX_BODY_BYTES = 64 * 1024 * 1024
+BACKLOG = 1024
+BODY_S = 60.0
+"""How long a request of another node may take to come."""
+CONNECT_TIMEOUT_S = 5.0
+GONE_AGAIN = Backoff(1.0, 15.0)
+CLOSE_TIMEOUT_S = 1.0
+REASON_BYTES_MAX = 8192
+REASON_CHARS_MAX = 500
+
+log = structlog.get_logger()
+
+
+class HttpPeer:
+    """A node's HTTP server and its client to other nodes.
+
+    Args:
+        clock: the node's clock.
+        host, port: where to listen; port 0 takes a free one.
+        secret: shared by all nodes; needed wherever ``host`` isn't loopback.
+        also: another secret that callers may show, while all nodes change from one to the other.
+        tls: certificates, if nodes speak TLS to each other.
+        advertise: ``host`` or ``host:port`` that other nodes reach this one at, if not the one bound.
+        max_body_bytes: largest request or reply, both ways.
+        routes: more routes to serve on the same port. Their handlers are cancelled when the client leaves.
+        ready: why the node can't serve yet, for ``/readyz``; empty when it can.
+        connections: bounds those that come here.
+        registry: what ``/metrics`` shows.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        secret: str | None = None,
+        also: str | None = None,
+        tls: PeerTls | None = None,
+        advertise: str | None = None,
+        max_body_bytes: int = MAX_BODY_BYTES,
+        routes: Sequence[web.AbstractRouteDef] = (),
+        ready: Callable[[], str] = lambda: "",
+        connections: Connections | None = None,
+        registry: CollectorRegistry = REGISTRY,
+    ) -> None:
+        self._clock = clock
+        self._host = host
+        self._port = port
+        self._authorization = f"Bearer {secret}" if secret else ""
+        self._secrets = Secrets(secret, also if secret else None)
+        self._tls = tls
+        self._advertise = advertise
+        self._advertised = (advertise or "").removeprefix("http://").removeprefix("https://")
+        self._scheme = "http" if tls is None else "https"
+        self._max_body_bytes = max_body_bytes
+        self._routes = routes
+        self._ready = ready
+        # One without any connection is false, as all that is empty.
+        self._connections = connections if connections is not None else Connections(clock, CONNECTIONS_MAX)
+        self._registry = registry
+        self._encoder = msgspec.msgpack.Encoder()
+        self._requests: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
+        self._replies: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
+        self._answering: set[asyncio.Task[Reply]] = set()
+        self._closing = asyncio.Event()
+        self._runner: web.AppRunner | None = None
+        self._server: asyncio.Server | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._session: aiohttp.ClientSession | None = None
+
+    async def serve(self, handler: Handler) -> str:
+        """Begin to answer calls; returns the URL that others reach this node at.
+
+        Raises ConfigError if the address can't be bound, needs a secret, or can't be told to others."""
+        self._check_exposure()
+        context = None
+        if self._tls is not None:
+            context = self._tls.server()
+            self._tls.client()  # now, not at the first call
+        self._handler = handler
+        connections = self._connections
+        middlewares = [connections.note, problems]
+        if not self._authorization:
+            middlewares.append(OwnSite([*self._own_names()]).check)
+        app = web.Application(client_max_size=self._max_body_bytes, middlewares=middlewares)
+        app.add_routes(
+            [
+                web.post(PATH, self._on_call),
+                web.get(f"{PATH}/presence", self._on_presence),
+                web.get("/healthz", self._on_health),
+                web.get("/readyz", self._on_ready),
+                web.get("/metrics", self._on_metrics),
+                *self._routes,
+            ]
+        )
+        app.on_shutdown.append(self._hang_up)
+        # A reader of a presence that leaves must end it here; what a call does is shielded from that.
+        runner = web.AppRunner(
+            app,
+            access_log=None,
+            handler_cancellation=True,
+            shutdown_timeout=CLOSE_TIMEOUT_S,
+            auto_decompress=False,  # whoever reads a body says how much of it may be held
+        )
+        await runner.setup()
+        assert runner.server is not None
+        connections.fit()
+        try:
+            self._server = await asyncio.get_running_loop().create_server(
+                connections.over(runner.server),
+                self._host,
+                self._port,
+                backlog=BACKLOG,
+                ssl=context,
+                ssl_handshake_timeout=TLS_HANDSHAKE_S if context is not None else None,
+            )
+        except OSError as error:
+            await runner.cleanup()
+            raise ConfigError(self._why_not_bound(error)) from error
+        self._runner = runner
+        self._watching = asyncio.create_task(connections.watch())
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return self._address(host, port)
+
+    async def call(self, address: str, request: Request, timeout_s: float) -> Reply:
+        """Call the node at ``address``. Raises NobodyThere if the connection is refused, Unavailable if the
+        request was not taken, OutcomeUnknown if it may have been, TooLarge before anything is sent."""
+        if self._in_the_clear(address):
+            raise Unavailable(f"the node at {address} is not called without TLS: {NO_TLS}")
+        body = self._encoder.encode(request)
+        if len(body) > self._max_body_bytes:
+            raise TooLarge(
+                f"a request of {len(body)} bytes to {address} is over max_peer_bytes ({self._max_body_bytes})"
+            )
+        progress = SimpleNamespace(sent=False)
+        try:
+            async with self._client().post(
+                f"{address}{PATH}",
+                data=body,
+                headers=self._headers(),
+                timeout=aiohttp.ClientTimeout(total=timeout_s),
+                allow_redirects=False,
+                trace_request_ctx=progress,
+            ) as response:
+                return await self._reply(address, response)
+        except (aiohttp.ClientError, OSError, ValueError) as error:  # the last from an address that is none
+            why = f"no answer in {timeout_s} s" if isinstance(error, TimeoutError) else _words(error)
+            if not progress.sent:
+                refused = getattr(error, "errno", None) == errno.ECONNREFUSED
+                kind = NobodyThere if refused else Unavailable
+                raise kind(f"can't connect to {address}: {why}") from error
+            raise OutcomeUnknown(f"lost {address} before its reply: {why}") from error
+
+    async def gone(self, address: str, member: str) -> None:
+        """Return when an open connection to that membership's process has closed, or none can be made.
+
+        What shows nothing about that process is tried again: a node that answers but won't say (another
+        secret), a failure of this machine (no file descriptors, no network), a name that doesn't resolve.
+        Raises Unavailable once this peer is closed."""
+        failures = 0
+        while not await self._is_gone(address, member):
+            failures += 1
+            await self._clock.sleep(GONE_AGAIN.delay_s(failures, self._clock.random()))
+
+    async def _is_gone(self, address: str, member: str) -> bool:
+        """Read the presence to its end; False if that shows nothing."""
+        if self._in_the_clear(address):
+            log.warning("a node is not called without TLS", address=address, why=NO_TLS)
+            return False
+        try:
+            async with self._client().get(
+                f"{address}{PATH}/presence",
+                params={"member": member},
+                headers=self._headers(),
+                allow_redirects=False,
+            ) as response:
+                busy = response.status == 503  # said before anybody looks at what is asked
+                if response.status == 404 or (VERSION_HEADER not in response.headers and not busy):
+                    return True  # the port is someone else's now, or the membership is over
+                if response.status != 200:
+                    log.warning(
+                        "a node does not say whether it is there", why=await _refusal(address, response)
+                    )
+                    return False
+                await response.content.read()
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            if self._closing.is_set():
+                raise Unavailable(f"this peer closed before {address} was gone") from error
+            if _is_own_failure(error):
+                log.warning("can't tell whether a node is gone", address=address, why=_words(error))
+                return False
+        return True
+
+    async def close(self) -> None:
+        """Stop answering and drop connections."""
+        self._closing.set()
+        if self._watching is not None:
+            self._watching.cancel()
+        if self._server is not None:
+            self._server.close()
+        if self._runner is not None:
+            await self._runner.cleanup()
+        if self._session is not None:
+            await self._session.close()
+
+    # --- the server's side
+
+    async def _on_call(self, request: web.Request) -> web.Response:
+        self._admit(request)
+        if (theirs := request.headers.get(VERSION_HEADER)) != str(VERSION):
+            raise _refuse(
+                web.HTTPUpgradeRequired,
+                f"this node speaks peer protocol {VERSION}, the caller {theirs or 'none'};"
+                " run the same version of Holdfast on both",
+            )
+        try:
+            message = self._requests.decode(await self._body(request))
+        except UNREADABLE as error:
+            raise _refuse(web.HTTPBadRequest, f"not a request of peer protocol {VERSION}: {error}") from None
+        except web.HTTPRequestEntityTooLarge:
+            text = f"the request is over max_peer_bytes of this node ({self._max_body_bytes})"
+            raise _refuse(web.HTTPBadRequest, text) from None
+        reply = await self._shielded(message)
+        return web.Response(
+            body=self._encoder.encode(reply), content_type=MEDIA_TYPE, headers=_VERSION_HEADERS
+        )
+
+    async def _body(self, request: web.Request) -> bytes:
+        try:
+            async with asyncio.timeout(BODY_S):
+                return await request.read()
+        except TimeoutError:
+            raise _refuse(web.HTTPRequestTimeout, f"the request did not come within {BODY_S:g} s") from None
+
+    async def _shielded(self, message: Request) -> Reply:
+        """The handler's reply. A caller that gives up doesn't cut the work short halfway."""
+        task = asyncio.create_task(self._handle(message))
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+        try:
+            return await asyncio.shield(task)
+        except HoldfastError as error:
+            kind = web.HTTPServiceUnavailable if error.retry is Retry.SAFE else web.HTTPInternalServerError
+            raise _refuse(kind, f"{type(error).__name__}: {error}") from error
+        except Exception as error:
+            raise _refuse(web.HTTPInternalServerError, f"the node failed: {type(error).__name__}") from error
+
+    async def _handle(self, message: Request) -> Reply:
+        try:
+            return await self._handler(message)
+        except HoldfastError:
+            raise
+        except Exception:
+            log.exception("peer request failed", request=type(message).__name__)
+            raise
+
+    async def _on_presence(self, request: web.Request) -> web.StreamResponse:
+        self._admit(request)
+        member = request.query.get("member", "")
+        if isinstance(await self._shielded(Probe(member)), Stranger):
+            raise _refuse(web.HTTPNotFound, f"membership {member!r} doesn't live here")
+        response = web.StreamResponse(headers=_VERSION_HEADERS)
+        await response.prepare(request)
+        await self._closing.wait()
+        return response
+
+    async def _on_health(self, request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _on_ready(self, request: web.Request) -> web.Response:
+        reason = self._ready() or self._connections.trouble
+        return problem_response(not_ready(reason)) if reason else web.Response(text="ready\n")
+
+    async def _on_metrics(self, request: web.Request) -> web.Response:
+        return web.Response(
+            body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
+        )
+
+    async def _hang_up(self, app: web.Application) -> None:
+        self._closing.set()
+        for task in self._answering:
+            task.cancel()
+
+    def _admit(self, request: web.Request) -> None:
+        if not self._secrets.admit(request):
+            raise _refuse(
+                web.HTTPUnauthorized, "peer_secret is missing or differs; set the same on every node"
+            )
+
+    # --- the client's side
+
+    def _client(self) -> aiohttp.ClientSession:
+        if self._closing.is_set():
+            raise Unavailable("this node is closing and calls nobody")
+        if self._session is None:
+            trace = aiohttp.TraceConfig()
+            trace.on_request_headers_sent.append(_note_sent)
+            context = self._tls.client() if self._tls is not None else True
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, ssl=context),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
+                trace_configs=[trace],
+                auto_decompress=False,
+            )
+        return self._session
+
+    def _in_the_clear(self, address: str) -> bool:
+        return self._tls is not None and not address.startswith("https://")
+
+    def _headers(self) -> dict[str, str]:
+        headers = {VERSION_HEADER: str(VERSION), "Content-Type": MEDIA_TYPE}
+        if self._authorization:
+            headers["Authorization"] = self._authorization
+        return headers
+
+    async def _reply(self, address: str, response: aiohttp.ClientResponse) -> Reply:
+        theirs = response.headers.get(VERSION_HEADER)
+        if theirs is None and response.status < 500:
+            raise Unavailable(f"what answers at {address} is not a Holdfast node (HTTP {response.status})")
+        if response.status == 426:
+            raise Unavailable(
+                f"{address} speaks peer protocol {theirs}, this node {VERSION};"
+                " run the same version of Holdfast on both"
+            )
+        if 400 <= response.status < 500 or response.status == 503:
+            raise Unavailable(await _refusal(address, response))
+        if response.status != 200:
+            raise OutcomeUnknown(await _refusal(address, response))
+        if response.content_length is None or response.content_length > self._max_body_bytes:
+            raise OutcomeUnknown(f"the reply of {address} is over max_peer_bytes ({self._max_body_bytes})")
+        try:
+            return self._replies.decode(await response.read())
+        except UNREADABLE as error:
+            raise OutcomeUnknown(f"the reply of {address} can't be read: {error}") from error
+
+    # --- addresses
+
+    def _check_exposure(self) -> None:
+        if not is_loopback(self._host) and not self._authorization:
+            raise ConfigError(
+                f"host {self._host!r} can be reached from other machines, which needs peer_secret: set the"
+                " same on every node (HOLDFAST_PEER_SECRET), or listen on host '127.0.0.1' only"
+            )
+        if _is_wildcard(self._host) and not self._advertise:
+            raise ConfigError(
+                f"host {self._host!r} listens on every address, so other nodes must be told which one to use:"
+                " set advertise to this machine's name or address"
+            )
+
+    def _own_names(self) -> Iterator[str]:
+        with contextlib.suppress(ValueError):
+            if self._advertised and (name := URL(f"http://{self._advertised}").host):
+                yield name
+
+    def _address(self, bound_host: str, bound_port: int) -> str:
+        if not self._advertise:
+            return str(URL.build(scheme=self._scheme, host=bound_host, port=bound_port)).rstrip("/")
+        try:
+            url = URL(f"{self._scheme}://{self._advertised}")
+            if not url.host or url.path != "/":
+                raise ValueError("no host")
+            port = url.explicit_port or bound_port
+        except ValueError as error:
+            raise ConfigError(
+                f"advertise {self._advertise!r} must be 'host' or 'host:port' ({error})"
+            ) from None
+        return str(url.with_port(port)).rstrip("/")
+
+    def _why_not_bound(self, error: OSError) -> str:
+        place = f"{self._host}:{self._port}"
+        if error.errno == errno.EADDRINUSE:
+            return f"{place} is in use: set another port (0 takes a free one), or stop what listens there"
+        if error.errno == errno.EADDRNOTAVAIL:
+            return (
+                f"can't listen on {place}: host {self._host!r} is no address of this machine; set host to one"
+            )
+        if error.errno == errno.EACCES:
+            return f"can't listen on {place}: port {self._port} needs privileges; set port to 1024 or above"
+        if isinstance(error, socket.gaierror):
+            return f"can't listen on {place}: host {self._host!r} doesn't resolve; set host to an address"
+        return f"can't listen on {place}: {error.strerror or error}; check host and port"
+
+
+_OWN_FAILURES = frozenset(
+    {
+        errno.EADDRNOTAVAIL,
+        errno.EMFILE,
+        errno.ENETDOWN,
+        errno.ENETUNREACH,
+        errno.ENFILE,
+        errno.ENOBUFS,
+        errno.ENOMEM,
+    }
+)
+_VERSION_HEADERS = {VERSION_HEADER: str(VERSION)}
+
+
+def _refuse(kind: type[web.HTTPError], text: str) -> web.HTTPError:
+    return kind(text=f"{redact(text)}\n", headers=_VERSION_HEADERS)
+
+
+async def _refusal(address: str, response: aiohttp.ClientResponse) -> str:
+    said = await response.content.read(REASON_BYTES_MAX)
+    try:
+        reason = msgspec.json.decode(said, type=Problem).detail
+    except UNREADABLE:
+        reason = said.decode(errors="replace").strip()
+    return f"{address} refused (HTTP {response.status}): {reason[:REASON_CHARS_MAX]}"
+
+
+def _is_own_failure(error: Exception) -> bool:
+    """True if it says nothing about who is called, whose address may be none."""
+    foreign = aiohttp.ClientConnectorDNSError | ValueError
+    return isinstance(error, foreign) or getattr(error, "errno", None) in _OWN_FAILURES
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return error.os_error.strerror or str(error.os_error)
+    return str(error) or type(error).__name__
+
+
+async def _note_sent(
+    session: aiohttp.ClientSession, context: SimpleNamespace, params: aiohttp.TraceRequestHeadersSentParams
+) -> None:
+    if context.trace_request_ctx is not None:
+        context.trace_request_ctx.sent = True
+
+
+def _is_wildcard(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return not host

@@ -1,0 +1,328 @@
+"""The queue in memory: strict about receipts, and logging all that happens to a message."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from holdfast.common.message import SeqKind
+from holdfast.errors import TooLarge
+from holdfast.ports.clock import Clock
+from holdfast.ports.queue import DeadLetter, Delivery, Depth, Outgoing
+from holdfast.system.bell import Bell
+
+
+class QueueEvent(msgspec.Struct, frozen=True):
+    """One thing that happened to one message.
+
+    ``kind``: sent, received, extended, deleted, given back, freed, stale (a receipt was refused),
+    buried, redriven, purged or expired. ``at`` is the queue's monotonic time.
+    """
+
+    kind: str
+    at: float
+    id: str
+    body: bytes = b""
+    attributes: dict[str, str] = {}
+    receipt: str = ""
+    holder: str = ""
+    letter: DeadLetter | None = None
+
+
+@dataclass(slots=True)
+class Stored:
+    """A message as the queue keeps it; invisible until ``visible_at``."""
+
+    number: int
+    id: str
+    body: bytes
+    attributes: dict[str, str]
+    visible_at: float
+    sent_at: float
+    key: str = ""
+    receives: int = 0
+    received_at: float = 0.0
+    receipt: str = ""
+    """Of the delivery that counts; empty when none does."""
+    holder: str = ""
+
+
+class MemoryQueue:
+    """One queue, for all nodes.
+
+    Args:
+        clock: its time.
+        log: where events go; share one list between services to have one order of all events.
+        fifo: keep the order of a key: of what is sent with one, nothing is delivered while any of it is
+            in flight.
+        choose: takes the visible messages, oldest first, and returns those to deliver in their order.
+            It may drop some, or add messages in flight, which are then delivered twice.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        max_batch: int = 10,
+        max_bytes: int = 262_144,
+        frees_on_evict: bool = True,
+        hold_max_s: float = math.inf,
+        fifo: bool = False,
+        log: list[Any] | None = None,
+        choose: Callable[[list[Stored]], list[Stored]] | None = None,
+    ) -> None:
+        self.max_batch = max_batch
+        self.max_bytes = max_bytes
+        self.max_receives = 1
+        self.linger_s = 0.0
+        self.hold_max_s = hold_max_s
+        self.fifo = fifo
+        self.seq_kind: SeqKind = "increasing"
+        self.delay_max_s = math.inf
+        self.tells_lag = True
+        self.tells_stale = True
+        self.frees_on_evict = frees_on_evict
+        self.log: list[Any] = [] if log is None else log
+        self.choose = choose
+        self.messages: dict[int, Stored] = {}
+        self.letters: dict[str, DeadLetter] = {}
+        self._clock = clock
+        self._bell = Bell(clock)
+        self._closings = 0
+        self._numbers = 0
+        # Heaps with entries that may be out of date: checked against the message when they come up.
+        self._visible: list[int] = []
+        self._hidden: list[tuple[float, int]] = []
+
+    # --- messages
+
+    async def send(self, messages: Sequence[Outgoing]) -> list[str]:
+        self._check_batch(messages)
+        for message in messages:
+            if len(message.body) > self.max_bytes:
+                raise TooLarge(
+                    f"a body of {len(message.body)} bytes is over the queue's max_bytes, {self.max_bytes}"
+                )
+        return [self._add(m.body, m.attributes, m.delay_s, m.key) for m in messages]
+
+    async def receive(self, limit: int, wait_s: float, visibility_s: float, holder: str) -> list[Delivery]:
+        self._check_batch(range(limit))
+        deadline, closings = self._clock.monotonic() + wait_s, self._closings
+        while True:
+            deliveries = [self._deliver(m, visibility_s, holder) for m in self._take(limit)]
+            remaining_s = deadline - self._clock.monotonic()
+            if deliveries or remaining_s <= 0 or self._closings != closings:
+                return deliveries
+            await self._bell.wait(min(remaining_s, self._next_visible_s()))
+
+    def wake(self) -> None:
+        self._closings += 1
+        self._bell.ring()
+
+    async def extend(self, receipts: Sequence[str], visibility_s: float) -> list[str]:
+        standing, stale = self._resolve(receipts)
+        until = self._clock.monotonic() + visibility_s
+        for message in standing:
+            if until > message.received_at + self.hold_max_s:
+                stale.append(message.receipt)
+            else:
+                self._hide(message, visibility_s)
+                self._note("extended", message)
+        return stale
+
+    async def delete(self, receipts: Sequence[str]) -> list[str]:
+        standing, stale = self._resolve(receipts)
+        for message in standing:
+            self.messages.pop(message.number, None)
+            self._note("deleted", message)
+        return [receipt for receipt in stale if self._find(receipt)]
+
+    async def give_back(self, receipts: Sequence[str], delay_s: float) -> list[str]:
+        standing, stale = self._resolve(receipts)
+        for message in standing:
+            self._note("given back", message)
+            self._show(message, delay_s)
+        return stale
+
+    async def free(self, holder: str) -> int:
+        if not self.frees_on_evict:
+            return 0
+        now = self._clock.monotonic()
+        held = [m for m in self.messages.values() if m.receipt and m.holder == holder and m.visible_at > now]
+        for message in held:
+            self._note("freed", message)
+            self._hide(message, 0)
+        return len(held)
+
+    async def depth(self) -> Depth:
+        now = self._clock.monotonic()
+        hidden = [m for m in self.messages.values() if m.visible_at > now]
+        in_flight = sum(1 for m in hidden if m.receipt)
+        ready = len(self.messages) - len(hidden)
+        oldest_at = min((m.sent_at for m in self.messages.values()), default=now)
+        return Depth(ready, in_flight, len(hidden) - in_flight, len(self.letters), now - oldest_at)
+
+    # --- dead letters
+
+    async def bury(self, letters: Sequence[DeadLetter]) -> None:
+        self._check_batch(letters)
+        for letter in letters:
+            if letter.id not in self.letters:
+                self.letters[letter.id] = msgspec.structs.replace(letter, at=self._clock.wall())
+            self._note_letter("buried", letter)
+
+    async def dead_letters(self, limit: int, after: str = "", key: str | None = None) -> list[DeadLetter]:
+        ids = sorted(i for i, letter in self.letters.items() if i > after and key in (None, letter.key))
+        return [self.letters[i] for i in ids[:limit]]
+
+    async def redrive(self, ids: Sequence[str]) -> int:
+        self._check_batch(ids)
+        letters = self._pop_letters(ids)
+        for letter in letters:
+            self._note_letter("redriven", letter)
+            self._add(letter.body, letter.attributes, 0, letter.key)
+        return len(letters)
+
+    async def purge(self, ids: Sequence[str]) -> int:
+        self._check_batch(ids)
+        letters = self._pop_letters(ids)
+        for letter in letters:
+            self._note_letter("purged", letter)
+        return len(letters)
+
+    async def expire(self, dead_before: float) -> int:
+        letters = self._pop_letters([i for i, letter in self.letters.items() if letter.at < dead_before])
+        for letter in letters:
+            self._note_letter("expired", letter)
+        return len(letters)
+
+    async def close(self) -> None:
+        self.wake()
+
+    # --- how it is done
+
+    def _check_batch(self, batch: Sequence[object]) -> None:
+        if len(batch) > self.max_batch:
+            raise TooLarge(f"{len(batch)} in one call is over the queue's max_batch, {self.max_batch}")
+
+    def _add(self, body: bytes, attributes: dict[str, str], delay_s: float, key: str) -> str:
+        self._numbers += 1
+        now = self._clock.monotonic()
+        message = Stored(self._numbers, f"m{self._numbers}", body, dict(attributes), 0, now, key)
+        self.messages[message.number] = message
+        self._hide(message, delay_s)
+        self._note("sent", message)
+        return message.id
+
+    def _hide(self, message: Stored, seconds: float) -> None:
+        """Make a message invisible for so long from now; 0 shows it."""
+        message.visible_at = self._clock.monotonic() + seconds
+        entry = (message.visible_at, message.number)
+        heapq.heappush(self._hidden, entry)
+        if self._hidden[0] == entry:  # sooner than anyone waits for
+            self._bell.ring()
+
+    def _show(self, message: Stored, delay_s: float) -> None:
+        """End a delivery: the message shows again later, and its receipt is worth nothing."""
+        message.receipt = message.holder = ""
+        self._hide(message, delay_s)
+
+    def _turn_visible(self) -> None:
+        now = self._clock.monotonic()
+        while self._hidden and self._hidden[0][0] <= now:
+            visible_at, number = heapq.heappop(self._hidden)
+            message = self.messages.get(number)
+            if message and message.visible_at == visible_at:
+                heapq.heappush(self._visible, number)
+
+    def _next_visible_s(self) -> float:
+        return self._hidden[0][0] - self._clock.monotonic() if self._hidden else float("inf")
+
+    def _take(self, limit: int) -> list[Stored]:
+        self._turn_visible()
+        if self.fifo or self.choose is not None:
+            self._visible = sorted(set(filter(self._is_visible, self._visible)))
+            visible = self._unlocked([self.messages[n] for n in self._visible])
+            return (self.choose(visible) if self.choose else visible)[:limit]
+        taken: list[Stored] = []
+        while self._visible and len(taken) < limit:
+            number = heapq.heappop(self._visible)
+            if self._is_visible(number) and (not taken or taken[-1].number != number):
+                taken.append(self.messages[number])
+        return taken
+
+    def _unlocked(self, visible: list[Stored]) -> list[Stored]:
+        """Those whose key has nothing in flight, where the queue keeps order."""
+        if not self.fifo:
+            return visible
+        locked = {m.key for n, m in self.messages.items() if m.key and not self._is_visible(n)}
+        return [message for message in visible if message.key not in locked]
+
+    def _is_visible(self, number: int) -> bool:
+        message = self.messages.get(number)
+        return message is not None and message.visible_at <= self._clock.monotonic()
+
+    def _deliver(self, message: Stored, visibility_s: float, holder: str) -> Delivery:
+        message.receives += 1
+        message.received_at = self._clock.monotonic()
+        message.receipt = f"{message.number}.{message.receives}"
+        message.holder = holder
+        self._hide(message, visibility_s)
+        self._note("received", message)
+        return Delivery(
+            message.receipt,
+            message.id,
+            message.body,
+            dict(message.attributes),
+            message.receives,
+            message.number,
+        )
+
+    def _is_stale(self, message: Stored, receipt: str) -> bool:
+        return message.receipt != receipt
+
+    def _resolve(self, receipts: Sequence[str]) -> tuple[list[Stored], list[str]]:
+        """The messages whose deliveries the receipts stand for, and the receipts that stand for none."""
+        self._check_batch(receipts)
+        standing: list[Stored] = []
+        stale: list[str] = []
+        for receipt in receipts:
+            message = self._find(receipt)
+            if message is None or self._is_stale(message, receipt):
+                stale.append(receipt)
+                self.log.append(
+                    QueueEvent(
+                        "stale", self._clock.monotonic(), message.id if message else "", receipt=receipt
+                    )
+                )
+            else:
+                standing.append(message)
+        return standing, stale
+
+    def _find(self, receipt: str) -> Stored | None:
+        number = receipt.partition(".")[0]
+        return self.messages.get(int(number)) if number.isdecimal() else None
+
+    def _pop_letters(self, ids: Iterable[str]) -> list[DeadLetter]:
+        return [letter for letter in (self.letters.pop(i, None) for i in ids) if letter]
+
+    def _note(self, kind: str, message: Stored) -> None:
+        self.log.append(
+            QueueEvent(
+                kind,
+                self._clock.monotonic(),
+                message.id,
+                message.body,
+                message.attributes,
+                message.receipt,
+                message.holder,
+            )
+        )
+
+    def _note_letter(self, kind: str, letter: DeadLetter) -> None:
+        self.log.append(QueueEvent(kind, self._clock.monotonic(), letter.id, letter.body, letter=letter))

@@ -1,0 +1,174 @@
+"""Slots without processes: coroutines in the loop at hand, for the simulator.
+
+What a handler does to its process is left to ``before``, which runs ahead of every message and may sleep
+in virtual time (a slow handler), raise (a failing one), wait for ever (a hung one), or call ``die`` on
+the slot (a crash).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from holdfast.errors import HoldfastError, SlotDied
+from holdfast.ports.clock import Clock
+from holdfast.ports.slots import MessageWork, Ran, SlotHost, SlotWorker
+from holdfast.services.memory.brood import Brood
+
+T = TypeVar("T")
+
+Before = Callable[["MemorySlot", str, str, MessageWork], Awaitable[None]]
+
+
+class MemorySlot:
+    """One simulated child: it answers calls in turn, whether or not the caller still waits."""
+
+    def __init__(
+        self, name: str, clock: Clock, make: Callable[[SlotHost], SlotWorker], before: Before | None
+    ) -> None:
+        self.name = name
+        self.progress_at = clock.monotonic()
+        self.models: Sequence[str] = ()
+        self.loading = ""
+        self._clock = clock
+        self._before = before
+        self._at = ""
+        self._why = ""
+        self._gone = asyncio.Event()
+        self._calls: deque[tuple[Callable[[], Coroutine[Any, Any, Any]], asyncio.Future[Any]]] = deque()
+        self._called = asyncio.Event()
+        self._worker = make(self)
+        self._task = asyncio.ensure_future(self._answer())
+
+    @property
+    def alive(self) -> bool:
+        return not self._gone.is_set()
+
+    async def load(self, stream: str, key: str, models: Sequence[str]) -> None:
+        await self._call(lambda: self._worker.load(stream, key, models))
+
+    async def open(self, stream: str, key: str, state: bytes | None, version: int) -> None:
+        await self._call(lambda: self._worker.open(stream, key, state, version))
+
+    async def run(
+        self, stream: str, key: str, work: Sequence[MessageWork], limit: int, after_s: float
+    ) -> Ran:
+        return await self._call(lambda: self._worker.run(stream, key, work, limit, after_s))
+
+    async def close(self, stream: str, key: str) -> None:
+        with contextlib.suppress(SlotDied):
+            await self._call(lambda: self._worker.close(stream, key))
+
+    async def kill(self, reason: str) -> str:
+        dump = f"simulated stack: {self._at or 'idle'}"
+        if not self._gone.is_set():
+            self.die(f"was killed: {reason}", dump)
+        return dump
+
+    async def exited(self) -> str:
+        await self._gone.wait()
+        return self._why
+
+    def die(self, why: str, detail: str = "") -> None:
+        """End the process at once. No handler is closed; calls in flight raise SlotDied."""
+        if self._gone.is_set():
+            return
+        self._why = why
+        self._gone.set()
+        self._task.cancel()
+        for _, future in self._calls:
+            if not future.done():
+                future.set_exception(self._death(detail))
+        self._calls.clear()
+
+    async def stop(self) -> None:
+        """Close the handlers, then end."""
+        with contextlib.suppress(SlotDied):
+            await self._call(self._worker.stop)
+        self.die("was closed")
+
+    # As the worker's host.
+
+    def now(self) -> float:
+        return self._clock.monotonic()
+
+    def progress(self, note: str = "") -> None:
+        self.progress_at = self._clock.monotonic()
+
+    async def begin(self, stream: str, key: str, work: MessageWork) -> None:
+        self.progress()
+        self._at = f"{stream}/{key} at {work.run}:{work.seq}"
+        if self._before is not None:
+            await self._before(self, stream, key, work)
+            if self._gone.is_set():
+                raise asyncio.CancelledError
+
+    def failed(self, error: BaseException) -> None:
+        pass
+
+    def tell_models(self, loading: str, loaded: Sequence[str]) -> None:
+        self.progress()
+        self.loading, self.models = loading, loaded
+
+    async def _call(self, job: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        if self._gone.is_set():
+            raise self._death("")
+        if not self._calls:
+            self.progress()
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._calls.append((job, future))
+        self._called.set()
+        return await future
+
+    async def _answer(self) -> None:
+        while True:
+            await self._called.wait()
+            job, future = self._calls[0]
+            try:
+                outcome: Any = await job()
+            except HoldfastError as error:
+                outcome = error
+            if self._gone.is_set():
+                return
+            self._calls.popleft()
+            self._at = ""
+            self.progress()
+            if not self._calls:
+                self._called.clear()
+            if not future.done():
+                (future.set_exception if isinstance(outcome, Exception) else future.set_result)(outcome)
+
+    def _death(self, detail: str) -> SlotDied:
+        return SlotDied(f"slot {self.name} {self._why}", detail=detail)
+
+
+class MemorySlots(Brood[MemorySlot]):
+    """Makes simulated slots, each with a worker from ``make``.
+
+    ``before`` runs ahead of every message; ``spawn_s`` is how long a new slot takes.
+    ``slots`` lists the living.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[SlotHost], SlotWorker],
+        clock: Clock,
+        *,
+        before: Before | None = None,
+        spawn_s: float = 0.0,
+        prefix: str = "slot",
+    ) -> None:
+        super().__init__(clock, spawn_s, prefix)
+        self._make = make
+        self._before = before
+
+    async def spawn(self) -> MemorySlot:
+        return await self._begin(lambda name: MemorySlot(name, self._clock, self._make, self._before))
+
+    async def close(self) -> None:
+        self._closed = True
+        for slot in self.slots:
+            await slot.stop()

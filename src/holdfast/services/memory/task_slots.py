@@ -1,0 +1,207 @@
+"""Slots for tasks without processes: coroutines in the loop at hand, for the simulator.
+
+What a handler does to its process is left to ``before``, which runs ahead of every attempt and may sleep in
+virtual time (a slow handler), raise (a failing one), wait for ever (a hung one that can be told to end),
+call ``deafen`` on the slot first (one that can't), or call ``die`` on it (a crash).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from holdfast.ports.clock import Clock
+from holdfast.ports.task_slots import Attempt, Exit, Listener, Progress, Sign, TaskHost, TaskWorker, Usage
+from holdfast.services.memory.brood import Brood
+
+Before = Callable[["MemoryTaskSlot", Attempt], Awaitable[None]]
+
+
+class MemoryTaskSlot:
+    """One simulated child: it takes attempts from its tray, one after another."""
+
+    def __init__(
+        self,
+        name: str,
+        clock: Clock,
+        make: Callable[[TaskHost], TaskWorker],
+        before: Before | None,
+        listener: Listener,
+    ) -> None:
+        self.name = name
+        self._clock = clock
+        self._before = before
+        self._listener = listener
+        self._tray: deque[tuple[int, Attempt]] = deque()
+        self._filled = asyncio.Event()
+        self._at_hand: tuple[int, Attempt] | None = None
+        self._work: asyncio.Task[Any] | None = None
+        self._deaf = False
+        self._finishing = False
+        self._why = ""
+        self._stacks = ""
+        self._gone = asyncio.Event()
+        self._lease: asyncio.Task[None] | None = None
+        self._worker = make(self)
+        self._task = asyncio.ensure_future(self._serve())
+
+    @property
+    def alive(self) -> bool:
+        return not self._gone.is_set()
+
+    def offer(self, number: int, attempt: Attempt) -> bool:
+        if self.alive:
+            self._tray.append((number, attempt))
+            self._filled.set()
+        return self.alive
+
+    def withdraw(self) -> list[int]:
+        if not self.alive:
+            return []
+        numbers = [number for number, _ in self._tray]
+        self._tray.clear()
+        return numbers
+
+    def cancel(self, number: int, reason: str) -> None:
+        if self.alive and not self._deaf and self._at_hand is not None and self._at_hand[0] == number:
+            self._worker.cancel(reason)
+
+    def lease(self, seconds: float | None) -> None:
+        if self._lease is not None:
+            self._lease.cancel()
+            self._lease = None
+        if seconds is not None and self.alive:
+            self._lease = asyncio.ensure_future(self._lapse(seconds))
+
+    def usage(self) -> Usage:
+        return Usage()
+
+    async def dump(self) -> str:
+        return f"simulated stack: {self._doing()}" if self.alive else ""
+
+    def terminate(self) -> None:
+        pass
+
+    async def kill(self, reason: str) -> str:
+        self.die(f"was killed: {reason}")
+        return self._stacks
+
+    async def stop(self, grace_s: float) -> None:
+        self._finishing = True
+        self._filled.set()
+        if not await self._clock.wait(self._gone, grace_s):
+            await self.kill(f"its handlers did not close within {grace_s:g} s")
+
+    async def exited(self) -> Exit:
+        await self._gone.wait()
+        return Exit(self._why, self._stacks, [number for number, _ in self._tray])
+
+    def die(self, why: str, stacks: str = "") -> None:
+        """End the process at once."""
+        if self.alive:
+            self._why, self._stacks = why, stacks
+            self._gone.set()
+            self.lease(None)
+            for task in (self._work, self._task):
+                if task is not None:
+                    task.cancel()
+
+    def deafen(self) -> None:
+        """From now on it can't be told to end, like a process that hangs in C code."""
+        self._deaf = True
+
+    # As the worker's host.
+
+    def now(self) -> float:
+        return self._clock.monotonic()
+
+    def progress(self, progress: Progress, sign: Sign = "progress") -> None:
+        if self.alive:
+            self._listener.advanced(self, sign, progress if sign == "progress" else None)
+
+    def log(self, level: str, event: str, values: Mapping[str, Any]) -> None:
+        if self.alive:
+            self._listener.said(self, level, event, values)
+
+    async def begin(self, attempt: Attempt) -> None:
+        if self._before is not None:
+            await self._before(self, attempt)
+
+    def failed(self, error: BaseException) -> None:
+        pass
+
+    def watch(self, probe: Callable[[], object], every_s: float) -> Callable[[], None]:
+        probing = asyncio.ensure_future(self._probe(probe, every_s))
+
+        def stop() -> None:
+            probing.cancel()
+
+        return stop
+
+    def interrupt(self) -> None:
+        if self._work is not None:
+            self._work.cancel()
+
+    async def _serve(self) -> None:
+        while True:
+            while not self._tray:
+                if self._finishing:
+                    return self.die("was closed")
+                self._filled.clear()
+                await self._filled.wait()
+            number, attempt = self._at_hand = self._tray.popleft()
+            self._work = asyncio.ensure_future(self._worker.attempt(attempt))
+            await asyncio.wait([self._work])
+            if self._work.cancelled():
+                return self.die("was cancelled")
+            self._at_hand = None
+            self._listener.told(self, number, self._work.result())
+
+    async def _probe(self, probe: Callable[[], object], every_s: float) -> None:
+        last: object = None
+        while True:
+            await self._clock.sleep(every_s)
+            if (value := probe()) != last:
+                last = value
+                self.progress(Progress(), "probe")
+
+    async def _lapse(self, seconds: float) -> None:
+        await self._clock.sleep(seconds)
+        self._lease = None
+        self.die("died of SIGKILL")
+
+    def _doing(self) -> str:
+        return f"{self._at_hand[1].type} {self._at_hand[1].trace}" if self._at_hand else "idle"
+
+
+class MemoryTaskSlots(Brood[MemoryTaskSlot]):
+    """Makes simulated slots, each with a worker from ``make``.
+
+    ``before`` runs ahead of every attempt; ``spawn_s`` is how long a new slot takes.
+    ``slots`` lists the living.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[TaskHost], TaskWorker],
+        clock: Clock,
+        *,
+        before: Before | None = None,
+        spawn_s: float = 0.0,
+        prefix: str = "task-slot",
+    ) -> None:
+        super().__init__(clock, spawn_s, prefix)
+        self._make = make
+        self._before = before
+
+    async def spawn(self, listener: Listener) -> MemoryTaskSlot:
+        return await self._begin(
+            lambda name: MemoryTaskSlot(name, self._clock, self._make, self._before, listener)
+        )
+
+    async def close(self) -> None:
+        self._closed = True
+        for slot in self.slots:
+            await slot.stop(0.0)

@@ -1,0 +1,120 @@
+"""Durability: what a server's settings put at risk, and what to set instead."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+from holdfast.errors import ConfigError, OperationRefused
+from holdfast.services.redis.connection import RedisConnection
+
+OLDEST = (6, 2)
+
+SETTINGS = ("appendonly", "appendfsync", "save", "maxmemory", "maxmemory-policy", "min-replicas-to-write")
+
+
+class Risk(NamedTuple):
+    """What may happen at ``server`` (``host:port``, "" for the only one), and what to do about it.
+    ``failed``: Holdfast can't work with it, or will lose what it committed; ``warning``: in an accident."""
+
+    server: str
+    verdict: Literal["warning", "failed"]
+    text: str
+    fix: str
+
+
+async def check(connection: RedisConnection) -> list[Risk]:
+    """The risks to checkpoints and results at every master. Nothing is changed. Raises Unavailable."""
+    infos = {server: _info(reply) for server, reply in await connection.everywhere("INFO")}
+    settings: dict[str, dict[str, str]] = {server: {} for server in infos}
+    try:
+        for name in SETTINGS:
+            for server, reply in await connection.everywhere("CONFIG", "GET", name):
+                words = [word.decode() for word in reply]
+                settings.setdefault(server, {}).update(zip(words[::2], words[1::2], strict=True))
+    except (ConfigError, OperationRefused) as refusal:
+        text = f"its settings can't be read, so what a crash would lose is not known ({refusal})"
+        unread = Risk("", "warning", text, "allow CONFIG GET to this user, or ask whoever runs the server")
+        return [unread, *(risk for server, info in infos.items() for risk in judge_version(server, info))]
+    return [risk for server, info in infos.items() for risk in judge(server, settings[server], info)]
+
+
+def judge(server: str, settings: Mapping[str, str], info: Mapping[str, str]) -> list[Risk]:
+    """The risks in a server's settings (CONFIG GET) and what it says of itself (INFO)."""
+    return [
+        *judge_version(server, info),
+        *_judge_disk(server, settings),
+        *_judge_memory(server, settings),
+        *_judge_replicas(server, settings, info),
+    ]
+
+
+def judge_version(server: str, info: Mapping[str, str]) -> list[Risk]:
+    """The risk in a server too old; Valkey says which Redis it is like."""
+    version = info.get("redis_version", "")
+    if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) >= OLDEST:
+        return []
+    text = f"Redis {version or 'of unknown version'} lacks commands that the state store needs"
+    return [Risk(server, "failed", text, "run Redis 6.2 or newer, or Valkey")]
+
+
+def _judge_disk(server: str, settings: Mapping[str, str]) -> list[Risk]:
+    fix = "set appendonly yes and appendfsync everysec (or always), in its configuration and by CONFIG SET"
+    if settings.get("appendonly") != "yes":
+        if not settings.get("save"):
+            text = (
+                "nothing is kept on disk: a restart loses every checkpoint, and streams begin anew without"
+                " the messages that they had already deleted"
+            )
+            return [Risk(server, "failed", text, fix)]
+        text = (
+            f"only snapshots are kept on disk (save {settings['save']}): a crash loses what was committed"
+            " since the last one, and those messages are deleted"
+        )
+        return [Risk(server, "warning", text, fix)]
+    if settings.get("appendfsync") not in ("always", "everysec"):
+        text = (
+            f"appendfsync is {settings.get('appendfsync', 'unknown')}: a crash of its machine loses the"
+            " commits of half a minute, whose messages are deleted"
+        )
+        return [Risk(server, "warning", text, fix)]
+    return []
+
+
+def _judge_memory(server: str, settings: Mapping[str, str]) -> list[Risk]:
+    policy, most = settings.get("maxmemory-policy", ""), settings.get("maxmemory", "0")
+    if policy == "noeviction":
+        return []
+    fix = "set maxmemory-policy noeviction; then a full server refuses commits, and nothing is lost"
+    if policy.startswith("volatile-"):
+        text = f"maxmemory-policy is {policy}: a full server forgets nodes and large states under way"
+        return [Risk(server, "warning", text, fix)]
+    text = f"maxmemory-policy is {policy}: a full server drops checkpoints, and their streams begin anew"
+    if most == "0":
+        text += "; no maxmemory is set yet"
+    return [Risk(server, "warning" if most == "0" else "failed", text, fix)]
+
+
+def _judge_replicas(server: str, settings: Mapping[str, str], info: Mapping[str, str]) -> list[Risk]:
+    if info.get("role", "master") != "master":
+        return [Risk(server, "failed", "it is a replica and takes no writes", "name its master")]
+    replicas, needed = int(info.get("connected_slaves", 0)), int(settings.get("min-replicas-to-write", 0))
+    if not replicas:
+        text = "it has no replica: losing its disk loses every checkpoint, and nothing takes over"
+        return [Risk(server, "warning", text, "add a replica, with Sentinel or a Cluster to promote it")]
+    if not needed:
+        text = (
+            "it commits while no replica follows (min-replicas-to-write 0): a fail-over then loses commits"
+            " whose messages are deleted"
+        )
+        fix = (
+            "set min-replicas-to-write 1; wait_replicas=1 in state_url makes every commit wait for a replica"
+        )
+        return [Risk(server, "warning", text, fix)]
+    return []
+
+
+def _info(reply: bytes) -> dict[str, str]:
+    lines = (line.partition(":") for line in reply.decode(errors="replace").splitlines())
+    return {name: value for name, colon, value in lines if colon}

@@ -1,0 +1,77 @@
+"""The feed: what is published, numbered as it is heard here.
+
+Numbers mean something to this process only. They grow for ever; a gap is put in whenever something may have
+been missed, and who asks for what was before it is told to start again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from itertools import islice
+
+from holdfast.errors import HoldfastError
+from holdfast.services.redis.connection import RedisConnection, Subscription
+
+KEPT = 10_000
+"""Changes kept for those who are slow to ask."""
+
+
+class ChannelFeed:
+    """The messages of one channel. ``rung`` is set, and replaced by a new event, whenever one comes or the
+    subscription is lost."""
+
+    def __init__(self, connection: RedisConnection, key: str, channel: str) -> None:
+        self.rung = asyncio.Event()
+        self.last = 0
+        self._first = 0
+        self._messages: deque[bytes] = deque()
+        self._connection = connection
+        self._where = key, channel
+        self._beginning = asyncio.Lock()
+        self._listening: asyncio.Task[None] | None = None
+
+    async def begin(self) -> None:
+        """Listen, if not so already. What is published from the return on is heard or known to be missed.
+        Raises as the connection does."""
+        if self._listening is None:
+            async with self._beginning:
+                if self._listening is None:
+                    subscription = await self._connection.subscribe(*self._where)
+                    self._listening = asyncio.create_task(self._listen(subscription))
+
+    def after(self, number: int) -> list[bytes] | None:
+        """The messages after a number; None if some of them were missed or are no longer kept."""
+        if number < self._first:
+            return None
+        return list(islice(self._messages, number - self._first, None))
+
+    def ring(self) -> None:
+        """Wake who waits."""
+        rung, self.rung = self.rung, asyncio.Event()
+        rung.set()
+
+    async def close(self) -> None:
+        """Listen no more."""
+        if self._listening is not None:
+            self._listening.cancel()
+            await asyncio.wait([self._listening])
+
+    async def _listen(self, subscription: Subscription) -> None:
+        try:
+            while True:
+                _, message = await subscription.next()
+                self._messages.append(message)
+                self.last += 1
+                if len(self._messages) > KEPT:
+                    self._messages.popleft()
+                    self._first += 1
+                self.ring()
+        except HoldfastError:
+            pass  # lost: `begin` finds another
+        finally:
+            self._listening = None
+            self._messages.clear()
+            self.last += 1
+            self._first = self.last
+            self.ring()

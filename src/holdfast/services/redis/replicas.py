@@ -1,0 +1,117 @@
+"""Replicas: what a commit may wait for, so that a fail-over doesn't lose it unnoticed.
+
+It is no consensus. A fail-over may still choose a replica that wasn't among those which answered, unless
+all are asked for; a replica has a commit in memory, perhaps not on disk; and one whose wait failed stands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from holdfast.errors import HoldfastError, OutcomeUnknown
+from holdfast.ports.meter import Meter
+from holdfast.services.redis.connection import TIMEOUT_S, RedisAddress, RedisConnection, Script
+from holdfast.services.redis.lane import Word
+from holdfast.streams.rules.ledger import Commit
+
+WAIT_S = 1.0
+"""How long replicas have to answer."""
+
+GROUP_MAX = 500
+
+TOUCH = Script.load("touch")
+
+
+class _Waiting(NamedTuple):
+    name: str
+    commit: Commit
+    done: asyncio.Future[None]
+
+
+class Replicas:
+    """Asks as many replicas as the address says for what was committed, once for all commits that wait at the
+    same time."""
+
+    def __init__(self, connection: RedisConnection) -> None:
+        self._connection = connection.apart(WAIT_S + TIMEOUT_S)
+        self._count = connection.address.wait_replicas
+        self._waiting: dict[int, list[_Waiting]] = {}
+        self._workers: dict[int, asyncio.Task[None]] = {}
+
+    async def confirm(self, shard: int, name: str, commit: Commit) -> None:
+        """Return when the replicas have ``commit``, which was applied to the checkpoint in the key ``name``.
+        Raises OutcomeUnknown if they may not."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(shard, []).append(_Waiting(name, commit, done))
+        if shard not in self._workers:
+            self._workers[shard] = asyncio.create_task(self._work(shard))
+        await done
+
+    async def close(self) -> None:
+        """Disconnect; what waits fails."""
+        await self._connection.close()
+        await asyncio.gather(*self._workers.values())
+
+    async def _work(self, shard: int) -> None:
+        try:
+            while waiting := self._waiting.pop(shard, None):
+                for begin in range(0, len(waiting), GROUP_MAX):
+                    await self._ask(waiting[begin : begin + GROUP_MAX])
+        finally:
+            del self._workers[shard]
+
+    async def _ask(self, group: list[_Waiting]) -> None:
+        names = [name for name, _, _ in group]
+        told = [word for _, c, _ in group for word in (c.epoch, c.number, c.id)]
+        try:
+            # Over one connection: over another, WAIT would be content with what that has written, nothing.
+            standing, answered = await self._connection.together(
+                names[0],
+                ("EVAL", TOUCH.text, len(names), *names, *told),
+                ("WAIT", self._count, int(WAIT_S * 1000)),
+            )
+        except HoldfastError as error:
+            _fail(group, f"whether replicas have it is not known: {error}")
+            return
+        for waiting, stands in zip(group, standing, strict=True):
+            if not stands:
+                _fail([waiting], "another server has taken over, or another opening")
+            elif answered < self._count:
+                _fail(
+                    [waiting],
+                    f"{answered} replicas have it after {WAIT_S:g} s, not {self._count} (wait_replicas)",
+                )
+            elif not waiting.done.done():
+                waiting.done.set_result(None)
+
+
+def _fail(group: list[_Waiting], reason: str) -> None:
+    for _, commit, done in group:
+        if not done.done():
+            done.set_exception(
+                OutcomeUnknown(f"{commit.key}: commit {commit.number} was applied, but {reason}")
+            )
+
+
+class ConfirmedConnection(RedisConnection):
+    """A connection of its own whose scripts are answered once as many replicas as the address says have what
+    they did, if their reply begins with ``ok``. Raises OutcomeUnknown if they may not."""
+
+    def __init__(self, address: RedisAddress, meter: Meter) -> None:
+        super().__init__(address, meter, timeout_s=WAIT_S + TIMEOUT_S)
+
+    async def script(self, script: Script, keys: Sequence[str], *arguments: Word) -> Any:
+        # With its text: what goes together with WAIT can't be sent again, should the digest not be known.
+        reply, answered = await self.together(
+            keys[0],
+            ("EVAL", script.text, len(keys), *keys, *arguments),
+            ("WAIT", self.address.wait_replicas, int(WAIT_S * 1000)),
+        )
+        if reply[0] == b"ok" and answered < self.address.wait_replicas:
+            raise OutcomeUnknown(
+                f"{script.name} at {self.address} is done, but {answered} replicas have it after"
+                f" {WAIT_S:g} s, not {self.address.wait_replicas} (wait_replicas)"
+            )
+        return reply

@@ -1,0 +1,247 @@
+"""The results log in Redis: a stream of each shard for each stream that has results there.
+
+A result's cursor is its entry's id: a number that grows within its shard, and with the server's time, so that
+cursors go on growing in a Redis that has lost the last results. The remainder of its division by the count of
+shards tells the shard, so no two results share one.
+
+Over several shards a reader must not pass a cursor below which another shard may still log. So before it
+passes one, it makes every shard that is behind go on from there. That keeps the order of commits as far as
+the servers' clocks agree, and misses nothing however far they don't.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from holdfast.common.record import reading
+from holdfast.errors import HoldfastError
+from holdfast.ports.clock import Clock
+from holdfast.ports.state import Logged
+from holdfast.services.redis.connection import TIMEOUT_S, RedisConnection, Script
+from holdfast.services.redis.shards import StateShards
+from holdfast.streams.rules.ledger import Result
+
+BLOCK_S = 5.0
+"""How long one blocked call waits at the server."""
+
+PAUSE_S = 1.0
+"""Until the next try to listen where that failed."""
+
+EXPIRE_BATCH = 100
+"""Results that one call drops, so that commits don't wait for it."""
+
+CURSOR_MAX = 2**63 - 1
+MICROS_MAX = 2**53 - 1
+
+READ = Script.load("read", "shard")
+EXPIRE = Script.load("expire_results")
+
+
+class ResultsPage(NamedTuple):
+    """Some results of a shard. What isn't among them has a cursor above the last of them, or above ``last``
+    if they are all that there are."""
+
+    last: int
+    results: list[Logged]
+
+
+class Logs(NamedTuple):
+    """The streams that have a log in a shard, and the id of the last entry that says so."""
+
+    streams: list[str]
+    id: str
+
+
+class Results:
+    """The results of all streams."""
+
+    def __init__(self, connection: RedisConnection, shards: StateShards, clock: Clock) -> None:
+        self._connection = connection
+        self._shards = shards
+        self._clock = clock
+        self._logs = [Logs([], "0-0") for _ in range(shards.count)]
+        self._ears: dict[LogListener, asyncio.Task[None]] = {}
+        self._idle: list[RedisConnection] = []
+        self._waiting: set[asyncio.Event] = set()
+        self._closings = 0
+
+    async def read(self, after: int, limit: int, wait_s: float, stream: str) -> list[Logged]:
+        """As the port says of ``results``."""
+        deadline, closings = self._clock.monotonic() + wait_s, self._closings
+        after = min(max(after, 0), CURSOR_MAX)
+        while True:
+            found = await self._read(after, limit, stream)
+            remaining_s = deadline - self._clock.monotonic()
+            if found or remaining_s <= 0:
+                return found
+            await self._wait(after, stream, remaining_s)
+            if self._closings != closings:
+                return []
+
+    async def find(self, key: str, name: str) -> Logged | None:
+        """As the port says of ``result``."""
+        shard = self._shards.of(key)
+        names = self._shards.name(shard, "names", key)
+        cursor = await self._connection.command(names, "HGET", names, name)
+        if cursor is None:
+            return None
+        log = self._shards.name(shard, "log", stream_of(key))
+        id_ = cursor.decode() + "-0"
+        entries = await self._connection.command(log, "XRANGE", log, id_, id_)
+        return _logged(entries[0]) if entries else None
+
+    async def expire(self, before: float) -> int:
+        """Drop results older than a wall time; returns how many."""
+        first_kept = micros(before)
+        dropped = 0
+        for shard in range(self._shards.count):
+            for stream in (await self._list_logs(shard)).streams:
+                log, names = self._shards.name(shard, "log", stream), self._shards.name(shard, "names", "")
+                while batch := await self._connection.script(EXPIRE, (log,), first_kept, EXPIRE_BATCH, names):
+                    dropped += batch
+        return dropped
+
+    async def close(self) -> None:
+        """Let readers go, and disconnect those that are blocked."""
+        self._closings += 1
+        for bell in self._waiting:
+            bell.set()
+        tasks = list(self._ears.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(connection.close() for connection in self._idle))
+
+    # --- reading
+
+    async def _read(self, after: int, limit: int, stream: str) -> list[Logged]:
+        if stream and self._shards.count == 1:
+            log = self._shards.name(0, "log", stream)
+            entries = await self._connection.command(log, "XRANGE", log, f"({after}-0", "+", "COUNT", limit)
+            return [_logged(entry) for entry in entries]
+        every = range(self._shards.count)
+        pages = await asyncio.gather(*(self._read_shard(n, after, limit, stream, 0) for n in every))
+        found = _merge(pages, limit, CURSOR_MAX)
+        if self._shards.count == 1 or not found:
+            return found
+        passed = found[-1].cursor
+        behind = [n for n in every if pages[n].last < passed]
+        later = await asyncio.gather(*(self._read_shard(n, after, limit, stream, passed) for n in behind))
+        for n, page in zip(behind, later, strict=True):
+            pages[n] = page
+        return _merge(pages, limit, passed)
+
+    async def _read_shard(self, shard: int, after: int, limit: int, stream: str, passed: int) -> ResultsPage:
+        """Results of one shard, which from now on gives numbers above ``passed`` only."""
+        logs = self._shards.name(shard, "logs")
+        while True:
+            streams = [stream] if stream else self._logs[shard].streams
+            keys = [logs, *(self._shards.name(shard, "log", name) for name in streams)]
+            known: str | int = "" if stream else len(streams)
+            reply = await self._shards.run(READ, shard, keys, after, limit, passed, known)
+            if reply[0] == b"ok":
+                return ResultsPage(
+                    int(reply[1]), [_logged(entry) for entries in reply[2] for entry in entries]
+                )
+            self._logs[shard] = _logs(reply[1])
+
+    async def _list_logs(self, shard: int) -> Logs:
+        name = self._shards.name(shard, "logs")
+        self._logs[shard] = _logs(await self._connection.command(name, "XRANGE", name, "-", "+"))
+        return self._logs[shard]
+
+    # --- waiting
+
+    async def _wait(self, after: int, stream: str, timeout_s: float) -> None:
+        """Until a result after ``after`` may be there."""
+        bell = asyncio.Event()
+        self._waiting.add(bell)
+        ears = [self._ear(shard, stream, after) for shard in range(self._shards.count)]
+        for ear in ears:
+            ear.bells.add(bell)
+        try:
+            await self._clock.wait(bell, timeout_s)
+        finally:
+            self._waiting.discard(bell)
+            for ear in ears:
+                ear.bells.discard(bell)
+
+    def _ear(self, shard: int, stream: str, after: int) -> LogListener:
+        """What listens to a shard from ``after`` on: perhaps one that does so from an earlier place, and has
+        heard nothing since."""
+        for ear in self._ears:
+            if (ear.shard, ear.stream) == (shard, stream) and ear.after <= after:
+                return ear
+        streams, last = ([stream], "") if stream else self._logs[shard]
+        places = {self._shards.name(shard, "log", name): f"{after}-0" for name in streams}
+        if not stream:
+            places[self._shards.name(shard, "logs")] = last
+        ear = LogListener(shard, stream, after)
+        self._ears[ear] = asyncio.create_task(self._listen(ear, places))
+        return ear
+
+    async def _listen(self, ear: LogListener, places: Mapping[str, str]) -> None:
+        """Block at the server, over a connection that no other call needs, until something new is there."""
+        connection = self._idle.pop() if self._idle else self._connection.apart(BLOCK_S + TIMEOUT_S)
+        try:
+            key, block_ms = next(iter(places)), int(BLOCK_S * 1000)
+            names = (*places, *places.values())
+            heard = None
+            while ear.bells and heard is None:
+                heard = await connection.command(
+                    key, "XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", *names
+                )
+        except HoldfastError:
+            await self._clock.sleep(PAUSE_S)  # who waits will look, and be told what is wrong
+        except BaseException:
+            await connection.close()
+            raise
+        finally:
+            del self._ears[ear]
+        self._idle.append(connection)
+        for bell in ear.bells:
+            bell.set()
+
+
+class LogListener:
+    """Listens for what comes to the log of ``stream`` (all of them: "") in a shard after a cursor."""
+
+    __slots__ = ("after", "bells", "shard", "stream")
+
+    def __init__(self, shard: int, stream: str, after: int) -> None:
+        self.shard = shard
+        self.stream = stream
+        self.after = after
+        self.bells: set[asyncio.Event] = set()
+
+
+def micros(wall: float) -> int:
+    """A wall time as servers count it, from just after 1970 to the end of what they can count."""
+    return round(min(max(wall * 1e6, 1), MICROS_MAX))
+
+
+def stream_of(key: str) -> str:
+    """The stream in a full key."""
+    return key[: max(key.find("/"), 0)]
+
+
+def _merge(pages: Sequence[ResultsPage], limit: int, last: int) -> list[Logged]:
+    """The first results of all shards, up to a cursor."""
+    every = sorted((result for page in pages for result in page.results), key=attrgetter("cursor"))
+    return [result for result in every[:limit] if result.cursor <= last]
+
+
+def _logs(entries: Sequence[Any]) -> Logs:
+    with reading("the list of logs"):
+        last = entries[-1][0].decode() if entries else "0-0"
+        return Logs([fields[1].decode() for _, fields in entries], last)
+
+
+def _logged(entry: Sequence[Any]) -> Logged:
+    with reading("an entry of the results log"):
+        id_, (_, key, _, epoch, _, name, _, body) = entry
+        cursor = int(id_.partition(b"-")[0])
+        return Logged(cursor, key.decode(), int(epoch), Result(name.decode(), body), cursor / 1e6)

@@ -1,0 +1,61 @@
+"""Shards: the parts of a namespace. What belongs together lies in one part, which lies in one slot."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.errors import ConfigError, Unavailable
+from holdfast.services.redis.connection import RedisConnection, Script
+from holdfast.services.redis.lane import Word
+
+RECORDS_MAX = 3
+"""How often a call is tried that finds a shard without record: an emptied Redis may be emptied again."""
+
+
+class StateShards:
+    """A namespace in ``count`` parts. The count is recorded in Redis, and in each shard again: nodes that
+    believed in different counts would keep two checkpoints for one key."""
+
+    def __init__(self, connection: RedisConnection) -> None:
+        self.count = connection.address.shards
+        self._connection = connection
+        self._namespace = connection.address.namespace
+
+    def of(self, key: str) -> int:
+        """The shard of a stream, the same in every version and language."""
+        return zlib.crc32(key.encode()) % self.count
+
+    def name(self, shard: int, *parts: str) -> str:
+        """The name of a Redis key in a shard."""
+        return f"{{{self._namespace}:{shard}}}:" + ":".join(parts)
+
+    async def run(self, script: Script, shard: int, keys: Sequence[str], *arguments: Word) -> list[Any]:
+        """Run a script whose first key is the shard's record and whose first argument is the count. Raises
+        ConfigError if another count is recorded."""
+        record = self.name(shard, "shard")
+        for _ in range(RECORDS_MAX):
+            reply: list[Any] = await self._connection.script(script, (record, *keys), self.count, *arguments)
+            if reply[0] != b"shards":
+                return reply
+            self._check(reply[1])
+            await self._record(record)
+        raise Unavailable(
+            f"{self._connection.address}: the state store's records vanish; is it being emptied?"
+        )
+
+    async def _record(self, record: str) -> None:
+        """A shard is new, or lost its data: whoever says first how many there are is right."""
+        name = f"{self._namespace}:shards"
+        await self._connection.command(name, "SETNX", name, self.count)
+        self._check(await self._connection.command(name, "GET", name) or b"")
+        await self._connection.command(record, "HSETNX", record, "shards", self.count)
+
+    def _check(self, standing: bytes) -> None:
+        if standing and int(standing) != self.count:
+            raise ConfigError(
+                f"{self._connection.address}: the state store in namespace {self._namespace!r} has"
+                f" {int(standing)} shards, but the settings say {self.count}; write shards={int(standing)}"
+                " in state_url, or choose another namespace"
+            )

@@ -1,0 +1,300 @@
+"""The state store in Redis. Scripts decide as the ledger does, each in one step.
+
+A stream is a hash of what scripts compare and count; what they never look into is one field of JSON, where
+numbers may be as long as they get. The state is a field of its own, and a large one a key of its own that is
+sent in pieces before the commit that names it, so that the server never holds still for it.
+
+An epoch isn't the next number but one never issued: Redis may lose the last openings (by a restart, by a
+fail-over), and those that it has forgotten must stay fenced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from holdfast.common.record import reading
+from holdfast.errors import Fenced, HoldfastError, OutcomeUnknown, TooLarge, Unavailable
+from holdfast.ports.clock import Clock
+from holdfast.ports.state import Logged
+from holdfast.services.redis import durability
+from holdfast.services.redis.connection import RedisConnection, Script
+from holdfast.services.redis.lane import Word
+from holdfast.services.redis.replicas import Replicas
+from holdfast.services.redis.results import Results, micros, stream_of
+from holdfast.services.redis.shards import StateShards
+from holdfast.streams.rules.ledger import COUNT_MAX, SUSPECTS_MAX, Checkpoint, Commit, RunLog, Started
+
+INLINE_BYTES = 128 << 10
+"""Largest state that goes with its commit; a larger one goes before it, in pieces."""
+
+PIECE_BYTES = 1 << 20
+UNNAMED_S = 600
+"""How long pieces are kept that no commit names."""
+
+CHANCE = 1 << 20
+"""Where a server's clock is behind its last epoch, the next is one of so many."""
+
+PEEKS_MAX = 5
+"""How often a state is fetched that is replaced meanwhile."""
+
+EXPIRE_BATCH = 100
+"""Checkpoints that one call expires, so that commits don't wait for it."""
+
+BARE = (
+    "epoch",
+    "member",
+    "number",
+    "id",
+    "at",
+    "detail",
+    "head",
+    "openings",
+    "begun",
+    "suspects",
+    "version",
+    "done",
+    "skipped",
+)
+
+OPEN = Script.load("open", "shard")
+NOW = Script.load("now", "shard")
+START = Script.load("start", "shard")
+COMMIT = Script.load("commit", "shard")
+EXPIRE = Script.load("expire_idle")
+
+Detail = tuple[RunLog | None, tuple[RunLog, ...], str]
+
+_encode = msgspec.json.encode
+_detail = msgspec.json.Decoder(Detail)
+_suspects = msgspec.json.Decoder(tuple[Started, ...], strict=False)  # epochs are texts, for Lua's sake
+
+
+class RedisState:
+    """The checkpoints and results of all streams in a Redis namespace, in as many shards as the address says.
+
+    Times are the server's. Calls raise what those of a ``RedisConnection`` do, and ConfigError if the
+    namespace has another number of shards. The connection is the state store's own, and closed with it.
+    With ``wait_replicas`` in its address, a commit that so many replicas don't have is of unknown outcome."""
+
+    def __init__(
+        self,
+        connection: RedisConnection,
+        clock: Clock,
+        *,
+        max_state_bytes: int = 16 << 20,
+    ) -> None:
+        self.max_state_bytes = max_state_bytes
+        self._connection = connection
+        self._clock = clock
+        self._shards = StateShards(connection)
+        self._results = Results(connection, self._shards, clock)
+        self._replicas = Replicas(connection) if connection.address.wait_replicas else None
+
+    # --- checkpoints
+
+    async def peek(self, key: str) -> Checkpoint | None:
+        shard = self._shards.of(key)
+        name = self._shards.name(shard, "checkpoint", key)
+        for _ in range(PEEKS_MAX):
+            fields = _fields(await self._connection.command(name, "HGETALL", name))
+            if not fields:
+                return None
+            state = await self._fetch(fields)
+            if state is not None or b"blob" not in fields:
+                return _checkpoint(key, fields, state)
+        raise Unavailable(f"{key}: the state changes faster than it can be read")
+
+    async def now(self, key: str) -> float:
+        status, micros_now = await self._shards.run(NOW, self._shards.of(key), ())
+        assert status == b"ok"
+        return int(micros_now) / 1e6
+
+    async def open(self, key: str, expect: int, member: str) -> Checkpoint:
+        shard = self._shards.of(key)
+        names = self._names(shard, key, "checkpoint", "recent") + self._names(shard, "", "keys")
+        chance = int(self._clock.random() * CHANCE)
+        status, *reply = await self._shards.run(OPEN, shard, names, expect, chance, member, key)
+        if status == b"fenced":
+            raise _fenced(key, int(reply[0]), expect)
+        with reading(f"the checkpoint of {key}"):
+            fields, recent = _fields(reply[0]), tuple(identity.decode() for identity in reply[1])
+        try:
+            state = await self._fetch(fields)
+        except HoldfastError as error:
+            raise OutcomeUnknown(f"{key} is opened, but its state can't be read: {error}") from error
+        if state is None and b"blob" in fields:
+            raise OutcomeUnknown(f"{key} was opened, and again by another before its state could be read")
+        return msgspec.structs.replace(_checkpoint(key, fields, state), recent=recent)
+
+    async def start(self, key: str, epoch: int, head: str) -> int:
+        shard = self._shards.of(key)
+        names = self._names(shard, key, "checkpoint")
+        status, value = await self._shards.run(START, shard, names, epoch, head, SUSPECTS_MAX)
+        if status == b"fenced":
+            raise _fenced(key, int(value), epoch)
+        return int(value)
+
+    async def commit(self, commit: Commit) -> None:
+        c, size = commit, len(commit.state or b"")
+        if size > self.max_state_bytes:
+            raise TooLarge(
+                f"{c.key}: a state of {size} bytes is over max_state_bytes, {self.max_state_bytes}"
+            )
+        shard = self._shards.of(c.key)
+        fate, state = _fate(c)
+        blob = ""
+        if size > INLINE_BYTES:
+            assert c.state is not None
+            blob = await self._send(shard, c.state)
+            fate, state = "blob", size
+        names = (
+            *self._names(shard, c.key, "checkpoint", "recent"),
+            *self._names(shard, "", "idle", "logs"),
+            self._shards.name(shard, "log", stream_of(c.key)),
+            *self._names(shard, c.key, "names"),
+            *((blob,) if blob else ()),
+        )
+        words: list[Word] = [
+            shard, c.key, stream_of(c.key), c.epoch, c.number - 1, c.number, c.id,
+            _encode((c.log, c.past, c.parked)), c.starting, c.done, c.skipped, COUNT_MAX, c.window,
+            len(c.identities), c.state_version, fate, state, int(c.clear_suspects), *c.identities,
+        ]  # fmt: skip
+        for result in c.results:
+            words += (result.name, result.body)
+        status, *reply = await self._shards.run(COMMIT, shard, names, *words)
+        if blob and (status != b"ok" or reply[0] == b"again"):
+            await self._connection.command(blob, "UNLINK", blob)
+        if status == b"fenced":
+            raise _fenced(c.key, int(reply[0]), c.epoch)
+        if status == b"number":
+            raise Fenced(
+                f"{c.key}: commit {c.number} is not next after {int(reply[0])}; reopen the stream",
+                int(reply[1]),
+            )
+        if status == b"lost":
+            raise Unavailable(f"{c.key}: the pieces of its state were lost before the commit could name them")
+        if self._replicas is not None:
+            await self._replicas.confirm(shard, names[0], c)
+
+    async def checkpoints(self, after: str = "", limit: int = 1000) -> list[Checkpoint]:
+        begin = f"({after}" if after else "-"
+
+        async def keys_in(shard: int) -> list[str]:
+            [name] = self._names(shard, "", "keys")
+            found = await self._connection.command(name, "ZRANGEBYLEX", name, begin, "+", "LIMIT", 0, limit)
+            with reading(f"the list of keys {name}"):
+                return [key.decode() for key in found]
+
+        async def read(key: str) -> Checkpoint:
+            name = self._shards.name(self._shards.of(key), "checkpoint", key)
+            values = await self._connection.command(name, "HMGET", name, *BARE)
+            fields = {
+                name.encode(): value for name, value in zip(BARE, values, strict=True) if value is not None
+            }
+            return _checkpoint(key, fields, None)
+
+        found = await asyncio.gather(*(keys_in(shard) for shard in range(self._shards.count)))
+        keys = sorted(key for keys in found for key in keys)[:limit]
+        return list(await asyncio.gather(*(read(key) for key in keys)))
+
+    # --- results
+
+    async def results(self, after: int, limit: int, wait_s: float = 0.0, stream: str = "") -> list[Logged]:
+        return await self._results.read(after, limit, wait_s, stream)
+
+    async def result(self, key: str, name: str) -> Logged | None:
+        return await self._results.find(key, name)
+
+    async def expire(self, results_before: float, idle_before: float) -> tuple[int, int]:
+        return await self._results.expire(results_before), await self._expire_idle(idle_before)
+
+    async def check(self) -> list[durability.Risk]:
+        """What the servers' settings put at risk. Raises Unavailable."""
+        return await durability.check(self._connection)
+
+    async def close(self) -> None:
+        await self._results.close()
+        if self._replicas is not None:
+            await self._replicas.close()
+        await self._connection.close()
+
+    async def _expire_idle(self, before: float) -> int:
+        expired = 0
+        for shard in range(self._shards.count):
+            [idle] = self._names(shard, "", "idle")
+            prefixes = self._names(shard, "", "checkpoint:", "recent:")
+            while batch := await self._connection.script(
+                EXPIRE, [idle], micros(before), EXPIRE_BATCH, *prefixes
+            ):
+                expired += batch
+        return expired
+
+    # --- large states
+
+    async def _send(self, shard: int, state: bytes) -> str:
+        """Bring a large state to the server; the name under which it waits for its commit."""
+        blob = self._shards.name(shard, "blob", self._clock.new_id())
+        await self._connection.command(blob, "SET", blob, state[:PIECE_BYTES], "EX", UNNAMED_S)
+        for begin in range(PIECE_BYTES, len(state), PIECE_BYTES):
+            await self._connection.command(blob, "APPEND", blob, state[begin : begin + PIECE_BYTES])
+        return blob
+
+    async def _fetch(self, fields: Mapping[bytes, bytes]) -> bytes | None:
+        """The state; None where there is none, or where it was replaced meanwhile."""
+        blob = fields.get(b"blob")
+        if blob is None:
+            return fields.get(b"state")
+        state: bytes | None = await self._connection.command(blob.decode(), "GET", blob)
+        return state
+
+    def _names(self, shard: int, key: str, *kinds: str) -> list[str]:
+        return [self._shards.name(shard, *((kind, key) if key else (kind,))) for kind in kinds]
+
+
+def _fate(commit: Commit) -> tuple[str, Word]:
+    if commit.state is not None:
+        return "set", commit.state
+    return ("clear" if commit.clear_state else "keep"), ""
+
+
+def _fenced(key: str, stands: int, wanted: int) -> Fenced:
+    return Fenced(f"{key}: epoch {stands} stands, not {wanted}; another node has opened the stream", stands)
+
+
+def _fields(pairs: Sequence[bytes]) -> dict[bytes, bytes]:
+    return dict(zip(pairs[::2], pairs[1::2], strict=True))
+
+
+def _started(fields: Mapping[bytes, bytes]) -> Started | None:
+    if b"head" not in fields:
+        return None
+    return Started(fields[b"head"].decode(), int(fields[b"openings"]), int(fields.get(b"begun", 0)))
+
+
+def _checkpoint(key: str, fields: Mapping[bytes, bytes], state: bytes | None) -> Checkpoint:
+    with reading(f"the checkpoint of {key}"):
+        return _read_checkpoint(key, fields, state)
+
+
+def _read_checkpoint(key: str, fields: Mapping[bytes, bytes], state: bytes | None) -> Checkpoint:
+    log, past, parked = _detail.decode(fields.get(b"detail", b'[null,[],""]'))
+    return Checkpoint(
+        key=key,
+        epoch=int(fields.get(b"epoch", 0)),
+        number=int(fields.get(b"number", 0)),
+        commit_id=fields.get(b"id", b"").decode(),
+        log=log,
+        past=past,
+        state=state,
+        state_version=int(fields.get(b"version", 0)),
+        started=_started(fields),
+        suspects=_suspects.decode(fields.get(b"suspects", b"[]")),
+        parked=parked,
+        done=int(fields.get(b"done", 0)),
+        skipped=int(fields.get(b"skipped", 0)),
+        member=fields.get(b"member", b"").decode(),
+        at=int(fields.get(b"at", 0)) / 1e6,
+    )

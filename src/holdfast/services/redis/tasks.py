@@ -1,0 +1,257 @@
+"""The task store in Redis. A script decides as the rules of a task's life do, each request in one step.
+
+A task is a hash, and lies in the shard of its trace. All requests of a call that go to one shard are one
+script; a call is one round trip to all its shards.
+
+An epoch isn't the next number but one never issued: Redis may lose the last attempts (by a restart, by a
+fail-over), and those that it has forgotten must stay fenced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+from urllib.parse import quote
+
+import msgspec
+
+from holdfast.common.record import reading
+from holdfast.errors import Fenced, OutcomeUnknown, Unavailable
+from holdfast.ports.clock import Clock
+from holdfast.services.redis.connection import RedisConnection, Script
+from holdfast.services.redis.lane import Word
+from holdfast.services.redis.replicas import ConfirmedConnection
+from holdfast.services.redis.shards import StateShards
+from holdfast.tasks.rules.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, State, Task
+
+BATCH_MAX = 100
+"""Requests of one script, so that the server doesn't hold still for long."""
+
+CHANCE = 1 << 20
+"""Where a server's clock is behind a task's last epoch, the next is one of so many."""
+
+EXPIRE_BATCH = 100
+
+NOW = Script.load("now", "shard")
+CHANGE, FIND, COUNTS, EXPIRE = (
+    Script.load(name, "shard", "tasks") for name in ("task_change", "task_find", "task_counts", "task_expire")
+)
+
+_TEXTS = ("type", "group", "member", "node", "note", "detail", "cancel")
+_COUNTS = ("epoch", "attempts")
+_TIMES = ("until", "queued_at", "started_at", "ended_at")
+
+Row = Sequence[Word]
+Answer = Task | Fenced | None
+Answers = list[Answer]
+
+
+class RedisTasks:
+    """The tasks of one app in a Redis namespace, in as many shards as the address says.
+
+    Times are the server's. Calls raise what those of a ``RedisConnection`` do, and ConfigError if the
+    namespace has another number of shards. ``connection`` is closed with it. With ``wait_replicas`` in its
+    address, a change that so many replicas don't have is of unknown outcome."""
+
+    def __init__(self, connection: RedisConnection, app: str, clock: Clock) -> None:
+        self._connection = connection
+        self._app = quote(app, safe="")
+        self._clock = clock
+        self._shards = StateShards(connection)
+        self._confirmed = (
+            ConfirmedConnection(connection.address, connection.meter)
+            if connection.address.wait_replicas
+            else connection
+        )
+        self._changes = StateShards(self._confirmed)
+
+    # --- changes
+
+    async def queue(self, tasks: Sequence[Task]) -> list[Task]:
+        rows = [(t.trace, msgspec.json.encode(_fields(t))) for t in tasks]
+        return cast("list[Task]", await self._change("queue", rows))
+
+    async def start(self, wishes: Sequence[StartAttempt]) -> list[Task]:
+        rows = [
+            (w.trace, w.type, w.member, w.node, w.tries, _micros(w.lease_s), w.group, w.instead_of)
+            for w in wishes
+        ]
+        return cast("list[Task]", await self._change("start", rows))
+
+    async def beat(self, beats: Sequence[AttemptBeat]) -> list[Task | Fenced]:
+        rows = [(b.trace, b.epoch, _micros(b.lease_s), _number(b.progress), b.note) for b in beats]
+        # A beat that is lost ends the attempt, and a brief is sent again: no replica needs to have them.
+        return cast("list[Task | Fenced]", await self._change("beat", rows, self._shards))
+
+    async def give_back(self, returns: Sequence[ReturnAttempt]) -> list[Task | Fenced]:
+        rows = [(r.trace, r.epoch, int(r.spent), r.detail) for r in returns]
+        return cast("list[Task | Fenced]", await self._change("give_back", rows))
+
+    async def end(self, ends: Sequence[EndAttempt]) -> list[Task | Fenced]:
+        rows = [(e.trace, e.epoch, e.state.value, e.result, e.detail) for e in ends]
+        return cast("list[Task | Fenced]", await self._change("end", rows))
+
+    async def briefed(self, sent: Sequence[tuple[str, int]]) -> None:
+        await self._change("briefed", sent, self._shards)
+
+    async def cancel(self, trace: str, reason: str) -> Task | None:
+        [task] = await self._change("cancel", [(trace, reason)])
+        return cast("Task | None", task)
+
+    async def reset(self, traces: Sequence[str]) -> list[Task | None]:
+        return cast("list[Task | None]", await self._change("reset", [(trace,) for trace in traces]))
+
+    # --- reading
+
+    async def get(self, trace: str) -> Task | None:
+        name = self._shards.name(self._shards.of(trace), "tasks", self._app, "task", trace)
+        fields = await self._connection.command(name, "HGETALL", name)
+        return _task(trace, fields) if fields else None
+
+    async def list(
+        self,
+        limit: int,
+        after: str = "",
+        *,
+        state: State | None = None,
+        type: str = "",  # noqa: A002 - the port's
+        since: float = 0.0,
+    ) -> list[Task]:
+        states = [state.value] if state else [state.value for state in State]
+        listed: list[Task] = []
+        while len(listed) < limit:
+            begin = f"({after}" if after else "-"
+            found = await self._everywhere(FIND, begin, limit, type, *states)
+            traces = sorted({trace.decode() for [some] in found for trace in some})[:limit]
+            if not traces:
+                break
+            after = traces[-1]
+            for task in await asyncio.gather(*(self.get(trace) for trace in traces)):
+                if (  # it may be another by now, or gone
+                    task
+                    and state in (None, task.state)
+                    and type in ("", task.type)
+                    and task.moved_at >= since
+                ):
+                    listed.append(task)  # noqa: PERF401 - as a comprehension it can't be read
+        return listed[:limit]
+
+    async def counts(self) -> dict[tuple[str, State], int]:
+        counts: Counter[tuple[str, State]] = Counter()
+        for [told] in await self._everywhere(COUNTS, *(state.value for state in State)):
+            for kind, state, count in zip(told[::3], told[1::3], told[2::3], strict=True):
+                counts[kind.decode(), State(state.decode())] += count
+        return dict(counts)
+
+    async def now(self) -> float:
+        [micros_now] = await self._in_shard(NOW, 0)
+        return int(micros_now) / 1e6
+
+    async def expire(self, before: float) -> int:
+        dropped, shards = 0, set(range(self._shards.count))
+        while shards:
+            for shard in list(shards):
+                looked, some = await self._in_shard(EXPIRE, shard, max(0, _micros(before)), EXPIRE_BATCH)
+                dropped += some
+                if looked < EXPIRE_BATCH:
+                    shards.remove(shard)
+        return dropped
+
+    async def close(self) -> None:
+        if self._confirmed is not self._connection:
+            await self._confirmed.close()
+        await self._connection.close()
+
+    # --- how it is done
+
+    async def _change(self, request: str, rows: Sequence[Row], by: StateShards | None = None) -> Answers:
+        """Make requests of one kind; what became of each is at its place in the answers."""
+        shards = by or self._changes
+        places: dict[int, list[int]] = {}
+        for place, (trace, *_) in enumerate(rows):
+            places.setdefault(self._shards.of(str(trace)), []).append(place)
+        answers: Answers = [None] * len(rows)
+
+        async def change(shard: int, places: Sequence[int]) -> None:
+            for begin in range(0, len(places), BATCH_MAX):
+                some = places[begin : begin + BATCH_MAX]
+                names = [self._shards.name(shard, "tasks", self._app)]
+                words: list[Word] = [request, int(self._clock.random() * CHANCE), len(rows[0])]
+                words += [word for place in some for word in rows[place]]
+                _, told = await shards.run(CHANGE, shard, names, *words)
+                for place, answer in zip(some, told, strict=True):
+                    answers[place] = _answer(rows[place], answer)
+
+        failures = [
+            failure
+            for failure in await asyncio.gather(
+                *(change(shard, its) for shard, its in places.items()), return_exceptions=True
+            )
+            if failure is not None
+        ]
+        if failures:
+            raise _worst(failures, len(failures) < len(places))
+        return answers
+
+    async def _in_shard(self, script: Script, shard: int, *words: Word) -> Sequence[Any]:
+        names = [self._shards.name(shard, "tasks", self._app)]
+        reply: Sequence[Any] = await self._shards.run(script, shard, names, *words)
+        return reply[1:]
+
+    async def _everywhere(self, script: Script, *words: Word) -> Sequence[Any]:
+        shards = range(self._shards.count)
+        told: Sequence[Any] = await asyncio.gather(
+            *(self._in_shard(script, shard, *words) for shard in shards)
+        )
+        return told
+
+
+def _worst(failures: Sequence[BaseException], some_done: bool) -> BaseException:
+    """What to tell of a call of which some parts failed."""
+    for failure in failures:
+        if not isinstance(failure, Unavailable):
+            return failure
+    return OutcomeUnknown(f"a part of it is done: {failures[0]}") if some_done else failures[0]
+
+
+def _answer(row: Row, told: Any) -> Answer:
+    trace = str(row[0])
+    if isinstance(told, bytes):
+        stands = int(told)
+        return Fenced(f"task {trace}: attempt {row[1]!s} is over; epoch {stands} stands", stands)
+    return _task(trace, told) if told else None
+
+
+def _task(trace: str, told: Sequence[bytes]) -> Task:
+    convert: Mapping[str, Callable[[bytes], Any]] = _CONVERT
+    with reading(f"the record of task {trace!r}"):
+        fields = {name.decode(): value for name, value in zip(told[::2], told[1::2], strict=True)}
+        return Task(trace=trace, **{name: convert[name](value) for name, value in fields.items()})
+
+
+def _fields(task: Task) -> dict[str, str]:
+    """What of a task to be sent is not empty, as its hash has it."""
+    texts = {name: getattr(task, name) for name in _TEXTS}
+    counts = {name: str(value) for name in _COUNTS if (value := getattr(task, name))}
+    return {name: text for name, text in (texts | counts).items() if text}
+
+
+_CONVERT: dict[str, Callable[[bytes], Any]] = {
+    **dict.fromkeys(_TEXTS, bytes.decode),
+    **dict.fromkeys(_COUNTS, int),
+    **dict.fromkeys(_TIMES, lambda value: int(value) / 1e6),
+    "state": lambda value: State(value.decode()),
+    "progress": float,
+    "result": bytes,
+    "briefed": lambda value: value == b"1",
+}
+
+
+def _micros(seconds: float) -> int:
+    return round(seconds * 1e6)
+
+
+def _number(value: float) -> str:
+    return repr(value) if value else ""

@@ -1,0 +1,467 @@
+"""One SQLite file for many processes: group commit in a writer thread, reads in another.
+
+Durability: ``full`` (the default) has the disk confirm every commit before it is answered, so that it
+survives a power failure; ``normal`` leaves that to the operating system, which is several times faster,
+survives any crash of processes, and may lose the last moments to a power failure or a crash of the host.
+
+The disk confirms outside the write lock. A commit reaches SQLite's log unconfirmed (``synchronous =
+NORMAL``), the lock passes on, and a third thread has the disk confirm the log and then answers: processes
+don't wait for each other's disk writes, and one confirmation serves all commits before it. Others of the
+host may see a commit that isn't confirmed yet, but nothing leaves the host on its account: what they
+write is confirmed after it, and reads whose answers leave the host are confirmed too (``confirmed``).
+
+Whoever holds the write lock keeps all other processes waiting, and a thread that runs SQL gives up the
+interpreter lock at every step of every statement. So operations of one kind that arrive together are
+merged into few statements of many rows (:meth:`Database.write_many`), and the time that a busy thread
+may keep the interpreter from the others is cut (``SWITCH_S``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import sqlite3
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self, TypeVar
+
+from holdfast.errors import ConfigError, HoldfastError, OutcomeUnknown, Unavailable, UnsupportedStore
+from holdfast.ports.clock import Clock
+from holdfast.services.sqlite import mounts, schema
+from holdfast.services.sqlite.faults import missing, named, unusable
+from holdfast.services.sqlite.lock import WriteLock
+from holdfast.services.sqlite.rows import execute_rows
+from holdfast.services.sqlite.worker import WriterCall, WriterThread, answer, called
+from holdfast.system.doorbell import Doorbell
+from holdfast.system.files import OWNER, Access, for_writers, make_file, make_folder
+
+T = TypeVar("T")
+ItemT = TypeVar("ItemT")
+
+Durability = Literal["full", "normal"]
+
+BATCH_MAX = 512
+"""Operations in one transaction."""
+
+READS_MAX = 32
+"""Reads that are answered together."""
+
+SWITCH_S = 0.0001
+"""How long a busy thread may keep the interpreter from one that is ready (Python's default is 0.005)."""
+
+FOREIGN_LOCK_S = 5.0
+"""How long to wait for programs that lock the file without the lock file (such as the sqlite3 shell)."""
+
+CHECKPOINT_PAGES = 4_000
+STATEMENTS_CACHED = 512
+
+
+class Transaction:
+    """What an operation writes with. It takes effect, and rings, only once all of the batch is committed."""
+
+    __slots__ = ("connection", "execute", "topics")
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+        self.execute = connection.execute
+        self.topics: set[str] = set()
+
+    def change_rows(self, template: str, rows: Sequence[Sequence[Any]], *parameters: Any) -> int:
+        """Run one statement for many ``{rows}``; returns how many rows it changed."""
+        return sum(cursor.rowcount for cursor in execute_rows(self.connection, template, rows, *parameters))
+
+    def texts(self, template: str, rows: Sequence[Sequence[Any]], *parameters: Any) -> list[str]:
+        """Run one query for many ``{rows}`` that answers with one text or none; returns the texts."""
+        cursors = execute_rows(self.connection, template, rows, *parameters)
+        return [text for cursor in cursors for [text] in [cursor.fetchone()] if text]
+
+    def list_rows(self, template: str, rows: Sequence[Sequence[Any]], *parameters: Any) -> list[str]:
+        """As :meth:`texts`, for texts joined by commas; returns their items."""
+        return [item for text in self.texts(template, rows, *parameters) for item in text.split(",")]
+
+    def ring(self, topic: str) -> None:
+        """Wake those who listen to ``topic``, after the commit."""
+        self.topics.add(topic)
+
+
+class Database:
+    """An open database file. Use :meth:`open`; whoever opened it closes it, after its adapters.
+
+    Attributes:
+        path: the file.
+        doorbell: wakes those who wait for changes, in all processes.
+    """
+
+    _shared: ClassVar[dict[Path, Database]] = {}
+    _sharing: ClassVar[threading.Lock] = threading.Lock()
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        clock: Clock,
+        *,
+        durability: Durability = "full",
+        lock_timeout_s: float = 1.0,
+        busy_timeout_s: float = 10.0,
+        access: Access | None = OWNER,
+    ) -> Self:
+        """The database in the file ``path``, made if it doesn't exist, its schema brought up to date.
+
+        A process that opens the same file again shares the first one, settings included; each opening
+        needs its own closing.
+
+        Args:
+            clock: the host's clock, which all processes share.
+            durability: ``full`` or ``normal``, see above.
+            lock_timeout_s: a process that is stopped in a transaction is killed when another has waited
+                for it so long.
+            busy_timeout_s: writes that have waited so long for a process that runs are Unavailable.
+            access: of the file, if it is made, and of folders that are; None: neither is. What SQLite and
+                this add beside the file is for whoever may write that.
+
+        Raises ConfigError if the file can't be made or written, UnsupportedStore for a file that isn't
+        a sound database of this version or lies on a network file system, Unavailable if it is locked or
+        the disk is full.
+        """
+        place = Path(path).absolute()
+        if access is None and not place.exists():
+            raise missing(place)
+        try:
+            if access is not None:
+                make_folder(place.parent, access)
+        except OSError as error:
+            raise unusable(place, error) from error
+        place = place.resolve()
+        with cls._sharing:
+            database = cls._shared.get(place)
+            if database is None:
+                database = cls(place, clock, durability, lock_timeout_s, busy_timeout_s, access)
+                cls._shared[place] = database
+            database._users += 1
+            assert isinstance(database, cls)
+            return database
+
+    def __init__(
+        self,
+        path: Path,
+        clock: Clock,
+        durability: Durability,
+        lock_timeout_s: float,
+        busy_timeout_s: float,
+        access: Access | None,
+    ) -> None:
+        self.path = path
+        self._users = 0
+        self._log: int | None = None
+        self._failed = ""
+        self._lock_timeout_s = lock_timeout_s
+        self._busy_timeout_s = busy_timeout_s
+        if durability not in ("full", "normal"):
+            raise ConfigError(f"durability {durability!r} must be 'full' or 'normal'")
+        mounts.refuse_network(path)
+        with contextlib.ExitStack() as undo:
+            try:
+                if access is not None:
+                    make_file(path, access)  # its log gets the same mode from SQLite
+                writers = for_writers(path)
+                self._lock = WriteLock(path.with_name(f"{path.name}.lock"), writers.file)
+                undo.callback(self._lock.close)
+                self.doorbell = Doorbell(path.with_name(f"{path.name}.bells"), clock.new_id(), writers)
+            except OSError as error:
+                raise unusable(path, error) from error
+            self._finisher: WriterThread[Batch] = WriterThread(
+                "holdfast-db-finisher", self._serve_finished, BATCH_MAX
+            )
+            undo.callback(self._finisher.close)
+            self._writer: WriterThread[WriterCall] = WriterThread(
+                "holdfast-db-writer", self._serve_writes, BATCH_MAX
+            )
+            undo.callback(self._writer.close)
+            self._reader: WriterThread[WriterCall] = WriterThread(
+                "holdfast-db-reader", self._serve_reads, READS_MAX
+            )
+            undo.callback(self._reader.close)
+            self._stop = threading.Event()
+            self._watchdog = threading.Thread(target=self._watch, name="holdfast-db-watchdog", daemon=True)
+            self._watchdog.start()
+            undo.callback(self._watchdog.join)
+            undo.callback(self._stop.set)
+            try:
+                self._write_connection = _connect(path, undo)
+                with self._locked():
+                    schema.check(self._write_connection, path)
+                    _configure(self._write_connection, path)
+                    schema.migrate(self._write_connection)
+                    schema.settle_boot(self._write_connection, clock)
+                self._read_connection = _connect(path, undo)
+                self._read_connection.execute("PRAGMA query_only = ON")
+                if durability == "full":
+                    self._log = os.open(f"{path}-wal", os.O_RDWR | os.O_CLOEXEC)
+            except sqlite3.Error as error:
+                raise named(error, path, opening=True) from error
+            except OSError as error:
+                raise unusable(path, error) from error
+            undo.pop_all()
+        # For all of the process: with the default a busy event loop starves the writer a hundredfold.
+        sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
+
+    async def write(self, operation: Callable[[Transaction], T]) -> T:
+        """Run ``operation`` in a transaction shared with others; returns its result once committed.
+
+        It must not depend on others under way, and may be run again after a rollback. If it raises,
+        nothing of it is written. Raises Unavailable if nothing was written, OutcomeUnknown if the commit
+        failed half-way.
+        """
+        result: T = await self.submit(_each, operation)
+        return result
+
+    async def write_many(
+        self, operation: Callable[[Transaction, Sequence[ItemT]], Sequence[T | HoldfastError]], item: ItemT
+    ) -> T:
+        """As :meth:`write`, but ``operation`` is called once for all items that came together.
+
+        It returns for each item, in order, its result, or an error for that item alone.
+        """
+        result: T = await self.submit(operation, item)
+        return result
+
+    def submit(
+        self,
+        operation: Callable[[Transaction, Sequence[Any]], Sequence[Any]],
+        item: Any,
+        *,
+        confirmed: bool = True,
+        linger_s: float = 0.0,
+    ) -> asyncio.Future[Any]:
+        """As :meth:`write_many`, but returns at once. Cancelling the future is no way to know whether
+        the operation ran. Without ``confirmed`` a power failure may take it back. It may wait for others
+        to share their transaction, for ``linger_s``."""
+        call = called(operation, item, confirmed)
+        self._writer.put(call, linger_s)
+        return call.future
+
+    async def read(self, query: Callable[[sqlite3.Connection], T], *, confirmed: bool = False) -> T:
+        """Run ``query`` in the reader thread; returns its result. Each statement sees what was committed
+        when it began.
+
+        ``confirmed``: what it found, if anything, is safe from power failures too."""
+        call = called(query, None, confirmed)
+        self._reader.put(call)
+        result: T = await call.future
+        return result
+
+    async def close(self) -> None:
+        """Finish what was called and close the file, once every opening has been closed."""
+        with self._sharing:
+            self._users -= 1
+            if self._users:
+                return
+            self._shared.pop(self.path, None)
+        await asyncio.to_thread(self._end)
+        self.doorbell.close()
+
+    # --- the writer thread
+
+    def _serve_writes(self) -> None:
+        if self._failed:
+            self._refuse(self._failed)
+            return
+        topics: set[str] = set()
+        try:
+            with self._locked():
+                calls = [call for call in self._writer.take() if not call.future.cancelled()]
+                if calls and not self._transact(calls, topics):
+                    for call in calls:  # one of them failed and took the rest with it
+                        self._transact([call], topics)
+        except OSError as error:
+            self._refuse(f"{self.path} can't be locked: {error}")
+            return
+        self._finisher.put(Batch(calls, topics))
+
+    def _transact(self, calls: list[WriterCall], topics: set[str]) -> bool:
+        """Run calls in one transaction and collect what to ring; False if each must be run alone."""
+        transaction = Transaction(self._write_connection)
+        for call in calls:
+            call.error = None
+        try:
+            transaction.execute("BEGIN IMMEDIATE")
+            for run, group in _by_run(calls).items():
+                for call, result in zip(group, run(transaction, [c.item for c in group]), strict=True):
+                    if isinstance(result, HoldfastError):
+                        call.error = result
+                    else:
+                        call.result = result
+        except Exception as error:  # noqa: BLE001 - it is the caller's, who gets it
+            self._roll_back()
+            if len(calls) == 1:
+                calls[0].error = named(error, self.path)
+            return len(calls) == 1
+        try:
+            transaction.execute("COMMIT")
+        except sqlite3.Error as error:
+            nothing_happened = self._roll_back() and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_FULL
+            for call in calls:
+                call.error = (
+                    named(error, self.path)
+                    if nothing_happened
+                    else OutcomeUnknown(f"{self.path}: a commit failed half-way ({error}); see to the disk")
+                )
+            return True
+        topics |= transaction.topics
+        return True
+
+    def _roll_back(self) -> bool:
+        try:
+            if self._write_connection.in_transaction:
+                self._write_connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            return False
+        return True
+
+    # --- the finisher thread
+
+    def _serve_finished(self) -> None:
+        batches = self._finisher.take()
+        answer(call for batch in batches for call in batch.calls if not call.confirmed)
+        calls = [call for batch in batches for call in batch.calls if call.confirmed]
+        if topics := set().union(*(batch.topics for batch in batches)):
+            self.doorbell.ring(topics)
+        try:
+            if calls and self._log is not None and not self._failed:
+                confirm(self._log)
+        except OSError as error:
+            # What the disk has refused once it may forget and then confirm: never ask it again.
+            self._failed = f"{self.path}: the disk failed ({error}); see to it, then start this process again"
+        if self._failed:
+            for call in calls:
+                call.error = call.error or OutcomeUnknown(self._failed)
+        answer(calls)
+
+    # --- the reader thread
+
+    def _serve_reads(self) -> None:
+        calls = self._reader.take()
+        for call in calls:
+            try:
+                call.result = call.run(self._read_connection)
+            except Exception as error:  # noqa: BLE001 - it is the caller's, who gets it
+                call.error = named(error, self.path)
+        to_confirm = [call for call in calls if call.confirmed and call.result]
+        answer(call for call in calls if not (call.confirmed and call.result))
+        if to_confirm:
+            self._finisher.put(Batch(to_confirm, set()))
+
+    # --- the watchdog thread
+
+    def _watch(self) -> None:
+        while not self._stop.wait(min(self._lock_timeout_s, self._busy_timeout_s) / 4):
+            waited_s = self._lock.waited_s()
+            if waited_s > self._lock_timeout_s:
+                self._lock.break_stopped()
+            if waited_s > self._busy_timeout_s:
+                self._refuse(
+                    f"{self.path} is locked by another process ({self._lock.holder()})"
+                    f" for more than {self._busy_timeout_s:g} s"
+                )
+
+    def _refuse(self, why: str) -> None:
+        """Answer every write that still waits."""
+        refused = self._writer.drop()
+        for call in refused:
+            call.error = Unavailable(why)
+        answer(refused)
+
+    # --- opening and closing
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        self._lock.acquire()
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def _end(self) -> None:
+        self._reader.close()
+        self._writer.close()
+        self._finisher.close()
+        self._stop.set()
+        self._watchdog.join()
+        self._read_connection.close()
+        with self._locked():  # the last one to close folds the log into the file
+            self._write_connection.close()
+        if self._log is not None:
+            os.close(self._log)
+        self._lock.close()
+
+
+@dataclass(slots=True)
+class Batch:
+    """Calls that are done but for the disk's word, and the topics to ring."""
+
+    calls: list[WriterCall]
+    topics: set[str]
+
+
+def confirm(log: int) -> None:
+    """Return once the disk has what was written to the log."""
+    if sys.platform == "darwin":
+        fcntl.fcntl(log, fcntl.F_FULLFSYNC)
+    else:
+        os.fdatasync(log)
+
+
+def _each(transaction: Transaction, operations: Sequence[Callable[[Transaction], Any]]) -> list[Any]:
+    """Run single operations, so that one that refuses to write leaves the others alone."""
+    results: list[Any] = []
+    connection = transaction.connection
+    for operation in operations:
+        before = connection.total_changes
+        try:
+            results.append(operation(transaction))
+        except HoldfastError as error:
+            if connection.total_changes != before:
+                raise  # it had written already: the transaction must go
+            results.append(error)
+    return results
+
+
+def _by_run(calls: list[WriterCall]) -> dict[Callable[..., Any], list[WriterCall]]:
+    groups: dict[Callable[..., Any], list[WriterCall]] = {}
+    for call in calls:
+        groups.setdefault(call.run, []).append(call)
+    return groups
+
+
+def _connect(path: Path, undo: contextlib.ExitStack) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        path,
+        timeout=FOREIGN_LOCK_S,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=STATEMENTS_CACHED,
+    )
+    undo.callback(connection.close)
+    return connection
+
+
+def _configure(connection: sqlite3.Connection, path: Path) -> None:
+    [mode] = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        raise UnsupportedStore(f"{path}: SQLite can't keep a write-ahead log there; use a disk of this host")
+    for setting in (
+        "synchronous = NORMAL",
+        "fullfsync = ON",  # on macOS the disk confirms only then
+        f"wal_autocheckpoint = {CHECKPOINT_PAGES}",
+        "journal_size_limit = 67108864",
+        "cache_size = -16000",
+        "temp_store = MEMORY",
+        "secure_delete = OFF",
+    ):
+        connection.execute(f"PRAGMA {setting}")

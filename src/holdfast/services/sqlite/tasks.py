@@ -1,0 +1,263 @@
+"""The task store in SQLite.
+
+The rules of a task's life decide. Changes that come together, of whatever kind, are one read and one write of
+all their tasks; between the two each is judged in turn.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeVar, cast
+
+import msgspec
+
+from holdfast.common.record import reading
+from holdfast.errors import Fenced
+from holdfast.ports.clock import Clock
+from holdfast.services.sqlite.database import Database, Transaction
+from holdfast.tasks.rules import task as rules
+from holdfast.tasks.rules.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, State, Task
+
+T = TypeVar("T")
+
+EXPIRE_BATCH = 500
+"""Tasks that one transaction looks at to drop them, so that others don't wait for it."""
+
+STANDING = """
+WITH k (trace) AS (VALUES {rows})
+SELECT group_concat(t.record) FROM k CROSS JOIN tasks t ON t.trace = k.trace AND t.app = ?"""
+
+WRITE = """
+WITH c (trace, type, state, moved_at, record) AS (VALUES {rows})
+INSERT INTO tasks (trace, type, state, moved_at, record, app, known_at)
+SELECT c.*, ?, ? FROM c WHERE trace IS NOT NULL
+ON CONFLICT (app, trace) DO UPDATE
+SET type = excluded.type, state = excluded.state, moved_at = excluded.moved_at, record = excluded.record"""
+
+COUNT = """
+WITH c (type, state, count) AS (VALUES {rows})
+INSERT INTO task_counts (type, state, count, app) SELECT c.*, ? FROM c WHERE type IS NOT NULL
+ON CONFLICT (app, type, state) DO UPDATE SET count = count + excluded.count"""
+
+GET = "SELECT record FROM tasks WHERE app = ? AND trace = ?"
+
+LIST = """
+SELECT record FROM tasks WHERE app = ? AND trace > ? AND moved_at >= ? {filters} ORDER BY trace LIMIT ?"""
+
+COUNTS = "SELECT type, state, count FROM task_counts WHERE app = ? AND count > 0"
+
+OLDEST = "SELECT id, app, known_at, record FROM tasks WHERE id > ? ORDER BY id LIMIT ?"
+
+DROP = "DELETE FROM tasks WHERE id IN (VALUES {rows})"
+
+_encode = msgspec.json.encode
+_task = msgspec.json.Decoder(Task)
+_tasks = msgspec.json.Decoder(list[Task])
+
+Answer = Task | Fenced | None
+Answers = list[Answer]
+
+
+class TaskChange(NamedTuple):
+    """A wish to change a task. ``rule`` makes of what stands (or None), the wish and the time what stands
+    then; it may leave None, or raise Fenced."""
+
+    rule: Callable[[Any, Any, float], Task | None]
+    trace: str
+    wish: Any = None
+
+
+class ExpiryPage(NamedTuple):
+    """Tasks looked at to drop them, up to the id ``last``; ``more``: those after may have expired too."""
+
+    dropped: int
+    last: int
+    more: bool
+
+
+class SqliteTasks:
+    """The tasks of one app in a database."""
+
+    def __init__(self, database: Database, app: str, clock: Clock) -> None:
+        self._database = database
+        self._app = app
+        self._clock = clock
+        self._known_number: int | None = None
+
+    # --- changes
+
+    async def queue(self, tasks: Sequence[Task]) -> list[Task]:
+        return cast("list[Task]", await self._change([TaskChange(rules.queue, t.trace, t) for t in tasks]))
+
+    async def start(self, wishes: Sequence[StartAttempt]) -> list[Task]:
+        return cast("list[Task]", await self._change([TaskChange(rules.start, w.trace, w) for w in wishes]))
+
+    async def beat(self, beats: Sequence[AttemptBeat]) -> list[Task | Fenced]:
+        # A power failure that takes back a beat ends the attempt too; a brief is sent again.
+        changes = [TaskChange(rules.beat, b.trace, b) for b in beats]
+        return cast("list[Task | Fenced]", await self._change(changes, confirmed=False))
+
+    async def give_back(self, returns: Sequence[ReturnAttempt]) -> list[Task | Fenced]:
+        changes = [TaskChange(_give_back, r.trace, r) for r in returns]
+        return cast("list[Task | Fenced]", await self._change(changes))
+
+    async def end(self, ends: Sequence[EndAttempt]) -> list[Task | Fenced]:
+        changes = [TaskChange(rules.end, e.trace, e) for e in ends]
+        return cast("list[Task | Fenced]", await self._change(changes))
+
+    async def briefed(self, sent: Sequence[tuple[str, int]]) -> None:
+        await self._change([TaskChange(_briefed, *item) for item in sent], confirmed=False)
+
+    async def cancel(self, trace: str, reason: str) -> Task | None:
+        [task] = await self._change([TaskChange(_cancel, trace, reason)])
+        return cast("Task | None", task)
+
+    async def reset(self, traces: Sequence[str]) -> list[Task | None]:
+        changes = [TaskChange(_reset, trace) for trace in traces]
+        return cast("list[Task | None]", await self._change(changes))
+
+    # --- reading
+
+    async def get(self, trace: str) -> Task | None:
+        rows = await self._rows(GET, trace)
+        with reading(f"the record of task {trace!r}"):
+            return _task.decode(rows[0][0]) if rows else None
+
+    async def list(
+        self,
+        limit: int,
+        after: str = "",
+        *,
+        state: State | None = None,
+        type: str = "",  # noqa: A002 - the port's
+        since: float = 0.0,
+    ) -> list[Task]:
+        filters, values = "", []
+        if state is not None:
+            filters += "AND state = ? "
+            values.append(state.value)
+            if state is not State.SUCCEED:
+                filters += f"AND state <> '{State.SUCCEED}' "  # as the index says, or it isn't used
+        if type:
+            filters += "AND type = ?"
+            values.append(type)
+        rows = await self._rows(LIST.format(filters=filters), after, since, *values, limit)
+        with reading("a task's record"):
+            return [_task.decode(record) for (record,) in rows]
+
+    async def counts(self) -> dict[tuple[str, State], int]:
+        return {(kind, State(state)): count for kind, state, count in await self._rows(COUNTS)}
+
+    async def now(self) -> float:
+        return self._clock.wall()
+
+    async def expire(self, before: float) -> int:
+        number, dropped, page = await self._number(), 0, ExpiryPage(0, 0, more=True)
+        while page.more:
+            page = await self._database.write(partial(_expire, number=number, before=before, after=page.last))
+            dropped += page.dropped
+        return dropped
+
+    async def close(self) -> None:
+        pass
+
+    # --- how it is done
+
+    async def _change(self, changes: Sequence[TaskChange], *, confirmed: bool = True) -> Answers:
+        if not changes:
+            return []
+        if self._known_number is None:
+            await self._number()
+        answers: Answers = await self._database.submit(self._apply, changes, confirmed=confirmed)
+        return answers
+
+    def _apply(self, transaction: Transaction, calls: Sequence[Sequence[TaskChange]]) -> Sequence[Answers]:
+        """Judge the changes of all calls that came together, in order."""
+        now, number = self._clock.wall(), self._known_number
+        traces = {change.trace: None for changes in calls for change in changes}
+        before = _standing(transaction, number, traces)
+        standing: dict[str, Task | None] = dict(before)
+        answers = [[_judge(standing, change, now) for change in changes] for changes in calls]
+        rows, counts = [], Counter[tuple[str, str]]()
+        for trace, task in standing.items():
+            was = before.get(trace)
+            if task is not None and task is not was:
+                kind = (task.type, task.state._value_)
+                rows.append((trace, *kind, task.moved_at, _encode(task).decode()))
+                counts[kind] += 1
+                if was is not None:
+                    counts[was.type, was.state._value_] -= 1
+        if rows:
+            transaction.change_rows(WRITE, rows, number, now)
+            _count(transaction, number, counts)
+        return answers
+
+    async def _rows(self, query: str, *parameters: Any) -> Sequence[Any]:
+        number = await self._number()
+        return await self._database.read(
+            lambda connection: connection.execute(query, (number, *parameters)).fetchall(), confirmed=True
+        )
+
+    async def _number(self) -> int:
+        """The app's number in the database, which gives it one at the first use."""
+        if self._known_number is None:
+            self._known_number = await self._database.write(self._enter)
+        return self._known_number
+
+    def _enter(self, transaction: Transaction) -> int:
+        transaction.execute("INSERT OR IGNORE INTO task_apps (name) VALUES (?)", (self._app,))
+        [number] = transaction.execute("SELECT id FROM task_apps WHERE name = ?", (self._app,)).fetchone()
+        return int(number)
+
+
+def _standing(transaction: Transaction, number: int | None, traces: Iterable[str]) -> dict[str, Task]:
+    texts = transaction.texts(STANDING, [(trace,) for trace in traces], number)
+    return {task.trace: task for text in texts for task in _tasks.decode(f"[{text}]")}
+
+
+def _judge(standing: dict[str, Task | None], change: TaskChange, now: float) -> Answer:
+    try:
+        after = change.rule(standing.get(change.trace), change.wish, now)
+    except Fenced as refusal:
+        return refusal
+    standing[change.trace] = after
+    return after
+
+
+def _count(transaction: Transaction, number: int | None, counts: Counter[tuple[str, str]]) -> None:
+    rows = [(*kind, count) for kind, count in counts.items() if count]
+    if rows:
+        transaction.change_rows(COUNT, rows, number)
+
+
+def _expire(transaction: Transaction, number: int, before: float, after: int) -> ExpiryPage:
+    """Drop what has expired of the tasks next after an id."""
+    page = transaction.execute(OLDEST, (after, EXPIRE_BATCH)).fetchall()
+    counts, expired = Counter[tuple[str, str]](), []
+    for row, app, _, record in page:
+        if app == number and rules.expired(task := _task.decode(record), before):
+            expired.append((row,))
+            counts[task.type, task.state._value_] -= 1
+    if expired:
+        transaction.change_rows(DROP, expired)
+        _count(transaction, number, counts)
+    more = len(page) == EXPIRE_BATCH and page[-1][2] < before
+    return ExpiryPage(len(expired), page[-1][0] if more else after, more)
+
+
+def _give_back(standing: Task | None, wish: ReturnAttempt, now: float) -> Task:
+    return rules.give_back(standing, wish)
+
+
+def _briefed(standing: Task | None, epoch: int, now: float) -> Task | None:
+    return standing and rules.briefed(standing, epoch)
+
+
+def _cancel(standing: Task | None, reason: str, now: float) -> Task | None:
+    return standing and rules.cancel(standing, reason, now)
+
+
+def _reset(standing: Task | None, _: None, now: float) -> Task | None:
+    return standing and rules.reset(standing, now)

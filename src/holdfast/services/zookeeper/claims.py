@@ -1,0 +1,224 @@
+"""Claims: read, made, replaced and freed, each in one transaction.
+
+A claim is a znode whose data is the owner's path, made by the owner's own session, and its version is the
+zxid of its last change: of its making, unless another program has written into it. It stands while the
+owner's znode exists.
+
+ZooKeeper can delete a znode at a version of its data, but any znode begins with version 0, also one that
+has taken the place of the one we looked at. So who replaces or frees a claim holds the key's lock from
+before it looks until its transaction, which takes the lock away; and who claims a free key makes and
+unmakes the lock in its transaction, which is refused while another holds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+import msgspec
+from kazoo.exceptions import NodeExistsError, NoNodeError
+
+from holdfast.errors import ClaimLost, Unavailable
+from holdfast.ports.clock import Clock
+from holdfast.ports.coordinator import Claim
+from holdfast.services.zookeeper import layout
+from holdfast.services.zookeeper.changes import note, noted
+from holdfast.services.zookeeper.membership import ZooKeeperMembership, lost
+from holdfast.services.zookeeper.records import ClaimAnswer, LogEntry, decode_service, owner_path
+from holdfast.services.zookeeper.session import (
+    TransactionStep,
+    ZooKeeperSession,
+    check,
+    create,
+    delete,
+    write,
+)
+
+TRIES = 50
+LOCK_WAIT_S = 5.0
+READ_TOGETHER = 500
+
+
+class LivingClaim(NamedTuple):
+    """A claim of a living membership, and that one's path in /services."""
+
+    claim: Claim
+    path: str
+
+
+class _Taken(Exception):
+    """The key has a claim."""
+
+
+class _Locked(Exception):
+    """The key's claim is just being replaced."""
+
+
+class _Gone(Exception):
+    """The claim that was looked at is gone, with its owner."""
+
+
+async def read(session: ZooKeeperSession, key: str) -> LivingClaim | None:
+    """The claim that stands on ``key``, as ``session``'s server knows it."""
+    try:
+        data, stat = await session.get(layout.task(key))
+    except NoNodeError:
+        return None
+    path = owner_path(data)
+    service = await session.get_or_none(path) if path else None
+    return _judge(key, path, stat, service)
+
+
+async def read_all(session: ZooKeeperSession, keys: Iterable[str]) -> list[LivingClaim]:
+    """The claims that stand on ``keys``, in their order. Asks once for each owner."""
+    ordered = list(keys)
+    services: dict[str, tuple[bytes, Any] | None] = {}
+    standing = []
+    for i in range(0, len(ordered), READ_TOGETHER):
+        part = ordered[i : i + READ_TOGETHER]
+        tasks = await session.get_all(layout.task(key) for key in part)
+        paths = [owner_path(answer[0]) if answer else "" for answer in tasks]
+        unknown = sorted(set(paths) - services.keys() - {""})
+        services.update(zip(unknown, await session.get_all(unknown), strict=True))
+        for key, path, answer in zip(part, paths, tasks, strict=True):
+            found = _judge(key, path, answer[1], services.get(path)) if answer else None
+            if found is not None:
+                standing.append(found)
+    return standing
+
+
+async def claim(mine: ZooKeeperMembership, key: str, clock: Clock, request: str = "") -> Claim:
+    """Claim ``key`` if it is free; returns the claim that stands. ``request`` is told of it."""
+    mine.keys.add(key)
+    for _ in range(TRIES):
+        steps = [
+            check(mine.path, lost(mine.member.id)),
+            create(layout.lock(key), b"", _Locked()),
+            delete(layout.lock(key), _Locked()),
+        ]
+        locked = False
+        try:
+            return await _put(mine, key, steps, request, events=1)
+        except _Locked:
+            locked = True
+        except _Taken:
+            pass
+        standing = await read(mine.session, key)
+        if standing is not None:
+            break
+        if locked:
+            await _until_gone(mine.session, layout.lock(key))
+        else:
+            await _clear(mine.session, key, clock)
+    else:
+        raise Unavailable(f"{key}: too many claim it at once")
+    if standing.path != mine.path:
+        mine.keys.discard(key)
+    if request:
+        answer = ClaimAnswer(claim=standing.claim)
+        await mine.session.set(request, msgspec.json.encode(answer), version=0)
+    return standing.claim
+
+
+async def take(mine: ZooKeeperMembership, claim: Claim, clock: Clock, request: str = "") -> Claim:
+    """Replace ``claim`` by one of our own if it stands exactly so. Raises ClaimLost if it doesn't."""
+    mine.keys.add(claim.key)
+    try:
+        async with _locked(mine.session, claim.key, clock) as unlock:
+            path = await _exactly(mine.session, claim)
+            steps = [
+                check(path, _Gone()),
+                check(mine.path, lost(mine.member.id)),
+                delete(layout.task(claim.key), _Gone()),
+                unlock,
+            ]
+            return await _put(mine, claim.key, steps, request, events=2)
+    except _Gone:
+        text = f"{claim.key}: the claim of {claim.member}, version {claim.version}, stands no more"
+        raise ClaimLost(text) from None
+
+
+async def release(session: ZooKeeperSession, claim: Claim, clock: Clock) -> bool:
+    """Free the key if ``claim`` stands exactly so."""
+    try:
+        async with _locked(session, claim.key, clock) as unlock:
+            path = await _exactly(session, claim)
+            steps = [check(path, _Gone()), delete(layout.task(claim.key), _Gone()), unlock]
+            await noted(session, await session.commit([*steps, *note(LogEntry("claim", key=claim.key))]))
+    except _Gone:
+        return False
+    return True
+
+
+# --- how it is done
+
+
+def _judge(key: str, path: str, stat: Any, service: tuple[bytes, Any] | None) -> LivingClaim | None:
+    if service is None:
+        return None
+    data, born = service
+    if stat.ephemeralOwner != born.ephemeralOwner and stat.czxid < born.czxid:
+        return None  # of an older session, whose path another has now
+    return LivingClaim(Claim(key, decode_service(path, data).id, stat.mzxid), path)
+
+
+async def _put(
+    mine: ZooKeeperMembership, key: str, steps: list[TransactionStep], request: str, events: int
+) -> Claim:
+    """Take ``steps`` and, with them, make our claim: so many ``events`` at its znode."""
+    claim = create(layout.task(key), mine.path.encode(), _Taken())
+    entry = LogEntry("claim", key=key, owner=mine.member.id, events=events)
+    answer = []
+    if request:
+        withdrawn = Unavailable(f"{request} was withdrawn")
+        answer = [write(request, msgspec.json.encode(ClaimAnswer(done=True)), withdrawn, version=0)]
+    results = await mine.session.commit([*steps, claim, *note(entry), *answer])
+    return Claim(key, mine.member.id, await noted(mine.session, results))
+
+
+async def _exactly(session: ZooKeeperSession, claim: Claim) -> str:
+    """The owner's path, if ``claim`` is what stands. Raises _Gone."""
+    standing = await read(session, claim.key)
+    if standing is None or standing.claim != claim:
+        raise _Gone
+    return standing.path
+
+
+async def _clear(session: ZooKeeperSession, key: str, clock: Clock) -> None:
+    """Delete what the dead left behind: the claim of a session that was evicted and lives on."""
+    with contextlib.suppress(_Gone):
+        async with _locked(session, key, clock) as unlock:
+            if await read(session, key) is not None:
+                raise _Gone
+            await session.commit([delete(layout.task(key), _Gone()), unlock])
+
+
+@asynccontextmanager
+async def _locked(session: ZooKeeperSession, key: str, clock: Clock) -> AsyncIterator[TransactionStep]:
+    """Hold a key's lock. Gives the step that takes it away, which is done unless something is raised."""
+    path, token = layout.lock(key), clock.new_id().encode()
+    try:
+        while True:
+            try:
+                await session.create(path, token)
+                break
+            except NodeExistsError:
+                await _until_gone(session, path)
+        yield delete(path, Unavailable(f"{key}: the lock was lost, with its session"))
+    except BaseException:
+        session.discard(path, token)
+        raise
+
+
+async def _until_gone(session: ZooKeeperSession, path: str) -> None:
+    changed = asyncio.Event()
+    try:
+        async with asyncio.timeout(LOCK_WAIT_S):
+            while await session.exists(path, changed.set) is not None:
+                await changed.wait()
+                changed.clear()
+    except TimeoutError:
+        raise Unavailable(f"{path}: another is at it for {LOCK_WAIT_S:g} s") from None

@@ -1,0 +1,140 @@
+"""The life of a slot's process: calls in, answers out, until the node hangs up."""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import os
+import signal
+import socket
+import threading
+import time
+import traceback
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import ConfigError, HandlerFailed, ModelFailed, StateRejected
+from holdfast.ports.slots import MessageWork, SlotWorker, drive
+from holdfast.slots import lifeline, wire
+from holdfast.system.resident import Resident
+
+DUMP_SIGNAL = signal.SIGUSR2
+"""Makes a slot write the stacks of all its threads and die."""
+
+TELL_EVERY_S = 0.05
+READ_BYTES = 1 << 18
+
+# Not strict, for numbers too large for MessagePack come as texts.
+_decode = msgspec.msgpack.Decoder(wire.Request, strict=False).decode
+
+
+class NodeConnection:
+    """The connection to the node. Threads may share it."""
+
+    def __init__(self, peer: socket.socket) -> None:
+        self.peer = peer
+        self._sending = threading.Lock()
+
+    def send(self, message: msgspec.Struct) -> None:
+        """Say something to the node."""
+        data = wire.frame(message)
+        with self._sending:
+            self.peer.sendall(data)
+
+
+def set_up(line: NodeConnection, stacks: int, start: wire.SlotSetup) -> None:
+    """What every slot's process does first. Stacks go to the descriptor ``stacks``, on a fatal signal or on
+    demand."""
+    lifeline.defer_signals()
+    lifeline.limit_memory(start.memory_bytes)
+    lifeline.end_with(line.peer)
+    faulthandler.enable(stacks)
+    # Chained to the default action, the death of the process is the sign that the dump is complete.
+    faulthandler.register(DUMP_SIGNAL, stacks, chain=True)
+
+
+def make_worker(line: NodeConnection, start: wire.SlotSetup, host: object) -> Any:
+    """The worker for a host; None if it can't be made, which the node is told. It hears when one is ready."""
+    try:
+        module, _, name = start.factory.partition(":")
+        worker = getattr(importlib.import_module(module), name)(host, *start.args)
+    except ConfigError as error:
+        line.send(wire.SlotReady(os.getpid(), str(error)))
+        return None
+    except BaseException:  # noqa: BLE001 - whatever an import does, the node must hear of it
+        line.send(wire.SlotReady(os.getpid(), traceback.format_exc()))
+        return None
+    line.send(wire.SlotReady(os.getpid()))
+    return worker
+
+
+class ChildHost:
+    """The worker's host in a process of its own."""
+
+    def __init__(self, line: NodeConnection) -> None:
+        self._line = line
+        self._told_at = 0.0
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def progress(self, note: str = "") -> None:
+        now = time.monotonic()
+        if now - self._told_at >= TELL_EVERY_S:
+            self._told_at = now
+            self._line.send(wire.Noted(note.encode("utf-8", "replace").decode()))
+
+    async def begin(self, stream: str, key: str, work: MessageWork) -> None:
+        self.progress()
+
+    def failed(self, error: BaseException) -> None:
+        pass
+
+    def tell_models(self, loading: str, loaded: Sequence[str]) -> None:
+        self._line.send(wire.SlotModels(loading, list(loaded)))
+
+
+def main(fds: Sequence[int], start: wire.SlotSetup) -> int:
+    """Answer the calls that come from the node until it hangs up; returns the exit code."""
+    line = NodeConnection(socket.socket(fileno=fds[0]))
+    set_up(line, fds[1], start)
+    worker: SlotWorker | None = make_worker(line, start, ChildHost(line))
+    if worker is None:
+        return 1
+    splitter, resident = wire.Splitter(), Resident()
+    while data := line.peer.recv(READ_BYTES):
+        payloads = splitter.feed(data)
+        while payloads:  # none is held on to while the next one is waited for
+            line.send(_answer(worker, _decode(payloads.pop(0))))
+            resident.settle()
+    drive(worker.stop())
+    return 0
+
+
+def _answer(worker: SlotWorker, request: wire.Request) -> wire.Answer:
+    match request:
+        case wire.RunMessages():
+            return wire.RunDone(
+                drive(worker.run(request.stream, request.key, request.work, request.limit, request.after_s))
+            )
+        case wire.CloseStream():
+            drive(worker.close(request.stream, request.key))
+            return wire.Opened()
+        case wire.LoadStream():
+            return _opened(worker.load(request.stream, request.key, request.models))
+        case wire.OpenStream():
+            return _opened(worker.open(request.stream, request.key, request.state, request.version))
+
+
+def _opened(work: Coroutine[Any, Any, None]) -> wire.Opened:
+    try:
+        drive(work)
+    except StateRejected as error:
+        return wire.Opened(str(error), rejected=True)
+    except ModelFailed as error:
+        return wire.Opened(str(error), error.detail, model=error.model)
+    except HandlerFailed as error:
+        return wire.Opened(str(error), error.detail)
+    return wire.Opened()

@@ -1,0 +1,115 @@
+"""The node's side of its fork server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from holdfast.slots import wire
+from holdfast.slots.child import DUMP_SIGNAL
+
+_decode = msgspec.msgpack.Decoder(wire.Event).decode
+
+PROGRAM = """\
+import sys
+control, sys.path[:], sys.argv[:] = int(sys.argv[1]), sys.argv[2:], ["holdfast-slot"]
+from holdfast.slots.server import main
+main(control)
+"""
+
+END_TIMEOUT_S = 5.0
+
+
+class ForkServer:
+    """A running fork server. ``heard`` gets its events, and None once, when it has ended. ``environment`` is
+    put into that of its process, and so of the slots."""
+
+    def __init__(
+        self,
+        start: wire.SlotSetup,
+        heard: Callable[[wire.Event | None], None],
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._heard = heard
+        self._splitter = wire.Splitter()
+        self._loop = asyncio.get_running_loop()
+        self._control, theirs = socket.socketpair()
+        with theirs:
+            # Its output is the node's log: the node's own standard output is for programs to read.
+            self._process = subprocess.Popen(  # noqa: S603 - this interpreter, with arguments of our own
+                [sys.executable, "-u", "-c", PROGRAM, str(theirs.fileno()), *sys.path],
+                pass_fds=[theirs.fileno()],
+                env=os.environ | dict(environment or {}),
+                stdin=subprocess.DEVNULL,
+                stdout=2,
+                process_group=0,
+            )
+        self._open = True
+        self._send(start)
+        self._control.setblocking(False)
+        self._loop.add_reader(self._control, self._read)
+
+    def spawn(self, name: str, fds: Sequence[int]) -> None:
+        """Fork a slot that gets copies of ``fds``, as ``wire.Spawn`` has them."""
+        self._send(wire.Spawn(name), fds)
+
+    def signal(self, name: str, number: signal.Signals, *, group: bool = False) -> None:
+        """Signal a slot, or all of its group. Does nothing for one that has ended."""
+        self._send(wire.Signal(name, number, group))
+
+    def lease(self, name: str, seconds: float | None) -> None:
+        """Have a slot killed so many seconds from now, even if this process doesn't run then; None: never."""
+        self._send(wire.KillAfter(name, seconds))
+
+    def abort(self) -> None:
+        """End a server that is stuck in an import; its stack goes to the log."""
+        self._process.send_signal(DUMP_SIGNAL)
+
+    async def close(self) -> None:
+        """End the server, and with it every slot that still lives."""
+        self._hang_up()
+        await self._ended()
+
+    def _send(self, message: msgspec.Struct, fds: Sequence[int] = ()) -> None:
+        if not self._open:
+            return  # every slot is gone, or will be in a moment
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            socket.send_fds(self._control, [wire.frame(message)], fds)
+
+    def _read(self) -> None:
+        try:
+            data = self._control.recv(65536)
+        except BlockingIOError:
+            return
+        except ConnectionResetError:
+            data = b""
+        for payload in self._splitter.feed(data):
+            self._heard(_decode(payload))
+        if not data:
+            self._hang_up()
+            self._ending = asyncio.ensure_future(self._ended())
+            self._heard(None)
+
+    def _hang_up(self) -> None:
+        if self._open:
+            self._open = False
+            self._loop.remove_reader(self._control)
+            self._control.close()
+
+    async def _ended(self) -> None:
+        def wait() -> None:
+            try:
+                self._process.wait(END_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+        await asyncio.to_thread(wait)

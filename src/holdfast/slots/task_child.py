@@ -1,0 +1,241 @@
+"""The life of a slot's process for tasks: it takes attempts from its tray until the node ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import fcntl
+import os
+import resource
+import signal
+import socket
+import struct
+import termios
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.common.rate import Limiter, Rate
+from holdfast.common.redaction import redact
+from holdfast.ports.slots import drive
+from holdfast.ports.task_slots import Attempt, Progress, Sign, TaskWorker, Tried
+from holdfast.slots import lifeline, wire
+from holdfast.slots.child import READ_BYTES, NodeConnection, make_worker, set_up
+from holdfast.system.resident import Resident
+
+LOOK_SIGNAL = signal.SIGQUIT
+"""Makes a slot for tasks write the stacks of all its threads, and go on."""
+
+SOFT_SIGNAL = signal.SIGUSR1
+"""Makes a slot for tasks interrupt its handler, if it was told to."""
+
+AGAIN_S = 0.05
+
+TRAY_BYTES = 1 << 18
+"""The largest message of a tray."""
+
+NEWS = Rate(per_s=20, burst=20)
+LINES = Rate(per_s=200, burst=500)
+MIB = 1 << 20
+# Of Linux and of others.
+MAXRSS_BYTES = 1024 if lifeline.LINUX else 1
+
+_decode_offer = msgspec.msgpack.Decoder(wire.Offer).decode
+_decode_cancel = msgspec.msgpack.Decoder(wire.CancelAttempt).decode
+
+
+class TaskChildHost:
+    """The worker's host in a process of its own."""
+
+    def __init__(self, line: NodeConnection) -> None:
+        self._line = line
+        self._main = threading.main_thread().ident or 0
+        self._news = Limiter(NEWS)
+        self._lines = Limiter(LINES)
+        self._dropped = 0
+        self._sending = False
+        self._interrupted = False
+        self._raise: Callable[[], None] = lambda: None
+
+    def serve(self, worker: TaskWorker) -> None:
+        """Let ``interrupt`` reach this worker."""
+        self._raise = worker.raise_if_cancelled
+        signal.signal(SOFT_SIGNAL, self._on_interrupt)
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def progress(self, progress: Progress, sign: Sign = "progress") -> None:
+        if self._news.take(sign, 1, time.monotonic()) == 0:
+            told = msgspec.structs.replace(progress, note=_text(progress.note))
+            self._send(wire.Advanced(sign, told))
+
+    def log(self, level: str, event: str, values: Mapping[str, Any]) -> None:
+        if self._lines.take("", 1, time.monotonic()) > 0:
+            self._dropped += 1
+            return
+        if self._dropped:
+            dropped, self._dropped = self._dropped, 0
+            self._send(wire.LogLine("warning", f"{dropped} lines were dropped: too many", {}))
+        plain = {str(k): v if isinstance(v, bool | float | None) else _text(v) for k, v in values.items()}
+        self._send(wire.LogLine(level, _text(event), plain))
+
+    async def begin(self, attempt: Attempt) -> None:
+        pass
+
+    def failed(self, error: BaseException) -> None:
+        pass
+
+    def watch(self, probe: Callable[[], object], every_s: float) -> Callable[[], None]:
+        over = threading.Event()
+        threading.Thread(
+            target=self._probe, args=[probe, every_s, over], name="holdfast-probe", daemon=True
+        ).start()
+        return over.set
+
+    def interrupt(self) -> None:
+        # To the main thread: only there are handlers of signals run, and its system calls are interrupted.
+        signal.pthread_kill(self._main, SOFT_SIGNAL)
+        # One that comes just before such a call is noticed only after it. Who was interrupted heeds no other.
+        again = threading.Timer(AGAIN_S, signal.pthread_kill, (self._main, SOFT_SIGNAL))
+        again.daemon = True
+        again.start()
+
+    def _send(self, message: msgspec.Struct) -> None:
+        """Send, and be interrupted only afterwards: half a frame would be the end of the connection."""
+        if threading.get_ident() != self._main:
+            self._line.send(message)
+            return
+        self._sending = True
+        try:
+            self._line.send(message)
+        finally:
+            self._sending = False
+        if self._interrupted:
+            self._interrupted = False
+            self._raise()
+
+    def _on_interrupt(self, *_: object) -> None:
+        if self._sending:
+            self._interrupted = True
+        else:
+            self._raise()
+
+    def _probe(self, probe: Callable[[], object], every_s: float, over: threading.Event) -> None:
+        last: object = None
+        failed = False
+        while not over.wait(every_s):
+            try:
+                value = probe()
+            except Exception as error:  # noqa: BLE001 - user code; without an answer nothing advances
+                if not failed:
+                    failed = True
+                    self.log("error", "the probe failed", {"error": repr(error)})
+                continue
+            if value != last:
+                last = value
+                with contextlib.suppress(OSError):  # the node is gone
+                    self.progress(Progress(), "probe")
+
+
+def main(fds: Sequence[int], start: wire.SlotSetup) -> int:
+    """Take attempts from the tray until it is closed; returns the exit code."""
+    peer, stacks, tray, output = fds
+    for number in (1, 2):
+        os.dup2(output, number)
+    os.close(output)
+    line = NodeConnection(socket.socket(fileno=peer))
+    set_up(line, stacks, start)
+    # Not chained: whoever is asked only to look lives on.
+    faulthandler.register(LOOK_SIGNAL, stacks, chain=False)
+    host = TaskChildHost(line)
+    worker: TaskWorker | None = make_worker(line, start, host)
+    if worker is None:
+        return 1
+    host.serve(worker)
+    TaskChild(line, socket.socket(fileno=tray), worker, start.memory_bytes // MIB).serve()
+    return 0
+
+
+class TaskChild:
+    """Runs one attempt after another; a thread listens for what the node says of the one at hand."""
+
+    def __init__(self, line: NodeConnection, tray: socket.socket, worker: TaskWorker, memory_mb: int) -> None:
+        self._line = line
+        self._tray = tray
+        self._worker = worker
+        self._pid = os.getpid()
+        self._memory_mb = self._limit_mb = memory_mb
+        self._at_hand = -1
+        self._switching = threading.Lock()
+
+    def serve(self) -> None:
+        """Until the tray is closed."""
+        threading.Thread(target=self._listen, name="holdfast-ear", daemon=True).start()
+        buffer = bytearray(TRAY_BYTES)
+        view = memoryview(buffer)
+        room = socket.CMSG_SPACE(struct.calcsize("i"))
+        resident = Resident()
+        while True:
+            size, ancillary, _, _ = self._tray.recvmsg_into([buffer], room)
+            if size == 0:
+                return
+            self._take(_decode_offer(view[:size]), ancillary)
+            resident.settle()
+
+    def _take(self, offer: wire.Offer, ancillary: Sequence[Any]) -> None:
+        """Run what is offered. Its body is held on to by nobody afterwards."""
+        attempt = offer.attempt
+        if offer.attached:
+            body = _read_all(struct.unpack("i", ancillary[0][2][:4])[0])
+            attempt = msgspec.structs.replace(attempt, body=body)
+        self._line.send(wire.AttemptEnded(offer.number, self._run(offer.number, attempt)))
+
+    def _run(self, number: int, attempt: Attempt) -> Tried:
+        self._limit_memory(attempt.memory_mb or self._memory_mb)
+        with self._switching:
+            self._at_hand = number
+        tried = drive(self._worker.attempt(attempt))
+        if os.getpid() != self._pid:
+            os._exit(0)  # a fork that a handler let return: there is one slot, and it is not this
+        # Terminate hooks hold the lock while they run: they are part of the attempt.
+        with self._switching:
+            self._at_hand = -1
+        waiting = bytearray(struct.calcsize("i"))
+        with contextlib.suppress(OSError):  # closed by the handler
+            fcntl.ioctl(1, termios.FIONREAD, waiting)
+        used_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * MAXRSS_BYTES // MIB
+        return msgspec.structs.replace(tried, output=any(waiting), memory_mb=used_mb)
+
+    def _limit_memory(self, memory_mb: int) -> None:
+        if memory_mb != self._limit_mb:
+            self._limit_mb = memory_mb
+            lifeline.limit_allocation(memory_mb * MIB)
+
+    def _listen(self) -> None:
+        splitter = wire.Splitter()
+        with contextlib.suppress(OSError):
+            while data := self._line.peer.recv(READ_BYTES):
+                for payload in splitter.feed(data):
+                    cancel = _decode_cancel(payload)
+                    with self._switching:
+                        if cancel.number == self._at_hand:
+                            self._worker.cancel(cancel.reason)
+
+
+def _read_all(fd: int) -> bytes:
+    with open(fd, "rb") as file:
+        file.seek(0)
+        return file.read()
+
+
+def _text(value: object) -> str:
+    """As it is, but storable and of bounded length."""
+    try:
+        text = str(value)
+    except Exception as error:  # noqa: BLE001 - user code
+        text = f"<{type(value).__name__} without a text: {error!r}>"
+    return redact(text)[:4000].encode("utf-8", "backslashreplace").decode()

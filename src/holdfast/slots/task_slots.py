@@ -1,0 +1,264 @@
+"""Slots for tasks, from a fork server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import struct
+import tempfile
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import IO
+
+import msgspec
+import psutil
+
+from holdfast.ports.clock import Clock
+from holdfast.ports.task_slots import Attempt, Exit, Listener, Usage
+from holdfast.slots import lifeline, wire
+from holdfast.slots.family import MIB, family
+from holdfast.slots.launcher import ForkServer
+from holdfast.slots.nursery import Nursery
+from holdfast.slots.output import Output
+from holdfast.slots.process import SlotProcess
+from holdfast.slots.task_child import LOOK_SIGNAL, TRAY_BYTES
+
+LOOK_TIMEOUT_S = 0.1
+BODY_BYTES_MAX = 1 << 16
+"""Bodies larger than this go beside the tray, which takes no message of any size."""
+
+_decode = msgspec.msgpack.Decoder(wire.TaskAnswer).decode
+_decode_offer = msgspec.msgpack.Decoder(wire.Offer).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+FD_ROOM = socket.CMSG_SPACE(struct.calcsize("i"))
+
+
+class Tray:
+    """Attempts on their way to a process. The node keeps both ends, so that it can take back what the process
+    has not: whoever receives a message first has it, and the kernel sees to that."""
+
+    def __init__(self) -> None:
+        # One message an attempt. Where the kernel has no such stream, datagrams between the two do the same.
+        kind = socket.SOCK_SEQPACKET if lifeline.LINUX else socket.SOCK_DGRAM
+        self._near, self._far = socket.socketpair(socket.AF_UNIX, kind)
+        self._near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, TRAY_BYTES)
+        self._near.setblocking(False)
+
+    def fileno(self) -> int:
+        """The process's end."""
+        return self._far.fileno()
+
+    def put(self, offer: wire.Offer) -> bool:
+        """Put an attempt in; False if there is no room, or no process."""
+        body = offer.attempt.body
+        try:
+            if len(body) <= BODY_BYTES_MAX:
+                self._near.send(_encode(offer))
+            else:
+                light = msgspec.structs.replace(offer.attempt, body=b"")
+                with _file(body) as file:
+                    data = _encode(wire.Offer(offer.number, light, attached=True))
+                    socket.send_fds(self._near, [data], [file.fileno()])
+        except (BlockingIOError, BrokenPipeError):
+            return False
+        return True
+
+    def take_back(self) -> list[int]:
+        """The numbers of all that still lies in it, taken out."""
+        numbers = []
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                # Not recv_fds: in Python 3.11 that passes no flags on.
+                data, ancillary, _, _ = self._far.recvmsg(TRAY_BYTES, FD_ROOM, socket.MSG_DONTWAIT)
+                for _, _, fd in ancillary:
+                    os.close(struct.unpack("i", fd[:4])[0])
+                if not data:
+                    break
+                numbers.append(_decode_offer(data).number)
+        return numbers
+
+    def finish(self) -> None:
+        """Let the process know that nothing more comes."""
+        with contextlib.suppress(OSError):
+            self._near.shutdown(socket.SHUT_WR) if lifeline.LINUX else self._near.send(b"")
+
+    def close(self) -> None:
+        self._near.close()
+        self._far.close()
+
+
+class ForkserverTaskSlot(SlotProcess):
+    """A child process that takes attempts from its tray, one after another."""
+
+    def __init__(
+        self,
+        name: str,
+        clock: Clock,
+        server: ForkServer,
+        stacks: int,
+        memory_mb: int,
+        listener: Listener,
+    ) -> None:
+        super().__init__(name, clock, server, stacks, memory_mb)
+        self._default_mb = memory_mb
+        self._listener = listener
+        self._tray = Tray()
+        pipe, self._pen = os.pipe()
+        self._output = Output(
+            pipe,
+            clock,
+            lambda line: listener.said(self, "info", line, {}),
+            lambda: listener.advanced(self, "output", None),
+        )
+        self._in_tray: deque[tuple[int, int]] = deque()
+        self._untouched: list[int] = []
+        self._seen = asyncio.Event()
+
+    @property
+    def fds(self) -> Sequence[int]:
+        return self._tray.fileno(), self._pen
+
+    def forked(self) -> None:
+        os.close(self._pen)
+
+    def offer(self, number: int, attempt: Attempt) -> bool:
+        if self._why or not self._tray.put(wire.Offer(number, attempt)):
+            return False
+        self._in_tray.append((number, attempt.memory_mb or self._default_mb))
+        self.memory_mb = self._in_tray[0][1]
+        return True
+
+    def withdraw(self) -> list[int]:
+        numbers = [] if self._why else self._tray.take_back()
+        for _ in numbers:
+            self._in_tray.pop()
+        return numbers
+
+    def cancel(self, number: int, reason: str) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(wire.frame(wire.CancelAttempt(number, reason)))
+
+    def lease(self, seconds: float | None) -> None:
+        self._server.lease(self.name, seconds)
+
+    def usage(self) -> Usage:
+        cpu_s, memory_bytes = 0.0, 0
+        for number, process in enumerate(family(self.pid)):
+            with contextlib.suppress(psutil.Error):
+                times = process.cpu_times()
+                cpu_s += times.user + times.system
+                if not number:  # what it has reaped
+                    cpu_s += times.children_user + times.children_system
+                memory_bytes += process.memory_info().rss
+        return Usage(cpu_s, memory_bytes // MIB)
+
+    async def dump(self) -> str:
+        if self._exited.is_set():
+            return ""
+        self._read_stacks()
+        self._server.signal(self.name, LOOK_SIGNAL)
+        self._seen.clear()
+        asyncio.get_running_loop().add_reader(self._stacks, self._see)
+        if await self._clock.wait(self._seen, LOOK_TIMEOUT_S):
+            await self._clock.sleep(LOOK_TIMEOUT_S / 10)  # it is written in pieces, in a moment
+        if self._exited.is_set():
+            return self._dump
+        self._see()
+        return self._read_stacks()
+
+    def terminate(self) -> None:
+        self._server.signal(self.name, signal.SIGTERM, group=True)
+
+    async def kill(self, reason: str) -> str:
+        return await self._kill(reason, dump=False)
+
+    async def exited(self) -> Exit:
+        return Exit(await self.gone(), self._dump, self._untouched)
+
+    def heard(self, payload: bytes) -> None:
+        match _decode(payload):
+            case wire.AttemptEnded(number, tried):
+                self._in_tray.popleft()
+                self.memory_mb = self._in_tray[0][1] if self._in_tray else self._default_mb
+                if tried.output or self._output.owes:
+                    self._output.flush()
+                self._listener.told(self, number, tried)
+            case wire.Advanced(sign, progress):
+                self._listener.advanced(self, sign, progress if sign == "progress" else None)
+            case wire.LogLine(level, event, values):
+                self._listener.said(self, level, event, values)
+            case wire.SlotReady(pid, error):
+                self.pid = pid
+                self.refusal = error
+                self.ready.set()
+
+    def lost(self) -> None:
+        self._see()
+        self._untouched = self._tray.take_back()
+        self._tray.close()
+        self._output.close()
+
+    def _dismiss(self) -> None:
+        self._tray.finish()
+
+    def _see(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._stacks)
+        self._seen.set()
+
+
+class ForkserverTaskSlots:
+    """Makes slots for the tasks of the app at ``module:name``. The settings are those of
+    :class:`ForkserverSlots`; ``memory_mb`` is for tasks that declare none of their own."""
+
+    def __init__(
+        self,
+        app: str,
+        clock: Clock,
+        *,
+        memory_mb: int = 0,
+        preload: bool = True,
+        worker: str = "holdfast.tasks.worker:load",
+        prefix: str = "task-slot",
+        environment: Mapping[str, str] | None = None,
+        spawn_timeout_s: float = 120.0,
+        close_timeout_s: float = 1.0,
+        check_s: float = 0.5,
+    ) -> None:
+        modules = [place.partition(":")[0] for place in ((worker, app) if preload else (worker,))]
+        self._nursery: Nursery[ForkserverTaskSlot] = Nursery(
+            wire.SlotSetup(os.getpid(), modules, worker, [app], memory_mb * MIB, tasks=True),
+            app,
+            clock,
+            prefix=prefix,
+            environment=environment,
+            spawn_timeout_s=spawn_timeout_s,
+            close_timeout_s=close_timeout_s,
+            check_s=check_s,
+        )
+        self._clock = clock
+        self._memory_mb = memory_mb
+
+    async def spawn(self, listener: Listener) -> ForkserverTaskSlot:
+        self._nursery.watch_memory()
+
+        def make(name: str, server: ForkServer, stacks: int) -> ForkserverTaskSlot:
+            return ForkserverTaskSlot(name, self._clock, server, stacks, self._memory_mb, listener)
+
+        return await self._nursery.spawn(make)
+
+    async def close(self) -> None:
+        await self._nursery.close()
+
+
+def _file(body: bytes) -> IO[bytes]:
+    """A file in memory, where there is such a thing."""
+    memory = os.memfd_create("body") if lifeline.LINUX else None
+    file = tempfile.TemporaryFile() if memory is None else os.fdopen(memory, "w+b")  # noqa: SIM115
+    file.write(body)
+    file.flush()
+    return file

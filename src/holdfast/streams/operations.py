@@ -1,0 +1,237 @@
+"""What an operator may do to a stream: pause, resume, skip, reset.
+
+Each opens the stream, which fences its owner, and changes the checkpoint in one commit. The owner finds out
+at its next commit, or at once if it is poked, and opens the stream again as it now stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from holdfast.common.message import Place, Span
+from holdfast.common.protocol import Done, Poke
+from holdfast.errors import Fenced, OperationRefused, OutcomeUnknown, Unavailable
+from holdfast.ports.coordinator import Coordinator
+from holdfast.ports.dead_letters import dead_letters, in_order
+from holdfast.ports.peer import Peer
+from holdfast.ports.queue import Queue
+from holdfast.ports.state import StateStore
+from holdfast.streams.rules import ledger
+from holdfast.streams.rules.ledger import COUNT_MAX, Aside, Checkpoint, Commit, RunLog
+from holdfast.streams.rules.sequencer import PAST_RUNS_MAX, SKIP_MARK
+
+PAUSED = "paused"
+PARKED_LETTER = "parked"
+MEMBER = "operator"
+TRIES = 5
+PAGE = 500
+POKE_TIMEOUT_S = 2.0
+
+
+async def pause(state: StateStore, key: str) -> Checkpoint:
+    """Park the stream ``key`` (``stream/key``). Raises OperationRefused."""
+
+    def change(now: Checkpoint) -> Commit:
+        # Pausing is no way to make a message that kills nodes look new: its count stays.
+        head = now.started.head if now.started else ""
+        return msgspec.structs.replace(_unchanged(now), parked=PAUSED, starting=head)
+
+    return await _change(state, key, lambda _: Wish(change, lambda now: now.parked == PAUSED))
+
+
+async def resume(state: StateStore, queue: Queue, key: str) -> tuple[Checkpoint, int]:
+    """Let a parked stream go on, its head with all its tries, and send its overflow to the queue again, in
+    order. Returns the checkpoint and how many messages were sent. Raises OperationRefused."""
+
+    def change(now: Checkpoint) -> Commit:
+        return msgspec.structs.replace(_unchanged(now), parked="")
+
+    checkpoint = await _change(state, key, lambda _: Wish(change, lambda now: not now.parked))
+    plain = key.partition("/")[2]
+    overflow = [
+        letter
+        async for letter in dead_letters(queue, plain)
+        if letter.reason.partition(":")[0] == PARKED_LETTER
+    ]
+    overflow.sort(key=in_order)
+    sent = 0
+    for start in range(0, len(overflow), queue.max_batch):
+        sent += await queue.redrive([letter.id for letter in overflow[start : start + queue.max_batch]])
+    return checkpoint, sent
+
+
+async def skip(state: StateStore, key: str, through: int | None = None, run: int | None = None) -> Checkpoint:
+    """Pass over the head, or every seq of ``run`` up to ``through``. Which message the head is, is found out
+    once. Raises OperationRefused; OutcomeUnknown, which names that message."""
+
+    def resolve(standing: Checkpoint) -> Wish:
+        place = _skipped_place(standing, through, run)
+        named = f"{place.id!r}" if place.id else f"--through {place.seq} --run {place.run}"
+        return Wish(
+            lambda now: _skipping(now, place, alone=through is None),
+            lambda now: _is_skipped(now, place),
+            f"to skip {named}",
+        )
+
+    return await _change(state, key, resolve)
+
+
+async def reset(state: StateStore, key: str, *, keep_place: bool = False) -> Checkpoint:
+    """Forget the stream's state, and its place too unless ``keep_place``: then messages that were handled
+    before are new again. What was begun is forgotten with either. Results stay. Raises OperationRefused."""
+
+    def change(now: Checkpoint) -> Commit:
+        commit = msgspec.structs.replace(_unchanged(now), clear_state=True, clear_suspects=True, parked="")
+        return commit if keep_place else msgspec.structs.replace(commit, log=None, past=(), window=0)
+
+    return await _change(state, key, lambda _: Wish(change, what="the reset"))
+
+
+async def poke(coordinator: Coordinator, peer: Peer, key: str) -> str:
+    """Tell the stream's owner to look at the store; returns its name, or "" if nobody could be told, which
+    does no harm: it finds out at its next commit."""
+    try:
+        claim = await coordinator.lookup(key)
+        members = await coordinator.members() if claim else []
+        for member in members:
+            if claim and member.id == claim.member and not member.foreign:
+                request = Poke(member.id, key.partition("/")[0], key)
+                reply = await peer.call(member.address, request, POKE_TIMEOUT_S)
+                return member.name if isinstance(reply, Done) and reply.ok else ""
+    except (Unavailable, OutcomeUnknown):
+        pass
+    return ""
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """What an operator wants of a stream: the commit that does it, and how to see that it is done, where that
+    can be seen. ``what`` names it."""
+
+    change: Callable[[Checkpoint], Commit]
+    is_done: Callable[[Checkpoint], bool] | None = None
+    what: str = "the change"
+
+
+async def _change(state: StateStore, key: str, resolve: Callable[[Checkpoint], Wish]) -> Checkpoint:
+    """Open the stream and commit what is wished; again if an owner came between, or an answer was lost. What
+    the wish means is resolved once, and what may have been done already is not done twice."""
+    wish: Wish | None = None
+    lost: Commit | None = None
+    for attempt in range(1, TRIES + 1):
+        sent: Commit | None = None
+        try:
+            standing = await state.peek(key)
+            if standing is None:
+                raise OperationRefused(f"no stream {key!r} in the state store; `holdfast status` lists them")
+            if wish is None:
+                resolve(standing).change(standing)  # refuse what can't be before anybody is fenced
+            opened = await state.open(key, standing.epoch, MEMBER)
+            wish = wish or resolve(opened)
+            if lost is not None and _was_applied(opened, lost, wish):
+                return opened
+            sent = wish.change(opened)
+            await state.commit(sent)
+            return ledger.commit(opened, sent, opened.at) or opened
+        except (Fenced, OutcomeUnknown, Unavailable) as error:
+            lost = sent if isinstance(error, OutcomeUnknown) and sent is not None else lost
+            if attempt == TRIES or isinstance(error, Unavailable):
+                if wish is not None and lost is not None:
+                    raise _unknown(key, wish) from error
+                raise
+    raise AssertionError
+
+
+def _was_applied(now: Checkpoint, lost: Commit, wish: Wish) -> bool:
+    """Whether the commit whose answer was lost did what is wished. Raises OutcomeUnknown if nobody can tell:
+    an owner has committed since."""
+    if now.number == lost.number and now.commit_id == lost.id:
+        return True
+    if wish.is_done is not None:
+        return wish.is_done(now)
+    if now.number > lost.number:
+        raise _unknown(now.key, wish)
+    return False
+
+
+def _unknown(key: str, wish: Wish) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"{key}: the state store's answer was lost; {wish.what} may have been done. `holdfast status` shows"
+        " where the stream stands: look before you repeat it"
+    )
+
+
+def _unchanged(now: Checkpoint) -> Commit:
+    """The next commit, which changes nothing yet; the window keeps every identity that is known."""
+    number = now.number + 1
+    return Commit(
+        key=now.key,
+        epoch=now.epoch,
+        number=number,
+        id=f"{now.epoch}.{number}",
+        log=now.log,
+        past=now.past,
+        window=len(now.recent),
+        parked=now.parked,
+    )
+
+
+def _is_passed(now: Checkpoint, place: Place) -> bool:
+    """True if a commit covers the place, although a mark may have stayed behind."""
+    if place.id or now.log is None:
+        return not {place.name, SKIP_MARK + place.name}.isdisjoint(now.recent)
+    return (place.run, place.seq) <= (now.log.run, now.log.seq)
+
+
+def _is_skipped(now: Checkpoint, place: Place) -> bool:
+    """True if the stream knows the place as skipped."""
+    if SKIP_MARK + place.name in now.recent:
+        return True
+    logs = (now.log, *now.past)
+    return not place.id and any(log and log.run == place.run and log.skipped(place.seq) for log in logs)
+
+
+def _skipping(now: Checkpoint, place: Place, *, alone: bool) -> Commit:
+    """The commit that passes over ``place``, and all before it. ``alone``: it is the head."""
+    log, past = now.log, now.past
+    if log is not None and place.run < log.run:
+        raise OperationRefused(
+            f"{now.key}: run {place.run} is over, {log.run} is current; nothing of it is waited for"
+        )
+    if log is None or place.run > log.run:
+        if log is not None:
+            past = (log, *past)[:PAST_RUNS_MAX]
+        first = place.seq if alone else 0
+        log = RunLog(place.run, first, first - 1)
+    if place.seq <= log.seq and not place.id:
+        raise OperationRefused(
+            f"{now.key}: seq {place.seq} is passed already; the stream stands at {log.seq}"
+        )
+    seq = log.seq + 1 if place.id else place.seq
+    skips = (*log.skips, Span(log.seq + 1, seq))
+    commit = msgspec.structs.replace(
+        _unchanged(now),
+        log=msgspec.structs.replace(log, seq=seq, skips=skips),
+        past=past,
+        aside=(Aside(place.name, "skipped by the operator"),),
+        skipped=1 if alone else min(COUNT_MAX, seq - log.seq),
+    )
+    if now.recent or (now.started is not None and alone):
+        # A stream that tells messages by identity must know this one; one that doesn't won't mind.
+        mark = SKIP_MARK + place.name
+        commit = msgspec.structs.replace(commit, identities=(mark,), window=len(now.recent) + 1)
+    return commit
+
+
+def _skipped_place(now: Checkpoint, through: int | None, run: int | None) -> Place:
+    """The named place, else the head whose handler was begun, else the next seq."""
+    if through is not None:
+        current = now.log.run if now.log else 0
+        return Place(current if run is None else run, through)
+    if now.started is not None and not _is_passed(now, head := Place.named(now.started.head)):
+        return head
+    by_identity = any(not name.startswith(SKIP_MARK) for name in now.recent)
+    if now.log is None or by_identity:
+        raise OperationRefused(f"{now.key}: no message of it was begun; name the seq to skip with --through")
+    return Place(now.log.run, now.log.seq + 1)

@@ -1,0 +1,89 @@
+"""Tells senders what became of the parcels that this node accepted from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.cluster.limits import Limits
+from holdfast.cluster.service import Tasks
+from holdfast.common.held import Receipt
+from holdfast.common.protocol import SettleReport
+from holdfast.errors import OutcomeUnknown, Unavailable
+from holdfast.ports.clock import Clock
+from holdfast.ports.peer import Peer
+
+SETTLED_AFTER_S = 0.05
+"""How long settled parcels are gathered for one report. Nobody waits: custody lasts a moment longer."""
+
+TRIES = 10
+"""Tries to tell a sender that it must look after its parcels again."""
+
+Sender = tuple[str, str]
+"""Where a sender is reached, and its membership."""
+
+
+class Reports:
+    """The reports of one node. ``member`` is its membership."""
+
+    def __init__(
+        self, peer: Peer, clock: Clock, limits: Limits, tasks: Tasks, log: Any, *, member: Callable[[], str]
+    ) -> None:
+        self._peer = peer
+        self._clock = clock
+        self._limits = limits
+        self._tasks = tasks
+        self._log = log
+        self._member = member
+        self._settled: dict[Sender, list[int]] = {}
+
+    async def tell(self, receipts: list[Receipt], settled: bool) -> None:
+        """Tell the senders of parcels. That they are settled may get lost: it costs another offer. That they
+        are returned must not, and is told at once: nobody else keeps them alive."""
+        for sender, numbers in _by_sender(receipts).items():
+            if not settled:
+                self._tasks.spawn(self._send(sender, returned=numbers, tries=TRIES))
+            elif sender in self._settled:
+                self._settled[sender] += numbers
+            else:
+                self._settled[sender] = numbers
+                self._tasks.spawn(self._send_soon(sender))
+
+    async def flush(self) -> None:
+        """Send what is gathered, before the node ends."""
+        for sender in list(self._settled):
+            await self._send_settled(sender)
+
+    async def _send_soon(self, sender: Sender) -> None:
+        await self._clock.sleep(SETTLED_AFTER_S)
+        await self._send_settled(sender)
+
+    async def _send_settled(self, sender: Sender) -> None:
+        if numbers := self._settled.pop(sender, []):
+            await self._send(sender, settled=numbers, tries=1)
+
+    async def _send(
+        self,
+        sender: Sender,
+        *,
+        tries: int,
+        settled: list[int] | None = None,
+        returned: list[int] | None = None,
+    ) -> None:
+        reply_to, member = sender
+        report = SettleReport(member, self._member(), settled or [], returned or [])
+        for failures in range(1, tries + 1):
+            try:
+                await self._peer.call(reply_to, report, self._limits.peer_timeout_s)
+                return
+            except (Unavailable, OutcomeUnknown) as error:
+                self._log.debug("could not report", sender=member, error=str(error))
+            if failures < tries:
+                await self._clock.sleep(self._limits.retry.delay_s(failures, self._clock.random()))
+
+
+def _by_sender(receipts: list[Receipt]) -> dict[Sender, list[int]]:
+    senders: dict[Sender, list[int]] = {}
+    for receipt in receipts:
+        senders.setdefault((receipt.reply_to, receipt.sender), []).append(receipt.number)
+    return senders

@@ -1,0 +1,558 @@
+"""One router for every way in: find the owner of a key, or choose a node for it; forward; keep custody.
+
+A message that another node owns is passed on with its receipt. This node keeps body and receipt until the
+owner reports the commit, and offers them to the next owner if that one is lost. What nobody has accepted
+is offered again after a pause that grows, and goes back to the queue, with jitter, only as the last resort.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from holdfast.cluster.limits import Limits
+from holdfast.cluster.membership import Membership
+from holdfast.cluster.rules.placement import Placed, choose, shortage
+from holdfast.cluster.service import Tasks
+from holdfast.cluster.stats import Stats
+from holdfast.common.held import Held, Receipt
+from holdfast.common.message import Life
+from holdfast.common.progress import chunks
+from holdfast.common.protocol import Answers, Forward, Parcel, ParcelAnswer, SettleReport, number
+from holdfast.common.retry import Backoff
+from holdfast.errors import HoldfastError, MembershipLost, OutcomeUnknown, Unavailable
+from holdfast.ports.clock import Clock
+from holdfast.ports.coordinator import Claim, Coordinator
+from holdfast.ports.peer import Peer
+from holdfast.ports.queue import Queue
+
+ASK_AGAIN = Backoff(0.05, 5.0)
+"""Pauses before a node that failed is asked again."""
+
+FORWARD_PARCELS_MAX = 200
+DEPARTED_MAX = 10_000
+ROUTES_MAX = 100_000
+"""Routes that are remembered; of further streams the coordinator is asked again."""
+
+
+class LocalOwners(Protocol):
+    """The owners on this node, as the router sees them. Keys are full keys."""
+
+    def offer(self, key: str, held: Held) -> Literal["accepted", "full", "no", "unknown"]:
+        """Offer to a local owner; ``unknown``: there is none."""
+
+    def adopt(self, stream: str, key: str, claim: Claim) -> bool:
+        """Own a key whose claim is ours; False if its stream isn't declared here."""
+
+
+class Route(msgspec.Struct, frozen=True):
+    """Who owns a key, as far as is known. An owner's word counts only if its epoch is higher."""
+
+    member: str
+    epoch: int = 0
+
+
+class Custody(msgspec.Struct, eq=False):
+    """A message that this node answers for and does not own.
+
+    ``to`` is the membership it was sent to, if any; ``accepted`` once that one holds it."""
+
+    number: int
+    stream: str
+    key: str
+    held: Held
+    to: str = ""
+    accepted: bool = False
+    tries: int = 0
+    offered_at: float = 0.0
+
+
+class Router:
+    """Routes and custody of one node."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        peer: Peer,
+        queues: Mapping[str, Queue],
+        clock: Clock,
+        limits: Limits,
+        tasks: Tasks,
+        stats: Stats,
+        log: Any,
+        *,
+        membership: Callable[[], Membership],
+        owners: Callable[[], LocalOwners],
+    ) -> None:
+        self._coordinator = coordinator
+        self._peer = peer
+        self._queues = queues
+        self._clock = clock
+        self._limits = limits
+        self._tasks = tasks
+        self._stats = stats
+        self._log = log
+        self._membership = membership
+        self._owners = owners
+        self._address = ""
+        self._number = 0
+        self._custody: dict[int, Custody] = {}
+        self._routes: dict[str, Route] = {}
+        self._departed: dict[str, Route] = {}
+        self._placing: dict[str, list[Custody]] = {}
+        self._failures: dict[str, tuple[int, float]] = {}
+        """How often in a row a node has failed, and when it is asked again."""
+        self._outboxes: dict[str, list[Custody]] = {}
+        self._deferred: list[tuple[float, int]] = []
+        self._defer_changed = asyncio.Event()
+        self._placed = Placed()
+        self._given: dict[str, Route] = {}
+
+    def start(self, address: str) -> None:
+        """Begin to look after custody; ``address`` is where reports reach this node."""
+        self._address = address
+        self._tasks.repeat(self._offer_deferred, self._clock, self._log)
+        self._tasks.repeat(self._check_custody, self._clock, self._log)
+
+    @property
+    def custody(self) -> int:
+        """Messages in custody."""
+        return len(self._custody)
+
+    @property
+    def deferred(self) -> int:
+        """Those of them that found no room and wait to be offered again."""
+        return len(self._deferred)
+
+    def holding(self, stream: str) -> Iterator[tuple[str, Held]]:
+        """Messages that no owner has accepted yet, to be kept alive from here, each with its key."""
+        for item in self._custody.values():
+            if not item.accepted and item.stream == stream:
+                yield item.key.partition("/")[2], item.held
+
+    # -- in ---------------------------------------------------------------------------------------------
+
+    def dispatch(self, stream: str, key: str, held: Held) -> None:
+        """Bring a message that this node received to its owner, wherever that is."""
+        verdict = self._owners().offer(key, held)
+        if verdict != "accepted":
+            item = self._take(stream, key, held)
+            if verdict == "unknown":
+                self._route(item)
+            else:
+                self._defer(item)
+
+    def take_back(self, stream: str, key: str, messages: Iterable[Held], to: str = "") -> list[Receipt]:
+        """Messages that an owner here lets go: own deliveries are routed again (to ``to``, if named);
+        returns the foreign ones, for their senders."""
+        foreign: list[Receipt] = []
+        for held in messages:
+            for receipt in held.receipts:
+                if receipt.sender:
+                    foreign.append(receipt)
+                elif not receipt.stale:
+                    own = Held(
+                        held.place,
+                        held.body,
+                        held.attributes,
+                        [receipt],
+                        held.receives,
+                        after=held.after,
+                        counted=held.counted,
+                    )
+                    item = self._take(stream, key, own)
+                    if to:
+                        self._send(item, to)
+                    else:
+                        self._defer(item)
+        return foreign
+
+    def _take(self, stream: str, key: str, held: Held) -> Custody:
+        self._number += 1
+        item = self._custody[self._number] = Custody(self._number, stream, key, held)
+        return item
+
+    # -- placing ----------------------------------------------------------------------------------------
+
+    def departed(self, key: str, to: str, epoch: int) -> None:
+        """A stream moved from here to the membership ``to``; it opens at a higher epoch than ours."""
+        _remember(self._departed, key, Route(to, epoch + 1), DEPARTED_MAX)
+        _remember(self._routes, key, Route(to, epoch + 1), ROUTES_MAX)
+
+    def hint(self, key: str) -> Route:
+        """Who owns a key that isn't ours, if this node knows."""
+        return self._departed.get(key, Route(""))
+
+    def _route(self, item: Custody) -> None:
+        route = self._routes.get(item.key)
+        owner = self._membership().view.get(route.member) if route is not None else None
+        if owner is not None:
+            if owner.foreign:
+                self._leave(item)
+            else:
+                self._send(item, owner.id)
+            return
+        waiting = self._placing.get(item.key)
+        if waiting is not None:
+            waiting.append(item)
+            return
+        self._placing[item.key] = [item]
+        self._tasks.spawn(self._place(item.stream, item.key))
+
+    async def _place(self, stream: str, key: str) -> None:
+        """Find the owner of ``key``, or claim it for the node with most room, and send what waits."""
+        claim = await self._claim(stream, key)
+        waiting = self._placing.pop(key)
+        membership = self._membership()
+        if claim is not None and claim.member == membership.id:
+            self._routes.pop(key, None)
+            self._departed.pop(key, None)
+            if not self._owners().adopt(stream, key, claim):
+                claim = None
+        owner = membership.view.get(claim.member) if claim is not None else None
+        if owner is not None and owner.foreign:
+            self._log.warning(
+                "another program owns a stream; its messages go back to the queue", key=key, owner=owner.name
+            )
+        for item in waiting:
+            if item.number not in self._custody:
+                continue
+            if owner is not None and owner.foreign:
+                self._leave(item)
+            elif claim is None:
+                self._defer(item)
+            elif claim.member == membership.id:
+                self._keep_here(item)
+            else:
+                self._send(item, claim.member)
+        if claim is not None and claim.member != membership.id:
+            _remember(self._routes, key, Route(claim.member), ROUTES_MAX)
+
+    async def _claim(self, stream: str, key: str) -> Claim | None:
+        membership = self._membership()
+        if not membership.alive:
+            return None
+        members = membership.view.values()
+        target = choose(key, members, self._placed.pending(members))
+        if target is None:
+            self._log.warning(shortage(key, members), stream=stream, key=key)
+            return None
+        self._placed.add(target)  # before the answer: many keys are placed at once, and they must differ
+        claim: Claim | None = None
+        try:
+            claim = await self._coordinator.claim(key, target.id)
+            if claim.member not in membership.view:
+                await membership.refresh()
+        except MembershipLost:
+            await self._refresh()
+        except HoldfastError as error:
+            self._log.debug("could not place a stream", key=key, error=str(error))
+        if claim is None or claim.member != target.id:
+            self._placed.add(target, -1)
+        else:
+            _remember(self._given, key, Route(target.id), ROUTES_MAX)
+        return claim if claim is not None and claim.member in membership.view else None
+
+    async def _refresh(self) -> None:
+        try:
+            await self._membership().refresh()
+        except HoldfastError as error:
+            self._log.debug("could not read members", error=str(error))
+
+    def _leave(self, item: Custody) -> None:
+        """The stream is in the hands of another program, which receives for itself: only the queue can bring
+        the message there."""
+        item.tries = self._limits.give_back_after
+        self._defer(item)
+
+    def _keep_here(self, item: Custody) -> None:
+        verdict = self._owners().offer(item.key, item.held)
+        if verdict == "accepted":
+            del self._custody[item.number]
+        else:
+            self._defer(item)
+
+    # -- forwarding -------------------------------------------------------------------------------------
+
+    def _send(self, item: Custody, member: str) -> None:
+        if not item.to:
+            item.held.become(Life.FORWARDED)
+        self._keep_alive(item)
+        item.to, item.accepted = member, False
+        outbox = self._outboxes.get(member)
+        if outbox is not None:
+            outbox.append(item)
+        else:
+            self._outboxes[member] = [item]
+            self._tasks.spawn(self._empty_outbox(member))
+
+    async def _empty_outbox(self, member: str) -> None:
+        """One call at a time a peer: what gathers meanwhile goes in the next. One that can't be asked, or
+        won't answer, is asked again after pauses that grow, however much there is for it."""
+        while True:
+            _, ask_at = self._failures.get(member, (0, 0.0))
+            if (pause_s := ask_at - self._clock.monotonic()) > 0:
+                await self._clock.sleep(pause_s)
+            batch = self._next_batch(member)
+            if not batch:
+                del self._outboxes[member]
+                return
+            await self._forward(member, batch)
+
+    def _next_batch(self, member: str) -> list[Custody]:
+        outbox = self._outboxes[member]
+        size, count = 0, 0
+        for item in outbox[:FORWARD_PARCELS_MAX]:
+            size += len(item.held.body)
+            if count and size > self._limits.forward_bytes_max:
+                break
+            count += 1
+        batch, self._outboxes[member] = outbox[:count], outbox[count:]
+        return [item for item in batch if item.number in self._custody and item.to == member]
+
+    async def _forward(self, member: str, batch: list[Custody]) -> None:
+        known = self._membership().view.get(member)
+        if known is None:
+            self._failed(batch, member)
+            return
+        now = self._clock.monotonic()
+        forward = Forward(
+            member, self._membership().id, self._address, [_parcel(item, now) for item in batch]
+        )
+        try:
+            reply = await self._peer.call(known.address, forward, self._limits.peer_timeout_s)
+        except (Unavailable, OutcomeUnknown):
+            for item in batch:
+                item.held.receives += 1  # it may be what its owner died of
+            reply = None  # offering again what it may hold is harmless
+        if not isinstance(reply, Answers):
+            self._note_failure(member)
+            self._tasks.spawn(self._membership().suspect(member))
+            self._failed(batch, member)
+            return
+        self._failures.pop(member, None)
+        answers = {answer.number: answer for answer in reply.answers}
+        for item in batch:
+            if item.number in self._custody and item.to == member:
+                self._answered(item, answers.get(item.number))
+
+    def _note_failure(self, member: str) -> None:
+        if member in self._membership().view:
+            failures = self._failures.get(member, (0, 0.0))[0] + 1
+            pause_s = ASK_AGAIN.delay_s(failures, self._clock.random())
+            self._failures[member] = (failures, self._clock.monotonic() + pause_s)
+
+    def _failed(self, batch: list[Custody], member: str) -> None:
+        for item in batch:
+            if item.number in self._custody and item.to == member:
+                self._forget_route(item.key, member)
+                self._defer(item)
+
+    def _answered(self, item: Custody, answer: ParcelAnswer | None) -> None:
+        if answer is not None and answer.verdict == "accepted":
+            self._stats.forwarded += 1
+            self._accept(item)
+        elif answer is not None and answer.verdict == "full":
+            self._defer(item)
+        else:
+            self._redirect(item, answer)
+
+    def _accept(self, item: Custody) -> None:
+        """The owner holds it and keeps it alive; body and receipt stay here until it reports."""
+        item.accepted = True
+        item.offered_at = self._clock.monotonic()
+
+    def _redirect(self, item: Custody, answer: ParcelAnswer | None) -> None:
+        route = self._routes.get(item.key, Route(item.to))
+        if answer is not None and answer.member and answer.epoch > route.epoch:
+            self._stats.redirected += 1
+            if answer.member != self._membership().id:
+                _remember(self._routes, item.key, Route(answer.member, answer.epoch), ROUTES_MAX)
+                self._send(item, answer.member)
+                return
+        self._look_again(item)
+
+    def _look_again(self, item: Custody) -> None:
+        """The owner is another by now: ask who, at once the first time, then after pauses."""
+        self._forget_route(item.key, item.to)
+        if item.tries:
+            self._defer(item)
+        else:
+            self._take_from_owner(item)
+            item.tries = 1
+            self._again(item)
+
+    def _forget_route(self, key: str, member: str) -> None:
+        route = self._routes.get(key)
+        if route is not None and route.member == member:
+            del self._routes[key]
+
+    def reported(self, report: SettleReport) -> None:
+        """An owner says what became of parcels."""
+        for settled in report.settled:
+            item = self._custody.pop(settled, None)
+            if item is not None:
+                item.held.become(Life.COMMITTED)
+        for returned in report.returned:
+            item = self._custody.get(returned)
+            if item is not None and item.to == report.sender:
+                self._look_again(item)
+
+    def claim_changed(self, claim: Claim) -> None:
+        """A claim changed at the coordinator: that is known here even when it can't be asked any more.
+        Streams that others place fill nodes before their loads tell."""
+        given = self._given.pop(claim.key, None)
+        member = self._membership().view.get(claim.member)
+        is_ours = claim.key in self._placing or (given is not None and given.member == claim.member)
+        if member is not None and not is_ours:
+            self._placed.add(member)
+        route = self._routes.get(claim.key)
+        if route is not None and route.member == claim.member:
+            return
+        self._routes.pop(claim.key, None)
+        if claim.member not in ("", self._membership().id):
+            _remember(self._routes, claim.key, Route(claim.member), ROUTES_MAX)
+
+    def missed(self) -> None:
+        """Changes of claims may have gone by unseen."""
+        self._routes = {
+            key: route for key, route in self._routes.items() if not self._is_foreign(route.member)
+        }
+
+    def _is_foreign(self, member: str) -> bool:
+        known = self._membership().view.get(member)
+        return known is not None and known.foreign
+
+    def left(self, member: str) -> None:
+        """A membership ended: what it held is offered to the next owner at once."""
+        self._failures.pop(member, None)
+        self._routes = {key: route for key, route in self._routes.items() if route.member != member}
+        for item in [item for item in self._custody.values() if item.to == member]:
+            self._take_from_owner(item)
+            item.tries = 0
+            item.held.receives += 1  # it may be what its owner died of
+            self._again(item)
+
+    def _again(self, item: Custody) -> None:
+        verdict = self._owners().offer(item.key, item.held)
+        if verdict == "accepted":
+            del self._custody[item.number]
+        elif verdict == "unknown":
+            self._route(item)
+        else:
+            self._defer(item)
+
+    # -- waiting ----------------------------------------------------------------------------------------
+
+    def _keep_alive(self, item: Custody) -> None:
+        """An owner that held it kept its deliveries alive until a moment ago, unseen from here."""
+        if item.accepted:
+            alive_until = self._clock.monotonic() + self._limits.visibility_s / 3
+            for receipt in item.held.receipts:
+                receipt.expires_at = max(receipt.expires_at, alive_until)
+
+    def _take_from_owner(self, item: Custody) -> None:
+        self._keep_alive(item)
+        item.to, item.accepted = "", False
+        item.held.come_back()
+
+    def _defer(self, item: Custody) -> None:
+        """Offer again after a pause. The last resort is the queue."""
+        self._take_from_owner(item)
+        item.tries += 1
+        if item.tries > self._limits.give_back_after or len(self._custody) > self._limits.custody_limit:
+            if self._membership().alive:
+                del self._custody[item.number]
+                self._tasks.spawn(self._give_back(item.stream, [item]))
+                return
+            item.tries = self._limits.give_back_after
+        pause_s = self._limits.defer.delay_s(item.tries, self._clock.random())
+        heapq.heappush(self._deferred, (self._clock.monotonic() + pause_s, item.number))
+        self._defer_changed.set()
+
+    async def _give_back(self, stream: str, items: list[Custody]) -> None:
+        for item in items:
+            item.held.become(Life.GIVEN_BACK)
+        self._stats.given_back += len(items)
+        receipts = [r.receipt for item in items for r in item.held.receipts if not r.stale]
+        pause_s = self._limits.give_back_s * (0.5 + self._clock.random())
+        for batch in chunks(receipts, self._queues[stream].max_batch):
+            try:
+                await self._queues[stream].give_back(batch, pause_s)
+            except HoldfastError as error:
+                self._log.warning(
+                    "could not give back messages; they show again by themselves", error=str(error)
+                )
+
+    async def give_back_all(self) -> int:
+        """Before a stop: what no owner has accepted goes back to the queue; returns how many."""
+        items = [item for item in self._custody.values() if not item.accepted]
+        for item in items:
+            del self._custody[item.number]
+        for stream, queue in self._queues.items():
+            own = [item for item in items if item.stream == stream]
+            for start in range(0, len(own), queue.max_batch):
+                await self._give_back(stream, own[start : start + queue.max_batch])
+        return len(items)
+
+    async def _offer_deferred(self) -> None:
+        while True:
+            self._defer_changed.clear()
+            timeout_s = None
+            if self._deferred:
+                timeout_s = max(0.0, self._deferred[0][0] - self._clock.monotonic())
+            if timeout_s is None or timeout_s > 0:
+                await self._clock.wait(self._defer_changed, timeout_s)
+            now = self._clock.monotonic()
+            while self._deferred and self._deferred[0][0] <= now:
+                item = self._custody.get(heapq.heappop(self._deferred)[1])
+                if item is not None and not item.to and item not in self._placing.get(item.key, ()):
+                    self._again(item)
+
+    async def _check_custody(self) -> None:
+        """Reports can be lost, and deliveries lapse: look at what has been in custody for long."""
+        while True:
+            await self._clock.sleep(self._limits.custody_check_s / 2)
+            now = self._clock.monotonic()
+            for item in list(self._custody.values()):
+                if item.accepted and now - item.offered_at >= self._limits.custody_check_s:
+                    self._send(item, item.to)
+                elif not item.accepted and all(_lapsed(receipt, now) for receipt in item.held.receipts):
+                    del self._custody[item.number]  # the queue delivers it to somebody
+
+
+def _remember(routes: dict[str, Route], key: str, route: Route, most: int) -> None:
+    """The newest of at most ``most``: streams come and go for as long as a node lives."""
+    routes.pop(key, None)
+    routes[key] = route
+    if len(routes) > most:
+        del routes[next(iter(routes))]
+
+
+def _lapsed(receipt: Receipt, now: float) -> bool:
+    return receipt.stale or receipt.expires_at <= now
+
+
+def _parcel(item: Custody, now: float) -> Parcel:
+    receipt = item.held.receipts[0]
+    place = item.held.place
+    return Parcel(
+        number=item.number,
+        stream=item.stream,
+        key=item.key,
+        run=number(place.run),
+        seq=number(place.seq),
+        id=place.id,
+        receipt=receipt.receipt,
+        body=item.held.body,
+        attributes=item.held.attributes,
+        expires_in_s=receipt.expires_at - now,
+        receives=item.held.receives,
+        age_s=max(0.0, now - receipt.received_at),
+        after=None if item.held.after is None else number(item.held.after),
+        counted=item.held.counted,
+    )

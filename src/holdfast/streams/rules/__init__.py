@@ -1,0 +1,1 @@
+"""What is decided about streams. Pure: no I/O, no clock, no chance."""

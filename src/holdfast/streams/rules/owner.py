@@ -1,0 +1,983 @@
+"""The owner of one key, as a machine: events in, commands out.
+
+============  ===============================================================================
+CLAIMED       the claim is ours; messages are held unjudged. Peek, open at that epoch: OPENING
+OPENING       opened: OWNER, judge what was held. Refused or unknown, and the claim still ours:
+              CLAIMED, else DROPPED
+OWNER         deliveries are judged by the last answered checkpoint; the head runs, results
+              are appended and committed; an accepted commit settles (dead letters, then
+              deletes, then reports)
+MOVING        nothing new is run; once all is answered: TRANSFERRING, or RELEASING if there is
+              nobody to take it
+TRANSFERRING  the claim is handed over. Done: hand off what is held, DROPPED; target gone:
+              OWNER; refused: DROPPED
+RELEASING     idle, the claim is given up; what came meanwhile goes back to the router, DROPPED
+DROPPED       over; everything held goes back to its senders
+============  ===============================================================================
+
+While a commit is in flight the handler may go on, but nothing else is composed: a commit of unknown outcome
+is repeated unchanged, a refused one means that another opening exists, and everything since the answered
+checkpoint is judged again under a new epoch or left to the new owner.
+
+Before a head's handler first runs in an opening the store counts it (``Start``), or the commit before has
+named it (``starting``). The mark stands until a commit that leaves nothing running, so one mark covers a
+steady stream. An opening that finds a mark is wary, for its predecessor died at work: as many messages as may
+have been begun under that mark run by themselves, each counted by its own name, and one is passed over once
+it has been begun too often. Where messages have no order, whatever may have been delivered before does.
+
+A stream that uses models has them loaded first (``LoadModels``), before anything of it is counted. While one
+doesn't load, the stream waits as it stands: that is no message's fault.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import msgspec
+
+from holdfast.common.held import Held, Letter, Receipt
+from holdfast.common.message import NO_RUN, Life, Place, Span
+from holdfast.common.retry import Backoff
+from holdfast.streams.rules.commands import (
+    CheckClaim,
+    Command,
+    Dropped,
+    HandOff,
+    LoadModels,
+    Open,
+    Peek,
+    Reclaim,
+    Release,
+    Return,
+    Run,
+    Settle,
+    Start,
+    Transfer,
+    Write,
+)
+from holdfast.streams.rules.ledger import COUNT_MAX, Aside, Checkpoint, Commit, Result
+from holdfast.streams.rules.sequencer import Composed, Gap, Ready, Rules, Sequencer, Verdict
+
+ALONE_OPENINGS = 2
+"""A head that so many openings have begun and not finished is tried alone on its node."""
+
+REACH = 4
+"""How many runs a mark may stand for: one whose commit's answer was lost, one in the batch, one that grew it,
+and one in the slot. So many messages may one of which an opening died be behind the marked one."""
+
+LOOK_S = 30.0
+"""How often an owner that stands still, parked or behind a held gap, looks at the store: whoever changed the
+stream there may not have been able to say so."""
+
+RUN_LIMIT = 32
+"""Messages that one run hands to a slot at most, where each is to be committed soon anyway."""
+
+
+SET_ASIDE = (Verdict.LATE, Verdict.FAR)
+"""What is worth no run, and is recorded by a commit before it becomes a dead letter."""
+
+
+class OwnerPhase(enum.Enum):
+    """Where an owner stands; the module's table says what follows."""
+
+    CLAIMED = "claimed"
+    OPENING = "opening"
+    OWNER = "owner"
+    MOVING = "moving"
+    TRANSFERRING = "transferring"
+    RELEASING = "releasing"
+    DROPPED = "dropped"
+
+
+class OwnerRules(msgspec.Struct, frozen=True):
+    """The settings of a stream that its owner needs; see ``App.stream``."""
+
+    order: Rules
+    max_tries: int = 3
+    backoff: Backoff = Backoff()
+    max_starts: int = 5
+    on_failure: Literal["skip", "park"] = "skip"
+    on_late: Literal["dead-letter", "discard"] = "dead-letter"
+    checkpoint_every: int = 1
+    checkpoint_after_s: float = 0.02
+    idle_timeout_s: float = 60.0
+    max_state_bytes: int = 8 << 20
+    needs_models: bool = False
+
+
+StandstillKind = Literal["opening", "membership", "moving", "parked", "model", "store", "retry", "gap"]
+
+
+class Standstill(msgspec.Struct, frozen=True):
+    """What a stream waits for. ``until`` is monotonic seconds, where the wait has an end that is known."""
+
+    kind: StandstillKind
+    text: str
+    until: float | None = None
+
+
+class BatchEntry(msgspec.Struct, frozen=True):
+    """One line of a batch: what the next commit says of a message or a gap."""
+
+    kind: Literal["done", "skip", "late", "far", "parked", "gap", "park"]
+    held: Held | None = None
+    result: bytes | None = None
+    reason: str = ""
+    run: int = 0
+    span: Span | None = None
+
+
+class Owner:
+    """One key's owner. Call an event method, then take what ``commands`` gives; look again at ``wake_at``.
+
+    ``now`` is monotonic seconds. A command belongs to the ``generation`` in which it was taken; its answer
+    must not be fed back in a later one, ``settled`` excepted."""
+
+    __slots__ = (
+        "_batch",
+        "_batch_at",
+        "_begun",
+        "_busy_at",
+        "_cautious",
+        "_commit",
+        "_composed",
+        "_counted",
+        "_dirty",
+        "_equipped",
+        "_flying",
+        "_heard_at",
+        "_held",
+        "_loaded",
+        "_loading",
+        "_look_at",
+        "_looked",
+        "_marked",
+        "_next_head",
+        "_out",
+        "_recalled",
+        "_refused",
+        "_run_cap",
+        "_run_now",
+        "_running",
+        "_seq",
+        "_settling",
+        "_starting",
+        "_stored",
+        "_suspect",
+        "_target",
+        "_unjudged",
+        "_wary",
+        "epoch",
+        "generation",
+        "key",
+        "number",
+        "obstacle",
+        "parked",
+        "phase",
+        "rules",
+        "state",
+        "state_version",
+        "suspended",
+        "wake_at",
+    )
+
+    def __init__(self, key: str, rules: OwnerRules, now: float) -> None:
+        self.key = key
+        self.rules = rules
+        self.phase = OwnerPhase.CLAIMED
+        self.generation = 0
+        self.suspended = False
+        self.wake_at: float | None = None
+        self.epoch = 0
+        self.number = 0
+        self.parked = ""
+        self.state: bytes | None = None
+        self.state_version = 0
+        self._seq = Sequencer(rules.order, Checkpoint(key))
+        self._held: dict[Place, Held] = {}
+        self._unjudged: dict[Place, Held] = {}
+        self._out: list[Command] = [Peek()]
+        self._target = ""
+        self._settling = 0
+        self._busy_at = self._heard_at = now
+        self._run_now = 0
+        self._forget_opening()
+
+    def _forget_opening(self) -> None:
+        self._loaded = False
+        self._equipped = not self.rules.needs_models
+        self._loading = False
+        self.obstacle = ""
+        self._dirty = self._recalled = False
+        self._running: tuple[Place, ...] = ()
+        self._starting: Place | None = None
+        self._marked = ""
+        self._counted = ""
+        self._suspect = ""
+        self._next_head = ""
+        self._wary = False
+        self._cautious = 0  # so many more run by themselves, whatever they are
+        self._begun: dict[str, int] = {}
+        self._refused = 0
+        self._stored: tuple[bytes | None, int] = (None, 0)
+        self._run_cap = 0
+        self._look_at = 0.0
+        self._looked = 0
+        self._batch: list[BatchEntry] = []
+        self._batch_at = 0.0
+        self._flying: list[BatchEntry] = []
+        self._commit: Commit | None = None
+        self._composed: Composed | None = None
+
+    def commands(self) -> list[Command]:
+        """What to do now, in order; empties the list."""
+        out, self._out = self._out, []
+        return out
+
+    # -- what the shell may ask -----------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> int:
+        """Messages held, in whatever state."""
+        return len(self._held) + len(self._unjudged)
+
+    @property
+    def gapped(self) -> bool:
+        """True while what waits stands behind a missing message."""
+        return bool(self._seq.inbox) and not self._running and not self._next_head
+
+    def standstill(self) -> Standstill | None:
+        """What the stream waits for; None while its handler works, or while there is nothing to do."""
+        if self.parked:
+            return Standstill("parked", f"parked: {self.parked}")
+        if not self.waiting or self._running:
+            return None
+        if self.suspended:
+            return Standstill("membership", "its node's membership or claim was lost, and is looked into")
+        if self.phase in (OwnerPhase.CLAIMED, OwnerPhase.OPENING):
+            return Standstill("opening", "the state store or the coordinator, to open it")
+        if self.phase is not OwnerPhase.OWNER:
+            return Standstill("moving", f"its move to {self._target}" if self._target else "its release")
+        if self.obstacle:
+            return Standstill("model", self.obstacle)
+        if self._loading:
+            return Standstill("model", "its models, which are being loaded")
+        if self._commit is not None or self._starting is not None:
+            return Standstill("store", "the state store, which has not answered yet")
+        if (missing := self._seq.missing()) is not None:
+            return Standstill("gap", missing.text, missing.until)
+        for held in self._held.values():
+            if held.tries and held.place.name == self._next_head:
+                text = f"the next try of {held.place.name}, which failed: {held.error}"
+                return Standstill("retry", text, held.retry_at)
+        return None
+
+    @property
+    def leaving(self) -> bool:
+        """True while the claim is being handed over or given up: that it changes is no surprise."""
+        return self.phase in (OwnerPhase.TRANSFERRING, OwnerPhase.RELEASING)
+
+    @property
+    def at_risk(self) -> bool:
+        """True from a Start until its head is done with: handled, passed over, or left to another opening."""
+        if self._starting is not None:
+            return True
+        working = self._running[0].name if self._running else self._next_head
+        return bool(self._counted) and working == self._counted
+
+    def holding(self) -> Iterator[Held]:
+        """Every message whose deliveries are to be kept alive. Not those that stand behind one which their
+        queue has yet to deliver: it will do so only when it may deliver these again as well."""
+        behind = set(self._seq.behind_gap())
+        for held in (*self._held.values(), *self._unjudged.values()):
+            if held.place not in behind:
+                yield held
+
+    # -- deliveries -----------------------------------------------------------------------------------------
+
+    def offer(self, held: Held, now: float) -> Literal["accepted", "full", "no"]:
+        """A delivery arrives. ``full``: no room now. ``no``: this node may not be the owner any more."""
+        if self.phase is OwnerPhase.DROPPED or self.suspended:
+            return "no"
+        self._busy_at = now
+        if self.phase in (OwnerPhase.OWNER, OwnerPhase.MOVING):
+            self._place_in_run(held, now)
+        standing = self._held.get(held.place) or self._unjudged.get(held.place)
+        if standing is not None:
+            self._merge(standing, held)
+            self._advance(now)
+            return "accepted"
+        if self.phase not in (OwnerPhase.OWNER, OwnerPhase.MOVING):
+            if len(self._unjudged) >= self.rules.order.inbox_limit:
+                return "full"
+            self._unjudged[held.place] = held
+            return "accepted"
+        taken = self._judge(held, now)
+        if not taken:
+            self._come_back(held)
+        self._advance(now)
+        return "accepted" if taken else "full"
+
+    def _merge(self, standing: Held, again: Held) -> None:
+        """A second delivery of a held message adds its receipt: all are deleted after the commit."""
+        if standing.after is not None:  # what was before it may be done with by now
+            standing.after = None if again.after is None else min(standing.after, again.after)
+            self._seq.loosen(standing.place, standing.after)
+        known = {receipt.receipt for receipt in standing.receipts}
+        standing.receipts.extend(receipt for receipt in again.receipts if receipt.receipt not in known)
+        for receipt in again.receipts:
+            if receipt.receipt in known and receipt.sender:
+                self._adopt(standing, receipt)
+
+    @staticmethod
+    def _adopt(standing: Held, receipt: Receipt) -> None:
+        """The same delivery offered again, perhaps by another custodian: the newest is told."""
+        for known in standing.receipts:
+            if known.receipt == receipt.receipt:
+                known.sender, known.number, known.reply_to = receipt.sender, receipt.number, receipt.reply_to
+
+    def _place_in_run(self, held: Held, now: float) -> None:
+        """Where messages carry no run the owner counts runs: a seq that has fallen, once nothing was heard
+        for long and nothing waits, begins the next one. What repeats the last doesn't."""
+        after_s = self.rules.order.restart_after_s
+        if after_s is None:
+            return
+        self._run_now = max(self._run_now, self._run_answered)
+        if held.place.run != NO_RUN:
+            self._go_on_from(held)
+            return
+        held.counted = True
+        held.place = Place(self._run_now, held.place.seq)
+        if self._seq.has_fallen(held.place) and self._is_quiet(now - after_s):
+            self._run_now += 1
+            self._seq.quiet_run = self._run_now
+            held.place = Place(self._run_now, held.place.seq)
+
+    def _go_on_from(self, held: Held) -> None:
+        """A run that was counted before, and that no commit has recorded yet, is the current one."""
+        if held.counted and held.place.run > self._run_now:
+            self._run_now = self._seq.quiet_run = held.place.run
+
+    @property
+    def _run_answered(self) -> int:
+        return self._seq.log.run if self._seq.log is not None else 0
+
+    def _is_quiet(self, since: float) -> bool:
+        return not self._held and self._heard_at <= since
+
+    def _come_back(self, held: Held) -> None:
+        """Whoever is next to judge it finds it as it was received. Only a new run that no commit has recorded
+        stays known: a commit may have ended the quiet time by which it was told."""
+        held.come_back()
+        if held.counted and held.place.run <= self._run_answered:
+            held.place = Place(NO_RUN, held.place.seq)
+
+    def _judge(self, held: Held, now: float) -> bool:
+        verdict = self._seq.judge(held.place)
+        if verdict is Verdict.NEW:
+            rejected = self._seq.offer(held.place, held.after)
+            if rejected != held.place:
+                self._heard_at = now
+                held.become(Life.WAITING)
+                self._held[held.place] = held
+                if rejected is not None:
+                    self._return(self._held.pop(rejected))
+                return True
+            if not self.parked or self._crowded:
+                return False
+            self._held[held.place] = held
+            self._append(BatchEntry("parked", held, reason=f"parked: {self.parked}"), now)
+        elif verdict in SET_ASIDE:
+            if self._crowded:
+                return False
+            self._held[held.place] = held
+            self._append(self._set_aside(held, verdict), now)
+        else:
+            self._settle_judged(held, verdict)
+        return True
+
+    def _set_aside(self, held: Held, verdict: Verdict) -> BatchEntry:
+        if verdict is Verdict.LATE:
+            return BatchEntry("late", held, reason="late: the stream had passed this place")
+        at, most = self._seq.stands_at(held.place), self.rules.order.max_jump
+        reason = f"malformed: seq {held.place.seq} is more than {most} (max_jump) beyond {at}"
+        return BatchEntry("far", held, reason=f"{reason}, where the stream stood")
+
+    @property
+    def _crowded(self) -> bool:
+        """True while the store is slow to answer and much waits for the next commit already."""
+        return self._commit is not None and len(self._batch) >= self.rules.order.inbox_limit
+
+    def _return(self, held: Held) -> None:
+        self._come_back(held)
+        self._out.append(Return((held,)))
+
+    def _settle_judged(self, held: Held, verdict: Verdict) -> None:
+        held.become(Life.COMMITTED)
+        held.aside = "skipped before" if verdict is Verdict.SKIPPED else ""
+        letters = (Letter(held.aside, held),) if held.aside else ()
+        self._settle(letters, (held,), duplicate=True)
+
+    def _settle(
+        self, letters: tuple[Letter, ...], messages: tuple[Held, ...], *, duplicate: bool = False
+    ) -> None:
+        self._settling += 1
+        self._out.append(Settle(letters, messages, duplicate))
+
+    def _append(self, entry: BatchEntry, now: float) -> None:
+        if entry.held is not None:
+            entry.held.become(Life.APPENDED)
+        if entry.kind in ("done", "skip"):
+            self._cautious = max(0, self._cautious - 1)
+        if not self._batch:
+            self._batch_at = now
+        self._batch.append(entry)
+
+    # -- opening --------------------------------------------------------------------------------------------
+
+    def peeked(self, checkpoint: Checkpoint | None, now: float) -> None:
+        """Answer to Peek."""
+        epoch = checkpoint.epoch if checkpoint else 0
+        if self.phase is OwnerPhase.CLAIMED:
+            self.phase = OwnerPhase.OPENING
+            self._out.append(Open(epoch))
+        elif checkpoint is None or epoch != self.epoch or checkpoint.number < self._looked:
+            self.fenced(now)
+
+    def opened(
+        self, checkpoint: Checkpoint, now: float, quiet_s: float = 0.0, *, recalled: bool = False
+    ) -> None:
+        """Answer to Open: the stream is ours under ``checkpoint.epoch``; its last commit was ``quiet_s``
+        ago. ``recalled``: the store has lost what it held, and this is what was known of it."""
+        self.phase = OwnerPhase.OWNER
+        self.epoch, self.number, self.parked = checkpoint.epoch, checkpoint.number, checkpoint.parked
+        self.state, self.state_version = self._stored = checkpoint.state, checkpoint.state_version
+        self._dirty = self._recalled = recalled
+        self._seq = Sequencer(self.rules.order, checkpoint)
+        self._run_now = 0
+        self._heard_at = now - quiet_s
+        self._begun = {head.head: head.openings for head in checkpoint.suspects}
+        if checkpoint.started is not None:
+            self._wary, self._suspect = True, checkpoint.started.head
+            self._cautious = REACH * self._limit()
+            self._begun[checkpoint.started.head] = checkpoint.started.openings
+        self._busy_at = now
+        self._look_at = now + LOOK_S
+        self._judge_held(now)
+        self._advance(now)
+
+    def _judge_held(self, now: float) -> None:
+        unjudged, self._unjudged = self._unjudged, {}
+        arrived = list(unjudged.values())
+        if self.rules.order.restart_after_s is not None:
+            arrived.sort(key=lambda held: held.place)  # a new run is known by its low numbers
+            self._run_now = max(self._run_now, self._run_answered)
+            for held in arrived:
+                self._go_on_from(held)
+        for held in arrived:
+            self._place_in_run(held, now)
+            standing = self._held.get(held.place)
+            if standing is not None:  # it had another name as long as its run was not known
+                self._merge(standing, held)
+            elif not self._judge(held, now):
+                self._return(held)
+
+    def open_failed(self, now: float) -> None:
+        """Answer to Open: refused, or nobody knows."""
+        self.phase = OwnerPhase.CLAIMED
+        self._out.append(CheckClaim())
+
+    def claim_checked(self, ours: bool, now: float) -> None:
+        """Answer to CheckClaim and Reclaim."""
+        if not ours:
+            self.drop()
+            return
+        self.suspended = False
+        if self.phase is OwnerPhase.CLAIMED:
+            self._out.append(Peek())
+
+    def fenced(self, now: float) -> None:
+        """The store refused: another opening exists. Begin anew if the claim is still ours."""
+        for held in self._held.values():
+            held.tries, held.spent, held.retry_at = 0, False, 0.0
+            self._come_back(held)
+        unjudged = self._unjudged
+        self._unjudged = {held.place: held for held in self._held.values()}
+        for held in unjudged.values():
+            if held.place in self._unjudged:  # it had another name as long as its run was known
+                self._merge(self._unjudged[held.place], held)
+            else:
+                self._unjudged[held.place] = held
+        self._held = {}
+        self._forget_opening()
+        self.generation += 1
+        self.phase = OwnerPhase.CLAIMED
+        self._out.append(CheckClaim())
+
+    def vanished(self) -> None:
+        """Claim or membership is gone: accept nothing until the store shows our epoch."""
+        if self.phase is OwnerPhase.DROPPED:
+            return
+        self.suspended = True
+        if self.phase in (OwnerPhase.CLAIMED, OwnerPhase.OPENING):
+            self.phase = OwnerPhase.CLAIMED
+            self.generation += 1  # whatever is on its way is of an older claim
+            self._out.append(Reclaim(None))
+        else:
+            self._out.append(Reclaim(self.epoch))
+
+    def poked(self) -> None:
+        """An operator changed the stream at the store: look."""
+        if self.phase is OwnerPhase.OWNER:
+            self._look()
+
+    def _look(self) -> None:
+        """See whether the store has what it had: another may have opened, or it may have lost a commit."""
+        self._looked = self.number
+        self._out.append(Peek())
+
+    def drop(self) -> None:
+        """End it: what is held goes back."""
+        if self.phase is OwnerPhase.DROPPED:
+            return
+        self._leave(Return((*self._held.values(), *self._unjudged.values())))
+
+    def _leave(self, last: Return | HandOff) -> None:
+        self.phase = OwnerPhase.DROPPED
+        self.generation += 1
+        self.wake_at = None
+        self._held, self._unjudged = {}, {}
+        self._forget_opening()
+        for held in last.messages:
+            self._come_back(held)
+        if last.messages or isinstance(last, HandOff):
+            self._out.append(last)
+        self._out.append(Dropped())
+
+    # -- running --------------------------------------------------------------------------------------------
+
+    def ticked(self, now: float) -> None:
+        """``wake_at`` has come."""
+        self._advance(now)
+
+    def _advance(self, now: float) -> None:
+        self.wake_at = None
+        if self.phase not in (OwnerPhase.OWNER, OwnerPhase.MOVING):
+            return
+        self._plan_run(now)
+        self._plan_commit(now)
+        if self._quiet():
+            self._plan_rest(now)
+
+    def _wake(self, at: float) -> None:
+        self.wake_at = at if self.wake_at is None else min(self.wake_at, at)
+
+    def _plan_run(self, now: float) -> None:
+        if self._running or self._starting is not None:
+            return
+        self._next_head = ""
+        if self.phase is OwnerPhase.MOVING or self.parked or self.obstacle:
+            return
+        head = self._head(now)
+        if head is None:
+            return
+        places, held = head
+        if not self._equipped:
+            self._give_up_turn(held)
+            self._load_models()
+            return
+        if not self._is_suspect(held) or self._counted == held.place.name:
+            self._next_head = held.place.name
+        if now < held.retry_at:
+            self._wake(held.retry_at)
+        elif self._commit is not None and (self._is_suspect(held) or len(self._batch) >= self._limit()):
+            return  # enough is on its way: the answer first
+        elif not self._is_marked(held):
+            if self._commit is None and (not self._batch or held.place.name == self._suspect):
+                self._starting = held.place
+                name = held.place.name
+                self._out.append(Start(name, self._begun.get(name, 0) >= ALONE_OPENINGS))
+        else:
+            self._run(self._together(places))
+
+    def _head(self, now: float) -> tuple[tuple[Place, ...], Held] | None:
+        """The places to run next, after passing over gaps and messages whose tries are spent."""
+        while True:
+            step = self._seq.next(now, self._limit())
+            if isinstance(step, Gap):
+                self._seq.pass_over(step.span)
+                self._append(BatchEntry("gap", reason="never came", run=step.run, span=step.span), now)
+            elif isinstance(step, Ready):
+                head = self._held[step.places[0]]
+                if not head.spent:
+                    return step.places, head
+                if self.rules.on_failure == "park":
+                    self._park(f"{head.place.name} failed: {head.error}", now)
+                    return None
+                self._seq.take((head.place,))
+                self._seq.skip(head.place)
+                self._append(BatchEntry("skip", head, reason=head.error), now)
+            else:
+                if step.until is not None:
+                    self._wake(step.until)
+                return None
+
+    def _load_models(self) -> None:
+        if not self._loading:
+            self._loading = True
+            self._out.append(LoadModels())
+
+    def models_loaded(self, now: float) -> None:
+        """Answer to LoadModels."""
+        self._loading, self._equipped = False, True
+        self._advance(now)
+
+    def models_failed(self, obstacle: str, now: float, handled: int = 0) -> None:
+        """Answer to LoadModels and Run: a model doesn't load here, which costs no message a try. Of a run
+        that found this out, the first ``handled`` messages run again before."""
+        places, self._running = self._running, ()
+        self._loading = self._loaded = False
+        self._equipped = not self.rules.needs_models
+        self._put_back(places)
+        self._run_cap = handled
+        if not handled:
+            self.obstacle = obstacle
+            for place in places[:1]:
+                self._give_up_turn(self._held[place])
+        self._advance(now)
+
+    def _give_up_turn(self, head: Held) -> None:
+        """A suspect that has to wait for a model lets another one run alone on the node meanwhile: it is
+        started anew after that, and its mark stands until then."""
+        if self._counted == head.place.name and self._is_suspect(head):
+            self._suspect, self._counted = self._counted, ""
+
+    def unblocked(self, now: float) -> None:
+        """What stood in the way may be gone: try again."""
+        self.obstacle = ""
+        self._advance(now)
+
+    def _limit(self) -> int:
+        return self._run_cap or max(RUN_LIMIT, self.rules.checkpoint_every)
+
+    def _is_suspect(self, held: Held) -> bool:
+        """True if the message may have killed a slot or a node."""
+        if held.suspect or self._cautious > 0 or held.place.name in self._begun:
+            return True
+        return self._wary and self.rules.order.kind == "absent" and held.may_be_known
+
+    def _together(self, places: tuple[Place, ...]) -> tuple[Place, ...]:
+        """Of the places that are next, those to hand to the slot in one run: suspects run alone."""
+        for count, place in enumerate(places):
+            if self._is_suspect(self._held[place]):
+                return places[: max(1, count)]
+        return places
+
+    def _is_marked(self, head: Held) -> bool:
+        name = head.place.name
+        return self._counted == self._marked == name if self._is_suspect(head) else bool(self._marked)
+
+    def _run(self, places: tuple[Place, ...]) -> None:
+        self._running = places
+        self._next_head = ""
+        self._seq.take(places)
+        messages = tuple(self._held[place] for place in places)
+        for held in messages:
+            held.become(Life.RUNNING)
+        self._out.append(Run(messages, not self._loaded, self.state, self.state_version, len(places)))
+        self._loaded = True
+
+    def started(self, openings: int, now: float) -> None:
+        """Answer to Start."""
+        assert self._starting is not None
+        place, self._starting = self._starting, None
+        self._marked = self._counted = place.name
+        self._suspect = ""
+        held = self._held.get(place)
+        if held is not None and openings > self.rules.max_starts:
+            held.error = f"poison: {openings - 1} openings ended while its handler ran (max_starts)"
+            held.spent = True
+        self._advance(now)
+
+    def ran(
+        self,
+        results: list[bytes | None],
+        state: bytes | None,
+        version: int,
+        error: str,
+        detail: str,
+        permanent: bool,
+        now: float,
+    ) -> None:
+        """Answer to Run: ``results`` of the first messages, the snapshot, or the error of the next one."""
+        places, self._running = self._running, ()
+        if not error and state is not None and len(state) > self.rules.max_state_bytes:
+            self._loaded = False
+            self._put_back(places)
+            text = f"the snapshot has {len(state)} bytes, over max_state_bytes = {self.rules.max_state_bytes}"
+            self._too_large([self._held[place] for place in places[: len(results)]], text, now)
+        elif error:
+            self._loaded = False
+            self._put_back(places)
+            self._run_cap = len(results)  # those before the failed one run again, to a snapshot
+            self._fail(self._held[places[len(results)]], error, detail, permanent, now)
+        else:
+            self._run_cap = 0
+            for place, result in zip(places, results, strict=False):
+                self._seq.done(place)
+                self._append(BatchEntry("done", self._held[place], result), now)
+            self._put_back(places[len(results) :])
+            self.state, self.state_version, self._dirty = state, version, True
+        self._advance(now)
+
+    def _too_large(self, messages: Sequence[Held], error: str, now: float) -> None:
+        """What these messages led to can't be stored. The only one spends a try; of several nobody knows
+        which it was, so each is to run by itself."""
+        self._run_cap = 0
+        if len(messages) == 1:
+            self._fail(messages[0], error, "", False, now)
+        else:
+            for held in messages:
+                held.suspect = True
+
+    def _put_back(self, places: tuple[Place, ...]) -> None:
+        for place in places:
+            self._held[place].become(Life.WAITING)
+        self._seq.put_back(places)
+
+    def _fail(self, held: Held, error: str, detail: str, permanent: bool, now: float) -> None:
+        held.tries += 1
+        held.error, held.detail = error, detail
+        held.spent = permanent or held.tries >= self.rules.max_tries
+        if not held.spent:
+            held.retry_at = now + self.rules.backoff.delay_s(held.tries, 0.5)
+
+    def load_failed(self, error: str, detail: str, now: float) -> None:
+        """Answer to Run: the handler's ``open`` raised, with no state to blame."""
+        self.ran([], None, 0, error, detail, False, now)
+
+    def rejected(self, reason: str, now: float) -> None:
+        """Answer to Run: the state doesn't load. The stream parks; nothing is lost."""
+        places, self._running = self._running, ()
+        self._loaded = False
+        self._put_back(places)
+        self._park(reason, now)
+        self._advance(now)
+
+    def slot_died(self, guilty: bool, error: str, detail: str, now: float) -> None:
+        """The slot is gone. ``guilty``: while it worked for this key."""
+        places, self._running = self._running, ()
+        self._loading = False
+        self.unloaded()
+        self._put_back(places)
+        if guilty and len(places) == 1:
+            self._run_cap = 0
+            self._fail(self._held[places[0]], error, detail, False, now)
+        elif guilty:
+            for place in places:
+                self._held[place].suspect = True
+        self._advance(now)
+
+    def unloaded(self) -> None:
+        """The slot is gone while nothing of this key ran in it."""
+        self._loaded = False
+        self._equipped = not self.rules.needs_models
+
+    def _park(self, reason: str, now: float) -> None:
+        self.parked = reason
+        self._append(BatchEntry("park", reason=reason), now)
+
+    # -- committing -----------------------------------------------------------------------------------------
+
+    def _plan_commit(self, now: float) -> None:
+        if self._commit is not None or self._starting is not None:
+            return
+        if not self._batch and (self._running or not self._seq.passed):
+            return
+        due_at = self._batch_at + self.rules.checkpoint_after_s
+        if self._running and len(self._batch) < self.rules.checkpoint_every and now < due_at:
+            self._wake(due_at)
+            return
+        self._compose()
+
+    def _compose(self) -> None:
+        self._composed = self._seq.compose()
+        self._flying, self._batch = self._batch, []
+        starting = self._starting_next()
+        self._commit = Commit(
+            key=self.key,
+            epoch=self.epoch,
+            number=self.number + 1,
+            id=f"{self.epoch}.{self.number + 1}.{self._refused}",
+            log=self._composed.log,
+            past=self._composed.past,
+            identities=self._composed.identities,
+            window=0 if self.rules.order.kind == "dense" else self.rules.order.window,
+            state=self.state if self._dirty else None,
+            state_version=self.state_version,
+            clear_state=self._dirty and self.state is None,
+            results=tuple(
+                Result(entry.held.place.name, entry.result)
+                for entry in self._flying
+                if entry.held is not None and entry.result is not None
+            ),
+            aside=tuple(
+                Aside(entry.held.place.name, entry.reason)
+                for entry in self._flying
+                if entry.held is not None and entry.kind != "done"
+            ),
+            starting=starting,
+            parked=self.parked,
+            done=sum(entry.kind == "done" for entry in self._flying),
+            skipped=min(COUNT_MAX, sum(_skipped(entry) for entry in self._flying)),
+        )
+        self._dirty = False
+        if not starting:
+            self._marked = ""  # this commit takes the mark away
+        gaps = tuple(Gap(e.run, e.span) for e in self._flying if e.kind == "gap" and e.span is not None)
+        self._out.append(Write(self._commit, gaps))
+
+    def _starting_next(self) -> str:
+        """The head that the commit is to leave marked. An unfinished mark found at the opening stands until
+        a Start takes its place, and suspects are marked by Start alone: else their counts were lost."""
+        if self._suspect:
+            return self._suspect
+        if self._running:
+            return self._running[0].name
+        return self._next_head
+
+    def committed(self, now: float) -> None:
+        """Answer to Write: accepted. Only now is anything set aside, deleted or reported."""
+        assert self._commit is not None
+        assert self._composed is not None
+        commit, self._commit = self._commit, None
+        if commit.state is not None or commit.clear_state:
+            self._stored = commit.state, commit.state_version
+            self._recalled = False
+        entries, self._flying = self._flying, []
+        self.number = commit.number
+        if not self._marked and commit.starting != self._suspect:
+            self._marked = commit.starting
+        self._settle_entries(entries)
+        for place, verdict in self._seq.answer(self._composed):
+            held = self._held[place]
+            if verdict in SET_ASIDE:
+                self._append(self._set_aside(held, verdict), now)
+            else:
+                self._settle_judged(self._held.pop(place), verdict)
+        self._busy_at = self._heard_at = now
+        self._advance(now)
+
+    def refused(self, error: str, now: float) -> None:
+        """Answer to Write: it is too large, and nothing of it has happened. The guilty message is found, and
+        spends its tries, with no opening counted for any other."""
+        entries = [*self._flying, *self._batch]
+        guilty = [e.held for e in self._flying if e.kind == "done" and e.held is not None]
+        if not guilty:  # as the records of what was passed over are never large, nobody here can help it
+            self.fenced(now)
+            return
+        self._revert(entries)
+        self._too_large(guilty, error, now)
+        self._advance(now)
+
+    def _revert(self, entries: list[BatchEntry]) -> None:
+        """Back to the answered checkpoint, in the same opening. What is late or too much stays on record."""
+        self.generation += 1  # what runs is of the state that is undone
+        handled = [e.held.place for e in entries if e.held is not None and e.kind in ("done", "skip")]
+        for place in handled:
+            self._held[place].come_back()
+        places = (*handled, *self._running)
+        for place in places:
+            self._held[place].become(Life.WAITING)
+        self._seq.revert(places)
+        self._batch = [entry for entry in entries if entry.kind in ("late", "far", "parked", "park")]
+        self._flying, self._commit, self._composed, self._running = [], None, None, ()
+        self.state, self.state_version = self._stored
+        self._loaded = self._loading = False
+        self._dirty = self._recalled
+        self._marked = self._counted = self._next_head = ""
+        self._refused += 1  # another content, another id
+        if self.suspended:
+            self._out.append(Reclaim(self.epoch))
+
+    def _settle_entries(self, entries: list[BatchEntry]) -> None:
+        letters: list[Letter] = []
+        messages: list[Held] = []
+        for entry in entries:
+            if entry.held is not None:
+                entry.held.become(Life.COMMITTED)
+                entry.held.result = entry.result
+                entry.held.aside = "" if entry.kind == "done" else entry.reason
+                messages.append(self._held.pop(entry.held.place))
+                discard = entry.kind == "late" and self.rules.on_late == "discard"
+                if entry.kind != "done" and not discard:
+                    letters.append(Letter(entry.reason, entry.held, detail=entry.held.detail))
+            elif entry.kind == "gap" and self.rules.order.on_gap == "dead-letter":
+                letters.append(Letter(entry.reason, run=entry.run, span=entry.span))
+        if messages or letters:
+            self._settle(tuple(letters), tuple(messages))
+
+    def settled(self, now: float) -> None:
+        """Answer to Settle."""
+        self._settling -= 1
+        self._advance(now)
+
+    # -- rest: moves and idleness ---------------------------------------------------------------------------
+
+    def _quiet(self) -> bool:
+        return not (self._running or self._batch or self._commit is not None or self._starting is not None)
+
+    def _plan_rest(self, now: float) -> None:
+        if self.phase is OwnerPhase.MOVING and self._marked:
+            self._compose()  # nothing runs here any more: a move must not count against the head
+        elif self.phase is OwnerPhase.MOVING and self._target:
+            self.phase = OwnerPhase.TRANSFERRING
+            self._out.append(Transfer(self._target))
+        elif self.phase is OwnerPhase.MOVING:
+            self.phase = OwnerPhase.RELEASING
+            self._out.append(Release())
+        elif not self._held and not self._settling:
+            idle_at = self._busy_at + self.rules.idle_timeout_s
+            if now < idle_at:
+                self._wake(idle_at)
+            else:
+                self.phase = OwnerPhase.RELEASING
+                self._out.append(Release())
+        elif self._held and self.wake_at is None:
+            if now >= self._look_at:
+                self._look_at = now + LOOK_S
+                self._look()
+            self._wake(self._look_at)
+
+    def move(self, target: str, now: float) -> bool:
+        """Bring the stream to the membership ``target``, or to nobody if that is empty: the claim is then
+        released. False if this isn't the moment."""
+        if self.phase is not OwnerPhase.OWNER or self.suspended:
+            return False
+        self.phase = OwnerPhase.MOVING
+        self._target = target
+        self._advance(now)
+        return True
+
+    def transferred(self, outcome: Literal["done", "kept", "refused"], now: float) -> None:
+        """Answer to Transfer. ``kept``: the target is gone and the claim still ours."""
+        if outcome == "done":
+            self._leave(HandOff(self._target, (*self._held.values(), *self._unjudged.values())))
+        elif outcome == "refused":
+            self.drop()
+        else:
+            self.phase = OwnerPhase.OWNER
+            self._judge_held(now)
+            self._advance(now)
+
+    def released(self) -> None:
+        """Answer to Release, whatever came of it: the key is free or another's."""
+        self.drop()
+
+
+def _skipped(entry: BatchEntry) -> int:
+    if entry.span is not None:
+        return entry.span.last - entry.span.first + 1
+    return int(entry.kind == "skip")

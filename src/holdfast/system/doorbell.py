@@ -1,0 +1,218 @@
+"""The doorbell: wakes waiting calls in all processes of the host, without polling.
+
+It is no adapter's own: whatever keeps its data in a file that processes of one host share has one beside it.
+
+Every event loop that waits has an *ear*: a FIFO in a directory beside the database. Whoever has committed
+something writes the hashes of the topics that changed to all of them. A ring may be lost (a full FIFO, a
+killed process), so those who wait also look for themselves every ``SAFETY_S`` seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from functools import lru_cache
+from pathlib import Path
+
+import structlog
+
+from holdfast.system.files import OWNER, Access, restrict
+
+log = structlog.get_logger(__name__)
+
+SAFETY_S = 1.0
+"""How long anyone who waits trusts the doorbell alone."""
+
+HASH_BYTES = 8
+WRITE_BYTES = 512
+"""The most that POSIX writes to a FIFO in one piece."""
+
+READ_BYTES = 65_536
+FLOOD_BYTES = 4_096
+"""So much unread at once means that the FIFO may have been full: then every topic counts as rung."""
+
+SETTLED_S = 1.0
+"""A directory changed more recently may change again without its time stamp showing it."""
+
+
+class Doorbell:
+    """Rings topics, for all processes that share ``directory``. ``name`` is unique to this one."""
+
+    def __init__(self, directory: Path, name: str, access: Access = OWNER) -> None:
+        self.directory = directory
+        self._access = access
+        self._name = name
+        self._mutex = threading.Lock()
+        self._ears: dict[asyncio.AbstractEventLoop, _Ear] = {}
+        self._numbers = itertools.count(1)
+        self._others: dict[str, int] = {}
+        self._listed_at_ns = -1
+        restrict(directory, access.folder)
+        directory.mkdir(access.folder, exist_ok=True)
+
+    @contextlib.contextmanager
+    def listen(self, topic: str) -> Iterator[asyncio.Event]:
+        """An event that is set whenever ``topic`` is rung. Clear it, look, then wait for it."""
+        ear, hashed = self._ear(), _hash(topic)
+        event = asyncio.Event()
+        events = ear.events.setdefault(hashed, set())
+        events.add(event)
+        try:
+            yield event
+        finally:
+            events.discard(event)
+            if not events and ear.events.get(hashed) is events:
+                del ear.events[hashed]
+
+    def ring(self, topics: Collection[str]) -> None:
+        """Wake who listens to any of ``topics``. For one thread: the one that commits."""
+        self.ring_here(topics)
+        hashes = [_hash(topic) for topic in topics]
+        for name in self._list_others():
+            self._write(name, hashes)
+
+    def ring_here(self, topics: Collection[str]) -> None:
+        """Wake who listens to any of ``topics`` in this process."""
+        hashes = [_hash(topic) for topic in topics]
+        with self._mutex:
+            ears = list(self._ears.values())
+        for ear in ears:
+            if not ear.events.keys().isdisjoint(hashes):
+                call_soon(ear.loop, ear.hear, hashes)
+
+    def close(self) -> None:
+        """Forget who listens."""
+        with self._mutex:
+            ears, self._ears = self._ears, {}
+        for ear in ears.values():
+            ear.close()
+        for fd in self._others.values():
+            os.close(fd)
+        self._others.clear()
+
+    # --- this process
+
+    def _ear(self) -> _Ear:
+        loop = asyncio.get_running_loop()
+        with self._mutex:
+            for other in [loop for loop in self._ears if loop.is_closed()]:
+                self._ears.pop(other).close()
+            if loop not in self._ears:
+                self._ears[loop] = _Ear(
+                    self.directory / f"{self._name}.{next(self._numbers)}", loop, self._access.file
+                )
+            return self._ears[loop]
+
+    # --- other processes
+
+    def _list_others(self) -> list[str]:
+        """Names of the FIFOs of other processes."""
+        try:
+            changed_at_ns = self.directory.stat().st_mtime_ns
+            unchanged = changed_at_ns == self._listed_at_ns
+            names = set() if unchanged else {path.name for path in self.directory.iterdir()}
+        except FileNotFoundError:  # somebody tidied up: then there is nobody to ring
+            return []
+        if not unchanged:
+            names = {name for name in names if not name.startswith((f"{self._name}.", "."))}
+            for gone in self._others.keys() - names:
+                os.close(self._others.pop(gone))
+            for name in names - self._others.keys():
+                self._open(name)
+            settled = time.time_ns() - changed_at_ns > SETTLED_S * 1e9
+            self._listed_at_ns = changed_at_ns if settled else -1
+        return list(self._others)
+
+    def _open(self, name: str) -> None:
+        try:
+            self._others[name] = os.open(self.directory / name, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:  # nobody reads it: its process is gone
+            (self.directory / name).unlink(missing_ok=True)
+
+    def _write(self, name: str, hashes: list[bytes]) -> None:
+        data = b"".join(hashes)
+        try:
+            for begin in range(0, len(data), WRITE_BYTES):
+                os.write(self._others[name], data[begin : begin + WRITE_BYTES])
+        except BlockingIOError:
+            pass  # full, and so being heard anyway
+        except OSError:
+            os.close(self._others.pop(name))
+            (self.directory / name).unlink(missing_ok=True)
+
+
+class _Ear:
+    """One event loop's FIFO, and who listens in that loop."""
+
+    def __init__(self, path: Path, loop: asyncio.AbstractEventLoop, mode: int) -> None:
+        self.path = path
+        self.loop = loop
+        self.events: dict[bytes, set[asyncio.Event]] = {}
+        self._fds: list[int] = []
+        hidden = path.with_name(f".{path.name}")
+        try:
+            hidden.unlink(missing_ok=True)
+            os.mkfifo(hidden, mode)
+            self._fds.append(os.open(hidden, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+            # A writer of our own, so that the FIFO isn't at its end whenever others have none open.
+            self._fds.append(os.open(hidden, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+            hidden.rename(path)  # only now may others ring: with no reader they would remove it
+        except OSError as error:
+            log.warning("no doorbell: calls that wait notice others' changes a second late", why=str(error))
+            return
+        loop.add_reader(self._fds[0], self._read)
+
+    def hear(self, hashes: list[bytes]) -> None:
+        """Wake who listens to these."""
+        for hashed in hashes:
+            for event in self.events.get(hashed, ()):
+                event.set()
+
+    def close(self) -> None:
+        """Stop listening; waits out nobody."""
+        self.path.unlink(missing_ok=True)
+        if not self._fds or self.loop.is_closed():
+            self._close_fds()
+        elif asyncio._get_running_loop() is self.loop:
+            self._hang_up()
+        else:
+            call_soon(self.loop, self._hang_up)
+
+    def _hang_up(self) -> None:
+        self.loop.remove_reader(self._fds[0])
+        self._close_fds()
+
+    def _close_fds(self) -> None:
+        for fd in self._fds:
+            os.close(fd)
+        self._fds.clear()
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._fds[0], READ_BYTES)
+        except BlockingIOError:
+            return
+        if len(data) >= FLOOD_BYTES:
+            self.hear(list(self.events))
+        else:
+            self.hear([data[i : i + HASH_BYTES] for i in range(0, len(data), HASH_BYTES)])
+
+
+def call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *args: object) -> None:
+    """Run ``callback`` in the loop, if it still runs: nobody waits in one that is closed."""
+    try:
+        loop.call_soon_threadsafe(callback, *args)
+    except RuntimeError:
+        if not loop.is_closed():
+            raise
+
+
+@lru_cache(maxsize=4096)
+def _hash(topic: str) -> bytes:
+    return hashlib.blake2b(topic.encode(), digest_size=HASH_BYTES).digest()

@@ -1,0 +1,87 @@
+"""The log: one line an event to stderr, for people (console) or for programs (JSON).
+
+Everything goes the same way, what libraries write through ``logging`` included, and nothing passes that
+looks like a secret. What a whole process or task shares (node, stream, key) is bound once with
+``structlog.contextvars.bind_contextvars``.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal, TextIO
+
+from holdfast.common.redaction import HIDDEN, is_secret, redact
+
+if TYPE_CHECKING:
+    from structlog.typing import EventDict, Processor, WrappedLogger
+
+Format = Literal["auto", "console", "json"]
+Level = Literal["debug", "info", "warning", "error"]
+
+
+def set_up(log_format: Format = "auto", level: Level = "info", stream: TextIO | None = None) -> None:
+    """Send all logging of this process to ``stream`` (stderr). ``auto``: console on a terminal, else JSON."""
+    import structlog  # noqa: PLC0415 (half of what it takes to import holdfast; slots don't log)
+
+    out = stream or sys.stderr
+    console = log_format == "console" or (log_format == "auto" and out.isatty())
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+        _redact_event,
+    ]
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            structlog.stdlib.PositionalArgumentsFormatter(),
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+    renderer: Processor = (
+        structlog.dev.ConsoleRenderer(colors=out.isatty())
+        if console
+        else structlog.processors.JSONRenderer(default=str, sort_keys=True)
+    )
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        )
+    )
+    logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+    # It tells of each lookup, and at debug of what it signs: only its warnings are for the log.
+    logging.getLogger("botocore").setLevel(max(logging.WARNING, logging.getLogger().level))
+    logging.captureWarnings(capture=True)
+
+
+def _redact_event(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    for name, value in event.items():
+        if not name.startswith("_"):  # what processors tell each other
+            try:
+                event[name] = _redacted(name, value)
+            except Exception:  # noqa: BLE001 (nobody expects that a line of the log raises)
+                event[name] = HIDDEN
+    return event
+
+
+def _redacted(name: str, value: object) -> object:
+    """A value as the log may tell it, whatever it is made of."""
+    if is_secret(name):
+        return HIDDEN
+    match value:
+        case None | bool() | int() | float():
+            return value
+        case Mapping():
+            return {str(key): _redacted(str(key), each) for key, each in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [_redacted("", each) for each in value]
+    return redact(str(value))

@@ -1,0 +1,177 @@
+"""Whose turn it is: which waiting task begins next, fair between types and between the groups of a type.
+
+The highest priority goes first. Of its types, the one that runs least for its weight; of that type's groups,
+such as customers, the one that runs least, and of those the one that waited longest. So a group with a
+thousand tasks delays one with a single task by no more than what runs already. A group may have a limit to
+what it runs at once, and a rate at which its tasks begin.
+
+Sources: weights as in weighted max-min sharing, applied to attempts that run at once; groups as in
+deficit round robin with every task of cost one.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import Counter, deque
+from collections.abc import Mapping
+from typing import Generic, TypeVar
+
+import msgspec
+
+from holdfast.common.rate import Limiter, Rate
+
+T = TypeVar("T")
+
+
+class TypeShare(msgspec.Struct, frozen=True):
+    """What a type of task may take. ``group_limit``: how many of one group may run at once (0: any number).
+    ``group_rate``: how many of one group may begin in a second (0: any number)."""
+
+    weight: float = 1.0
+    group_limit: int = 0
+    group_rate: float = 0.0
+
+
+class _Lane(Generic[T]):
+    """The groups of one type that wait with one priority. ``line`` holds (running, turn, group), of which an
+    entry counts only while it says what is so."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[str, deque[T]] = {}
+        self.count = 0
+        self.line: list[tuple[int, int, str]] = []
+
+
+class Turns(Generic[T]):
+    """Items that wait and counts of those that run. ``shares`` names every type."""
+
+    def __init__(self, shares: Mapping[str, TypeShare]) -> None:
+        self._shares = shares
+        self._lanes: dict[int, dict[str, _Lane[T]]] = {}
+        self._running: Counter[str] = Counter()
+        self._running_of: Counter[tuple[str, str]] = Counter()
+        self._last: dict[tuple[str, str], int] = {}
+        self._resting: list[tuple[float, str, str]] = []
+        self._rates = {
+            name: Limiter(Rate(share.group_rate, 1)) for name, share in shares.items() if share.group_rate
+        }
+        self._turn = itertools.count(1)
+        self._count = 0
+
+    def __len__(self) -> int:
+        """How many items wait."""
+        return self._count
+
+    @property
+    def ready(self) -> int:
+        """How many items wait for nothing but their turn, and not for others of their group."""
+        return sum(
+            self._ready(type_, lane) for lanes in self._lanes.values() for type_, lane in lanes.items()
+        )
+
+    def add(self, type: str, group: str, priority: int, item: T) -> None:  # noqa: A002
+        """Have an item wait for its turn, behind those of its group and priority."""
+        lane = self._lanes.setdefault(priority, {}).setdefault(type, _Lane())
+        line = lane.waiting.get(group)
+        if line is None:
+            lane.waiting[group] = line = deque()
+            self._enter(lane, type, group)
+        line.append(item)
+        lane.count += 1
+        self._count += 1
+
+    def take(self, now: float) -> T | None:
+        """The item whose turn it is, which runs from then on; None if none may begin now."""
+        while self._resting and self._resting[0][0] <= now:
+            _, type_, group = heapq.heappop(self._resting)
+            self._enter_all(type_, group)
+        for priority in sorted(self._lanes, reverse=True):
+            lanes = self._lanes[priority]
+            for type_ in sorted(lanes, key=lambda name: self._running[name] / self._shares[name].weight):
+                item = self._take_from(lanes[type_], type_, now)
+                if not lanes[type_].waiting:
+                    del lanes[type_]
+                if item is not None:
+                    return item
+            if not lanes:
+                del self._lanes[priority]
+        return None
+
+    def done(self, type: str, group: str) -> None:  # noqa: A002
+        """An item that was taken runs no more."""
+        name = type, group
+        self._running[type] -= 1
+        self._running_of[name] -= 1
+        if not self._running_of[name]:
+            del self._running_of[name]
+        if not self._enter_all(type, group):
+            self._last.pop(name, None)
+
+    def drain(self) -> list[T]:
+        """Every item that waits; none does afterwards."""
+        lanes = [lane for by_type in self._lanes.values() for lane in by_type.values()]
+        items = [item for lane in lanes for line in lane.waiting.values() for item in line]
+        self._lanes.clear()
+        self._resting.clear()
+        self._count = 0
+        return items
+
+    def rests_until(self) -> float | None:
+        """When the next group may go on whose rate holds it back."""
+        return self._resting[0][0] if self._resting else None
+
+    def _ready(self, type_: str, lane: _Lane[T]) -> int:
+        share = self._shares[type_]
+        if not (share.group_limit or share.group_rate):
+            return lane.count
+        most = share.group_limit or lane.count
+        resting = {group for _, name, group in self._resting if name == type_}
+        return sum(
+            min(len(line), max(0, most - self._running_of[type_, group]))
+            for group, line in lane.waiting.items()
+            if group not in resting
+        )
+
+    def _take_from(self, lane: _Lane[T], type_: str, now: float) -> T | None:
+        share = self._shares[type_]
+        while lane.line:
+            running, last, group = heapq.heappop(lane.line)
+            name = type_, group
+            line = lane.waiting.get(group)
+            if not line or (running, last) != (self._running_of[name], self._last.get(name, 0)):
+                continue  # said before something changed, and said anew since
+            if share.group_limit and running >= share.group_limit:
+                continue  # enters again when one of its own is done
+            rate = self._rates.get(type_)
+            if rate is not None and (rest_s := rate.take(group, 1, now)):
+                heapq.heappush(self._resting, (now + rest_s, type_, group))
+                continue
+            return self._begin(lane, name)
+        return None
+
+    def _begin(self, lane: _Lane[T], name: tuple[str, str]) -> T:
+        type_, group = name
+        line = lane.waiting[group]
+        item = line.popleft()
+        if not line:
+            del lane.waiting[group]
+        lane.count -= 1
+        self._count -= 1
+        self._running[type_] += 1
+        self._running_of[name] += 1
+        self._last[name] = next(self._turn)
+        self._enter_all(type_, group)
+        return item
+
+    def _enter(self, lane: _Lane[T], type_: str, group: str) -> None:
+        name = type_, group
+        heapq.heappush(lane.line, (self._running_of[name], self._last.get(name, 0), group))
+
+    def _enter_all(self, type_: str, group: str) -> bool:
+        """Say anew how a group stands, wherever it waits; False if it doesn't."""
+        found = [lane for by_type in self._lanes.values() if (lane := by_type.get(type_)) is not None]
+        waiting = [lane for lane in found if group in lane.waiting]
+        for lane in waiting:
+            self._enter(lane, type_, group)
+        return bool(waiting)

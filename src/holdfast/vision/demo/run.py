@@ -1,0 +1,125 @@
+"""From the plan to the figures."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import tempfile
+import time
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import uvloop
+from rich.console import Console
+from rich.text import Text
+
+from holdfast.cli import exits, output
+from holdfast.errors import HoldfastError
+from holdfast.system import log
+from holdfast.vision.demo.live import LOG, show
+from holdfast.vision.demo.local import KNOWN
+from holdfast.vision.demo.measure import measure
+from holdfast.vision.demo.picture import Picture
+from holdfast.vision.demo.plan import DemoFailed, cache_folder, make_plan
+from holdfast.vision.demo.reference import undisturbed
+from holdfast.vision.demo.report import draw_sheet, table
+from holdfast.vision.demo.view import make_view
+
+T = TypeVar("T")
+
+SHEET = "demo.png"
+LOG_LINES = 20
+
+
+def run(
+    *,
+    videos: Sequence[Path],
+    streams: int | None,
+    seconds: float,
+    nodes: int,
+    faults: bool,
+    services: Sequence[str],
+    json: bool,
+) -> int:
+    """Show the demo; returns the exit code. The options are those of the command."""
+    console = _console(stderr=json)
+    folder = cache_folder()
+    try:
+        with _step(console, "videos"):
+            plan = make_plan(
+                folder,
+                videos=videos,
+                streams=streams,
+                seconds=seconds,
+                nodes=nodes,
+                faults=faults,
+                services=services,
+            )
+        with _step(console, f"undisturbed run of {len(plan.cameras)} streams, to compare with"):
+            reference = undisturbed(plan)
+        if faults and not plan.faults:
+            console.print("with one node, nobody could take over: it is neither killed nor drained")
+        if services:
+            console.print(f"on {', '.join(f'{name} ({KNOWN[name]})' for name in services)}")
+        picture = Picture({key: len(results) for key, results in reference.items()}, time.time)
+        with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as name:
+            workspace = Path(name)
+            with _last_words(workspace / LOG), make_view(console) as view:
+                frames = _run(show(plan, picture, view, workspace))
+                view.update(picture)
+            outcome = measure(picture, reference)
+            sheet = draw_sheet(picture, frames, folder / SHEET)
+    except OSError as error:
+        raise DemoFailed(f"the machine refuses: {error}") from error
+    except asyncio.CancelledError:
+        return exits.INTERRUPTED
+    figures = msgspec.structs.replace(outcome.figures, contact_sheet=str(sheet))
+    console.print()
+    console.print(table(outcome, picture))
+    console.print()
+    console.print(Text(f"contact sheet  {sheet}"), soft_wrap=True)
+    if json:
+        output.json_line(figures)
+    return exits.OK if outcome.good else exits.FAILED
+
+
+def _console(*, stderr: bool) -> Console:
+    """Where that is no terminal, lines are not cut to fit one."""
+    console = Console(stderr=stderr, highlight=False)
+    return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=240)
+
+
+@contextmanager
+def _step(console: Console, what: str) -> Iterator[None]:
+    began_at = time.monotonic()
+    with console.status(f"{what} …"):
+        yield
+    console.print(f"[green]✓[/] {what} [dim]{time.monotonic() - began_at:.1f} s[/]")
+
+
+@contextmanager
+def _last_words(logs: Path) -> Iterator[None]:
+    """Add the end of the nodes' log, which goes with the workspace, to an error."""
+    try:
+        yield
+    except HoldfastError as error:
+        last = logs.read_text(errors="replace").splitlines()[-LOG_LINES:] if logs.exists() else []
+        raise DemoFailed("\n".join([str(error), *last])) from error
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    """Run ``work``; SIGTERM cancels it, as SIGINT does, so that no process is left behind."""
+
+    async def until_told() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await work
+
+    try:
+        return uvloop.run(until_told())
+    finally:
+        log.set_up()

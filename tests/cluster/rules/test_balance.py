@@ -1,0 +1,90 @@
+"""Balance: the least load moves from the hottest nodes, in the cheapest streams."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.cluster.rules.balance import BAND, OVERSHOOT, NodeLoad, Shift, StreamLoad, pick, plan
+
+
+def nodes(*loads: float) -> list[NodeLoad]:
+    return [NodeLoad(f"n{i}", load) for i, load in enumerate(loads)]
+
+
+def test_what_is_within_the_band_stays() -> None:
+    assert plan(nodes(1.0, 1.09, 0.91), 9) == []
+
+
+def test_a_hot_node_gives_its_excess_to_the_coldest() -> None:
+    assert plan(nodes(3.0, 1.0, 2.0), 9) == [Shift("n0", "n1", 1.0)]
+
+
+def test_an_excess_may_go_to_several() -> None:
+    assert plan(nodes(6.0, 0.0, 0.0), 9) == [Shift("n0", "n1", 2.0), Shift("n0", "n2", 2.0)]
+    assert plan(nodes(4.0, 4.0, 1.0, 3.0), 9) == [Shift("n0", "n2", 1.0), Shift("n1", "n2", 1.0)]
+
+
+def test_a_round_has_a_cap() -> None:
+    assert len(plan(nodes(6.0, 0.0, 0.0), 1)) == 1
+
+
+def test_capacity_counts() -> None:
+    assert plan([NodeLoad("big", 3.0, 3.0), NodeLoad("small", 1.0, 1.0)], 9) == []
+    assert plan([NodeLoad("big", 2.0, 3.0), NodeLoad("small", 2.0, 1.0)], 9) == [Shift("small", "big", 1.0)]
+
+
+def test_small_gains_are_not_worth_it() -> None:
+    crowd = [NodeLoad(f"n{i:03}", 1.0) for i in range(200)]
+    hot = NodeLoad("hot", 1.2)
+    barely_cold = [NodeLoad("cold", 0.9985)]
+    assert all(shift.amount >= 0.01 * 0.99 for shift in plan([*crowd, hot, *barely_cold], 99))
+
+
+@pytest.mark.parametrize("loads", [(), (5.0,), (0.0, 0.0)])
+def test_there_is_nothing_to_do_alone_or_idle(loads: tuple[float, ...]) -> None:
+    assert plan(nodes(*loads), 9) == []
+
+
+def test_nodes_without_capacity_do_not_count() -> None:
+    assert plan([NodeLoad("a", 4.0), NodeLoad("none", 0.0, 0.0)], 9) == []
+
+
+@given(st.lists(st.floats(0, 100), min_size=2, max_size=30))
+def test_shifts_never_make_another_node_hot(loads: list[float]) -> None:
+    after = {f"n{i}": load for i, load in enumerate(loads)}
+    mean = sum(loads) / len(loads)
+    for shift in plan(nodes(*loads), 1000):
+        assert shift.amount > 0
+        after[shift.source] -= shift.amount
+        after[shift.target] += shift.amount
+        assert after[shift.target] <= mean * (1 + 1e-6)
+    assert max(after.values()) <= max(mean * (1 + BAND) + 0.01 * mean * len(loads), mean * 1.2) + 1e-6
+
+
+def test_the_cheapest_for_their_load_go_first() -> None:
+    dear, cheap = StreamLoad("dear", 1.0, cost=10.0), StreamLoad("cheap", 1.0)
+    assert pick([dear, cheap], 1.0, 9) == [cheap]
+    assert pick([dear, cheap], 2.0, 9) == [cheap, dear]
+
+
+def test_a_stream_hotter_than_the_whole_stays() -> None:
+    hot, warm = StreamLoad("hot", 5.0), StreamLoad("warm", 1.0)
+    assert pick([hot, warm], 2.0, 9) == [warm]
+
+
+def test_idle_streams_are_not_moved_for_load() -> None:
+    assert pick([StreamLoad("idle", 0.0)], 1.0, 9) == []
+
+
+def test_no_more_than_the_most() -> None:
+    assert len(pick([StreamLoad(f"k{i}", 1.0) for i in range(9)], 9.0, 4)) == 4
+
+
+@given(st.lists(st.floats(0, 10), max_size=50), st.floats(0.1, 50))
+def test_a_pick_never_exceeds_what_was_asked_by_much(loads: list[float], amount: float) -> None:
+    streams = [StreamLoad(f"k{i}", load) for i, load in enumerate(loads)]
+    assert sum(stream.load for stream in pick(streams, amount, 99)) <= amount * (1 + OVERSHOOT) + 1e-9
+
+
+def test_the_band_is_a_share_of_what_a_node_bears() -> None:
+    assert plan([NodeLoad("large", 10.5, 10.0), NodeLoad("small", 0.5, 1.0)], 9) == []

@@ -1,0 +1,225 @@
+"""Placement: by load, the same for the same facts, with the least movement."""
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.cluster.rules.placement import (
+    BUSY_STREAMS,
+    COLD_STREAMS,
+    Load,
+    Member,
+    Placed,
+    choose,
+    shortage,
+    spread,
+)
+
+
+def member(name: str, streams: int = 0, slots: int = 1, room: int = 100, draining: bool = False) -> Member:
+    return Member(name, name, f"http://{name}", Load(streams, slots, room, draining))
+
+
+members = st.lists(
+    st.builds(
+        member,
+        st.text("abcdef", min_size=1),
+        streams=st.integers(0, 5),
+        slots=st.integers(0, 3),
+        room=st.integers(-1, 3),
+        draining=st.booleans(),
+    ),
+    unique_by=lambda one: one.id,
+    max_size=6,
+)
+
+
+@given(st.text(), members, st.randoms(use_true_random=False))
+def test_the_choice_has_room_and_the_lowest_share(
+    key: str, nodes: list[Member], chance: random.Random
+) -> None:
+    chosen = choose(key, nodes)
+    able = [node for node in nodes if node.load.room > 0 and not node.load.draining]
+    if not able:
+        assert chosen is None
+        return
+    assert chosen in able
+    share = {node.id: node.load.streams / max(1, node.load.slots) for node in able}
+    assert share[chosen.id] == min(share.values())
+    chance.shuffle(nodes)
+    assert choose(key, nodes) == chosen, "the order of members says nothing"
+
+
+def test_a_node_without_memory_gets_new_streams_only_where_all_are() -> None:
+    full = Member("a", "a", "", Load(slots=4, memory=0.95))
+    crowded = Member("b", "b", "", Load(streams=100, slots=4))
+    assert choose("k", [full, crowded]) == crowded
+    assert choose("k", [full]) == full
+
+
+@pytest.mark.parametrize("load", [Load(cpu=0.96), Load(busy=1.0)])
+def test_a_busy_node_counts_as_fuller_and_no_more(load: Load) -> None:
+    busy = Member("a", "a", "", load)
+    assert choose("k", [busy, member("b", streams=BUSY_STREAMS - 1)]).id == "b"  # type: ignore[union-attr]
+    assert choose("k", [busy, member("b", streams=BUSY_STREAMS + 1)]) == busy
+
+
+def test_a_stream_goes_where_it_is_declared() -> None:
+    frames, tracks = (Member(name, name, "", Load(serves=(name,))) for name in ("frames", "tracks"))
+    assert choose("frames/cam-1", [frames, tracks]) == frames
+    assert choose("tracks/cam-1", [frames, tracks]) == tracks
+    assert choose("other/cam-1", [frames, tracks]) is None
+    anything = member("c")
+    assert choose("other/cam-1", [frames, anything]) == anything
+
+
+def test_a_node_that_lacks_a_model_is_no_candidate_for_the_streams_that_use_it() -> None:
+    lacking, other = Member("a", "a", "", Load(lacks=("frames",))), member("b", streams=99)
+    assert choose("frames/cam-1", [lacking, other]) == other
+    assert choose("tracks/cam-1", [lacking, other]) == lacking
+    assert choose("frames/cam-1", [lacking]) is None
+    assert shortage("frames/cam-1", [lacking]) == (
+        "a model of stream 'frames' does not load on a, and no other node takes it"
+    )
+    assert shortage("tracks/cam-1", [member("c", room=0)]) == "no node has room for a new stream"
+
+
+def test_nobody_is_nobody() -> None:
+    assert choose("k", []) is None
+
+
+def test_what_was_placed_since_counts_as_load_and_takes_room() -> None:
+    nodes = [member("a"), member("b", streams=1)]
+    assert choose("k", nodes, {"a": 2}) == nodes[1]
+    assert choose("k", [member("a", room=2)], {"a": 2}) is None
+
+
+def test_a_drained_node_gets_nothing() -> None:
+    assert choose("k", [member("a", draining=True)]) is None
+
+
+def test_equal_nodes_share_keys_and_a_new_one_moves_few() -> None:
+    keys = [f"cam-{i}" for i in range(600)]
+    nodes = [member(name) for name in "abc"]
+    before = {key: choose(key, nodes) for key in keys}
+    assert all(count > 150 for count in Counter(before.values()).values())
+    after = {key: choose(key, [*nodes, member("d")]) for key in keys}
+    moved = [key for key in keys if before[key] != after[key]]
+    assert {after[key] for key in moved} == {member("d")}, "keys move to the new node only"
+
+
+def test_keys_that_must_leave_are_spread_one_after_another() -> None:
+    nodes = [member("a", streams=2), member("b"), member("c", draining=True)]
+    placed = spread((f"cam-{i}" for i in range(6)), iter(nodes))
+    assert Counter(node.id for node in placed.values()) == {"a": 2, "b": 4}
+
+
+def test_keys_without_room_stay() -> None:
+    assert len(spread(["x", "y", "z"], [member("a", room=2)])) == 2
+
+
+@given(st.permutations(["x", "y", "z"]))
+def test_spreading_knows_no_order(keys: list[str]) -> None:
+    nodes = [member("a", room=1), member("b", room=1)]
+    assert spread(keys, nodes) == spread(["x", "y", "z"], nodes)
+
+
+@pytest.mark.parametrize("slots", [1, 2, 8])
+def test_load_is_counted_by_slot(slots: int) -> None:
+    small, large = member("small", streams=1), member("large", streams=slots, slots=slots * 2)
+    assert choose("k", [small, large]) == large
+
+
+def test_what_was_placed_counts_until_the_member_tells_another_load() -> None:
+    placed, a, b = Placed(), member("a"), member("b")
+    placed.add(a)
+    placed.add(a)
+    placed.add(b)
+    assert placed.pending([a, b]) == {"a": 2, "b": 1}
+    placed.add(a)
+    assert placed.pending([a, b]) == {"a": 3, "b": 1}
+    placed.add(a, -1)
+    assert placed.pending([a, b]) == {"a": 2, "b": 1}
+    assert placed.pending([member("a", streams=1), b]) == {"a": 1, "b": 1}, "one shows, the other is coming"
+    assert placed.pending([member("a", streams=1), b]) == {"a": 1, "b": 1}
+    assert placed.pending([member("a", streams=2), b]) == {"a": 0, "b": 1}
+    placed.add(b)
+    assert placed.pending([member("a"), member("b", streams=0)]) == {"a": 0, "b": 2}
+    assert placed.pending([member("a", streams=1), member("b", streams=9)]) == {"a": 0, "b": 0}
+
+
+def test_a_load_that_fell_says_that_streams_have_left() -> None:
+    placed, a = Placed(), member("a", streams=5)
+    placed.add(a)
+    assert placed.pending([member("a", streams=3)]) == {"a": 0}
+
+
+def test_what_was_not_placed_is_not_owed() -> None:
+    placed, a = Placed(), member("a")
+    placed.add(a, -1)
+    assert placed.pending([a]) == {"a": 0}
+
+
+def test_members_that_left_are_forgotten() -> None:
+    placed, a, b = Placed(), member("a"), member("b")
+    placed.add(a)
+    assert placed.pending([b]) == {"b": 0}
+    assert placed.pending([a, b]) == {"a": 0, "b": 0}
+
+
+def test_many_keys_placed_before_any_load_is_told_are_spread() -> None:
+    placed, nodes = Placed(), [member("a"), member("b"), member("c")]
+    for number in range(12):
+        chosen = choose(f"key-{number}", nodes, placed.pending(nodes))
+        assert chosen is not None
+        placed.add(chosen)
+    assert placed.pending(nodes) == {"a": 4, "b": 4, "c": 4}
+
+
+def warm(name: str, streams: int = 0, **load: float) -> Member:
+    told = Load(streams, 2, warm=("frames",), models=("people",), **load)  # type: ignore[arg-type]
+    return Member(name, name, "", told)
+
+
+def test_a_stream_goes_where_its_models_are_loaded() -> None:
+    cold = [member(name, slots=2) for name in "abc"]
+    for name in "defg":
+        assert choose("frames/cam-1", [*cold, warm(name, streams=1)]) == warm(name, streams=1)
+    assert choose("other/cam-1", [cold[0], warm("w", streams=1)]) == cold[0], "it uses no such models"
+
+
+def test_loaded_models_do_not_outweigh_memory_or_many_more_streams() -> None:
+    cold = member("a", slots=2)
+    limit = COLD_STREAMS
+    assert choose("frames/cam-1", [cold, warm("w", streams=limit - 1)]) == warm("w", streams=limit - 1)
+    assert choose("frames/cam-1", [cold, warm("w", streams=limit + 1)]) == cold
+    assert choose("frames/cam-1", [cold, warm("w", memory=0.99)]) == cold
+
+
+@given(
+    streams=st.integers(1, 40),
+    slots=st.integers(1, 16),
+    nodes=st.integers(2, 5),
+    routers=st.integers(1, 3),
+    models=st.booleans(),
+    chance=st.randoms(use_true_random=False),
+)
+def test_streams_that_begin_in_a_burst_spread_over_the_nodes(
+    streams: int, slots: int, nodes: int, routers: int, models: bool, chance: random.Random
+) -> None:
+    """Whichever routers place them, before any load is told, and though one node has its models loaded."""
+    warm_one = Load(slots=slots, warm=("frames",) if models else ())
+    members = [Member(f"n{n}", "", "", Load(slots=slots) if n else warm_one) for n in range(nodes)]
+    counters = [Placed() for _ in range(routers)]
+    placed: Counter[str] = Counter()
+    for number in range(streams):
+        chosen = choose(f"frames/cam-{number}", members, chance.choice(counters).pending(members))
+        assert chosen is not None
+        placed[chosen.id] += 1
+        for counter in counters:  # by its own choice, or by the coordinator's news
+            counter.add(chosen)
+    counts = [placed[member.id] for member in members]
+    assert max(counts) - min(counts) <= (COLD_STREAMS + 1 if models else 1)

@@ -1,0 +1,106 @@
+"""JSON says what the value says, or there is an error."""
+
+import dataclasses
+import math
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.common.exact_json import NEST_MAX, decode_plain, encode, encoder, nests_deeply
+
+
+@dataclasses.dataclass
+class Point:
+    x: float
+
+
+class Record(msgspec.Struct):
+    x: float | None
+
+
+class Unknown:
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def nested(depth: int) -> Any:
+    value: Any = None
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(
+    "holding",
+    [lambda n: n, lambda n: [1, {"a": (None, n)}], Point, Record, lambda n: {7: [n]}, lambda n: [{n}, None]],
+)
+def test_a_number_that_json_lacks_does_not_become_null(number: float, holding: Any) -> None:
+    with pytest.raises(ValueError, match="it holds NaN or an infinity, which JSON doesn't have"):
+        encode(holding(number))
+
+
+@pytest.mark.parametrize(
+    "value, written",
+    [
+        (None, b"null"),
+        ({"a": [None, 1.5, "null"]}, b'{"a":[null,1.5,"null"]}'),
+        (Record(None), b'{"x":null}'),
+        ([None, msgspec.Raw(b'{"a": null}')], b'[null,{"a": null}]'),
+        ("it is null", b'"it is null"'),
+        ({1: None}, b'{"1":null}'),
+    ],
+)
+def test_what_is_null_is_written_so(value: Any, written: bytes) -> None:
+    assert encode(value) == written
+
+
+def test_a_hook_writes_what_else_there_is() -> None:
+    write = encoder(lambda unknown: unknown.value)
+    assert write([Unknown(1), None]) == b"[1,null]"
+    with pytest.raises(ValueError, match="NaN"):
+        write([Unknown(math.nan)])
+    with pytest.raises(TypeError, match="unsupported"):
+        encode([Unknown(1)])
+    with pytest.raises(TypeError):
+        encode([None, Unknown(1)])
+
+
+def test_what_nests_deeply_is_neither_written_nor_read() -> None:
+    assert decode_plain(encode(nested(NEST_MAX))) == nested(NEST_MAX)
+    for depth in (NEST_MAX + 1, 100_000):
+        with pytest.raises(ValueError, match=f"it nests deeper than {NEST_MAX}"):
+            encode(nested(depth))
+        with pytest.raises(ValueError, match=f"it nests deeper than {NEST_MAX}"):
+            decode_plain(b"[" * depth + b"]" * depth)
+
+
+def test_brackets_in_texts_and_side_by_side_do_not_count() -> None:
+    assert not nests_deeply(b'["' + b"[{" * 1000 + b'"]')
+    assert not nests_deeply(b'["\\"' + b"[" * 1000 + b'\\\\", "[\\"["]')
+    assert not nests_deeply(b"[" + b"[{}]," * 1000 + b"[]]")
+    assert nests_deeply(b'{"a":' * (NEST_MAX + 1))
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"\xff", b'"\xff"', b"NaN", b'"\\ud800"', b"1e999"])
+def test_what_is_no_json_is_an_error(data: bytes) -> None:
+    with pytest.raises(ValueError, match="it is no JSON"):
+        decode_plain(data)
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(JSON)
+def test_what_is_written_is_read_as_it_was(value: Any) -> None:
+    assert decode_plain(encode(value)) == value

@@ -1,0 +1,41 @@
+"""A message in hand keeps to the table of its life."""
+
+import pytest
+
+from holdfast.common.held import Held, Receipt
+from holdfast.common.message import Life, Place
+
+
+def held() -> Held:
+    return Held(Place(0, 7), b"body", {}, [])
+
+
+def test_a_message_takes_the_steps_of_its_life() -> None:
+    message = held()
+    for life in (Life.WAITING, Life.RUNNING, Life.APPENDED, Life.COMMITTED, Life.DELETED):
+        message.become(life)
+    assert message.life is Life.DELETED
+
+
+def test_a_step_that_the_table_lacks_is_a_mistake() -> None:
+    with pytest.raises(AssertionError, match="0007 is received, so can't be deleted"):
+        held().become(Life.DELETED)
+
+
+def test_a_message_comes_back_from_wherever_it_was() -> None:
+    message = held()
+    message.come_back()
+    message.become(Life.WAITING)
+    message.come_back()
+    assert message.life is Life.RECEIVED
+
+
+def test_a_copy_carries_the_id_that_tells_it_apart() -> None:
+    assert Held(Place(0, 7), b"", {"a": "b"}, []).again == {"a": "b"}
+    assert Held(Place(0, 0, "m1"), b"", {"a": "b"}, []).again == {"a": "b", "id": "m1"}
+
+
+def test_what_came_before_may_be_known() -> None:
+    assert not held().may_be_known
+    assert Held(Place(0, 7), b"", {}, [], receives=2).may_be_known
+    assert Held(Place(0, 7), b"", {}, [Receipt("r", 9.0), Receipt("r", 9.0, request=1)]).may_be_known

@@ -1,0 +1,173 @@
+"""``holdfast outbox`` on the database of a business."""
+
+import asyncio
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast import App
+from holdfast.cli import run
+from holdfast.devices.rules.device_turn import Heard, Turn
+from holdfast.devices.services.sqlalchemy.outbox import SqlOutbox
+from holdfast.devices.spec import CommandFields
+from holdfast.system.clock import SystemClock
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/app.db"
+
+
+@pytest.fixture
+def commands(url: str) -> list[int]:
+    """Four commands: one failed, one out, two waiting behind it; and a job."""
+
+    async def fill() -> list[int]:
+        clock, outbox = SystemClock(), App("office").outbox("faces")
+        store = SqlOutbox(url, clock)
+        await store.prepare("faces", 1)
+        added: list[CommandFields] = [{"device": "d1", "command": {"n": 0}}]
+        added += [{"device": "d2", "command": {"n": n}} for n in range(3)]
+        ids = await store.add(outbox.new(added))
+        epoch = await store.open("faces", 0, 0, "me")
+        turn = Turn(outbox="faces", grants={0: epoch}, sendable=[0], now=clock.wall())
+        sendings = (await store.turn(turn)).sendings
+        refusal = [
+            Heard(s.device, s.correlation, b'{"code":500}', ok=False) for s in sendings if s.device == "d1"
+        ]
+        seen = {"d1": 5.0, "d2": clock.wall()}
+        await store.turn(msgspec.structs.replace(turn, heard=refusal, seen=seen))
+        await store.close()
+        return ids
+
+    return asyncio.run(fill())
+
+
+def told(capsys: pytest.CaptureFixture[str], url: str, *arguments: str) -> list[Any]:
+    assert run([*arguments, "--json", "--set", f"outbox_url={url}"]) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_commands_are_listed_without_what_they_say(
+    capsys: pytest.CaptureFixture[str], url: str, commands: list[int]
+) -> None:
+    listed = told(capsys, url, "outbox", "ls", "faces")
+    assert [(c["id"], c["device"], c["state"]) for c in listed] == [
+        (commands[0], "d1", "failed"),
+        (commands[1], "d2", "published"),
+        (commands[2], "d2", "scheduled"),
+        (commands[3], "d2", "scheduled"),
+    ]
+    assert not any("body" in c or "answer" in c for c in listed)
+    assert [c["id"] for c in told(capsys, url, "outbox", "ls", "faces", "--state", "failed")] == commands[:1]
+    assert run(["outbox", "ls", "faces", "--set", f"outbox_url={url}"]) == 0
+    assert "the device refused" in capsys.readouterr().out
+    assert run(["outbox", "ls", "faces", "--limit", "2", "--set", f"outbox_url={url}"]) == 0
+    assert f"the first 2; for more: --after {commands[1]}" in capsys.readouterr().out
+
+
+def test_one_is_shown_in_full(capsys: pytest.CaptureFixture[str], url: str, commands: list[int]) -> None:
+    [shown] = told(capsys, url, "outbox", "show", str(commands[0]))
+    assert (shown["body"], shown["answer"], shown["reason"]) == (
+        {"n": 0},
+        {"code": 500},
+        "the device refused",
+    )
+    assert run(["outbox", "show", "999", "--set", f"outbox_url={url}"]) != 0
+    assert "no command 999" in capsys.readouterr().err
+
+
+def test_what_another_program_spoilt_is_named_beside_all_the_rest(
+    capsys: pytest.CaptureFixture[str], url: str, commands: list[int]
+) -> None:
+    with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
+        spoil = "UPDATE holdfast_outbox_command SET {} WHERE id = ?"
+        connection.execute(spoil.format("state = 'gone'"), [commands[1]])
+        connection.execute(spoil.format("created_at = 1e300"), [commands[2]])
+        connection.execute("INSERT INTO holdfast_outbox_pause VALUES ('faces', '', 1e300)")
+    connection.close()
+    assert run(["outbox", "stats", "faces", "--set", f"outbox_url={url}"]) == 0
+    said = capsys.readouterr()
+    assert f"{commands[1]}, 'gone'" in said.err
+    assert "is paused since 1e+300" in said.out
+    assert run(["outbox", "ls", "faces", "--set", f"outbox_url={url}"]) == 0
+    assert "d1" in capsys.readouterr().out
+
+
+def test_retry_and_cancel(capsys: pytest.CaptureFixture[str], url: str, commands: list[int]) -> None:
+    settings = ["--set", f"outbox_url={url}"]
+    assert run(["outbox", "retry", str(commands[0]), *settings]) == 0
+    assert run(["outbox", "cancel", str(commands[3]), *settings]) == 0
+    assert run(["outbox", "cancel", str(commands[1]), str(commands[2]), *settings]) != 0
+    assert f"nothing was done to {commands[1]}:" in capsys.readouterr().err
+    [stats] = told(capsys, url, "outbox", "stats", "faces")
+    assert stats["commands"] == {"scheduled": 1, "published": 1, "failed": 2}
+
+
+def test_what_is_paused_is_seen_everywhere_until_it_is_resumed(
+    capsys: pytest.CaptureFixture[str], url: str, commands: list[int]
+) -> None:
+    database = ["--set", f"outbox_url={url}"]
+    assert run(["outbox", "pause", "faces", "--device", "d2", *database]) == 0
+    assert run(["outbox", "pause", "faces", *database]) == 0
+    [stats] = told(capsys, url, "outbox", "stats", "faces")
+    assert stats["paused_since"] is not None
+    assert list(stats["paused_devices"]) == ["d2"]
+    assert run(["outbox", "stats", "faces", *database]) == 0
+    said = capsys.readouterr().out
+    assert "is paused since" in said
+    assert "devices that are paused: d2" in said
+    standing = {line["device"]: line["standing"] for line in told(capsys, url, "devices", "ls", "faces")}
+    assert standing["d2"] == "paused"
+    assert run(["outbox", "resume", "faces", *database]) == 0
+    assert run(["outbox", "resume", "faces", "--device", "d2", *database]) == 0
+    assert run(["outbox", "resume", "faces", *database]) != 0
+    assert "is not paused" in capsys.readouterr().err
+    [stats] = told(capsys, url, "outbox", "stats", "faces")
+    assert (stats["paused_since"], stats["paused_devices"]) == (None, {})
+    assert run(["outbox", "pause", "faces", "--device", "a/b", *database]) != 0
+
+
+def test_what_waits_for_a_device_is_taken_back(
+    capsys: pytest.CaptureFixture[str], url: str, commands: list[int]
+) -> None:
+    database = ["--set", f"outbox_url={url}"]
+    assert run(["outbox", "cancel", "--outbox", "faces", "--device", "d2", *database]) == 0
+    assert "2 to be taken back" in capsys.readouterr().out
+    for wrong in (
+        [],
+        ["--outbox", "faces"],
+        ["1", "--outbox", "faces", "--device", "d2"],
+        ["--device", "d2"],
+    ):
+        assert run(["outbox", "cancel", *wrong, *database]) != 0
+        assert "--outbox with --device" in capsys.readouterr().err
+
+
+def test_a_replaced_command_is_not_retried(capsys: pytest.CaptureFixture[str], url: str) -> None:
+    async def fill() -> int:
+        clock, outbox = SystemClock(), App("office").outbox("faces")
+        store = SqlOutbox(url, clock)
+        await store.prepare("faces", 1)
+        old, _ = await store.add(
+            outbox.new([{"device": "d1", "command": {"n": n}, "supersede_key": "951"} for n in range(2)])
+        )
+        await store.cancel(old)
+        await store.turn(
+            Turn(
+                outbox="faces",
+                grants={0: await store.open("faces", 0, 0, "me")},
+                sendable=[],
+                now=1.0,
+                sweep=True,
+            )
+        )
+        await store.close()
+        return old
+
+    assert run(["outbox", "retry", str(asyncio.run(fill())), "--set", f"outbox_url={url}"]) != 0
+    assert "a newer command has replaced it" in capsys.readouterr().err

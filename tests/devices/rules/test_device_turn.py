@@ -1,0 +1,82 @@
+"""A turn at the heads of devices, as every store takes it: here over rows in memory, in virtual time."""
+
+from collections.abc import AsyncIterator
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.devices.conformance.outbox import PATIENCE, Begin, ManualDispatcher, new
+from holdfast.devices.rules.device_queue import CommandState
+from holdfast.devices.rules.device_turn import Unsent
+from holdfast.devices.services.memory.outbox import MemoryOutbox
+from holdfast.ports.clock import Clock
+from holdfast.testing.conformance import OutboxConformance
+from simulator.loop import SimClock
+
+VIRTUAL = True
+
+
+class TestTurns(OutboxConformance):
+    @pytest.fixture
+    async def clock(self) -> SimClock:
+        return SimClock(Random(0), "turns")
+
+    @pytest.fixture
+    async def store(self, clock: Clock) -> AsyncIterator[MemoryOutbox]:
+        store = MemoryOutbox(clock)
+        yield store
+        await store.close()
+
+    @pytest.fixture
+    def begin(self, store: MemoryOutbox) -> Begin:
+        return store.transaction
+
+    # No turns in these.
+    test_adding_wakes_who_waits = None  # type: ignore[assignment]
+    test_closing_ends_a_wait = None  # type: ignore[assignment]
+
+    async def test_what_was_not_taken_for_a_device_that_is_away_waits_for_its_probe(
+        self, dispatcher: ManualDispatcher, begin: Begin
+    ) -> None:
+        with begin() as db:
+            db.add([new("d1")])
+        [sending] = await dispatcher.send()
+        turned = await dispatcher.turn(unsent=[Unsent(sending.correlation)], away={"d1"})
+        assert (turned.sendings, turned.freed) == ([], 1)
+        dispatcher.now += PATIENCE.probe_s
+        assert len(await dispatcher.send(away={"d1"})) == 1
+
+    async def test_a_try_that_another_followed_puts_nothing_off(
+        self, dispatcher: ManualDispatcher, begin: Begin
+    ) -> None:
+        with begin() as db:
+            db.add([new("d1")])
+        [first] = await dispatcher.send()
+        dispatcher.now = first.due
+        [second] = await dispatcher.send()
+        dispatcher.now = second.due
+        [third] = await dispatcher.send(still_out=[first])
+        assert third.correlation.tries == second.correlation.tries + 1
+
+    async def test_a_turn_that_read_as_many_arrivals_as_it_may_is_followed_by_another(
+        self, dispatcher: ManualDispatcher, begin: Begin
+    ) -> None:
+        with begin() as db:
+            db.add([new("d1"), new("d2"), new("d3")])
+        assert [(await dispatcher.turn(limit=limit)).more for limit in (2, 2)] == [True, False]
+
+    @pytest.mark.parametrize("spoilt", [{"spoilt": "its row is spoilt"}, {"shard": 999}])
+    async def test_a_row_that_another_program_spoilt_fails_alone(
+        self, dispatcher: ManualDispatcher, begin: Begin, store: MemoryOutbox, spoilt: dict[str, Any]
+    ) -> None:
+        with begin() as db:
+            [number, *_] = db.add([new("d1"), new("d1"), new("d2")])
+        outbox, entry = store.tables.commands[number]
+        store.tables.commands[number] = (outbox, msgspec.structs.replace(entry, **spoilt))
+        turned = await dispatcher.turn()
+        assert sorted(sending.device for sending in turned.sendings) == ["d1", "d2"]
+        [closed] = turned.closed
+        assert (closed.id, closed.state) == (number, CommandState.FAILED)
+        assert "its row" in closed.reason

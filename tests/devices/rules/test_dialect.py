@@ -1,0 +1,109 @@
+"""Ids inside payloads."""
+
+import contextlib
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.devices.rules.dialect import JsonDialect, PlainDialect, Reading, check_id, understood, written
+from holdfast.errors import InvalidMessage
+
+DIALECT = JsonDialect()
+
+
+@given(st.dictionaries(st.text(), st.integers() | st.text()), st.text(min_size=1))
+def test_an_id_that_was_written_is_read_and_nothing_else_changes(
+    fields: dict[str, object], name: str
+) -> None:
+    payload = DIALECT.write(json.dumps(fields).encode(), name)
+    assert json.loads(payload) == fields | {"messageId": name}
+    assert DIALECT.read(payload).id == name
+
+
+@pytest.mark.parametrize("payload", [b"", b"7", b"[]", b"{", b"\xff", b'{"a":}'])
+def test_a_payload_without_a_place_for_an_id_is_refused(payload: bytes) -> None:
+    with pytest.raises(InvalidMessage, match="messageId"):
+        DIALECT.write(payload, "x")
+
+
+@given(st.binary())
+def test_garbage_is_told_from_answers(payload: bytes) -> None:
+    with contextlib.suppress(InvalidMessage):
+        assert DIALECT.read(payload).ok
+
+
+@pytest.mark.parametrize("told", [b"null", b"true", b"1.5", b"[]", b"{}"])
+def test_an_id_is_text_or_a_number(told: bytes) -> None:
+    with pytest.raises(InvalidMessage):
+        DIALECT.read(b'{"messageId":' + told + b"}")
+    assert DIALECT.read(b'{"messageId":17}').id == "17"
+    assert DIALECT.read(b"{}").id == ""
+
+
+def test_a_device_may_say_that_it_could_not() -> None:
+    dialect = JsonDialect("id", "code", (0, "200"))
+    assert dialect.read(b'{"id":"a","code":0}').ok
+    assert dialect.read(b'{"id":"a","code":"200"}').ok
+    assert not dialect.read(b'{"id":"a","code":500}').ok
+    assert not dialect.read(b'{"id":"a"}').ok
+    assert not dialect.read(b'{"id":"a","code":[0]}').ok
+
+
+def test_a_plain_payload_stays_as_it_is() -> None:
+    assert PlainDialect().write(b"\x00any", "7") == b"\x00any"
+    assert PlainDialect().read(b"\x00any").id == ""
+
+
+@pytest.mark.parametrize("name", ["", "a b", "x" * 129, "\u00e9", "a\n"])
+def test_what_can_not_be_an_id_is_refused(name: str) -> None:
+    assert check_id("7.3/2") == "7.3/2"
+    with pytest.raises(InvalidMessage, match="128 printable"):
+        check_id(name)
+
+
+class Typed:
+    """A user's own dialect: the command's type is the first byte, and there is one for each id. It doesn't
+    mind what else it may be given."""
+
+    def write(self, payload: bytes, id: str) -> bytes:  # noqa: A002
+        if payload[0] != ord("c"):
+            raise InvalidMessage("it must begin with c", "payload")
+        return payload + bytes([int(id)])
+
+    def read(self, payload: bytes) -> Reading:
+        if payload[0] != ord("a"):
+            raise InvalidMessage("it must begin with a", "payload")
+        return Reading(str(payload[1]))
+
+
+def test_what_a_dialect_does_is_taken_as_it_is() -> None:
+    assert written(Typed(), b"c", "7") == b"c\x07"
+    assert understood(Typed(), b"a\x07") == Reading("7")
+
+
+def test_what_a_dialect_refuses_is_told_in_its_own_words() -> None:
+    with pytest.raises(InvalidMessage, match=r"^it must begin with c$"):
+        written(Typed(), b"x", "7")
+    with pytest.raises(InvalidMessage, match=r"^it must begin with a$"):
+        understood(Typed(), b"x")
+
+
+@pytest.mark.parametrize(
+    "payload, name, kind",
+    [(b"", "7", "IndexError"), (b"c", "seven", "ValueError"), (b"c", "256", "ValueError")],
+)
+def test_a_command_that_a_dialect_fails_at_is_invalid(payload: bytes, name: str, kind: str) -> None:
+    with pytest.raises(InvalidMessage, match=rf"Typed\.write failed with {kind}; make it raise") as refused:
+        written(Typed(), payload, name)
+    assert refused.value.field == "payload"
+    assert type(refused.value.__cause__).__name__ == kind, "its author is to find the place"
+
+
+@pytest.mark.parametrize("payload", [b"", b"a"])
+def test_an_answer_that_a_dialect_fails_at_is_invalid_and_ends_nothing(payload: bytes) -> None:
+    with pytest.raises(InvalidMessage, match=r"Typed\.read failed with IndexError; make it raise") as refused:
+        understood(Typed(), payload)
+    assert refused.value.field == "payload"
+    assert isinstance(refused.value.__cause__, IndexError)

@@ -1,0 +1,101 @@
+"""Topics made of device ids, and read back."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.devices.rules.topics import DEVICE_ID, Topics, check_device
+from holdfast.errors import ConfigError, InvalidMessage
+
+TOPICS = Topics()
+
+
+def test_a_device_has_its_topics() -> None:
+    assert TOPICS.command_to("2042253") == "dev/face/2042253"
+    assert TOPICS.heard_from("2042253") == ["dev/face/2042253/Ack", "dev/face/2042253/heartbeat"]
+    assert TOPICS.heard_from_all() == ["dev/face/+/Ack", "dev/face/+/heartbeat"]
+
+
+@given(st.from_regex(DEVICE_ID, fullmatch=True))
+def test_what_a_device_says_is_known_for_its(device: str) -> None:
+    answer, heartbeat = TOPICS.heard_from(device)
+    assert TOPICS.read(answer) == ("answer", device)
+    assert TOPICS.read(heartbeat) == ("heartbeat", device)
+    assert TOPICS.read(TOPICS.command_to(device)) is None
+
+
+@given(st.text())
+def test_no_device_comes_of_any_other_text(text: str) -> None:
+    found = TOPICS.read(f"dev/face/{text}/Ack")
+    assert found == (("answer", text) if DEVICE_ID.fullmatch(text) else None)
+    assert TOPICS.read(text) is None
+
+
+@pytest.mark.parametrize(
+    "device, reason",
+    [
+        ("a/b", "end a level"),
+        ("a+", "wildcard"),
+        ("#", "wildcard"),
+        ("$SYS", "broker's own"),
+        ("a\0", "NUL"),
+        ("", "1 to 128"),
+        ("a b", "1 to 128"),
+        ("..", "1 to 128"),
+        ("é", "1 to 128"),
+        ("7\n", "1 to 128"),
+        ("x" * 129, "1 to 128"),
+    ],
+)
+def test_an_id_that_makes_no_topic_is_refused_with_the_reason(device: str, reason: str) -> None:
+    with pytest.raises(InvalidMessage, match=reason):
+        check_device(device)
+    with pytest.raises(InvalidMessage):
+        TOPICS.command_to(device)
+    with pytest.raises(InvalidMessage):
+        TOPICS.heard_from(device)
+
+
+@pytest.mark.parametrize("device", [2042253, None, b"2042253", 7.0])
+def test_an_id_that_is_no_text_is_refused_with_its_type(device: Any) -> None:
+    with pytest.raises(
+        InvalidMessage, match=f"device is a {type(device).__name__}; give .* as text"
+    ) as refused:
+        check_device(device)
+    assert refused.value.field == "device"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "",
+        "dev/face",
+        "dev/face{device}",
+        "{device}/{device}",
+        "a/+/{device}",
+        "a/#/{device}",
+        "$SYS/{device}",
+    ],
+)
+def test_a_template_that_cannot_work_is_refused(template: str) -> None:
+    for name in ("command", "answer"):
+        with pytest.raises(ConfigError, match=rf"topics\.{name}"):
+            Topics(**{name: template})
+
+
+def test_answers_are_told_from_commands() -> None:
+    with pytest.raises(ConfigError, match="must differ"):
+        Topics(command="a/{device}", answer="a/{device}")
+
+
+def test_heartbeats_may_be_missing() -> None:
+    quiet = Topics(heartbeat="")
+    assert quiet.heard_from_all() == ["dev/face/+/Ack"]
+    assert quiet.read("dev/face/7/heartbeat") is None
+
+
+def test_a_template_over_what_mqtt_allows_is_refused() -> None:
+    with pytest.raises(ConfigError, match="longer than MQTT allows"):
+        Topics(command="x" * 65_500 + "/{device}")

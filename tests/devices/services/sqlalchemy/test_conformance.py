@@ -1,0 +1,161 @@
+"""The outbox store in SQLite and in PostgreSQL, with transactions of connections and of sessions."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from sqlalchemy import Engine, create_engine, event
+from sqlalchemy.orm import Session
+
+from holdfast.devices.conformance.outbox import NOW, OUTBOX, Begin, ManualDispatcher, answer, bodies, new
+from holdfast.devices.rules.device_queue import CommandState
+from holdfast.devices.services.sqlalchemy.outbox import SqlOutbox
+from holdfast.devices.services.sqlalchemy.rows import COLUMNS
+from holdfast.devices.services.sqlalchemy.rows import entry as archived
+from holdfast.devices.services.sqlalchemy.transaction import PostgresqlTransaction
+from holdfast.devices.services.sqlalchemy.writer import SqlWriter
+from holdfast.system.clock import SystemClock
+from holdfast.testing.conformance import OutboxConformance
+from simulator.servers import PostgresqlServer
+
+
+class SqlConformance(OutboxConformance):
+    """Two clients of one database, and the business's own engine."""
+
+    @pytest.fixture
+    async def url(self) -> str:
+        raise NotImplementedError
+
+    @pytest.fixture
+    async def store(self, url: str) -> AsyncIterator[SqlOutbox]:
+        store = SqlOutbox(url, SystemClock())
+        yield store
+        await store.close()
+
+    @pytest.fixture
+    async def other_store(self, url: str) -> AsyncIterator[SqlOutbox]:
+        store = SqlOutbox(url, SystemClock())
+        yield store
+        await store.close()
+
+    @pytest.fixture
+    def business(self, url: str) -> Iterator[Engine]:
+        engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+        yield engine
+        engine.dispose()
+
+    @pytest.fixture
+    def begin(self, business: Engine) -> Begin:
+        @contextmanager
+        def begin() -> Iterator[SqlWriter]:
+            with business.begin() as connection:
+                yield SqlWriter(connection)
+
+        return begin
+
+    async def test_the_archive_has_all_of_what_it_has(
+        self, dispatcher: ManualDispatcher, store: SqlOutbox, begin: Begin, business: Engine
+    ) -> None:
+        with begin() as db:
+            [number] = db.add([new("d1", b"\x00body", trace_id="t-1", dedupe_key="k")])
+        [sending] = await dispatcher.send()
+        await dispatcher.turn(heard=[answer(sending, b"\xffok")])
+        entry = await store.command(number)
+        await store.expire(OUTBOX, NOW + 1, 10, archive=True)
+        with business.connect() as connection:
+            [row] = connection.exec_driver_sql(f"SELECT outbox, {COLUMNS} FROM holdfast_outbox_archive")
+        assert (row[0], archived(row[1:])) == (OUTBOX, entry)
+        assert await store.command(number) is None
+
+    async def test_what_is_listed_has_an_index(
+        self, dispatcher: ManualDispatcher, store: SqlOutbox, begin: Begin, business: Engine
+    ) -> None:
+        with begin() as db:
+            db.add([new(f"d{n}") for n in range(100)])
+        asked: list[tuple[str, Any]] = []
+        event.listen(store._engine, "before_cursor_execute", lambda *a: asked.append((a[2], a[3])))
+        await store.commands(OUTBOX, device="d1")
+        await store.commands(OUTBOX, device="d1", state=CommandState.SCHEDULED)
+        await store.commands(OUTBOX, state=CommandState.FAILED)
+        await store.commands(OUTBOX)
+        postgresql = business.dialect.name == "postgresql"
+        plans = []
+        with business.connect() as connection:
+            for sql, parameters in asked:
+                explain = f"EXPLAIN {sql}" if postgresql else f"EXPLAIN QUERY PLAN {sql}"
+                plans.append(str(connection.exec_driver_sql(explain, parameters).all()))
+        for plan, index in zip(plans, ("_device", "_device", "_failed", ""), strict=True):
+            assert f"holdfast_outbox_command{index}" in plan
+        assert "TEMP B-TREE" not in plans[-1], "the ids are in order already"
+
+
+class TestSqliteOutbox(SqlConformance):
+    @pytest.fixture
+    async def url(self, tmp_path: Path) -> str:
+        return f"sqlite:///{tmp_path}/app.db"
+
+
+class TestSqliteOutboxBySessions(TestSqliteOutbox):
+    @pytest.fixture
+    def begin(self, business: Engine) -> Begin:
+        def begin() -> AbstractContextManager[SqlWriter]:
+            return by_session(business)
+
+        return begin
+
+
+class TestPostgresqlOutbox(SqlConformance):
+    @pytest.fixture
+    async def url(self, postgresql_server: PostgresqlServer) -> str:
+        return postgresql_server.url
+
+    async def test_a_replaced_command_that_is_committed_late_is_not_sent(
+        self, dispatcher: ManualDispatcher, store: SqlOutbox, begin: Begin
+    ) -> None:
+        slow = begin()
+        [old] = slow.__enter__().add([new("d1", b"in", supersede_key="951")])
+        with begin() as db:
+            db.add([new("d1", b"out", supersede_key="951"), new("d1", b"other")])
+        [sending] = await dispatcher.send()
+        assert sending.body == b"out"
+        [sending] = await dispatcher.send(heard=[answer(sending)])
+        slow.__exit__(None, None, None)
+        turned = await dispatcher.turn(heard=[answer(sending)])
+        assert [(e.id, e.state) for e in turned.closed[1:]] == [(old, CommandState.SUPERSEDED)]
+        assert turned.sendings == [], "who was taken off must not come in again"
+
+    async def test_taking_back_waits_for_nobody_and_nobody_for_it(
+        self, dispatcher: ManualDispatcher, begin: Begin
+    ) -> None:
+        with begin() as db:
+            db.add([new("d1", b"1"), new("d2", b"2")])
+        open_still = begin()
+        assert open_still.__enter__().cancel(OUTBOX, device="d1") == 1
+        first = await dispatcher.send()
+        assert bodies(first) == [b"1", b"2"], "it isn't committed yet"
+        open_still.__exit__(None, None, None)
+        turned = await dispatcher.turn(heard=[answer(each) for each in first])
+        assert {entry.state for entry in turned.closed} == {CommandState.ACKNOWLEDGED}
+
+    async def test_a_turn_is_three_messages(self, dispatcher: ManualDispatcher, begin: Begin) -> None:
+        with begin() as db:
+            db.add([new(f"d{n}") for n in range(50)])
+            db.add([new("d0"), new("d1", not_before=NOW + 1000.0)])
+        spied = mock.patch.object(
+            PostgresqlTransaction, "_send", autospec=True, side_effect=PostgresqlTransaction._send
+        )
+        with spied as sent:
+            sendings = await dispatcher.send()
+        assert (len(sendings), sent.call_count) == (50, 3)
+        with spied as sent:
+            turned = await dispatcher.turn(heard=[answer(each) for each in sendings], tell=False)
+        assert (len(turned.closed), len(turned.sendings), sent.call_count) == (50, 1, 3)
+
+
+@contextmanager
+def by_session(business: Engine) -> Iterator[SqlWriter]:
+    with Session(business) as session, session.begin():
+        yield SqlWriter(session)

@@ -1,0 +1,72 @@
+"""One command to five thousand devices: rolled out at its rate, counted, and stopped when too many fail."""
+
+from collections.abc import Callable
+
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+from holdfast import App
+from holdfast.devices.rules.device_queue import CommandState
+from holdfast.devices.rules.device_turn import Heard, Rollout, Sending, Turn
+from holdfast.devices.services.sqlalchemy.outbox import SqlOutbox
+
+DEVICES = [f"d{number:04}" for number in range(5_000)]
+RATE = 500.0
+
+
+async def rolled_out(store: SqlOutbox, engine: Engine, does: Callable[[str], bool]) -> tuple[Rollout, int]:
+    """The job at its end, and how many devices got the command. Each second there are turns until nothing is
+    left to do; the devices answer in the next one."""
+    outbox = App("office").outbox("doors")
+    with Session(engine) as db, db.begin():
+        number = outbox.add_job(db, "firmware", DEVICES, {"v": 2}, rate=RATE, abort_share=0.05)
+    [first] = await store.commands("doors", limit=1)
+    epoch = await store.open("doors", 0, 0, "me")
+    answers: list[Heard] = []
+    sent: list[str] = []
+
+    async def turn(now: float, *, sweep: bool) -> bool:
+        nonlocal answers
+        heard, answers = answers, []
+        turned = await store.turn(
+            Turn(outbox="doors", grants={0: epoch}, sendable=[0], now=now, heard=heard, sweep=sweep)
+        )
+        answers = [answer(sending, ok=does(sending.device)) for sending in turned.sendings]
+        sent.extend(sending.device for sending in turned.sendings)
+        return turned.more or bool(answers)
+
+    async def progress() -> Rollout:
+        [job] = await store.jobs("doors")
+        assert (job.id, job.total) == (number, len(DEVICES))
+        counts = await store.counts("doors")
+        assert (job.done, job.failed) == (
+            counts.get(CommandState.ACKNOWLEDGED, 0),
+            counts.get(CommandState.FAILED, 0),
+        )
+        return job
+
+    for second in range(12):
+        sweep = True
+        while await turn(first.created_at + second, sweep=sweep):
+            sweep = False
+        assert len(sent) <= second * RATE + 1, "no more than its rate"
+        await progress()
+    assert sent == DEVICES[: len(sent)]
+    return await progress(), len(sent)
+
+
+def answer(sending: Sending, *, ok: bool) -> Heard:
+    return Heard(sending.device, sending.correlation, b"", ok=ok)
+
+
+async def test_all_get_it_in_their_order(store: SqlOutbox, engine: Engine) -> None:
+    job, sent = await rolled_out(store, engine, lambda device: not device.endswith("00"))
+    assert (job.done, job.failed, job.aborted, job.over) == (4_950, 50, False, True)
+    assert sent == 5_000
+
+
+async def test_it_stops_once_one_in_twenty_has_failed(store: SqlOutbox, engine: Engine) -> None:
+    job, sent = await rolled_out(store, engine, lambda device: int(device[1:]) % 5 != 0)
+    assert (job.aborted, job.over) == (True, True)
+    assert 251 * 5 - 4 <= sent <= 251 * 5 + RATE, "nothing goes once more than 250 have failed"
+    assert job.done + job.failed == 5_000

@@ -1,0 +1,152 @@
+"""Simulated devices on a real broker."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+
+import pytest
+
+from holdfast.devices.conformance.device import BODY, LIMIT_S, Ears
+from holdfast.devices.fleet import Conduct, Fleet
+from holdfast.devices.fleet.mqtt import Connection, varint
+from holdfast.devices.ports.device import Command, Connected, DeviceAnswer, Seen
+from holdfast.devices.services.mqtt.address import MqttAddress, parse
+from holdfast.devices.services.mqtt.device import MqttDevices
+from holdfast.errors import Unavailable
+from holdfast.system.clock import SystemClock
+from simulator.servers import MosquittoServer
+
+NAMES = [f"d{number}" for number in range(30)]
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[MosquittoServer]:
+    server = MosquittoServer()
+    asyncio.run(server.start())
+    yield server
+    asyncio.run(server.stop())
+
+
+@pytest.fixture(params=["5", "3.1.1"])
+def address(broker: MosquittoServer, request: pytest.FixtureRequest) -> MqttAddress:
+    return parse(f"{broker.url}?version={request.param}&session_s=0")
+
+
+@pytest.fixture
+async def devices(address: MqttAddress) -> AsyncIterator[MqttDevices]:
+    devices = MqttDevices(address, "me", SystemClock())
+    await devices.start()
+    yield devices
+    await devices.close()
+
+
+async def test_every_device_answers_what_it_was_asked(address: MqttAddress, devices: MqttDevices) -> None:
+    ears = Ears(devices)
+    await ears.until(Connected)
+    async with Fleet(address, NAMES, SystemClock()) as fleet:
+        for round_ in range(5):
+            for name in NAMES:
+                devices.publish(Command(name, f"1.{round_}.{name}", BODY))
+            heard = [await ears.until(DeviceAnswer) for _ in NAMES]
+            assert {(answer.device, answer.id) for answer in heard} == {
+                (name, f"1.{round_}.{name}") for name in NAMES
+            }
+        counts = fleet.counts
+    assert (counts.devices, counts.heard, counts.said) == (30, 150, 150)
+    assert (counts.crowded, counts.at_once) == (0, 1)
+
+
+async def test_a_device_takes_its_time_and_one_command_at_a_time(
+    address: MqttAddress, devices: MqttDevices
+) -> None:
+    ears = Ears(devices)
+    await ears.until(Connected)
+    async with Fleet(address, NAMES, SystemClock(), conduct=Conduct(latency_s=0.2)) as fleet:
+        for number in range(3):
+            devices.publish(Command("d1", f"1.{number}.1", BODY))
+        assert (await ears.until(DeviceAnswer)).id == "1.0.1"
+        assert (fleet.counts.heard, fleet.counts.crowded, fleet.counts.at_once) == (3, 2, 2)
+
+
+async def test_devices_give_signs_of_life(address: MqttAddress, devices: MqttDevices) -> None:
+    ears = Ears(devices)
+    async with Fleet(address, NAMES[:3], SystemClock(), conduct=Conduct(heartbeat_s=0.1)):
+        seen: set[str] = set()
+        while seen != set(NAMES[:3]):
+            seen.add((await ears.until(Seen)).device)
+
+
+async def test_work_is_done_by_the_device_that_was_asked(address: MqttAddress, devices: MqttDevices) -> None:
+    ears = Ears(devices)
+    await ears.until(Connected)
+
+    def work(device: str, command: str, payload: bytes) -> bytes:
+        return b'{"messageId":"%s","at":"%s","was":%s}' % (command.encode(), device.encode(), payload)
+
+    async with Fleet(address, NAMES, SystemClock(), work=work):
+        devices.publish(Command("d1", "1.1.1", b'{"a":1}'))
+        assert (await ears.until(DeviceAnswer)).payload == (
+            b'{"messageId":"1.1.1","at":"d1","was":{"messageId":"1.1.1","a":1}}'
+        )
+
+
+async def test_the_fleet_comes_back_when_the_broker_does(broker: MosquittoServer) -> None:
+    address = parse(f"{broker.url}?session_s=0")
+    devices = MqttDevices(address, "me", SystemClock())
+    async with Fleet(address, NAMES, SystemClock()) as fleet:
+        await broker.restart()
+        await devices.start()
+        ears = Ears(devices)
+        await ears.until(Connected)
+        async with asyncio.timeout(LIMIT_S):
+            number = 0
+            while not fleet.counts.said:
+                number += 1
+                devices.publish(Command("d1", f"1.{number}.1", BODY))
+                await devices.events()
+        await devices.close()
+
+
+async def test_a_broker_that_is_not_there_is_told() -> None:
+    with pytest.raises(Unavailable, match="no broker at"):
+        await Fleet(parse("mqtt://127.0.0.1:1"), NAMES, SystemClock()).start()
+
+
+async def test_who_may_not_come_in_is_told() -> None:
+    async with MosquittoServer(tls=True, users={"fleet": "secret"}) as server:
+        good = parse(server.url.replace("mqtts://", "mqtts://fleet:secret@"))
+        async with Fleet(good, NAMES, SystemClock()):
+            pass
+        with pytest.raises(Unavailable, match="refuses") as refused:
+            await Fleet(replace(good, password="wrong"), NAMES, SystemClock()).start()
+        assert "wrong" not in str(refused.value)
+
+
+@pytest.mark.parametrize("number", [0, 127, 128, 16_383, 16_384, 2_097_152, 268_435_455])
+def test_numbers_of_variable_length_are_read_back(number: int) -> None:
+    """From the outside: a packet of that length is taken apart where it ends."""
+    value, shift = 0, 0
+    for digit in varint(number):
+        value |= (digit & 0x7F) << shift
+        shift += 7
+    assert value == number
+
+
+def test_packets_may_come_in_any_pieces() -> None:
+    heard: list[tuple[str, bytes, bytes]] = []
+
+    async def feed(size: int) -> None:
+        connection = Connection(lambda *said: heard.append(said))
+        stream = b""
+        for number in range(20):
+            payload = b"x" * (number * 40)
+            properties = b"\x02\0\0\0\x09" + b"\x09\0\x02ab" + b"\x08\0\x01r"
+            body = b"\0\x01t" + varint(len(properties)) + properties + payload
+            stream += b"\x30" + varint(len(body)) + body
+        for first in range(0, len(stream), size):
+            connection.data_received(stream[first : first + size])
+
+    for size in (1, 2, 3, 7, 1000, 100_000):
+        heard.clear()
+        asyncio.run(feed(size))
+        assert heard == [("t", b"x" * (number * 40), b"ab") for number in range(20)]

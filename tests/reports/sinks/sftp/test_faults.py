@@ -1,0 +1,139 @@
+"""SFTP servers that refuse, lie, are full, or are others than they say."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import asyncssh
+import pytest
+
+from holdfast.errors import ConfigError, Damaged, InvalidMessage, LoginRefused, Unavailable
+from holdfast.reports.conformance.sink import held, part, put, sha256
+from holdfast.reports.ports.sink import Upload
+from holdfast.reports.sinks.sftp.session import Login
+from holdfast.reports.sinks.sftp.sink import SftpSink
+from holdfast.reports.sinks.sftp.url import SftpUrl
+from simulator.servers import SftpFaults, SftpServer
+
+BODY = part(1, 3_000_000)
+
+
+@asynccontextmanager
+async def served(faults: SftpFaults | None = None) -> AsyncIterator[tuple[SftpServer, SftpSink]]:
+    async with SftpServer(faults=faults) as server:
+        login = Login(server.user, server.password, known_hosts=server.known_hosts)
+        sink = SftpSink(SftpUrl.parse(server.url), login)
+        try:
+            yield server, sink
+        finally:
+            await sink.close()
+
+
+def names(server: SftpServer) -> list[str]:
+    return sorted(path.name for path in server.files.rglob("*") if path.is_file())
+
+
+async def put_all(upload: Upload) -> None:
+    await upload.write(BODY)
+    await upload.commit(sha256(BODY))
+
+
+async def test_a_full_disk_is_passing_and_leaves_nothing_once_aborted() -> None:
+    async with served(SftpFaults(full_after=1_000_000)) as (server, sink):
+        upload = await sink.open("a.csv", ".a.part")
+        with pytest.raises(Unavailable, match="No space left"):
+            await put_all(upload)
+        await upload.abort()
+        assert names(server) == []
+        await put(sink, "b.csv", b"small")
+        assert names(server) == ["b.csv"]
+
+
+async def test_a_server_that_cannot_rename_is_named_with_what_helps() -> None:
+    async with served(SftpFaults(pinned=True)) as (server, sink):
+        upload = await sink.open("a.csv", ".a.part")
+        with pytest.raises(ConfigError, match=r"'a\.csv' in its place.*in_place"):
+            await put_all(upload)
+        await upload.abort()
+        assert names(server) == []
+        await put_all(await sink.open("a.csv", "a.csv"))
+        assert await held(sink, "a.csv") == BODY
+
+
+async def test_a_folder_that_may_not_be_written_to_is_for_good() -> None:
+    async with served(SftpFaults(read_only=True)) as (_, sink):
+        with pytest.raises(ConfigError, match="Permission denied"):
+            await put(sink, "a.csv", b"x")
+
+
+@pytest.mark.parametrize("lies_by", [-1, 1])
+async def test_a_server_that_lies_about_sizes_is_not_believed(lies_by: int) -> None:
+    async with served(SftpFaults(lies_by=lies_by)) as (server, sink):
+        upload = await sink.open("a.csv", ".a.part")
+        with pytest.raises(Damaged, match=f"has {len(BODY) + lies_by} bytes"):
+            await put_all(upload)
+        await upload.abort()
+        assert names(server) == []
+
+
+async def test_who_may_not_log_in_learns_it_once() -> None:
+    async with served() as (server, _):
+        stranger = asyncssh.generate_private_key("ssh-ed25519").export_private_key().decode()
+        for login in (
+            Login(server.user, "wrong-pa55", known_hosts=server.known_hosts),
+            Login(server.user, key=stranger, known_hosts=server.known_hosts),
+        ):
+            sink = SftpSink(SftpUrl.parse(server.url), login)
+            with pytest.raises(LoginRefused) as caught:
+                await sink.stat("a.csv")
+            assert "wrong-pa55" not in str(caught.value)
+            assert "pa55" not in repr(login)
+            await sink.close()
+
+
+async def test_a_host_that_is_not_known_is_told_no_password() -> None:
+    async with served() as (server, _):
+        other = asyncssh.generate_private_key("ssh-ed25519").export_public_key().decode()
+        for known in (f"[127.0.0.1]:{server.port} {other}", f"example.com {other}"):
+            sink = SftpSink(SftpUrl.parse(server.url), Login(server.user, server.password, known_hosts=known))
+            with pytest.raises(LoginRefused, match="known_hosts"):
+                await sink.stat("a.csv")
+            await sink.close()
+
+
+@pytest.mark.parametrize("fields", [{"key": "no key"}, {"known_hosts": "host ssh-ed25519 %%%"}])
+async def test_a_credential_that_cannot_be_read_is_named(fields: dict[str, str]) -> None:
+    sink = SftpSink(SftpUrl.parse("sftp://127.0.0.1:9"), Login("ann", **fields))
+    with pytest.raises((ConfigError, Unavailable)):
+        await sink.stat("a.csv")
+    await sink.close()
+
+
+async def test_nobody_there_is_passing() -> None:
+    sink = SftpSink(SftpUrl.parse("sftp://127.0.0.1:9"), Login("ann", "x"))
+    with pytest.raises(Unavailable, match="can't log in"):
+        await sink.stat("a.csv")
+    await sink.close()
+
+
+async def test_links_out_of_the_folder_are_refused() -> None:
+    async with served() as (server, _):
+        (server.files / "root").mkdir()
+        (server.files / "other").mkdir()
+        (server.files / "root" / "out").symlink_to("../other")
+        login = Login(server.user, server.password, known_hosts=server.known_hosts)
+        sink = SftpSink(SftpUrl.parse(f"{server.url}/root"), login)
+        with pytest.raises(InvalidMessage, match="link"):
+            await put(sink, "out/a.csv", b"x")
+        await put(sink, "in/a.csv", b"x")
+        assert await held(sink, "in/a.csv") == b"x"
+        assert names(server) == ["a.csv"]
+        await sink.close()
+
+
+@pytest.mark.parametrize(
+    "url", ["sftp://ann:pa55@host/x", "sftp:///x", "sftp://host/x?a=1", "sftp://host/a%0ab", "scp://host/"]
+)
+def test_bad_urls_are_refused_without_their_password(url: str) -> None:
+    with pytest.raises(ConfigError, match="destination") as caught:
+        SftpUrl.parse(url)
+    assert "pa55" not in str(caught.value)

@@ -1,0 +1,678 @@
+"""Sources: every format, chosen rows, datasets whose files differ, and files that are damaged."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import gzip
+import http.server
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.orc
+import pyarrow.parquet as pq
+import pytest
+
+from holdfast.errors import InvalidMessage, Unavailable
+from holdfast.reports.faults import UnreadableSource
+from holdfast.reports.order import Column, Condition, Csv, Sort, Table
+from holdfast.reports.report import Report
+from holdfast.reports.sources import places
+from holdfast.reports.sources import table as tables
+from holdfast.reports.sources.places import check_root, is_below
+from tests.reports.making import ORDERED_AT, csv_of, made, ordered, stored
+
+ROWS = pa.table({"n": [1, 2, 3], "t": ["a", None, "c,d"]})
+TEXT = 'n,t\n1,a\n2,\n3,"c,d"\n'
+
+
+# --- formats
+
+
+def test_parquet_by_row_groups(tmp_path: Path) -> None:
+    assert csv_of(stored(tmp_path, ROWS, row_group_size=1)) == TEXT
+
+
+def test_orc(tmp_path: Path) -> None:
+    pyarrow.orc.write_table(ROWS, str(tmp_path / "t.orc"))
+    assert csv_of(str(tmp_path / "t.orc")) == TEXT
+
+
+@pytest.mark.parametrize("kind", [pa.ipc.new_file, pa.ipc.new_stream])
+def test_arrow_files_and_streams(tmp_path: Path, kind: Any) -> None:
+    path = tmp_path / "t.arrow"
+    with pa.OSFile(str(path), "wb") as file, kind(file, ROWS.schema) as writer:
+        writer.write_table(ROWS, max_chunksize=2)
+    assert csv_of(str(path)) == TEXT
+    chosen = Table(sources=(str(path),), columns=(Column(source="t"),))
+    assert csv_of(chosen) == 't\na\n\n"c,d"\n'
+
+
+def test_csv_is_text_unless_types_are_stated(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text('\ufeffzip,price,day,empty\n00123,1.50,2024-02-29,""\n,,,\n', "utf-8")
+    assert csv_of(str(path)) == 'zip,price,day,empty\n00123,1.50,2024-02-29,""\n,,,\n'
+    types = {"price": "decimal(9,3)", "day": "date"}
+    assert csv_of(Table(sources=(str(path),), types=types), date_pattern="%d.%m.%y", header=False) == (
+        '00123,1.500,29.02.24,""\n,,,\n'
+    )
+
+
+def test_csv_with_another_delimiter_and_newlines(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text('a;b\n"x\ny";2\n')
+    assert csv_of(Table(sources=(str(path),), delimiter=";")) == 'a,b\n"x\ny",2\n'
+    tabs = tmp_path / "t.tsv"
+    tabs.write_text("a\tb\n1\t2\n")
+    assert csv_of(str(tabs)) == "a,b\n1,2\n"
+
+
+def test_json_lines(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"n": 1, "t": "a", "o": {"k": [1]}}\n{"n": 2, "t": null}\n')
+    assert csv_of(str(path)) == 'n,t,o\n1,a,"{""k"":[1]}"\n2,,\n'
+    typed = Table(sources=(str(path),), types={"n": "decimal(9,2)"}, columns=(Column(source="n"),))
+    assert csv_of(typed) == "n\n1.00\n2.00\n"
+
+
+def test_compressed_text_sources(tmp_path: Path) -> None:
+    (tmp_path / "t.csv.gz").write_bytes(gzip.compress(b"a\n1\n"))
+    (tmp_path / "t.jsonl.gz").write_bytes(gzip.compress(b'{"a": 1}\n'))
+    assert csv_of(str(tmp_path / "t.csv.gz")) == "a\n1\n"
+    assert csv_of(str(tmp_path / "t.jsonl.gz")) == "a\n1\n"
+
+
+def test_a_format_may_be_stated(tmp_path: Path) -> None:
+    source = stored(tmp_path, ROWS, "result")
+    with pytest.raises(UnreadableSource, match=r"name it in tables\[0\].source_format"):
+        csv_of(source)
+    assert csv_of(Table(sources=(source,), source_format="parquet")) == TEXT
+
+
+# --- which files
+
+
+def test_a_list_is_read_in_its_order(tmp_path: Path) -> None:
+    b, a = stored(tmp_path, {"n": [2]}, "b.parquet"), stored(tmp_path, {"n": [1]}, "a.parquet")
+    assert csv_of(Table(sources=(b, a, b))) == "n\n2\n1\n2\n"
+
+
+@pytest.mark.parametrize("ending", ["", "/"])
+def test_a_folder_is_read_by_name(tmp_path: Path, ending: str) -> None:
+    for name in ("d/2.parquet", "d/10.parquet", "d/sub/1.parquet"):
+        stored(tmp_path, {"f": [name]}, name)
+    (tmp_path / "d" / "_SUCCESS").touch()
+    (tmp_path / "d" / ".hidden.parquet").touch()
+    assert csv_of(f"{tmp_path}/d{ending}") == "f\nd/10.parquet\nd/2.parquet\nd/sub/1.parquet\n"
+
+
+def test_a_prefix(tmp_path: Path) -> None:
+    for name in ("part-1.parquet", "part-2.parquet", "other.parquet"):
+        stored(tmp_path, {"f": [name]}, name)
+    assert csv_of(f"{tmp_path}/part-*") == "f\npart-1.parquet\npart-2.parquet\n"
+    assert csv_of(f"file://{tmp_path}/part-2.parquet") == "f\npart-2.parquet\n"
+
+
+def test_a_partitioned_dataset(tmp_path: Path) -> None:
+    for year, country in (
+        ("2023", "de"),
+        ("2024", "de"),
+        ("2024", "a%2Fb"),
+        ("2024", "__HIVE_DEFAULT_PARTITION__"),
+    ):
+        stored(tmp_path, {"n": [int(year)]}, f"year={year}/country={country}/x.parquet")
+    assert csv_of(f"{tmp_path}/") == "n,year,country\n2023,2023,de\n2024,2024,\n2024,2024,a/b\n2024,2024,de\n"
+    table = Table(
+        sources=(f"{tmp_path}/",),
+        columns=(Column(source="country"),),
+        filter=(Condition(column="year", op=">", value=2023),),
+        types={"year": "int32"},
+    )
+    assert csv_of(table) == "country\n\na/b\nde\n"
+
+
+def test_files_that_a_filter_on_folders_excludes_are_not_read(tmp_path: Path) -> None:
+    stored(tmp_path, {"n": [1]}, "day=1/x.parquet")
+    bad = Path(stored(tmp_path, {"n": [2] * 1000}, "day=2/x.parquet"))
+    data = bytearray(bad.read_bytes())
+    data[4:20] = b"x" * 16  # the footer is whole, the rows are not
+    bad.write_bytes(data)
+    table = Table(sources=(f"{tmp_path}/",), filter=(Condition(column="day", op="=", value="1"),))
+    assert csv_of(table) == "n,day\n1,1\n"
+
+
+# --- which rows
+
+
+@pytest.mark.parametrize(
+    "op, value, rows",
+    [
+        ("=", 2, [2]),
+        ("!=", 2, [1, 3]),
+        ("<", 2, [1]),
+        ("<=", 2, [1, 2]),
+        (">", 2, [3]),
+        (">=", 2, [2, 3]),
+        ("in", [1, 3, 9], [1, 3]),
+        ("not in", [1, 3], [2]),
+        ("is null", None, [None]),
+        ("is not null", None, [1, 2, 3]),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 100])
+def test_filters(tmp_path: Path, op: Any, value: Any, rows: list[int | None], size: int) -> None:
+    source = stored(tmp_path, {"id": range(4), "n": [1, 2, 3, None]}, row_group_size=size)
+    table = Table(
+        sources=(source,), columns=(Column(source="n"),), filter=(Condition(column="n", op=op, value=value),)
+    )
+    text = "".join(f"{'' if n is None else n}\n" for n in rows)
+    assert csv_of(table) == f"n\n{text}"
+
+
+@pytest.mark.parametrize(
+    "array, value",
+    [
+        (pa.array(["0.10", "0.2"]).cast(pa.decimal128(5, 2)), 0.1),
+        (pa.array([dt.date(2024, 1, 1), dt.date(2024, 1, 2)]), "2024-01-01"),
+        (
+            pa.array(["2024-01-01T12:00:00Z", "2024-01-02T12:00:00Z"]).cast(pa.timestamp("us", "UTC")),
+            "2024-01-01T12:00:00Z",
+        ),
+        (pa.array(["x", "y"]).dictionary_encode(), "x"),
+        (pa.array([True, False]), True),
+    ],
+)
+def test_values_are_read_as_the_columns_type(tmp_path: Path, array: pa.Array, value: Any) -> None:
+    table = Table(
+        sources=(stored(tmp_path, {"id": [1, 2], "v": array}),),
+        columns=(Column(source="id"),),
+        filter=(Condition(column="v", op="=", value=value),),
+    )
+    assert csv_of(table) == "id\n1\n"
+
+
+@pytest.mark.parametrize(
+    "fields, field, text",
+    [
+        ({"columns": (Column(source="naem"),)}, "columns[0].source", "did you mean 'name'"),
+        ({"filter": (Condition(column="x", op="=", value=1),)}, "filter[0].column", "there are n, name, l"),
+        (
+            {"filter": (Condition(column="n", op="=", value="one"),)},
+            "filter[0].value",
+            "no value of type int64",
+        ),
+        ({"filter": (Condition(column="l", op="=", value=1),)}, "filter[0].value", "can't be compared"),
+        ({"sort": (Sort(column="l"),)}, "sort[0].column", "has no order"),
+        ({"columns": (Column(source="name", decimals=2),)}, "columns[0].decimals", "is text, which has none"),
+        (
+            {"columns": (Column(source="n", pattern="%Y"),)},
+            "columns[0].pattern",
+            "is integer, which has none",
+        ),
+        ({"types": {"n": "int"}}, "types.n", "'int' is no type"),
+        ({"types": {"x": "int64"}}, "types.x", "no column 'x'"),
+    ],
+)
+def test_what_does_not_fit_the_source_is_named(tmp_path: Path, fields: Any, field: str, text: str) -> None:
+    source = stored(tmp_path, {"n": [1], "name": ["a"], "l": [[1]]})
+    with pytest.raises(InvalidMessage) as refused:
+        csv_of(Table(sources=(source,), **fields))
+    assert refused.value.field == f"tables[0].{field}"
+    assert text in str(refused.value)
+
+
+def test_sorted_rows(tmp_path: Path) -> None:
+    source = stored(tmp_path, {"a": [2, 1, None, 2], "b": ["x", "y", "z", "w"]}, row_group_size=1)
+    table = Table(
+        sources=(source,),
+        columns=(Column(source="b"),),
+        sort=(Sort(column="a", descending=True), Sort(column="b")),
+    )
+    assert csv_of(table) == "b\nw\nx\ny\nz\n"
+
+
+def test_more_than_can_be_sorted_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "SORT_BYTES_MAX", 1000)
+    source = stored(tmp_path, {"n": range(1000)})
+    with pytest.raises(InvalidMessage, match="sort them in the query"):
+        csv_of(Table(sources=(source,), sort=(Sort(column="n"),)))
+
+
+# --- files that differ
+
+
+def test_the_same_columns_stored_otherwise_are_the_same(tmp_path: Path) -> None:
+    first = stored(tmp_path, {"n": [1], "t": ["a"]}, "1.parquet")
+    second = stored(tmp_path, {"t": pa.array(["b"]).dictionary_encode(), "n": [2]}, "2.parquet")
+    third = stored(tmp_path, {"n": [3], "t": pa.array(["c"], pa.large_string())}, "3.parquet")
+    assert csv_of(Table(sources=(first, second, third))) == "n,t\n1,a\n2,b\n3,c\n"
+
+
+@pytest.mark.parametrize(
+    "other, text",
+    [
+        ({"n": ["1"], "t": ["b"]}, r"column 'n' is string in .*2.parquet but int64 in .*1.parquet"),
+        ({"n": pa.array([1], pa.int32()), "t": ["b"]}, "column 'n' is int32"),
+        ({"n": [1]}, "2.parquet lacks column 't'"),
+        ({"n": [1], "t": ["b"], "more": [1]}, "2.parquet has column 'more'"),
+    ],
+)
+def test_drift_is_refused_before_anything_is_sent(tmp_path: Path, other: Any, text: str) -> None:
+    first, second = (
+        stored(tmp_path, {"n": [1], "t": ["a"]}, "1.parquet"),
+        stored(tmp_path, other, "2.parquet"),
+    )
+    with pytest.raises(UnreadableSource, match=text):
+        Report(ordered(Table(sources=(first, second))), ordered_at=ORDERED_AT)
+
+
+def test_drift_beside_the_chosen_columns_does_not_matter(tmp_path: Path) -> None:
+    first = stored(tmp_path, {"n": [1], "t": ["a"]}, "1.parquet")
+    second = stored(tmp_path, {"n": [2], "t": [7], "more": [1]}, "2.parquet")
+    assert csv_of(Table(sources=(first, second), columns=(Column(source="n"),))) == "n\n1\n2\n"
+
+
+def test_drift_is_merged_as_ordered(tmp_path: Path) -> None:
+    first = stored(tmp_path, {"n": pa.array([1], pa.int32()), "t": ["a"]}, "1.parquet")
+    second = stored(tmp_path, {"more": [1.5], "n": [2**40]}, "2.parquet")
+    merged = Table(sources=(first, second), drift="merge")
+    assert csv_of(merged) == "n,t,more\n1,a,\n1099511627776,,1.5\n"
+    third = stored(tmp_path, {"n": ["x"]}, "3.parquet")
+    with pytest.raises(UnreadableSource, match=r"3.parquet doesn't fit"):
+        csv_of(Table(sources=(first, third), drift="merge"))
+
+
+# --- files that are damaged
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    for source in (
+        f"{tmp_path}/no.parquet",
+        f"{tmp_path}/no/",
+        f"{tmp_path}/no*",
+        f"file://{tmp_path}/no.orc",
+    ):
+        with pytest.raises(UnreadableSource, match=r"there (is|are) no"):
+            csv_of(source)
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "orc", "arrow"])
+def test_a_truncated_file(tmp_path: Path, suffix: str) -> None:
+    whole = pa.table({"n": range(100_000)})
+    path = tmp_path / f"t.{suffix}"
+    match suffix:
+        case "parquet":
+            pq.write_table(whole, path)
+        case "orc":
+            pyarrow.orc.write_table(whole, str(path))
+        case "arrow":
+            with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, whole.schema) as writer:
+                writer.write_table(whole)
+    data = path.read_bytes()
+    for length in (0, 3, len(data) // 2, len(data) - 1):
+        path.write_bytes(data[:length])
+        with pytest.raises(UnreadableSource, match=rf"t.{suffix} can't be read"):
+            csv_of(str(path))
+
+
+def test_rows_that_are_damaged(tmp_path: Path) -> None:
+    path = Path(stored(tmp_path, {"n": range(100_000)}, write_page_checksum=True))
+    data = bytearray(path.read_bytes())
+    data[1000:2000] = b"\xff" * 1000
+    path.write_bytes(data)
+    with pytest.raises(UnreadableSource, match=r"t.parquet can't be read"):
+        csv_of(str(path))
+
+
+@pytest.mark.parametrize("text", ["a,b\n1\n", "n\nnot a number\n"])
+def test_csv_that_breaks_its_own_rules(tmp_path: Path, text: str) -> None:
+    (tmp_path / "t.csv").write_text(text)
+    types = {"n": "int64"} if text.startswith("n") else {}
+    with pytest.raises(UnreadableSource, match=r"t.csv can't be read"):
+        csv_of(Table(sources=(f"{tmp_path}/t.csv",), types=types))
+
+
+@pytest.mark.parametrize("text", ['{"a": 1}\n{"a":', '{"a": 1}\n{"a": "x"}\n', "[1]\n", '{"t": "\\ud800"}\n'])
+def test_json_lines_that_do_not_fit(tmp_path: Path, text: str) -> None:
+    (tmp_path / "t.jsonl").write_text(text)
+    with pytest.raises(UnreadableSource, match=r"t.jsonl can't be read"):
+        csv_of(f"{tmp_path}/t.jsonl")
+
+
+def test_two_columns_of_one_name(tmp_path: Path) -> None:
+    table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["n", "n"])
+    with pytest.raises(UnreadableSource, match="two columns 'n'"):
+        csv_of(stored(tmp_path, table))
+
+
+def test_another_scheme(tmp_path: Path) -> None:
+    with pytest.raises(InvalidMessage, match="no URL of file, s3, http or https"):
+        csv_of("gopher://host/t.parquet")
+
+
+def test_sources_stay_below_their_roots(tmp_path: Path) -> None:
+    source = stored(tmp_path / "in", ROWS)
+    stored(tmp_path / "inside", ROWS)
+    for roots in ([str(tmp_path / "in")], ["s3://b/", f"file://{tmp_path}/in/"]):
+        for url in (source, f"file://{source}"):
+            with Report(ordered(url), ordered_at=ORDERED_AT, roots=roots) as report:
+                assert report.rows_total == 3
+        for url in (
+            f"{tmp_path}/inside/t.parquet",
+            f"{tmp_path}/in/../inside/t.parquet",
+            f"file://{tmp_path}/in/%2e%2e/inside/t.parquet",
+            "s3://bucket/t.parquet",
+            "t.parquet",
+            "http://127.0.0.1/t.parquet",
+        ):
+            with pytest.raises(InvalidMessage, match="isn't below") as refused:
+                Report(ordered(url), ordered_at=ORDERED_AT, roots=roots)
+            assert refused.value.field == "tables[0].sources[0]"
+
+
+@pytest.mark.parametrize("form", ["{}", "file://{}"])
+@pytest.mark.parametrize("named", ["in/out/t.parquet", "in/t.parquet", "in/", "in/d/*", "in/file.parquet"])
+def test_no_link_leads_out_of_roots(tmp_path: Path, form: str, named: str) -> None:
+    outside = stored(tmp_path / "outside", ROWS)
+    (tmp_path / "in" / "d").mkdir(parents=True)
+    (tmp_path / "in" / "out").symlink_to("../outside")
+    (tmp_path / "in" / "d" / "k%2e").symlink_to("../../outside")
+    (tmp_path / "in" / "t.parquet").symlink_to(outside)
+    (tmp_path / "in" / "file.parquet").symlink_to(outside)
+    root, url = form.format(tmp_path / "in"), form.format(tmp_path / named)
+    with pytest.raises((InvalidMessage, UnreadableSource), match=r"isn't below|leads out"):
+        Report(ordered(url), ordered_at=ORDERED_AT, roots=[root])
+    table = Table(sources=(url,), credentials="lake")
+    with pytest.raises((InvalidMessage, UnreadableSource), match=r"doesn't lie below|leads out"):
+        Report(ordered(table), ordered_at=ORDERED_AT, secrets=lambda _: {"root": root})
+    assert csv_of(url).startswith("n,t")  # without roots, links are followed
+
+
+def test_links_within_roots_are_followed_and_to_them(tmp_path: Path) -> None:
+    stored(tmp_path / "real" / "v1", ROWS)
+    (tmp_path / "real" / "now").symlink_to("v1")
+    (tmp_path / "root").symlink_to("real")
+    for url in (f"{tmp_path}/root/now/t.parquet", f"{tmp_path}/real/now/", f"{tmp_path}/root/now/t*"):
+        with Report(ordered(url), ordered_at=ORDERED_AT, roots=[f"{tmp_path}/root"]) as report:
+            assert report.rows_total == 3
+
+
+@pytest.mark.parametrize(
+    "url, root, below",
+    [
+        ("s3://lake/acme/t.parquet", "s3://lake/acme", True),
+        ("s3://lake/acme/d/", "s3://lake/acme/", True),
+        ("s3://lake/acme", "s3://lake/acme/", True),
+        ("s3://lake/acme/a b%25.parquet", "s3://lake/acme", True),
+        ("s3://lake/acme*", "s3://lake/acme", False),
+        ("s3://lake/acme-2/t.parquet", "s3://lake/acme", False),
+        ("s3://lake/acme/../t.parquet", "s3://lake/acme", False),
+        ("s3://lake/acme/%2e%2e/t.parquet", "s3://lake/acme", False),
+        ("s3://other/acme/t.parquet", "s3://lake/acme", False),
+        ("/lake/acme/t.parquet", "s3://lake/acme", False),
+        ("https://h/in/t.csv", "https://h/in", True),
+        ("https://H:443/in/t.csv?day=1", "https://h/in", True),
+        ("https://h/in?report=1", "https://h/in?report=1", True),
+        ("https://h/in?report=2", "https://h/in?report=1", False),
+        ("https://h/inside/t.csv", "https://h/in", False),
+        ("https://h/in/../t.csv", "https://h/in", False),
+        ("https://h/in/%252e%252e/t.csv", "https://h/in", False),
+        ("https://h.evil/in/t.csv", "https://h/in", False),
+        ("https://h@evil/in/t.csv", "https://h/in", False),
+        ("https://evil/?https://h/in/t.csv", "https://h/in", False),
+        ("http://h/in/t.csv", "https://h/in", False),
+        ("https://h:8443/in/t.csv", "https://h/in", False),
+        ("file://evil/in/t.csv", "file:///in", False),
+        ("file:///in/t.csv", "/in", True),
+        ("/in/t.csv", "file:/in", True),
+        ("https://[h/in/t.csv", "https://h/in", None),
+    ],
+)
+def test_a_credential_opens_nothing_but_what_is_below_its_root(
+    url: str, root: str, below: bool | None
+) -> None:
+    if below:
+        check_root(url, {"root": root}, "tables[0].sources[0]")
+        assert is_below(url, [root])
+        return
+    with pytest.raises(InvalidMessage) as refused:
+        check_root(url, {"root": root, "authorization": "Bearer hunter2"}, "tables[0].sources[0]")
+    assert below is None or refused.value.field == "tables[0].sources[0]"
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize("scheme", ["s3", "file"])
+@pytest.mark.parametrize("mark", ["?", "#"])
+def test_a_query_makes_no_source_of_another_folder(tmp_path: Path, scheme: str, mark: str) -> None:
+    stored(tmp_path / "root-private", ROWS)
+    root = f"{scheme}://{tmp_path if scheme == 'file' else 'b'}/root"
+    for url in (f"{root}{mark}*", f"{root}/t.parquet{mark}x", f"{root}{mark}"):
+        with pytest.raises(InvalidMessage, match="a \\? or #"):
+            places.list_places(url, {}, [root])
+
+
+def test_what_a_service_lists_outside_of_roots_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def listed(url: str, secret: object) -> list[places.SourceFile]:
+        return [
+            places.SourceFile(f"s3://b/{key}", 1, "v", remote=True, open=lambda: None, path=f"b/{key}")
+            for key in ("root/100%25.parquet", outside)
+        ]
+
+    monkeypatch.setattr(places, "_listed", listed)
+    outside = "root/in.parquet"
+    assert len(places.list_places("s3://b/root/", {"root": "s3://b/root"}, ["s3://b"])) == 2
+    outside = "root-private/t.parquet"
+    for secret, roots in (({"root": "s3://b/root"}, []), ({}, ["s3://b/root/"])):
+        with pytest.raises(UnreadableSource, match="leads out"):
+            places.list_places("s3://b/root/", secret, roots)
+
+
+def test_a_link_that_is_changed_after_it_was_followed_opens_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside, outside = stored(tmp_path / "in", ROWS), stored(tmp_path / "outside", ROWS)
+    link = tmp_path / "in" / "link.parquet"
+    link.symlink_to(outside)
+    really_listed = places._listed
+
+    def listed(url: str, secret: dict[str, str]) -> list[places.SourceFile]:
+        found = really_listed(url, secret)
+        link.unlink()
+        link.symlink_to(inside)
+        return found
+
+    monkeypatch.setattr(places, "_listed", listed)
+    with pytest.raises(UnreadableSource, match="leads out"):
+        places.list_places(str(link), {}, [str(tmp_path / "in")])
+
+
+# --- HTTP
+
+
+class Ranges(http.server.BaseHTTPRequestHandler):
+    """Serves bytes by ranges, as object stores do. What it does otherwise is set on its server."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        server: Any = self.server
+        server.asked.append((self.path, self.headers.get("Authorization")))
+        if self.path.startswith("/moved/"):
+            self._answer(302, b"", {"Location": server.elsewhere + self.path.removeprefix("/moved")})
+            return
+        body = server.bodies.get(self.path.partition("?")[0])
+        if body is None or server.status:
+            self._answer(server.status or 404, b"", {})
+            return
+        first, _, last = self.headers["Range"].removeprefix("bytes=").partition("-")
+        if server.drops:
+            server.drops -= 1
+            self.close_connection = True
+            self.wfile.close()
+            return
+        if server.no_ranges:
+            self._answer(200, body, {})
+            return
+        part = body[int(first) : int(last) + 1]
+        told = {
+            "Content-Range": f"bytes {first}-{int(first) + len(part) - 1}/{len(body)}",
+            "ETag": server.etag,
+        }
+        self._answer(206, part, told)
+
+    def _answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def serving() -> Iterator[Any]:
+    server: Any = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Ranges)
+    server.daemon_threads = True
+    server.bodies, server.asked, server.etag = {}, [], '"1"'
+    server.status, server.drops, server.no_ranges, server.elsewhere = 0, 0, False, ""
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def web() -> Iterator[Any]:
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture
+def foreign() -> Iterator[Any]:
+    """A server that nobody gave a secret for."""
+    with serving() as server:
+        yield server
+
+
+def url(web: Any, path: str) -> str:
+    return f"http://127.0.0.1:{web.server_address[1]}{path}"
+
+
+def test_files_over_http(tmp_path: Path, web: Any) -> None:
+    rows = {"n": range(200_000), "t": [str(n * 7919) for n in range(200_000)]}
+    local = stored(tmp_path, rows, row_group_size=50_000)
+    web.bodies["/t.parquet"] = Path(local).read_bytes()
+    web.bodies["/t.csv"] = b"a,b\n1,2\n"
+    assert len(web.bodies["/t.parquet"]) > 2**20
+    assert csv_of(url(web, "/t.parquet?signature=s")) == csv_of(local)
+    assert csv_of(url(web, "/moved/t.csv")) == "a,b\n1,2\n"
+
+
+def test_a_broken_connection_is_made_anew(web: Any) -> None:
+    web.bodies["/t.csv"] = b"a\n1\n"
+    web.drops = 1
+    assert csv_of(url(web, "/t.csv")) == "a\n1\n"
+    web.drops = 2
+    with pytest.raises(Unavailable, match="can't be reached"):
+        csv_of(url(web, "/t.csv"))
+
+
+def test_what_http_refuses(web: Any) -> None:
+    with pytest.raises(UnreadableSource, match="there is no file"):
+        csv_of(url(web, "/t.csv"))
+    web.bodies["/t.csv"] = b"a\n1\n"
+    web.status = 403
+    with pytest.raises(UnreadableSource, match="may not be read"):
+        csv_of(url(web, "/t.csv"))
+    web.status = 503
+    with pytest.raises(Unavailable, match="HTTP status 503"):
+        csv_of(url(web, "/t.csv"))
+    web.status, web.no_ranges = 0, True
+    with pytest.raises(UnreadableSource, match="answers no ranges"):
+        csv_of(url(web, "/t.csv"))
+
+
+def test_a_file_that_changes_while_it_is_read(web: Any) -> None:
+    web.bodies["/t.csv"] = b"a\n1\n"
+    with Report(ordered(url(web, "/t.csv")), ordered_at=ORDERED_AT) as report:
+        web.etag = '"2"'
+        with pytest.raises(UnreadableSource, match="changed while it was read"):
+            list(next(report.files()).chunks)
+
+
+def test_secrets_are_found_by_name_and_not_told(web: Any) -> None:
+    web.bodies["/t.csv"] = b"a\n1\n"
+    order = ordered(Table(sources=(url(web, "/t.csv?token=hidden"),), credentials="lake"), form=Csv())
+    asked: list[str] = []
+
+    def secrets(name: str) -> dict[str, str]:
+        asked.append(name)
+        return {"authorization": "Bearer x"}
+
+    with Report(order, ordered_at=ORDERED_AT, secrets=secrets) as report:
+        assert [b"".join(file.chunks) for file in report.files()] == [b"a\n1\n"]
+    assert set(asked) == {"lake"}
+    assert {header for _, header in web.asked} == {"Bearer x"}
+    web.status = 404
+    with pytest.raises(UnreadableSource) as refused:
+        made(ordered(url(web, "/t.csv?token=hidden")))
+    assert "hidden" not in str(refused.value)
+
+
+def published(source: str, secret: dict[str, str], roots: Sequence[str] = ()) -> bytes:
+    order = ordered(Table(sources=(source,), credentials="lake"), form=Csv())
+    with Report(order, ordered_at=ORDERED_AT, secrets=lambda _: secret, roots=roots) as report:
+        return b"".join(chunk for file in report.files() for chunk in file.chunks)
+
+
+def headers(server: Any) -> set[str | None]:
+    return {header for _, header in server.asked}
+
+
+def test_a_source_outside_of_its_credentials_root_is_not_even_asked_for(web: Any, foreign: Any) -> None:
+    foreign.bodies["/in/t.csv"] = web.bodies["/t.csv"] = b"a\n1\n"
+    secret = {"authorization": "Bearer x", "root": url(web, "/in")}
+    for source in (url(foreign, "/in/t.csv"), url(web, "/t.csv"), url(web, "/in/../t.csv")):
+        with pytest.raises(InvalidMessage, match=r"tables\[0\]\.sources\[0\]: .*root of its credential"):
+            published(source, secret)
+    assert (web.asked, foreign.asked) == ([], [])
+
+
+def test_a_secret_is_not_sent_where_a_redirect_leads(tmp_path: Path, web: Any, foreign: Any) -> None:
+    """Nor with the requests for later ranges, which begin there."""
+    rows = {"n": range(200_000), "t": [str(n * 7919) for n in range(200_000)]}
+    local = stored(tmp_path, rows, row_group_size=50_000)
+    web.elsewhere = url(foreign, "")
+    foreign.bodies["/t.parquet"] = Path(local).read_bytes()
+    assert len(foreign.bodies["/t.parquet"]) > 2**20
+    assert published(url(web, "/moved/t.parquet"), {"authorization": "Bearer x"}).startswith(b"n,t")
+    assert len(foreign.asked) > 2
+    assert headers(foreign) == {None}
+    assert headers(web) == {"Bearer x"}
+
+
+def test_on_its_own_server_a_secret_goes_no_further_than_its_root(web: Any) -> None:
+    web.bodies["/t.csv"] = web.bodies["/moved/in/t.csv"] = b"a\n1\n"
+    secret = {"authorization": "Bearer x", "root": url(web, "/moved")}
+    assert published(url(web, "/moved/t.csv"), secret) == b"a\n1\n"
+    assert dict(web.asked) == {"/moved/t.csv": "Bearer x", "/t.csv": None}
+    assert published(url(web, "/moved/t.csv"), {"authorization": "Bearer x"}) == b"a\n1\n"
+    assert web.asked[-1] == ("/t.csv", "Bearer x")
+
+
+def test_no_redirect_leads_out_of_roots(web: Any, foreign: Any) -> None:
+    foreign.bodies["/t.csv"] = b"a\n1\n"
+    web.elsewhere = url(foreign, "")
+    roots = [url(web, "/")]
+    with pytest.raises(UnreadableSource, match=r"sends to http://127\.0\.0\.1:\d+, .*name it in roots"):
+        published(url(web, "/moved/t.csv"), {}, roots)
+    assert foreign.asked == []
+    assert published(url(web, "/moved/t.csv"), {}, [*roots, url(foreign, "/")]) == b"a\n1\n"

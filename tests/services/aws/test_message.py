@@ -1,0 +1,84 @@
+"""Bodies and attributes survive SQS, whatever they hold."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors import TooLarge
+from holdfast.services.aws.message import MAX_BYTES, MESSAGE_BYTES, Entry, batches, decode, encode, size
+from holdfast.services.aws.sqs import Attribute, SqsMessage
+
+TEXTS = st.text(max_size=20) | st.just("\ud800")
+NAMES = st.sampled_from(
+    ["holdfast", "holdfast-body", "holdfast-attributes", "AWS.x", "a.b", ".a", "x" * 257, ""]
+)
+
+
+def received(entry: Entry) -> SqsMessage:
+    attributes = {
+        name: Attribute(value["DataType"], value["StringValue"])
+        for name, value in entry.get("MessageAttributes", {}).items()
+    }
+    return SqsMessage("id", "receipt", entry["MessageBody"], {}, attributes)
+
+
+@given(
+    body=st.binary() | st.text().map(str.encode),
+    attributes=st.dictionaries(NAMES | TEXTS, TEXTS, max_size=15),
+)
+def test_what_is_sent_arrives(body: bytes, attributes: dict[str, str]) -> None:
+    entry = encode(body, attributes, letter='{"id": "1"}')
+    sent = entry["MessageAttributes"]
+    assert len(sent) <= 10
+    assert all(
+        0 < len(name) <= 256 and name.isascii() and value["StringValue"] for name, value in sent.items()
+    )
+    assert entry["MessageBody"]
+    assert decode(received(entry)) == (body, attributes, '{"id": "1"}')
+
+
+def test_plain_text_travels_as_it_is() -> None:
+    entry = encode('{"frame": 1, "käse": "☃"}\r\n'.encode(), {"kind": "frame"})
+    assert entry == {
+        "MessageBody": '{"frame": 1, "käse": "☃"}\r\n',
+        "MessageAttributes": {"kind": {"DataType": "String", "StringValue": "frame"}},
+    }
+
+
+def test_what_others_send_arrives_as_it_is() -> None:
+    attributes = {
+        "n": Attribute("Number", "1.50"),
+        "b": Attribute("Binary", None, "AAE="),
+        "holdfast-body": Attribute("String", "base64"),
+        "holdfast-attributes": Attribute("String", "[]"),
+    }
+    body, found, letter = decode(SqsMessage("id", "receipt", "not base64!", {}, attributes))
+    assert (body, letter) == (b"not base64!", "")
+    assert found == {"n": "1.50", "b": "AAE=", "holdfast-body": "base64", "holdfast-attributes": "[]"}
+
+
+def test_the_largest_body_leaves_room() -> None:
+    entry = encode(b"\xff" * MAX_BYTES, {f"name-{i}": "x" * 5000 for i in range(12)})
+    assert size(entry) <= MESSAGE_BYTES
+
+
+def test_size_counts_as_sqs_does() -> None:
+    assert size(encode("ä".encode(), {"k": "ö"})) == 2 + 1 + len("String") + 2
+
+
+def test_batches_hold_what_a_call_takes() -> None:
+    large = [encode(b"x" * (MESSAGE_BYTES // 3), {}) for _ in range(5)]
+    assert [len(batch) for batch in batches(large)] == [3, 2]
+    small = [encode(b"%d" % i, {}) for i in range(23)]
+    split = batches(small)
+    assert [len(batch) for batch in split] == [10, 10, 3]
+    assert [entry for batch in split for entry in batch] == small
+    assert batches([]) == []
+    with pytest.raises(TooLarge, match=str(MESSAGE_BYTES)):
+        batches([encode(b"x" * (MESSAGE_BYTES + 1), {})])
+
+
+def test_packed_attributes_that_are_nested_too_deeply_stay_as_they_are() -> None:
+    deep = "[" * 100_000
+    message = SqsMessage("m", "r", "body", {}, {"holdfast-attributes": Attribute("String", deep)})
+    assert decode(message) == (b"body", {"holdfast-attributes": deep}, "")

@@ -1,0 +1,78 @@
+"""Simulated slots for tasks: what every maker of such slots must do, and the faults they are for."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from holdfast.errors import ConfigError
+from holdfast.ports.task_slots import Attempt, TaskHost, TaskWorker
+from holdfast.services.memory.task_slots import MemoryTaskSlot, MemoryTaskSlots
+from holdfast.system.clock import SystemClock
+from holdfast.tasks.worker import load
+from holdfast.testing.conformance.task_slots import RecordingListener, TaskSlotsConformance
+
+
+def make(host: TaskHost) -> TaskWorker:
+    return load(host, "holdfast.testing.conformance.task_slots_app:app")
+
+
+class TestMemoryTaskSlots(TaskSlotsConformance):
+    @pytest.fixture
+    async def task_slots(self) -> AsyncIterator[MemoryTaskSlots]:
+        made = MemoryTaskSlots(make, SystemClock())
+        yield made
+        made.die()
+
+
+ECHO = Attempt("trace", "echo", b"")
+
+
+async def test_what_runs_ahead_may_fail_the_attempt() -> None:
+    async def fail(slot: MemoryTaskSlot, attempt: Attempt) -> None:
+        raise ValueError("as told")
+
+    ear = RecordingListener()
+    slot = await MemoryTaskSlots(make, SystemClock(), before=fail).spawn(ear)
+    slot.offer(1, ECHO)
+    assert (await ear.outcome(1)).error == "ValueError: as told"
+    await slot.stop(1.0)
+
+
+async def test_what_runs_ahead_may_end_the_process() -> None:
+    async def crash(slot: MemoryTaskSlot, attempt: Attempt) -> None:
+        slot.die("crashed", "as told")
+
+    slots = MemoryTaskSlots(make, SystemClock(), before=crash)
+    slot = await slots.spawn(RecordingListener())
+    slot.offer(1, ECHO)
+    gone = await slot.exited()
+    assert (gone.reason, gone.stacks, list(gone.untouched), slots.slots) == ("crashed", "as told", [], [])
+
+
+async def test_the_deaf_are_only_killed() -> None:
+    begun = asyncio.Event()
+
+    async def hang(slot: MemoryTaskSlot, attempt: Attempt) -> None:
+        slot.deafen()
+        begun.set()
+        await asyncio.Event().wait()
+
+    ear = RecordingListener()
+    slot = await MemoryTaskSlots(make, SystemClock(), before=hang).spawn(ear)
+    slot.offer(1, ECHO)
+    await begun.wait()
+    slot.cancel(1, "enough")
+    assert await slot.dump() == "simulated stack: echo trace"
+    await slot.kill("as told")
+    assert (await slot.exited()).reason == "was killed: as told"
+    assert ear.order == []
+
+
+async def test_a_dead_node_takes_its_slots_along() -> None:
+    slots = MemoryTaskSlots(make, SystemClock())
+    made = [await slots.spawn(RecordingListener()) for _ in range(3)]
+    slots.die()
+    assert [(await slot.exited()).reason for slot in made] == ["died with its node"] * 3
+    with pytest.raises(ConfigError, match="closed"):
+        await slots.spawn(RecordingListener())

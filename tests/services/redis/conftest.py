@@ -1,0 +1,66 @@
+"""What the tests on Redis share."""
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import pytest
+
+from holdfast.ports.clock import Clock
+from holdfast.ports.meter import Meter
+from holdfast.services.redis.connection import RedisConnection, parse
+from holdfast.services.redis.coordinator import RedisCoordinator
+from holdfast.system.clock import SystemClock
+
+Connect = Callable[..., RedisConnection]
+Coordinate = Callable[..., RedisCoordinator]
+
+
+@contextlib.contextmanager
+def impatient(connection: RedisConnection, timeout_s: float = 0.1) -> Iterator[None]:
+    """Have a connection that was used already wait no longer than this for answers, for a while: before and
+    after, a busy machine may take its time."""
+    lanes = list(connection._lanes.values())
+    patience_s = [lane._timeout_s for lane in lanes]
+    for lane in lanes:
+        lane._timeout_s = timeout_s
+    yield
+    for lane, lane_s in zip(lanes, patience_s, strict=True):
+        lane._timeout_s = lane_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return SystemClock()
+
+
+@pytest.fixture
+def meter() -> Meter:
+    return Meter()
+
+
+@pytest.fixture
+async def connect(meter: Meter) -> AsyncIterator[Connect]:
+    """Makes connections to URLs; they end with the test."""
+    made = []
+
+    def connect(url: str, timeout_s: float = 5.0) -> RedisConnection:
+        made.append(RedisConnection(parse(url), meter, timeout_s=timeout_s))
+        return made[-1]
+
+    yield connect
+    for connection in made:
+        await connection.close()
+
+
+@pytest.fixture
+async def coordinate(connect: Connect, clock: Clock) -> AsyncIterator[Coordinate]:
+    """Makes coordinators at URLs; they end with the test."""
+    made = []
+
+    def coordinate(url: str, timeout_s: float = 5.0) -> RedisCoordinator:
+        made.append(RedisCoordinator(connect(url, timeout_s), clock))
+        return made[-1]
+
+    yield coordinate
+    for coordinator in made:
+        await coordinator.close()

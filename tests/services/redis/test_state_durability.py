@@ -1,0 +1,97 @@
+"""What a server's settings put at risk."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from holdfast.ports.meter import Meter
+from holdfast.services.redis.connection import RedisConnection, parse
+from holdfast.services.redis.durability import Risk, check, judge
+from holdfast.services.redis.state import RedisState
+from holdfast.system.clock import SystemClock
+from simulator.servers import RedisCluster, RedisSentinel, RedisServer
+
+SOUND = {
+    "appendonly": "yes",
+    "appendfsync": "everysec",
+    "save": "",
+    "maxmemory": "100000000",
+    "maxmemory-policy": "noeviction",
+    "min-replicas-to-write": "1",
+}
+INFO = {"redis_version": "7.0.15", "role": "master", "connected_slaves": "1"}
+
+
+def test_a_sound_server_has_no_risk() -> None:
+    assert judge("h:1", SOUND, INFO) == []
+    assert judge("h:1", SOUND | {"appendfsync": "always"}, INFO | {"redis_version": "6.2.0"}) == []
+
+
+@pytest.mark.parametrize(
+    "settings,verdict,told",
+    [
+        ({"appendonly": "no"}, "failed", "every checkpoint"),
+        ({"appendonly": "no", "save": "3600 1"}, "warning", "snapshots"),
+        ({"appendfsync": "no"}, "warning", "half a minute"),
+        ({"maxmemory-policy": "allkeys-lru"}, "failed", "drops checkpoints"),
+        ({"maxmemory-policy": "allkeys-lru", "maxmemory": "0"}, "warning", "no maxmemory"),
+        ({"maxmemory-policy": "volatile-ttl"}, "warning", "forgets nodes"),
+        ({"min-replicas-to-write": "0"}, "warning", "fail-over"),
+    ],
+)
+def test_settings_at_risk(settings: dict[str, str], verdict: str, told: str) -> None:
+    [risk] = judge("h:1", SOUND | settings, INFO)
+    assert (risk.server, risk.verdict) == ("h:1", verdict)
+    assert told in risk.text
+    assert risk.fix
+
+
+@pytest.mark.parametrize(
+    "info,verdict,told",
+    [
+        ({"redis_version": "6.0.16"}, "failed", "6.0.16"),
+        ({"redis_version": ""}, "failed", "unknown version"),
+        ({"role": "slave"}, "failed", "replica"),
+        ({"connected_slaves": "0"}, "warning", "no replica"),
+    ],
+)
+def test_servers_at_risk(info: dict[str, str], verdict: str, told: str) -> None:
+    [risk] = judge("", SOUND, INFO | info)
+    assert risk.verdict == verdict
+    assert told in risk.text
+
+
+async def risks(url: str) -> list[Risk]:
+    connection = RedisConnection(parse(url), Meter())
+    try:
+        return await check(connection)
+    finally:
+        await connection.close()
+
+
+async def test_a_server_is_asked(redis_server: RedisServer) -> None:
+    state = RedisState(RedisConnection(parse(redis_server.url), Meter()), SystemClock())
+    assert [(risk.server, risk.verdict) for risk in await state.check()] == [("", "failed"), ("", "warning")]
+    await state.close()
+
+
+async def test_the_master_is_asked(redis_sentinel: RedisSentinel) -> None:
+    assert any("min-replicas-to-write" in risk.text for risk in await risks(redis_sentinel.url))
+
+
+async def test_every_master_of_a_cluster_is_asked(redis_cluster: RedisCluster) -> None:
+    told = {risk.server for risk in await risks(redis_cluster.url)}
+    assert told == {server.address for server in await redis_cluster.masters()}
+
+
+@pytest.fixture
+async def guarded() -> AsyncIterator[RedisServer]:
+    async with RedisServer(users=["user ann on >secret ~* &* +@all -config"]) as server:
+        yield server
+
+
+async def test_settings_may_be_out_of_sight(guarded: RedisServer) -> None:
+    [risk] = await risks(guarded.url_as("ann", "secret"))
+    assert "can't be read" in risk.text
+    assert "CONFIG GET" in risk.fix
+    assert "secret" not in risk.text

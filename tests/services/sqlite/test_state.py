@@ -1,0 +1,163 @@
+"""Commits that come together are decided as the ledger decides them one by one."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from holdfast.common.message import Span
+from holdfast.errors import Fenced
+from holdfast.services.sqlite import state as module
+from holdfast.services.sqlite.database import Database
+from holdfast.services.sqlite.state import SqliteState
+from holdfast.streams.rules import ledger
+from holdfast.streams.rules.ledger import Checkpoint, Commit, Result, RunLog
+from holdfast.system.clock import SystemClock
+
+
+@pytest.fixture
+def state(database: Database, clock: SystemClock) -> SqliteState:
+    return SqliteState(database, clock)
+
+
+def a_commit(dice: random.Random, key: str, standing: Checkpoint) -> Commit:
+    """A commit that mostly is next, and else has something wrong or unusual about it."""
+    number = standing.number + dice.choice([1] * 8 + [0, 2])
+    identities = tuple(f"{number}.{i}" for i in range(dice.randrange(4)))
+    return Commit(
+        key,
+        standing.epoch + dice.choice([0] * 9 + [-1]),
+        number,
+        standing.commit_id if dice.random() < 0.1 else f"{number}/{dice.randrange(1000)}",
+        dice.choice([None, RunLog(10**19, 1, 10**38, (Span(3, 4),))]),
+        past=dice.choice([(), (RunLog(0, 0, 9),)]),
+        identities=identities,
+        window=dice.choice([5] * 9 + [0, 3, 8]),
+        state=dice.choice([None, None, b"", bytes([number % 256]) * 10]),
+        state_version=dice.randrange(3),
+        clear_state=dice.random() < 0.2,
+        results=tuple(Result(f"{number}:{i}", b"r%d" % i) for i in range(dice.randrange(3))),
+        starting=dice.choice(["", "head", "other"]),
+        parked=dice.choice(["", "", "broken"]),
+        done=dice.randrange(3),
+        skipped=dice.randrange(2),
+    )
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_batches_of_commits(state: SqliteState, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TRIM_EVERY", 4)
+    dice = random.Random(seed)
+    keys = [f"s/{i}" for i in range(6)]
+    model = {key: await state.open(key, 0, "m") for key in keys}
+    published: dict[str, list[Result]] = {key: [] for key in keys}
+    for _ in range(60):
+        batch = [a_commit(dice, key, model[key]) for key in dice.choices(keys, k=dice.choice([1, 3, 20]))]
+        batch += dice.sample(batch, k=len(batch) // 4)
+        answers = await asyncio.gather(*(state.commit(c) for c in batch), return_exceptions=True)
+        assert [decide(model, published, c) for c in batch] == [type(a) for a in answers]
+        heads = [
+            (
+                key,
+                model.get(key, Checkpoint(key)).epoch - dice.choice([0, 0, 0, 1]),
+                dice.choice(["head", "other", "third"]),
+            )
+            for key in dice.choices([*keys, "s/nothing"], k=dice.choice([1, 5]))
+        ]
+        openings = await asyncio.gather(*(state.start(*head) for head in heads), return_exceptions=True)
+        assert [begin(model, *head) for head in heads] == [
+            type(answer) if isinstance(answer, BaseException) else answer for answer in openings
+        ]
+    logged = await state.results(0, 100_000)
+    for key in keys:
+        model[key] = ledger.open_(model[key], key, model[key].epoch, "n")
+        opened = await state.open(key, model[key].epoch - 1, "n")
+        assert without_time(opened) == without_time(model[key])
+        assert [r.result for r in logged if r.key == key] == published[key]
+
+
+def decide(model: dict[str, Checkpoint], published: dict[str, list[Result]], commit: Commit) -> type:
+    """What the ledger says; its answer's type."""
+    try:
+        after = ledger.commit(model[commit.key], commit, 0.0)
+    except Fenced as error:
+        return type(error)
+    if after is not None:
+        model[commit.key] = after
+        published[commit.key] += commit.results
+    return type(None)
+
+
+def begin(model: dict[str, Checkpoint], key: str, epoch: int, head: str) -> object:
+    """What the ledger says of a head: its openings, or an answer's type."""
+    try:
+        model[key] = after = ledger.start(model.get(key), key, epoch, head)
+    except Fenced as error:
+        return type(error)
+    return after.started.openings if after.started else 0
+
+
+def without_time(checkpoint: Checkpoint) -> Sequence[object]:
+    return [getattr(checkpoint, f) for f in checkpoint.__struct_fields__ if f != "at"]
+
+
+async def test_identities_out_of_the_window_take_no_room(
+    state: SqliteState, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TRIM_EVERY", 10)
+    await state.open("s/k", 0, "m")
+    for number in range(1, 101):
+        await state.commit(
+            Commit("s/k", 1, number, f"{number}", None, identities=(f"{number}a", f"{number}b"), window=6)
+        )
+    [rows] = await database.read(lambda c: c.execute("SELECT count(*) FROM recents").fetchone())
+    assert rows <= 3 + 10
+    assert (await state.open("s/k", 1, "m")).recent == ("98a", "98b", "99a", "99b", "100a", "100b")
+
+
+async def test_expiry_goes_in_small_batches(state: SqliteState, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "EXPIRE_BATCH", 3)
+    for i in range(8):
+        await state.open(f"s/{i}", 0, "m")
+        await state.commit(Commit(f"s/{i}", 1, 1, "c", None, results=(Result("0:1", b"r"),), state=b"s"))
+    assert await state.expire(1e12, 1e12) == (8, 8)
+    assert await state.expire(1e12, 1e12) == (0, 0)
+
+
+async def test_the_usual_write_finds_its_row_by_key(state: SqliteState, database: Database) -> None:
+    for sql, width in ((module.UNUSUAL, 5), (module.APPLY, 13), (module.BEGUN, 1), (module.START, 5)):
+        row = f"({','.join('?' * width)})"
+        query = "EXPLAIN QUERY PLAN " + sql.replace("{rows}", ",".join([row] * 64))
+        parameters = [None] * (64 * width + query.count("?") - 64 * width)
+        plan = await database.write(
+            lambda t, query=query, parameters=parameters: t.execute(query, parameters).fetchall()  # type: ignore[misc]
+        )
+        steps = [step[3] for step in plan]
+        assert any("(key=?)" in step for step in steps)
+        assert not any(step.startswith(("SCAN checkpoints", "SCAN s")) for step in steps), steps
+
+
+async def test_a_checkpoint_that_is_used_while_idle_ones_are_looked_for_stays(
+    database: Database, state: SqliteState, clock: SystemClock
+) -> None:
+    await state.open("s/k", 0, "m")
+    await state.commit(Commit("s/k", 1, 1, "1", RunLog(0, 0, 1)))
+    standing = await state.peek("s/k")
+    assert standing is not None
+    idle_before = standing.at + 1e-6
+    read = database.read
+
+    async def use_meanwhile(*arguments: Any, **options: Any) -> Any:
+        found = await read(*arguments, **options)
+        await state.commit(Commit("s/k", 1, 2, "2", RunLog(0, 0, 2), state=b"new"))
+        return found
+
+    database.read = use_meanwhile  # type: ignore[method-assign]
+    expired = await state.expire(0.0, idle_before)
+    database.read = read  # type: ignore[method-assign]
+    after = await state.peek("s/k")
+    assert expired == (0, 0)
+    assert after is not None
+    assert after.state == b"new"

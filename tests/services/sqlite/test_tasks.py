@@ -1,0 +1,152 @@
+"""Changes that come together are decided as the rules decide them one by one."""
+
+import asyncio
+import itertools
+import random
+from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+from holdfast.errors import Fenced
+from holdfast.ports.tasks import TaskStore
+from holdfast.services.sqlite import tasks as module
+from holdfast.services.sqlite.database import Database
+from holdfast.services.sqlite.tasks import SqliteTasks
+from holdfast.system.clock import SystemClock
+from holdfast.tasks.rules import task as rules
+from holdfast.tasks.rules.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, State, Task
+from holdfast.testing.conformance.task_oracle import TaskMachine, answer_of, timeless
+from holdfast.testing.conformance.tasks import wish
+
+
+@pytest.fixture
+def tasks(database: Database, clock: SystemClock) -> SqliteTasks:
+    return SqliteTasks(database, "app", clock)
+
+
+class SqliteTaskMachine(TaskMachine):
+    """Each example has a database of its own, which is opened again now and then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._directory = TemporaryDirectory()
+        self._numbers = itertools.count()
+
+    async def make(self) -> TaskStore:
+        self._database = Database.open(
+            Path(self._directory.name, "hold.db"), SystemClock(), durability="normal"
+        )
+        return SqliteTasks(self._database, "app", SystemClock())
+
+    async def reopen(self, store: TaskStore) -> TaskStore:
+        await self._database.close()
+        return await self.make()
+
+    def teardown(self) -> None:
+        if hasattr(self, "_database"):
+            self._runner.run(self._database.close())
+        super().teardown()
+        self._directory.cleanup()
+
+
+TestSqliteTaskMachine = SqliteTaskMachine.TestCase
+TestSqliteTaskMachine.settings = settings(max_examples=15, stateful_step_count=20, deadline=None)
+
+TRACES = [f"t{i}" for i in range(6)]
+
+
+def request(dice: random.Random, model: dict[str, Task]) -> tuple[str, Any]:
+    """One call's name and item: mostly possible."""
+    trace = dice.choice(TRACES)
+    epoch = (model[trace].epoch if trace in model else 0) + dice.choice([0] * 8 + [1, -1])
+    lease_s = dice.choice([3600.0, 0.0])
+    return dice.choice(
+        [
+            ("queue", Task(trace, "t", group="g")),
+            ("start", StartAttempt(trace, "t", dice.choice("ab"), "n", 2, lease_s)),
+            ("start", StartAttempt(trace, "u", dice.choice("ab"), "n", 9, lease_s)),
+            ("beat", AttemptBeat(trace, epoch, lease_s, 0.5, "half")),
+            ("give_back", ReturnAttempt(trace, epoch, dice.random() < 0.5, "broken")),
+            ("end", EndAttempt(trace, epoch, dice.choice(sorted(rules.ENDED)), b"\0r")),
+            ("reset", trace),
+        ]
+    )
+
+
+def decide(model: dict[str, Task], call: str, item: Any) -> object:
+    trace = item if call == "reset" else item.trace
+    try:
+        match call:
+            case "give_back":
+                after = rules.give_back(model.get(trace), item)
+            case "reset":
+                if trace not in model:
+                    return None
+                after = rules.reset(model[trace], 1.0)
+            case _:
+                after = getattr(rules, call)(model.get(trace), item, 1.0)
+    except Fenced as refusal:
+        return answer_of(refusal)
+    model[trace] = after
+    return answer_of(after)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_calls_that_come_together(tasks: SqliteTasks, seed: int) -> None:
+    dice, model = random.Random(seed), dict[str, Task]()
+    for _ in range(60):
+        asked = [request(dice, model) for _ in range(dice.choice([1, 3, 20]))]
+        answers = await asyncio.gather(*(getattr(tasks, call)([item]) for call, item in asked))
+        assert [answer_of(a) for [a] in answers] == [decide(model, *request) for request in asked]
+    assert [timeless(task) for task in await tasks.list(100)] == [
+        timeless(model[trace]) for trace in sorted(model)
+    ]
+    assert await tasks.counts() == Counter((task.type, task.state) for task in model.values())
+
+
+async def test_apps_are_apart(tasks: SqliteTasks, database: Database, clock: SystemClock) -> None:
+    other = SqliteTasks(database, "other", clock)
+    await asyncio.gather(tasks.start([wish("k")]), other.start([wish("k", member="b")]))
+    await tasks.end([EndAttempt("k", 1, State.SUCCEED)])
+    found = await other.get("k")
+    assert found is not None
+    assert (found.member, found.state) == ("b", State.RUNNING)
+    assert await other.list(10) == [found]
+    assert await tasks.expire(1e12) == 1
+    assert await other.counts() == {("report.publish", State.RUNNING): 1}
+
+
+async def test_expiry_goes_in_small_batches(tasks: SqliteTasks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "EXPIRE_BATCH", 3)
+    await tasks.start([wish(f"running{i}", lease_s=1e13) for i in range(4)])
+    await tasks.queue([Task(f"k{i}", "t") for i in range(8)])
+    assert await tasks.expire(1e12) == 8
+    assert await tasks.expire(1e12) == 0
+    assert len(await tasks.list(100)) == 4
+
+
+async def test_tasks_are_found_by_trace(tasks: SqliteTasks, database: Database) -> None:
+    await tasks.queue([Task("k", "t")])
+    looks = [
+        (module.STANDING.replace("{rows}", ",".join(["(?)"] * 64)), [None] * 64 + [1], "trace=?"),
+        (module.GET, [1, "k"], "trace=?"),
+        (module.LIST.format(filters=""), [1, "", 0.0, 10], "trace>?"),
+        (
+            module.LIST.format(filters="AND state = ? AND state <> 'succeed'"),
+            [1, "", 0.0, "failed", 10],
+            "tasks_open",
+        ),
+    ]
+    for query, values, index in looks:
+        plan = await database.read(
+            lambda connection, query=query, values=values: connection.execute(  # type: ignore[misc]
+                f"EXPLAIN QUERY PLAN {query}", values
+            ).fetchall()
+        )
+        steps = [step[3] for step in plan]
+        assert any(index in step for step in steps), steps
+        assert not any(step.startswith(("SCAN tasks", "SCAN t ")) for step in steps), steps

@@ -1,0 +1,53 @@
+"""Devices get their commands in simulated trouble, and the simulator sees when a protection is missing."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator import devices
+from simulator.mutations import RULES
+from simulator.runner import simulate
+
+SEEDS_A_TEST = 20
+SEEDS_QUICK = 40
+"""Seeds that `make test` runs; the rest are for the soak, which has fresh ones too."""
+
+LIKELY = {
+    "device-arrival": 5, "device-burst": 340, "device-cancel": 1, "device-clock": 123,
+    "device-confirmed": 244, "device-epoch": 24, "device-expiry": 4, "device-forgotten": 28,
+    "device-fresh": 1011, "device-group": 3, "device-in-flight": 6, "device-last-try": 19,
+    "device-late": 244, "device-late-answer": 19, "device-one-try": 3, "device-pause": 3,
+    "device-presence": 34, "device-rate": 20, "device-result": 8, "device-still-out": 39,
+    "device-takeover": 204, "device-told-again": 8,
+}  # fmt: skip
+"""Seeds that noticed when last searched for, tried first: to search takes long."""
+
+HEAL_LIMIT_S = 400.0
+"""Few seeds need as long, and to wait in vain for the usual limit takes long."""
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(first, marks=() if first < SEEDS_QUICK else pytest.mark.soak)
+        for first in range(0, 100, SEEDS_A_TEST)
+    ],
+)
+def test_seeds_hold(first: int) -> None:
+    for seed in range(first, first + SEEDS_A_TEST):
+        assert simulate(seed, kind="devices").wrong == []
+
+
+def test_a_seed_replays_the_same() -> None:
+    for seed in (3, 8, 25):
+        assert simulate(seed, kind="devices") == simulate(seed, kind="devices")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", [rule for rule, mutation in RULES.items() if mutation.world == "devices"])
+def test_a_missing_protection_is_noticed(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "HEAL_LIMIT_S", HEAL_LIMIT_S)
+    for seed in (LIKELY.get(rule, 0), *range(RULES[rule].seeds)):
+        if simulate(seed, rule).wrong and not simulate(seed, kind="devices").wrong:
+            return
+    pytest.fail(f"{RULES[rule].seeds} seeds did not notice that {rule!r} is missing: {RULES[rule].says}")

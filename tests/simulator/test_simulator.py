@@ -1,0 +1,115 @@
+"""The runtime keeps its promises in simulated trouble, and the simulator sees when it doesn't."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.streams.rules.sequencer import Sequencer
+from simulator import invariants, scenario, tasks, world
+from simulator.faults import Weather
+from simulator.mutations import RULES, broken
+from simulator.runner import WORLDS, SeedOutcome, WorldKind, simulate
+from simulator.scenario import GAP_TIMEOUT_S, RESULTS_MAX, PlannedMessage, Scenario
+
+SEEDS_A_TEST = 20
+QUICK = 2
+"""Tests of so many seeds that `make test` runs; the rest are for the soak, which has fresh ones too."""
+
+LIKELY = {
+    "claim-changed": 206, "commit-number": 26, "conditional-release": 42, "epoch-at-commit": 20,
+    "identity-window": 19, "judge-again": 65, "jump-limit": 2, "model-fault": 23, "open-expects": 12,
+    "poison-count": 7, "queue-order": 37, "receipt-merging": 1, "reissue": 178, "repeat-unknown": 4,
+    "restart": 50, "restart-clock": 73, "restart-quiet": 73, "room-for-lower": 30, "sender-custody": 9,
+    "skip-before-letter": 7, "start-once": 24, "stored-result": 1, "suspects-alone": 17,
+    "task-epoch": 6, "task-maximum": 51, "task-reissue": 5, "task-stand-in": 9, "task-strict": 35,
+    "too-large": 9, "transfer-version": 45,
+}  # fmt: skip
+"""Seeds that noticed when last searched for, tried first: to search takes long."""
+
+HEAL_LIMIT_S, TASKS_HEAL_LIMIT_S = 100.0, 300.0
+"""Few seeds need as long, and to wait in vain for the usual limit takes long."""
+
+
+def beginnings(count: int, step: int, quick: int = QUICK) -> list[Any]:
+    """The first seeds of tests that take ``step`` seeds each."""
+    return [
+        pytest.param(first, marks=() if first < quick * step else pytest.mark.soak)
+        for first in range(0, count, step)
+    ]
+
+
+@pytest.mark.parametrize("first", beginnings(100, SEEDS_A_TEST))
+def test_seeds_hold(first: int) -> None:
+    for seed in range(first, first + SEEDS_A_TEST):
+        assert simulate(seed).wrong == []
+
+
+TASK_SEEDS_A_TEST = 5
+
+
+@pytest.mark.parametrize("first", beginnings(40, TASK_SEEDS_A_TEST))
+def test_seeds_of_tasks_hold(first: int) -> None:
+    for seed in range(first, first + TASK_SEEDS_A_TEST):
+        assert simulate(seed, kind="tasks").wrong == []
+
+
+def live(monkeypatch: pytest.MonkeyPatch, seed: int = 4, **story: Any) -> SeedOutcome:
+    """Live through one story in fair weather, told by clients who ask together."""
+    fair: dict[str, Any] = {"kind": "dense", "first": 0, "fifo": False, "weather": Weather(), "faults": ()}
+    asked = {"clients": 1.0, "together": True, "inbox_limit": 64, "idle_timeout_s": 1.0}
+    drawn: Scenario = msgspec.structs.replace(scenario.make(seed), **fair | asked | story)
+    monkeypatch.setitem(WORLDS, "story", WorldKind(lambda _: drawn, world.World, invariants.check))
+    return simulate(drawn.seed, kind="story")
+
+
+def test_what_runs_beside_a_client_s_poison_is_not_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client's message that is asked for again looks like a new one."""
+    seconds = (0.3, 0.01, 0.01)
+    messages = tuple(
+        PlannedMessage(0.1, "k0", 0, seq, kills=-(seq == 1), seconds=seconds[seq]) for seq in range(3)
+    )
+    assert live(monkeypatch, messages=messages).wrong == []
+    with broken("suspects-alone"):
+        lives = (live(monkeypatch, seed, messages=messages) for seed in range(40))
+        [wrong] = next(outcome.wrong for outcome in lives if outcome.wrong)
+    assert "0 kills nothing and was dead-lettered: poison" in wrong
+
+
+def test_where_a_run_starts_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every node that a first message kills would wait again for the lowest."""
+    messages = tuple(PlannedMessage(0.1, "k0", 0, seq, kills=-(seq == 0)) for seq in range(3))
+    outcome = live(monkeypatch, messages=messages, first="lowest")
+    assert outcome.wrong == []
+    assert outcome.virtual_s < 2 * GAP_TIMEOUT_S
+    monkeypatch.setattr(Sequencer, "_was_begun", lambda self, head: False)
+    assert live(monkeypatch, messages=messages, first="lowest").virtual_s > 4 * GAP_TIMEOUT_S
+
+
+def test_what_makes_a_commit_too_large_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    fills = (0, RESULTS_MAX, 0, RESULTS_MAX // 2, RESULTS_MAX // 2)
+    messages = tuple(PlannedMessage(0.1, "k0", 0, seq, fill=fill) for seq, fill in enumerate(fills))
+    assert live(monkeypatch, messages=messages).wrong == []
+    with broken("too-large"):
+        [wrong] = live(monkeypatch, messages=messages).wrong
+    assert "1 kills nothing and was dead-lettered: poison" in wrong
+
+
+@pytest.mark.parametrize("seed, kind", [(3, "streams"), (8, "streams"), (25, "streams"), (5, "tasks")])
+def test_a_seed_replays_the_same(seed: int, kind: str) -> None:
+    first, second = simulate(seed, kind=kind), simulate(seed, kind=kind)
+    assert first == second
+    assert first.counts, "this seed has faults"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", [rule for rule, mutation in RULES.items() if mutation.world != "devices"])
+def test_a_missing_protection_is_noticed(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world, "HEAL_LIMIT_S", HEAL_LIMIT_S)
+    monkeypatch.setattr(tasks, "HEAL_LIMIT_S", TASKS_HEAL_LIMIT_S)
+    for seed in (LIKELY.get(rule, 0), *range(RULES[rule].seeds)):
+        if simulate(seed, rule).wrong and not simulate(seed, kind=RULES[rule].world).wrong:
+            return
+    pytest.fail(f"{RULES[rule].seeds} seeds did not notice that {rule!r} is missing: {RULES[rule].says}")

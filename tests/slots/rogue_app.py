@@ -1,0 +1,147 @@
+"""An app whose handlers do what handlers must not."""
+
+import ctypes
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from holdfast import App, Context, StreamHandler
+from holdfast.ports.meter import Meter
+from holdfast.services.memory.objects import MemoryObjects
+
+app = App("rogue")
+not_an_app = "text"
+
+SLEEPER = [sys.executable, "-c", "import signal\nwhile True: signal.pause()"]
+
+
+def say_nothing() -> None:
+    pass
+
+
+announce: Callable[[], object] = say_nothing
+"""Tells that a deed is under way. Deeds that end their process or never end call it themselves, so that
+whoever hears of it finds them at it."""
+
+
+def spin() -> None:
+    announce()
+    while True:
+        pass
+
+
+def wait_for_ever() -> None:
+    announce()
+    threading.Event().wait()
+
+
+def hang_in_c_with_the_lock_held() -> None:
+    announce()
+    while True:
+        ctypes.PyDLL(None).pause()
+
+
+def ignore_what_can_be_ignored() -> None:
+    for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_IGN)
+    spin()
+
+
+def crash() -> None:
+    announce()
+    ctypes.string_at(0)
+
+
+def leave() -> None:
+    announce()
+    os._exit(3)
+
+
+def exit_politely() -> None:
+    sys.exit("so long")
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def allocate_without_end() -> None:
+    hoard = []
+    while True:
+        hoard.append(bytes(1 << 24))  # allocated, and not touched page by page: that may take seconds
+
+
+def scatter() -> None:
+    """Free much in small pieces, below one that is kept: a heap ends with what is in use."""
+    pieces = [bytes(100_000) for _ in range(1500)]
+    kept.append(pieces[-1])
+
+
+kept: list[bytes] = []
+
+
+def share_without_end() -> None:
+    hoard = []
+    while True:
+        hoard.append(mmap.mmap(-1, 1 << 20))
+        hoard[-1].write(bytes(1 << 20))
+
+
+class Metered(MemoryObjects):
+    """Counts what is asked of it."""
+
+    def __init__(self, url: str, meter: Meter) -> None:
+        super().__init__()
+        self.meter = meter
+
+    async def get(self, url: str) -> bytes:
+        self.meter.count("s3", "GetObject")
+        return b""
+
+
+@app.stream("rogue")
+class Rogue(StreamHandler[dict[str, Any]]):
+    """Does what it is told: calls the function ``do``, which writes its process ids to ``tell``."""
+
+    def open(self, context: Context, state: bytes | None) -> None:
+        self.state = state or b""
+        self.last_word: dict[str, Any] = {}
+
+    def process(self, message: dict[str, Any], context: Context) -> Any:
+        self.last_word = message.get("last_word", {})
+        pids = [os.getpid()]
+        if message.get("grandchild"):
+            self.grandchild = subprocess.Popen(SLEEPER)
+            pids.append(self.grandchild.pid)
+        global announce  # noqa: PLW0603 (the deeds are functions of this module)
+        text = " ".join(map(str, pids))
+        announce = partial(Path(message["tell"]).write_text, text) if "tell" in message else say_nothing
+        if "do" in message:
+            globals()[message["do"]]()
+        if "progress_until" in message:
+            while not Path(message["progress_until"]).exists():
+                context.progress("step \N{SNOWMAN}")
+        if "fetch" in message:
+            context.fetch(message["fetch"])
+        if "print" in message:
+            print(message["print"])  # noqa: T201
+        if message.get("terminate"):
+            self.grandchild.terminate()
+            return self.grandchild.wait()
+        return "x" * message.get("size", 0)
+
+    def snapshot(self) -> bytes:
+        return self.state
+
+    def close(self) -> None:
+        if "tell" in self.last_word:
+            Path(self.last_word["tell"]).write_text("closed")
+        if "do" in self.last_word:
+            globals()[self.last_word["do"]]()

@@ -1,0 +1,38 @@
+"""A process with all that it started."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from holdfast.slots import family
+
+CLAN = r"""
+import os, signal
+shared = b"x" * (60 << 20)
+if os.fork() == 0:
+    os.fork()
+os.write(1, b"up\n")
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize("kernel_tells", [True, False])
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what is shared")
+def test_what_they_share_counts_once(kernel_tells: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not kernel_tells:
+        monkeypatch.setattr(family, "KERNEL_TELLS", kernel_tells)
+    clan = subprocess.Popen([sys.executable, "-c", CLAN], stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        assert clan.stdout
+        assert [clan.stdout.readline() for _ in range(3)] == 3 * [b"up\n"]
+        members = family.family(clan.pid)
+        assert (len(members), members[0].pid) == (3, clan.pid)
+        assert 60 < family.memory_mb(clan.pid, 50) < 120
+        assert family.memory_mb(clan.pid, 500) > 180, "looked at no closer than need be"
+    finally:
+        os.killpg(clan.pid, signal.SIGKILL)
+        clan.communicate()
+    assert (family.family(clan.pid), family.memory_mb(clan.pid, 0)) == ([], 0)

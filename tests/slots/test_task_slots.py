@@ -1,0 +1,55 @@
+"""What is special of slots for tasks that are processes."""
+
+import asyncio
+
+import pytest
+
+from holdfast.ports.task_slots import Attempt
+from holdfast.slots import ForkserverTaskSlots, lifeline
+from holdfast.system.clock import SystemClock
+from holdfast.testing.conformance.task_slots import RecordingListener
+
+APP = "holdfast.testing.conformance.task_slots_app:app"
+PATIENCE_S = 20.0
+
+
+async def test_where_there_is_no_stream_of_messages_datagrams_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifeline, "LINUX", False)
+    slots, ear = ForkserverTaskSlots(APP, SystemClock()), RecordingListener()
+    slot = await slots.spawn(ear)
+    for number, size in enumerate([10, 100_000]):
+        assert slot.offer(number, Attempt("t", "echo", b"x" * size))
+    assert (await ear.outcome(0)).result == b'"%s"' % (b"x" * 10)
+    assert "100002 bytes" in (await ear.outcome(1)).error
+    await slot.stop(PATIENCE_S)
+    assert (await slot.exited()).reason == "exited with code 0"
+    await slots.close()
+
+
+async def test_a_full_tray_says_so() -> None:
+    slots, ear = ForkserverTaskSlots(APP, SystemClock(), close_timeout_s=0.1), RecordingListener()
+    slot = await slots.spawn(ear)
+    slot.offer(0, Attempt("t", "wait", b""))
+    await ear.begun()
+    count = 1
+    while slot.offer(count, Attempt("t", "echo", b"x" * 60_000)):
+        count += 1
+    assert slot.withdraw() == list(range(1, count))
+    assert slot.offer(count, Attempt("t", "echo", b"")), "there is room again"
+    slot.cancel(0, "enough")
+    assert (await ear.outcome(count)).result == b'""'
+    await slots.close()
+
+
+async def test_slots_that_lost_their_server_are_over() -> None:
+    slots, ear = ForkserverTaskSlots(APP, SystemClock()), RecordingListener()
+    slot, other = await slots.spawn(ear), await slots.spawn(ear)
+    slot.offer(0, Attempt("t", "wait", b""))
+    await ear.begun()
+    slots._nursery._server._process.kill()  # type: ignore[union-attr]
+    gone = await asyncio.wait_for(asyncio.gather(slot.exited(), other.exited()), PATIENCE_S)
+    assert all("lost its fork server" in each.reason for each in gone)
+    again = await slots.spawn(ear)
+    again.offer(1, Attempt("t", "echo", b""))
+    await ear.outcome(1)
+    await slots.close()

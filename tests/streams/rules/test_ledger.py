@@ -1,0 +1,175 @@
+"""The three rules by which a stream's checkpoint changes."""
+
+import msgspec
+import pytest
+
+from holdfast.common.message import Place, Span
+from holdfast.errors import Fenced
+from holdfast.streams.rules.ledger import (
+    COUNT_MAX,
+    SUSPECTS_MAX,
+    Checkpoint,
+    Commit,
+    RunLog,
+    Started,
+    commit,
+    expire,
+    identity,
+    is_repeat,
+    open_,
+    start,
+)
+
+LOG = RunLog(0, 0, 7)
+STANDING = Checkpoint(
+    "s/k", epoch=3, number=5, commit_id="3.5", log=RunLog(0, 0, 6), state=b"old", member="m"
+)
+NEXT = Commit("s/k", epoch=3, number=6, id="3.6", log=LOG)
+
+
+def applied(standing: Checkpoint | None, change: Commit) -> Checkpoint:
+    after = commit(standing, change, at=9.0)
+    assert after is not None
+    return after
+
+
+def changed(**fields: object) -> Commit:
+    return msgspec.structs.replace(NEXT, **fields)
+
+
+def test_a_new_stream_opens_at_one() -> None:
+    assert open_(None, "s/k", 0, "m") == Checkpoint("s/k", epoch=1, member="m")
+
+
+def test_an_opening_keeps_all_but_epoch_and_member() -> None:
+    after = open_(STANDING, "s/k", 3, "n")
+    assert after == msgspec.structs.replace(STANDING, epoch=4, member="n")
+
+
+@pytest.mark.parametrize("expect", [0, 2, 4])
+def test_an_opening_applies_only_at_what_it_expects(expect: int) -> None:
+    with pytest.raises(Fenced) as caught:
+        open_(STANDING, "s/k", expect, "n")
+    assert caught.value.epoch == 3
+
+
+def test_starts_of_one_head_are_counted() -> None:
+    once = start(STANDING, "s/k", 3, "0:7")
+    twice = start(open_(once, "s/k", 3, "n"), "s/k", 4, "0:7")
+    assert (once.started, twice.started) == (Started("0:7", 1, 3), Started("0:7", 2, 4))
+    assert start(twice, "s/k", 4, "0:8").started == Started("0:8", 1, 4)
+
+
+def test_a_start_that_is_asked_for_again_counts_once() -> None:
+    once = start(STANDING, "s/k", 3, "0:7")
+    assert start(once, "s/k", 3, "0:7") == once
+    other = start(once, "s/k", 3, "0:8")
+    assert start(other, "s/k", 3, "0:7").started == Started("0:7", 1, 3), "another was begun between"
+    named = applied(STANDING, changed(starting="0:7"))
+    assert start(named, "s/k", 3, "0:7").started == Started("0:7", 1, 3), "a commit had counted it"
+
+
+def test_a_head_that_another_supplants_stays_suspect_with_its_count() -> None:
+    once = start(STANDING, "s/k", 3, "0:7")
+    other = start(once, "s/k", 3, "0:8")
+    assert (other.started, other.suspects) == (Started("0:8", 1, 3), (Started("0:7", 1, 3),))
+    again = start(open_(other, "s/k", 3, "n"), "s/k", 4, "0:7")
+    assert (again.started, again.suspects) == (Started("0:7", 2, 4), (Started("0:8", 1, 3),))
+    assert applied(again, changed(epoch=4, starting="")).suspects == (Started("0:8", 1, 3),)
+
+
+def test_a_commit_may_clear_the_suspects() -> None:
+    other = start(start(STANDING, "s/k", 3, "0:7"), "s/k", 3, "0:8")
+    kept = Started("0:8", 1, 3)
+    after = applied(other, changed(clear_suspects=True, starting="0:8"))
+    assert (after.started, after.suspects) == (kept, ())
+
+
+def test_only_the_newest_suspects_are_remembered() -> None:
+    standing = STANDING
+    for seq in range(SUSPECTS_MAX + 2):
+        standing = start(standing, "s/k", 3, f"0:{seq}")
+    assert [suspect.head for suspect in standing.suspects] == [f"0:{i}" for i in range(1, SUSPECTS_MAX + 1)]
+
+
+@pytest.mark.parametrize("standing, stands", [(None, 0), (STANDING, 3)])
+def test_start_and_commit_are_fenced(standing: Checkpoint | None, stands: int) -> None:
+    with pytest.raises(Fenced) as caught:
+        start(standing, "s/k", 2, "0:7")
+    assert caught.value.epoch == stands
+    with pytest.raises(Fenced) as caught:
+        commit(standing, changed(epoch=2), 9.0)
+    assert caught.value.epoch == stands
+
+
+@pytest.mark.parametrize("number", [4, 5, 7])
+def test_only_the_next_commit_is_taken(number: int) -> None:
+    with pytest.raises(Fenced, match="not next after 5"):
+        commit(STANDING, changed(number=number), 9.0)
+
+
+def test_a_commit_moves_the_checkpoint() -> None:
+    after = applied(STANDING, changed(done=1, skipped=2, past=(LOG,), parked="by hand"))
+    assert (after.number, after.commit_id, after.log, after.at) == (6, "3.6", LOG, 9.0)
+    assert (after.done, after.skipped, after.past, after.parked) == (1, 2, (LOG,), "by hand")
+    assert after.member == "m"
+
+
+def test_the_last_commit_again_changes_nothing() -> None:
+    after = applied(STANDING, NEXT)
+    assert is_repeat(after, NEXT)
+    assert commit(after, NEXT, 10.0) is None
+    with pytest.raises(Fenced):
+        commit(after, changed(id="other"), 10.0)
+
+
+@pytest.mark.parametrize(
+    "fields, state, version",
+    [
+        ({"state_version": 2}, b"old", 0),
+        ({"state": b"new", "state_version": 2}, b"new", 2),
+        ({"state": b"", "state_version": 2}, b"", 2),
+        ({"clear_state": True}, None, 0),
+    ],
+)
+def test_state_is_kept_replaced_or_cleared(
+    fields: dict[str, object], state: bytes | None, version: int
+) -> None:
+    after = applied(STANDING, changed(**fields))
+    assert (after.state, after.state_version) == (state, version)
+
+
+def test_the_window_keeps_the_newest_identities() -> None:
+    standing = msgspec.structs.replace(STANDING, recent=("a", "b", "c"))
+    assert applied(standing, changed(identities=("d", "e"), window=4)).recent == ("b", "c", "d", "e")
+    assert applied(standing, changed(identities=("d",))).recent == ()
+
+
+def test_a_commit_renames_or_clears_the_mark() -> None:
+    standing = msgspec.structs.replace(STANDING, started=Started("0:7", 4, 2))
+    assert applied(standing, NEXT).started is None
+    assert applied(standing, changed(starting="0:7")).started == Started("0:7", 4, 2)
+    assert applied(standing, changed(starting="0:8")).started == Started("0:8", 1, 3)
+    assert applied(STANDING, changed(starting="0:8")).started == Started("0:8", 1, 3)
+
+
+def test_what_is_left_of_an_expired_checkpoint_still_fences() -> None:
+    left = expire(applied(STANDING, NEXT))
+    assert left == Checkpoint("s/k", 3, 6, "3.6")
+    assert commit(left, NEXT, 9.0) is None
+    with pytest.raises(Fenced):
+        open_(left, "s/k", 0, "m")
+
+
+def test_skipped_seqs() -> None:
+    log = RunLog(0, 0, 9, (Span(2, 3), Span(7, 7)))
+    assert [seq for seq in range(10) if log.skipped(seq)] == [2, 3, 7]
+
+
+def test_identity_is_key_run_seq() -> None:
+    assert identity("s/k", Place(1, 0, "x")) == "s/k:1:x"
+
+
+def test_counts_of_skips_end_where_stores_can_still_count() -> None:
+    standing = msgspec.structs.replace(STANDING, skipped=COUNT_MAX - 1)
+    assert applied(standing, changed(skipped=COUNT_MAX)).skipped == COUNT_MAX

@@ -1,0 +1,1539 @@
+"""The owner of one key, event by event. ``test_protocol.py`` sets several against each other."""
+
+import math
+from typing import Any, ClassVar, TypeVar
+
+import pytest
+
+from holdfast.common.held import Held, Letter, Receipt
+from holdfast.common.message import NO_RUN, Life, Place, Span
+from holdfast.common.retry import Backoff
+from holdfast.streams.rules.commands import (
+    CheckClaim,
+    Command,
+    Dropped,
+    HandOff,
+    LoadModels,
+    Open,
+    Peek,
+    Reclaim,
+    Release,
+    Return,
+    Run,
+    Settle,
+    Start,
+    Transfer,
+    Write,
+)
+from holdfast.streams.rules.ledger import Aside, Checkpoint, Commit, Result, RunLog, Started
+from holdfast.streams.rules.owner import (
+    ALONE_OPENINGS,
+    LOOK_S,
+    REACH,
+    RUN_LIMIT,
+    Owner,
+    OwnerPhase,
+    OwnerRules,
+    Standstill,
+)
+from holdfast.streams.rules.sequencer import Rules
+
+KEY = "cameras/1"
+GAP_S = 10.0
+IDLE_S = 60.0
+RETRY_S = 1.0
+LATE = "late: the stream had passed this place"
+
+C = TypeVar("C")
+
+
+def held(
+    seq: int, receipt: str = "", *, run: int = 0, sender: str = "", number: int = 0, receives: int = 1
+) -> Held:
+    handle = Receipt(receipt or f"r{run}.{seq}", 100.0, sender=sender, number=number)
+    return Held(Place(run, seq), b"", {}, [handle], receives)
+
+
+def asked(seq: int) -> Held:
+    """A message that a client brought."""
+    return Held(Place(0, seq), b"", {}, [Receipt(f"request {seq}", math.inf, stale=True, request=1)])
+
+
+def name(seq: int, run: int = 0) -> str:
+    return Place(run, seq).name
+
+
+class Bench:
+    """An owner on the test bench: events go in by hand, commands are looked at one by one."""
+
+    def __init__(self, *, order: dict[str, Any] | None = None, **rules: Any) -> None:
+        rules = {"backoff": Backoff(RETRY_S, 60.0, floor=1.0), "idle_timeout_s": IDLE_S, **rules}
+        order = {"first": 0, "gap_timeout_s": GAP_S, **(order or {})}
+        self.now = 0.0
+        self.owner = Owner(KEY, OwnerRules(Rules(**order), **rules), self.now)
+
+    def opened(self, **checkpoint: Any) -> "Bench":
+        """Through CLAIMED and OPENING to OWNER."""
+        self.only(Peek)
+        self.owner.peeked(None, self.now)
+        self.only(Open)
+        self.owner.opened(Checkpoint(KEY, **{"epoch": 1, **checkpoint}), self.now)
+        return self
+
+    def phase(self) -> OwnerPhase:
+        return self.owner.phase
+
+    def at_risk(self) -> bool:
+        return self.owner.at_risk
+
+    def out(self) -> list[Command]:
+        return self.owner.commands()
+
+    def silent(self) -> None:
+        assert self.out() == []
+
+    def only(self, kind: type[C]) -> C:
+        (command,) = self.out()
+        assert isinstance(command, kind)
+        return command
+
+    def offer(self, *messages: Held) -> None:
+        for message in messages:
+            assert self.owner.offer(message, self.now) == "accepted"
+
+    def begin(self, *messages: Held) -> Run:
+        """Offer messages to an owner without a mark, up to the first Run."""
+        self.offer(*messages)
+        assert self.only(Start).head == messages[0].place.name
+        self.owner.started(1, self.now)
+        return self.only(Run)
+
+    def ran(
+        self, results: int = 1, error: str = "", *, permanent: bool = False, state: bytes | None = b"s"
+    ) -> None:
+        self.owner.ran([b"done"] * results, None if error else state, 1, error, "trace", permanent, self.now)
+
+    def fail(self, results: int = 0, *, permanent: bool = False) -> None:
+        self.ran(results, "Boom", permanent=permanent)
+
+    def write(self) -> Commit:
+        return self.only(Write).commit
+
+    def committed(self) -> None:
+        self.owner.committed(self.now)
+
+    def tick(self) -> None:
+        assert self.owner.wake_at is not None
+        self.now = self.owner.wake_at
+        self.owner.ticked(self.now)
+
+
+def handled(bench: Bench, *messages: Held) -> None:
+    """Messages go the whole way in one run and one commit."""
+    bench.begin(*messages)
+    bench.ran(len(messages))
+    bench.write()
+    bench.committed()
+    assert bench.only(Settle).messages == messages
+    bench.owner.settled(bench.now)
+
+
+class TestOpening:
+    def test_peek_then_open_at_what_stands(self) -> None:
+        bench = Bench()
+        bench.only(Peek)
+        assert bench.phase() is OwnerPhase.CLAIMED
+        bench.owner.peeked(Checkpoint(KEY, epoch=4), 0)
+        assert bench.only(Open).expect == 4
+        assert bench.phase() is OwnerPhase.OPENING
+        bench.owner.opened(Checkpoint(KEY, epoch=5, number=9, state=b"x", state_version=2), 0)
+        bench.silent()
+        owner = bench.owner
+        assert (owner.phase, owner.epoch, owner.number) == (OwnerPhase.OWNER, 5, 9)
+        assert (owner.state, owner.state_version) == (b"x", 2)
+
+    def test_messages_are_held_unjudged_until_opened(self) -> None:
+        bench = Bench(order={"inbox_limit": 2})
+        done, new = held(4), held(5)
+        bench.offer(done, new)
+        assert bench.owner.offer(held(6), 0) == "full"
+        assert bench.owner.waiting == 2
+        bench.only(Peek)
+        bench.owner.peeked(None, 0)
+        bench.only(Open)
+        bench.owner.opened(Checkpoint(KEY, epoch=1, log=RunLog(0, 0, 4)), 0)
+        assert bench.out() == [Settle((), (done,), duplicate=True), Start(name(5))]
+        assert bench.owner.waiting == 1
+
+    def test_what_finds_no_room_after_a_reopening_goes_back(self) -> None:
+        bench = Bench(order={"inbox_limit": 1}).opened()
+        first, second = held(0), held(1)
+        bench.begin(first)
+        bench.offer(second)
+        bench.owner.fenced(0)
+        bench.only(CheckClaim)
+        bench.owner.claim_checked(True, 0)
+        bench.only(Peek)
+        bench.owner.peeked(None, 0)
+        bench.only(Open)
+        bench.owner.opened(Checkpoint(KEY, epoch=2), 0)
+        assert bench.out() == [Return((second,)), Start(name(0))]
+
+    def test_a_failed_opening_begins_anew_while_the_claim_is_ours(self) -> None:
+        bench = Bench()
+        bench.offer(held(0))
+        bench.out()
+        bench.owner.peeked(None, 0)
+        bench.out()
+        bench.owner.open_failed(0)
+        bench.only(CheckClaim)
+        assert bench.phase() is OwnerPhase.CLAIMED
+        bench.owner.claim_checked(True, 0)
+        bench.only(Peek)
+        assert bench.owner.waiting == 1
+
+    def test_without_the_claim_all_goes_back(self) -> None:
+        bench = Bench()
+        message = held(0)
+        bench.offer(message)
+        bench.out()
+        bench.owner.peeked(None, 0)
+        bench.out()
+        bench.owner.open_failed(0)
+        bench.out()
+        bench.owner.claim_checked(False, 0)
+        assert bench.out() == [Return((message,)), Dropped()]
+        assert bench.phase() is OwnerPhase.DROPPED
+        assert bench.owner.waiting == 0
+        assert bench.owner.offer(held(1), 0) == "no"
+        bench.owner.drop()
+        bench.silent()
+
+    def test_nothing_held_nothing_returned(self) -> None:
+        bench = Bench()
+        bench.out()
+        bench.owner.drop()
+        assert bench.out() == [Dropped()]
+
+
+class TestDeliveries:
+    def test_a_second_delivery_adds_its_receipt(self) -> None:
+        bench = Bench().opened()
+        bench.begin(held(0, "a"))
+        bench.offer(held(0, "b"), held(0, "a"))
+        bench.silent()
+        assert [receipt.receipt for held in bench.owner.holding() for receipt in held.receipts] == ["a", "b"]
+        bench.ran()
+        bench.write()
+        bench.committed()
+        (message,) = bench.only(Settle).messages
+        assert [receipt.receipt for receipt in message.receipts] == ["a", "b"]
+
+    def test_the_newest_custodian_is_told(self) -> None:
+        bench = Bench()
+        bench.offer(held(0, "a", sender="n1", number=1))
+        bench.offer(held(0, "b", sender="n1", number=2))
+        bench.offer(held(0, "a", sender="n2", number=7))
+        first, second = (receipt for held in bench.owner.holding() for receipt in held.receipts)
+        assert (first.sender, first.number) == ("n2", 7)
+        assert (second.sender, second.number) == ("n1", 2)
+
+    def test_what_waits_for_its_queue_to_deliver_what_is_before_it_is_not_kept_from_it(self) -> None:
+        bench = Bench(order={"kind": "increasing", "first": "lowest"}).opened(log=RunLog(0, 0, 1))
+        later = held(5, "a")
+        later.after = 4
+        bench.offer(later)
+        assert list(bench.owner.holding()) == []
+        again, once_more = held(5, "b"), held(5, "c")
+        again.after, once_more.after = 3, 4
+        bench.offer(again)
+        assert [later.after] == [3]
+        assert list(bench.owner.holding()) == []
+        bench.offer(once_more)
+        assert [later.after] == [3], "the least that any delivery told"
+        bench.offer(held(5, "d"))
+        assert [later.after] == [None]
+        assert list(bench.owner.holding()) == [later]
+        assert bench.only(Start).head == name(5)
+
+    def test_a_done_message_is_deleted(self) -> None:
+        bench = Bench().opened(log=RunLog(0, 0, 4))
+        message = held(3)
+        bench.offer(message)
+        assert bench.out() == [Settle((), (message,), duplicate=True)]
+
+    def test_a_skipped_message_is_set_aside_again(self) -> None:
+        bench = Bench().opened(log=RunLog(0, 0, 4, (Span(3, 3),)))
+        message = held(3)
+        bench.offer(message)
+        assert bench.out() == [Settle((Letter("skipped before", message),), (message,), duplicate=True)]
+
+    @pytest.mark.parametrize("on_late, letters", [("dead-letter", 1), ("discard", 0)])
+    def test_a_late_message_is_recorded_first(self, on_late: str, letters: int) -> None:
+        bench = Bench(on_late=on_late).opened(log=RunLog(0, 5, 9))
+        message = held(2)
+        bench.offer(message)
+        commit = bench.write()
+        assert commit.aside == (Aside(name(2), LATE),)
+        assert commit.log == RunLog(0, 5, 9)
+        assert (commit.done, commit.skipped) == (0, 0)
+        bench.committed()
+        assert bench.out() == [Settle((Letter(LATE, message),) * letters, (message,))]
+
+    def test_a_lower_message_gets_the_room_of_the_highest(self) -> None:
+        bench = Bench(order={"inbox_limit": 1}).opened()
+        high, low = held(5), held(3)
+        bench.offer(high)
+        assert bench.owner.gapped
+        bench.offer(low)
+        assert bench.out() == [Return((high,))]
+        assert bench.owner.offer(held(4), 0) == "full"
+        assert list(bench.owner.holding()) == [low]
+
+    def test_what_the_cursor_passed_is_judged_by_the_next_commit(self) -> None:
+        """Seq 0 comes while the commit that passes over it is in flight."""
+        bench = Bench().opened()
+        bench.offer(held(1))
+        bench.tick()
+        gap = bench.write()
+        assert gap.log == RunLog(0, 0, 0, (Span(0, 0),))
+        message = held(0)
+        bench.offer(message)
+        bench.silent()
+        bench.committed()
+        settle, run = bench.out()
+        assert settle == Settle((Letter("skipped before", message),), (message,), duplicate=True)
+        assert isinstance(run, Run)
+
+    def test_what_came_too_late_for_a_begun_stream_is_late(self) -> None:
+        bench = Bench(order={"first": "first"}).opened()
+        bench.begin(held(5))
+        message = held(4)
+        bench.offer(message)
+        bench.silent()
+        bench.ran()
+        bench.write()
+        bench.committed()
+        settle, write = bench.out()
+        assert isinstance(settle, Settle)
+        assert isinstance(write, Write)
+        assert write.commit.aside == (Aside(name(4), LATE),)
+
+    def test_a_begun_run_is_recorded_when_only_stragglers_wait(self) -> None:
+        """Run 1 begins with a gap; stragglers of run 0 must not fill the inbox until it closes."""
+        bench = Bench(order={"inbox_limit": 1}).opened(log=RunLog(0, 0, 4))
+        bench.offer(held(2, run=1))
+        bench.tick()
+        bench.silent()
+        straggler = held(7)
+        bench.offer(straggler)
+        returned, write = bench.out()
+        assert isinstance(returned, Return)
+        assert isinstance(write, Write)
+        assert (write.commit.log, write.commit.past) == (RunLog(1, 0, -1), (RunLog(0, 0, 4),))
+        bench.committed()
+        assert bench.write().aside == (Aside(name(7), LATE),)
+        bench.committed()
+        assert bench.only(Settle).messages == (straggler,)
+
+
+class TestRunning:
+    def test_start_run_commit_settle(self) -> None:
+        bench = Bench().opened(epoch=3, number=6, state=b"old", state_version=1)
+        message = held(0)
+        run = bench.begin(message)
+        assert run == Run((message,), True, b"old", 1, 1)
+        bench.owner.ran([b"result"], b"new", 2, "", "", False, 0)
+        commit = bench.write()
+        assert commit == Commit(
+            KEY,
+            epoch=3,
+            number=7,
+            id="3.7.0",
+            log=RunLog(0, 0, 0),
+            state=b"new",
+            state_version=2,
+            results=(Result(name(0), b"result"),),
+            done=1,
+        )
+        bench.committed()
+        assert bench.out() == [Settle((), (message,))]
+        assert bench.owner.number == 7
+        assert not bench.owner.gapped
+
+    def test_no_result_no_line_in_the_log(self) -> None:
+        bench = Bench().opened()
+        bench.begin(held(0))
+        bench.owner.ran([None], None, 0, "", "", False, 0)
+        commit = bench.write()
+        assert commit.results == ()
+        assert commit.clear_state
+
+    def test_identities_go_along_where_seqs_do_not_tell(self) -> None:
+        bench = Bench(order={"kind": "increasing", "window": 7}).opened()
+        bench.begin(held(4))
+        bench.ran()
+        commit = bench.write()
+        assert (commit.identities, commit.window) == ((name(4),), 7)
+
+    def test_state_is_written_once(self) -> None:
+        bench = Bench(order={"first": 5}).opened()
+        handled(bench, held(5))
+        bench.offer(held(1))
+        commit = bench.write()
+        assert (commit.state, commit.clear_state) == (None, False)
+
+    def test_the_handler_goes_on_while_a_commit_is_in_flight(self) -> None:
+        bench = Bench().opened()
+        bench.begin(held(0))
+        bench.offer(held(1), held(2))
+        bench.ran()
+        run, write = bench.out()
+        assert isinstance(run, Run)
+        assert [message.place.seq for message in run.messages] == [1, 2]
+        assert not run.fresh
+        assert isinstance(write, Write)
+        assert write.commit.starting == name(1), "the mark moves along"
+        bench.ran(2)
+        bench.silent()
+        bench.committed()
+        settle, write = bench.out()
+        assert isinstance(settle, Settle)
+        assert isinstance(write, Write)
+        assert write.commit.number == 2
+        assert write.commit.starting == ""
+        assert write.commit.done == 2
+
+    def test_a_head_that_comes_while_the_mark_is_taken_away_waits_for_the_answer(self) -> None:
+        bench = Bench().opened()
+        bench.begin(held(0))
+        bench.ran()
+        assert bench.write().starting == ""
+        bench.offer(held(1))
+        bench.silent()
+        assert not bench.owner.gapped
+        bench.committed()
+        settle, start = bench.out()
+        assert isinstance(settle, Settle)
+        assert start == Start(name(1))
+
+    def test_a_commit_names_the_head_that_will_run_next(self) -> None:
+        """An opening with a late message and a new one: one write records the first and marks the other."""
+        bench = Bench()
+        bench.offer(held(1), held(5))
+        bench.opened(log=RunLog(0, 2, 4))
+        assert bench.write().starting == name(5)
+        bench.committed()
+        settle, run = bench.out()
+        assert isinstance(settle, Settle)
+        assert isinstance(run, Run)
+
+    def test_commits_wait_for_enough_work_or_time(self) -> None:
+        bench = Bench(checkpoint_every=3, checkpoint_after_s=5.0).opened()
+        bench.begin(held(0))
+        bench.offer(*map(held, range(1, 9)))
+        bench.ran()
+        assert len(bench.only(Run).messages) == 8
+        assert bench.owner.wake_at == 5.0
+        bench.ran(1)
+        bench.only(Run)
+        bench.tick()
+        assert bench.write().done == 2
+        bench.committed()
+        bench.only(Settle)
+        bench.ran(1)
+        bench.only(Run)
+        bench.ran(2)
+        run, write = bench.out()
+        assert isinstance(run, Run)
+        assert isinstance(write, Write)
+        assert write.commit.done == 3
+
+    def test_a_run_that_stops_early_puts_the_rest_back(self) -> None:
+        bench = Bench(checkpoint_every=9).opened()
+        bench.begin(held(0))
+        bench.offer(held(1), held(2))
+        bench.ran()
+        bench.only(Run)
+        bench.ran(1)
+        assert [message.place.seq for message in bench.only(Run).messages] == [2]
+
+    @pytest.mark.parametrize("every, size", [(1, RUN_LIMIT), (RUN_LIMIT + 3, RUN_LIMIT + 3)])
+    def test_a_run_is_bounded(self, every: int, size: int) -> None:
+        bench = Bench(checkpoint_every=every).opened()
+        bench.begin(held(0))
+        bench.offer(*map(held, range(1, 100)))
+        bench.ran()
+        run = bench.out()[0]
+        assert isinstance(run, Run)
+        assert len(run.messages) == size
+
+    def test_a_slow_store_bounds_what_runs_ahead(self) -> None:
+        bench = Bench(order={"inbox_limit": 3}).opened()
+        bench.begin(held(0))
+        for seq in range(1, RUN_LIMIT + 1):
+            bench.offer(held(seq))
+            bench.ran()
+            assert isinstance(bench.out()[0], Run)
+        bench.offer(held(RUN_LIMIT + 1))
+        bench.ran()
+        bench.silent()
+        assert not bench.owner.gapped, "it waits for the store, not for a message"
+        bench.committed()
+        assert [type(command) for command in bench.out()] == [Settle, Run, Write]
+
+    def test_a_gap_is_passed_in_time(self) -> None:
+        bench = Bench().opened()
+        bench.offer(held(2))
+        assert bench.owner.wake_at == GAP_S
+        bench.tick()
+        commit = bench.write()
+        assert commit.log == RunLog(0, 0, 1, (Span(0, 1),))
+        assert (commit.skipped, commit.aside, commit.starting) == (2, (), name(2))
+        bench.committed()
+        bench.only(Run)
+
+    def test_a_gap_may_leave_a_letter(self) -> None:
+        bench = Bench(order={"on_gap": "dead-letter"}).opened()
+        bench.offer(held(2))
+        bench.tick()
+        bench.write()
+        bench.committed()
+        settle, _ = bench.out()
+        assert settle == Settle((Letter("never came", run=0, span=Span(0, 1)),), ())
+
+    @pytest.mark.parametrize("order, parked", [({"on_gap": "hold"}, ""), ({}, "by hand")])
+    def test_an_owner_that_stands_still_looks_at_the_store(self, order: dict[str, Any], parked: str) -> None:
+        """Whoever resumed the stream, or skipped the gap, may not have been able to say so."""
+        bench = Bench(order=order).opened(parked=parked)
+        bench.offer(held(2))
+        bench.silent()
+        for look in (1, 2):
+            assert bench.owner.wake_at == LOOK_S * look
+            bench.tick()
+            bench.only(Peek)
+            bench.owner.peeked(Checkpoint(KEY, epoch=1), bench.now)
+            bench.silent()
+        bench.tick()
+        bench.only(Peek)
+        bench.owner.peeked(Checkpoint(KEY, epoch=3), bench.now)
+        bench.only(CheckClaim)
+
+
+class TestFailing:
+    def test_the_head_stays_the_head_and_backs_off(self) -> None:
+        bench = Bench().opened()
+        message = held(0)
+        bench.begin(message)
+        bench.fail()
+        bench.silent()
+        assert not bench.owner.gapped
+        assert bench.owner.wake_at == RETRY_S
+        bench.tick()
+        assert bench.only(Run).fresh
+        bench.fail()
+        assert bench.owner.wake_at == RETRY_S + 2 * RETRY_S
+        assert (message.tries, message.error, message.detail) == (2, "Boom", "trace")
+
+    def test_spent_tries_are_skipped_then_buried_then_deleted(self) -> None:
+        bench = Bench(max_tries=1).opened()
+        message = held(0)
+        bench.begin(message)
+        bench.fail()
+        commit = bench.write()
+        assert commit.aside == (Aside(name(0), "Boom"),)
+        assert commit.log == RunLog(0, 0, 0, (Span(0, 0),))
+        assert (commit.done, commit.skipped, commit.starting) == (0, 1, "")
+        bench.committed()
+        assert bench.out() == [Settle((Letter("Boom", message, detail="trace"),), (message,))]
+
+    def test_no_retry_helps_a_permanent_failure(self) -> None:
+        bench = Bench().opened()
+        bench.begin(held(0))
+        bench.fail(permanent=True)
+        assert bench.write().skipped == 1
+
+    def test_those_before_the_failed_one_run_again_to_a_snapshot(self) -> None:
+        bench = Bench(checkpoint_every=9).opened()
+        bench.begin(held(0))
+        bad = held(2)
+        bench.offer(held(1), bad, held(3), held(4))
+        bench.ran(state=b"0")
+        bench.only(Run)
+        bench.fail(results=1, permanent=True)
+        run = bench.only(Run)
+        assert [message.place.seq for message in run.messages] == [1]
+        assert (run.fresh, run.state) == (True, b"0")
+        bench.ran(state=b"1")
+        assert [message.place.seq for message in bench.only(Run).messages] == [3, 4]
+        bench.ran(2, state=b"3")
+        commit = bench.write()
+        assert [result.name for result in commit.results] == [name(0), name(1), name(3), name(4)]
+        assert commit.aside == (Aside(name(2), "Boom"),)
+        assert commit.state == b"3"
+
+    def test_one_that_failed_behind_others_waits_before_its_next_try(self) -> None:
+        bench = Bench(checkpoint_every=9).opened()
+        bench.begin(held(0))
+        bench.offer(held(1), held(2))
+        bench.ran(state=b"0")
+        bench.only(Run)
+        bench.fail(results=1)
+        bench.only(Run)  # the one before it, again
+        bench.ran(state=b"1")
+        assert bench.owner.wake_at == bench.now + RETRY_S
+        assert not [command for command in bench.out() if isinstance(command, Run)]
+
+    def test_a_snapshot_too_large_is_the_last_messages_failure(self) -> None:
+        bench = Bench(max_state_bytes=2).opened()
+        message = held(0)
+        bench.begin(message)
+        bench.ran(state=b"123")
+        bench.silent()
+        assert "max_state_bytes = 2" in message.error
+
+    def test_a_handler_that_does_not_open_fails_the_head(self) -> None:
+        bench = Bench().opened()
+        message = held(0)
+        bench.begin(message)
+        bench.owner.load_failed("no model", "trace", 0)
+        assert message.tries == 1
+        assert bench.owner.wake_at == RETRY_S
+
+    def test_failure_may_park_the_stream(self) -> None:
+        bench = Bench(max_tries=1, on_failure="park").opened()
+        message = held(0)
+        bench.begin(message)
+        bench.fail()
+        commit = bench.write()
+        assert commit.parked == f"{name(0)} failed: Boom"
+        assert (commit.log, commit.aside, commit.skipped) == (RunLog(0, 0, -1), (), 0)
+        bench.committed()
+        bench.silent()
+        assert bench.owner.waiting == 1, "nothing is lost"
+
+    def test_state_that_does_not_load_parks_the_stream(self) -> None:
+        bench = Bench().opened(state=b"?")
+        bench.begin(held(0))
+        bench.owner.rejected("newer version", 0)
+        assert bench.write().parked == "newer version"
+        bench.committed()
+        bench.silent()
+        assert bench.owner.waiting == 1
+
+    def test_the_overflow_of_a_parked_stream_is_buried_as_parked(self) -> None:
+        bench = Bench(order={"inbox_limit": 1}).opened(parked="by hand")
+        bench.offer(held(0))
+        bench.silent()
+        message = held(1)
+        bench.offer(message)
+        commit = bench.write()
+        assert commit.aside == (Aside(name(1), "parked: by hand"),)
+        assert commit.parked == "by hand"
+        bench.committed()
+        assert bench.out() == [Settle((Letter("parked: by hand", message),), (message,))]
+
+    @pytest.mark.parametrize("log, parked", [(RunLog(0, 50, 60), ""), (None, "by hand")])
+    def test_while_the_store_is_slow_the_batch_is_bounded(self, log: RunLog | None, parked: str) -> None:
+        bench = Bench(order={"inbox_limit": 2}).opened(log=log, parked=parked)
+        taken = [bench.owner.offer(held(seq), 0) for seq in range(8)]
+        inbox = 2 if parked else 0
+        assert taken == ["accepted"] * (3 + inbox) + ["full"] * (5 - inbox)
+
+
+class TestSlotDeath:
+    def test_the_guilty_message_spends_a_try(self) -> None:
+        bench = Bench().opened()
+        message = held(0)
+        bench.begin(message)
+        bench.owner.slot_died(True, "segfault", "core", 0)
+        assert (message.tries, message.error) == (1, "segfault")
+        bench.tick()
+        assert bench.only(Run).fresh
+
+    def test_others_restore_and_spend_none(self) -> None:
+        bench = Bench().opened()
+        message = held(0)
+        bench.begin(message)
+        bench.owner.slot_died(False, "segfault", "core", 0)
+        assert message.tries == 0
+        assert bench.only(Run).fresh
+
+    def test_an_idle_handler_is_opened_anew(self) -> None:
+        bench = Bench().opened()
+        handled(bench, held(0))
+        bench.owner.unloaded()
+        assert bench.begin(held(1)).fresh
+        bench = Bench().opened()
+        handled(bench, held(0))
+        assert not bench.begin(held(1)).fresh
+
+    def test_the_guilty_one_of_several_is_found_one_by_one(self) -> None:
+        bench = Bench().opened()
+        bench.begin(held(0))
+        bench.offer(held(1), held(2))
+        bench.ran()
+        bench.out()
+        bench.owner.slot_died(True, "segfault", "core", 0)
+        bench.silent()
+        bench.committed()
+        settle, start = bench.out()
+        assert isinstance(settle, Settle)
+        assert start == Start(name(1)), "marked by itself"
+        bench.owner.started(1, 0)
+        assert [message.place.seq for message in bench.only(Run).messages] == [1]
+        bench.ran()
+        bench.write()
+        bench.committed()
+        settle, start = bench.out()
+        assert start == Start(name(2))
+        bench.owner.started(1, 0)
+        run = bench.only(Run)
+        bench.owner.slot_died(True, "segfault", "core", 0)
+        assert run.messages[0].tries == 1
+
+
+class TestLosses:
+    @pytest.mark.parametrize("stands", [None, Checkpoint(KEY, 1, 3), Checkpoint(KEY, 2, 4)])
+    def test_a_store_that_has_lost_a_commit_is_opened_again(self, stands: Checkpoint | None) -> None:
+        bench = Bench().opened(number=4)
+        bench.owner.poked()
+        bench.only(Peek)
+        bench.owner.peeked(stands, 0)
+        bench.only(CheckClaim)
+
+    def test_a_commit_that_came_after_the_look_is_not_lost(self) -> None:
+        bench = Bench().opened(number=4)
+        bench.owner.poked()
+        bench.only(Peek)
+        handled(bench, held(0))
+        bench.owner.peeked(Checkpoint(KEY, 1, 4), 0)
+        bench.silent()
+
+
+class TestJumps:
+    def test_one_too_far_ahead_is_recorded_as_malformed_and_nothing_is_skipped(self) -> None:
+        bench = Bench(order={"max_jump": 100}, on_late="discard").opened(log=RunLog(0, 0, 4))
+        far = held(10**9)
+        bench.offer(far)
+        commit = bench.write()
+        reason = "malformed: seq 1000000000 is more than 100 (max_jump) beyond 4, where the stream stood"
+        assert commit.aside == (Aside(far.place.name, reason),)
+        assert (commit.log, commit.skipped) == (RunLog(0, 0, 4), 0)
+        bench.committed()
+        assert bench.only(Settle).letters == (Letter(reason, far),)
+        handled(bench, held(5))
+
+
+class TestRestarts:
+    """Numbers start anew, and messages carry no run."""
+
+    ORDER: ClassVar[dict[str, Any]] = {"restart_after_s": 30.0}
+
+    def bench(self, quiet_s: float = 30.0) -> Bench:
+        bench = Bench(order={**self.ORDER, "gap_timeout_s": 99.0})
+        bench.only(Peek)
+        bench.owner.peeked(None, 0)
+        bench.only(Open)
+        bench.owner.opened(Checkpoint(KEY, epoch=1, log=RunLog(2, 0, 9)), 0, quiet_s)
+        return bench
+
+    def test_a_fallen_seq_after_a_quiet_time_begins_a_new_run(self) -> None:
+        bench = self.bench()
+        first, second = held(0, run=NO_RUN), held(1, run=NO_RUN)
+        run = bench.begin(first)
+        assert run.messages[0].place == Place(3, 0)
+        bench.offer(second)
+        bench.ran()
+        _, write = bench.out()
+        assert isinstance(write, Write)
+        assert write.commit.log == RunLog(3, 0, 0)
+        assert second.place == Place(3, 1)
+
+    def test_without_the_quiet_time_it_is_a_duplicate(self) -> None:
+        bench = self.bench(29.0)
+        message = held(0, run=NO_RUN)
+        bench.offer(message)
+        assert bench.only(Settle).duplicate
+        assert message.place == Place(2, 0)
+        bench.now = 1.0
+        bench.offer(held(3, run=NO_RUN))
+        assert bench.owner.waiting == 1, "a second later it is not"
+
+    def test_a_commit_and_what_waits_end_the_quiet(self) -> None:
+        bench = self.bench()
+        handled(bench, held(10, run=NO_RUN))
+        bench.now = 29.0
+        bench.offer(held(0, run=NO_RUN))
+        assert bench.only(Settle).duplicate
+        bench.owner.settled(bench.now)
+        bench.offer(held(12, run=NO_RUN))
+        bench.now = 90.0
+        bench.offer(held(1, run=NO_RUN))
+        assert bench.only(Settle).duplicate, "12 waits, so the old run goes on"
+
+    def test_what_repeats_the_last_begins_none(self) -> None:
+        bench = self.bench()
+        bench.offer(held(9, run=NO_RUN))
+        assert bench.only(Settle).duplicate
+
+    def test_what_came_before_the_opening_is_judged_from_the_lowest_on(self) -> None:
+        bench = Bench(order=self.ORDER)
+        bench.only(Peek)
+        bench.owner.peeked(None, 0)
+        bench.only(Open)
+        later, first = held(1, run=NO_RUN), held(0, run=NO_RUN)
+        bench.offer(later, first)
+        bench.owner.opened(Checkpoint(KEY, epoch=1, log=RunLog(2, 0, 9)), 0, 30.0)
+        assert (first.place, later.place) == (Place(3, 0), Place(3, 1))
+
+    def test_a_run_that_messages_carry_stands_and_is_counted_on_from(self) -> None:
+        bench = self.bench()
+        bench.offer(held(0, run=7))
+        bench.tick()
+        bench.only(Start)
+        bench.owner.started(1, bench.now)
+        bench.only(Run)
+        bench.ran()
+        bench.write()
+        bench.committed()
+        bench.offer(held(5, run=7))
+        assert bench.owner.waiting == 1
+        bench.offer(held(6, run=NO_RUN))
+        assert {held.place for held in bench.owner.holding()} == {Place(7, 5), Place(7, 6)}
+
+    def test_what_comes_again_during_a_transfer_that_came_to_nothing_is_held_once(self) -> None:
+        bench = self.bench(0.0)
+        bench.offer(held(12, "first", run=NO_RUN))
+        bench.owner.move("n2", bench.now)
+        bench.only(Transfer)
+        bench.offer(held(12, "second", run=NO_RUN))
+        bench.owner.transferred("kept", bench.now)
+        (message,) = bench.owner.holding()
+        assert [receipt.receipt for receipt in message.receipts] == ["first", "second"]
+        bench.tick()
+        assert bench.write().starting == name(12, 2)
+
+    def test_whoever_is_next_to_own_it_judges_for_itself(self) -> None:
+        bench = self.bench()
+        waiting = held(10, run=NO_RUN)
+        bench.begin(waiting)
+        bench.ran()
+        bench.only(Write)
+        bench.owner.fenced(0)
+        assert waiting.place == Place(NO_RUN, 10)
+        bench.owner.drop()
+        messages = [command.messages for command in bench.out() if isinstance(command, Return)]
+        assert messages == [(waiting,)]
+
+    def test_a_new_run_is_known_after_a_commit_of_an_operator_ended_the_quiet_time(self) -> None:
+        bench = self.bench()
+        bench.owner.parked = "paused"
+        bench.offer(held(0, run=NO_RUN), held(1, run=NO_RUN))
+        bench.silent()
+        bench.owner.fenced(0)
+        bench.offer(held(1, "again", run=NO_RUN), held(2, run=NO_RUN))
+        bench.only(CheckClaim)
+        bench.owner.claim_checked(True, 0)
+        bench.only(Peek)
+        bench.owner.peeked(Checkpoint(KEY, epoch=3, number=1, log=RunLog(2, 0, 9)), 0)
+        bench.only(Open)
+        bench.owner.opened(Checkpoint(KEY, epoch=4, number=1, log=RunLog(2, 0, 9)), 0, 0.0)
+        assert bench.only(Start).head == name(0, 3), "the old run is not waited for"
+        receipts = {held.place: {r.receipt for r in held.receipts} for held in bench.owner.holding()}
+        assert receipts == {Place(3, 0): {"r-1.0"}, Place(3, 1): {"r-1.1", "again"}, Place(3, 2): {"r-1.2"}}
+
+    def test_a_new_run_is_known_to_whom_it_is_handed_off(self) -> None:
+        bench = self.bench()
+        bench.owner.parked = "paused"
+        message = held(0, run=NO_RUN)
+        bench.offer(message)
+        bench.owner.move("n2", 0)
+        bench.only(Transfer)
+        bench.owner.transferred("done", 0)
+        assert bench.out() == [HandOff("n2", (message,)), Dropped()]
+        assert (message.place, message.counted) == (Place(3, 0), True)
+        other = self.bench(0.0)
+        other.offer(message, held(1, run=NO_RUN))
+        assert [held.place for held in other.owner.holding()] == [Place(3, 0), Place(3, 1)]
+
+    def test_what_came_again_during_a_transfer_is_held_once_after_another_opening(self) -> None:
+        bench = self.bench(0.0)
+        message = held(12, "first", run=NO_RUN)
+        bench.offer(message)
+        bench.owner.move("n2", 0)
+        bench.only(Transfer)
+        bench.offer(held(12, "second", run=NO_RUN), held(13, run=NO_RUN))
+        bench.owner.fenced(0)
+        assert bench.owner.waiting == 2
+        assert [receipt.receipt for receipt in message.receipts] == ["first", "second"]
+
+    def test_what_finds_no_room_goes_as_it_came(self) -> None:
+        bench = Bench(order={**self.ORDER, "inbox_limit": 1}).opened(log=RunLog(2, 0, 9))
+        bench.offer(held(12, run=NO_RUN))
+        message = held(13, run=NO_RUN)
+        assert bench.owner.offer(message, 0) == "full"
+        assert message.place == Place(NO_RUN, 13)
+
+
+class TestStandstill:
+    """What a stream waits for, at each point of its way."""
+
+    def test_nothing_to_do_is_no_standstill_and_neither_is_work(self) -> None:
+        bench = Bench().opened()
+        assert bench.owner.standstill() is None
+        bench.begin(held(0))
+        assert bench.owner.standstill() is None
+        bench.ran()
+        bench.offer(held(1))
+        assert self.kind(bench) == "store", "1 waits for the answer to the commit of 0"
+
+    def test_the_way_to_a_first_run(self) -> None:
+        bench = Bench(needs_models=True)
+        bench.offer(held(0))
+        assert self.kind(bench) == "opening"
+        bench.opened()
+        bench.only(LoadModels)
+        assert self.kind(bench) == "model"
+        bench.owner.models_failed("no file", 0)
+        assert bench.owner.standstill() == Standstill("model", "no file")
+        bench.owner.unblocked(0)
+        bench.owner.models_loaded(0)
+        assert self.kind(bench) == "store"
+
+    def test_a_gap_with_its_end(self) -> None:
+        bench = Bench().opened(log=RunLog(0, 0, 4))
+        bench.offer(held(6))
+        assert bench.owner.standstill() == Standstill("gap", "seq 5 of run 0", GAP_S)
+        bench.owner.vanished()
+        assert self.kind(bench) == "membership"
+
+    def test_a_failed_message_and_when_it_is_tried_again(self) -> None:
+        bench = Bench().opened()
+        bench.begin(held(0))
+        bench.fail()
+        assert bench.owner.standstill() == Standstill(
+            "retry", f"the next try of {name(0)}, which failed: Boom", RETRY_S
+        )
+
+    def test_a_parked_stream_even_if_nothing_waits(self) -> None:
+        bench = Bench().opened(parked="by hand")
+        assert bench.owner.standstill() == Standstill("parked", "parked: by hand")
+
+    @pytest.mark.parametrize("target, text", [("n2", "its move to n2"), ("", "its release")])
+    def test_a_move(self, target: str, text: str) -> None:
+        bench = Bench().opened(log=RunLog(0, 0, 4))
+        bench.offer(held(6))
+        bench.owner.move(target, 0)
+        assert bench.owner.standstill() == Standstill("moving", text)
+
+    def test_a_head_that_is_about_to_run_waits_for_nothing(self) -> None:
+        bench = Bench().opened()
+        bench.begin(held(0))
+        bench.owner._running = ()
+        assert bench.owner.standstill() is None
+
+    @staticmethod
+    def kind(bench: Bench) -> str:
+        stands = bench.owner.standstill()
+        assert stands is not None
+        return stands.kind
+
+
+class TestModels:
+    def test_they_are_loaded_before_anything_is_counted(self) -> None:
+        bench = Bench(needs_models=True).opened()
+        bench.silent()
+        bench.offer(held(0))
+        bench.only(LoadModels)
+        bench.offer(held(1))
+        bench.silent()
+        bench.owner.models_loaded(0)
+        assert bench.only(Start) == Start(name(0))
+        bench.owner.started(1, 0)
+        assert len(bench.only(Run).messages) == 2
+
+    def test_one_that_does_not_load_costs_no_try_and_is_tried_again_once_told(self) -> None:
+        bench = Bench(needs_models=True, max_tries=1).opened()
+        message = held(0)
+        bench.offer(message)
+        bench.only(LoadModels)
+        bench.owner.models_failed("no file", 0)
+        assert bench.owner.obstacle == "no file"
+        bench.offer(held(1))
+        bench.silent()
+        bench.owner.unblocked(0)
+        bench.only(LoadModels)
+        bench.owner.models_loaded(0)
+        bench.only(Start)
+        bench.owner.started(1, 0)
+        bench.only(Run)
+        bench.owner.models_failed("no file again", 0)
+        assert (message.tries, message.life) == (0, Life.WAITING)
+        bench.owner.unblocked(0)
+        bench.only(LoadModels)
+
+    def test_what_was_handled_before_the_load_failed_is_committed(self) -> None:
+        bench = Bench()
+        bench.offer(held(0), held(1), held(2))
+        bench.opened()
+        bench.only(Start)
+        bench.owner.started(1, 0)
+        assert len(bench.only(Run).messages) == 3
+        bench.owner.models_failed("no file", 0, handled=1)
+        assert [message.place.seq for message in bench.only(Run).messages] == [0]
+        assert bench.owner.obstacle == ""
+        bench.ran()
+        run, _ = bench.out()
+        assert isinstance(run, Run)
+        bench.owner.models_failed("no file", 0)
+        assert bench.owner.obstacle == "no file"
+
+    @pytest.mark.parametrize("is_loaded", [True, False])
+    def test_one_that_runs_alone_is_started_anew_after_it_waited_for_a_model(self, is_loaded: bool) -> None:
+        """While it waits, another stream's head may run alone on the node."""
+        bench = Bench(needs_models=True)
+        bench.opened(started=Started(name(0), ALONE_OPENINGS, 1))
+        bench.offer(held(0))
+        bench.only(LoadModels)
+        bench.owner.models_loaded(0)
+        assert bench.only(Start).alone
+        bench.owner.started(ALONE_OPENINGS + 1, 0)
+        bench.only(Run)
+        if is_loaded:
+            bench.owner.models_failed("no file", 0)
+            assert not bench.at_risk()
+            bench.owner.unblocked(0)
+        else:
+            bench.owner.slot_died(False, "killed", "", 0)
+        bench.only(LoadModels)
+        assert not bench.at_risk()
+        bench.offer(held(-1))  # late: a commit of that alone leaves the mark
+        commit = bench.write()
+        assert commit.starting == name(0)
+        bench.owner.models_loaded(0)
+        bench.silent()
+        bench.committed()
+        _, start = bench.out()
+        assert start == Start(name(0), alone=True)
+        bench.owner.started(ALONE_OPENINGS + 1, 0)
+        assert bench.at_risk()
+        bench.only(Run)
+
+    def test_a_slot_that_is_replaced_has_none(self) -> None:
+        bench = Bench(needs_models=True).opened()
+        bench.offer(held(0))
+        bench.only(LoadModels)
+        bench.owner.slot_died(False, "segfault", "", 0)
+        bench.only(LoadModels)
+        bench.owner.models_loaded(0)
+        bench.only(Start)
+        bench.owner.unloaded()
+        bench.owner.started(1, 0)
+        bench.only(LoadModels)
+
+    def test_a_refused_commit_forgets_a_load_whose_answer_will_not_count(self) -> None:
+        bench = Bench(needs_models=True).opened()
+        bench.offer(held(0))
+        bench.only(LoadModels)
+        bench.owner.models_loaded(0)
+        bench.only(Start)
+        bench.owner.started(1, 0)
+        bench.only(Run)
+        bench.ran()
+        bench.write()
+        bench.owner.unloaded()
+        bench.offer(held(1))
+        bench.only(LoadModels)
+        bench.owner.refused("too large", 0)
+        assert LoadModels() in bench.out()
+
+    def test_a_stream_without_its_model_can_move(self) -> None:
+        bench = Bench(needs_models=True).opened()
+        message = held(0)
+        bench.offer(message)
+        bench.only(LoadModels)
+        bench.owner.models_failed("no file", 0)
+        bench.owner.move("n2", 0)
+        assert bench.out() == [Transfer("n2")]
+        bench.owner.transferred("done", 0)
+        assert bench.out() == [HandOff("n2", (message,)), Dropped()]
+
+
+class TestTooLarge:
+    def run_together(self, bench: Bench, *messages: Held) -> Commit:
+        bench.offer(*messages)
+        bench.only(Start)
+        bench.owner.started(1, 0)
+        assert bench.only(Run).messages == messages
+        bench.ran(len(messages), state=b"all")
+        return bench.write()
+
+    def test_the_guilty_message_of_a_refused_commit_is_found(self) -> None:
+        bench = Bench(max_tries=1).opened(state=b"answered", state_version=7)
+        messages = held(0), held(1)
+        refused = self.run_together(bench, *messages)
+        bench.owner.refused("too large", 0)
+        assert bench.only(Start) == Start(name(0)), "by itself, and in the same opening"
+        assert (bench.phase(), bench.owner.generation) == (OwnerPhase.OWNER, 1)
+        bench.owner.started(1, 0)
+        assert bench.only(Run) == Run(messages[:1], True, b"answered", 7, 1)
+        bench.ran(state=b"0")
+        commit = bench.write()
+        assert (commit.number, commit.log) == (refused.number, RunLog(0, 0, 0))
+        assert commit.id != refused.id, "another content, another id"
+        bench.committed()
+        _, start = bench.out()
+        assert start == Start(name(1))
+        bench.owner.started(1, 0)
+        bench.only(Run)
+        bench.ran(state=b"01")
+        bench.write()
+        bench.owner.refused("too large", 0)
+        commit = bench.write()
+        assert commit.aside == (Aside(name(1), "too large"),)
+        assert (commit.log, commit.results) == (RunLog(0, 0, 1, (Span(1, 1),)), ())
+        assert commit.state is None
+        assert [message.tries for message in messages] == [0, 1]
+        assert bench.owner.state == b"0"
+
+    def test_it_is_tried_again_as_what_fails_is(self) -> None:
+        bench = Bench().opened()
+        bench.begin(held(0))
+        bench.ran()
+        bench.write()
+        bench.owner.refused("too large", 0)
+        bench.silent()
+        bench.tick()
+        assert bench.only(Start).head == name(0)
+
+    def test_what_runs_and_what_is_appended_is_undone_in_its_order(self) -> None:
+        bench = Bench(order={"kind": "absent"}, checkpoint_every=9).opened()
+        messages = [Held(Place(0, 0, letter), b"", {}, [Receipt(letter, 100.0)]) for letter in "cbafed"]
+        bench.begin(messages[0])
+        bench.offer(*messages[1:3])
+        bench.ran()
+        assert len(bench.only(Run).messages) == 2
+        bench.tick()
+        bench.write()
+        bench.offer(*messages[3:5])
+        bench.ran(2)
+        assert len(bench.only(Run).messages) == 2
+        bench.offer(messages[5])
+        bench.owner.refused("too large", 0)
+        bench.silent()
+        assert bench.owner._seq.inbox == [message.place for message in messages]
+        bench.tick()
+        assert bench.only(Start).head == "0:c"
+
+    def test_what_was_late_or_too_much_stays_on_record(self) -> None:
+        bench = Bench(order={"kind": "increasing"}, checkpoint_every=9).opened(log=RunLog(0, 0, 5))
+        bench.begin(held(6))
+        bench.offer(held(3))
+        bench.ran()
+        bench.write()
+        bench.offer(held(4))
+        bench.owner.refused("too large", 0)
+        assert [aside.name for aside in bench.write().aside] == [name(3), name(4)]
+
+    def test_an_owner_that_may_have_lost_its_claim_asks_again(self) -> None:
+        bench = Bench().opened()
+        bench.begin(held(0))
+        bench.ran()
+        bench.write()
+        bench.owner.vanished()
+        bench.only(Reclaim)
+        bench.owner.refused("too large", 0)
+        assert bench.only(Reclaim).epoch == 1, "the answer to the first is of a generation that is over"
+
+    def test_records_alone_are_never_too_large(self) -> None:
+        bench = Bench(order={"kind": "increasing"}).opened(log=RunLog(0, 0, 5))
+        bench.offer(held(3))
+        bench.write()
+        bench.owner.refused("too large", 0)
+        bench.only(CheckClaim)
+
+    def test_of_several_that_led_to_a_large_snapshot_none_is_blamed(self) -> None:
+        bench = Bench(max_state_bytes=2, max_tries=1).opened()
+        messages = held(0), held(1)
+        bench.offer(*messages)
+        bench.only(Start)
+        bench.owner.started(1, 0)
+        bench.only(Run)
+        bench.ran(2, state=b"123")
+        assert [message.tries for message in messages] == [0, 0]
+        assert bench.only(Run).messages == messages[:1], "each by itself"
+
+
+class TestPoison:
+    def test_a_wary_opening_runs_each_message_alone(self) -> None:
+        """Whatever the queue says of it: a client's message that is asked for again looks like a new one."""
+        bench = Bench()
+        bench.offer(held(0, receives=2), held(1), held(2))
+        bench.opened(started=Started(name(0), 1))
+        assert bench.only(Start) == Start(name(0))
+        assert bench.at_risk()
+        bench.owner.started(2, 0)
+        assert len(bench.only(Run).messages) == 1
+        assert bench.at_risk()
+        bench.ran()
+        assert bench.write().starting == "", "the next suspect is counted by its own start"
+        assert not bench.at_risk()
+        bench.committed()
+        settle, start = bench.out()
+        assert isinstance(settle, Settle)
+        assert start == Start(name(1))
+        bench.owner.started(1, 0)
+        assert len(bench.only(Run).messages) == 1
+        bench.ran()
+        assert bench.write().starting == ""
+
+    def test_all_that_may_have_been_begun_under_one_mark_runs_alone(self) -> None:
+        """A node that gets no answer to a commit has begun no more when it waits for it."""
+        bench = Bench().opened()
+        bench.begin(held(0))
+        bench.offer(*(held(seq) for seq in range(1, RUN_LIMIT)))
+        bench.ran()
+        begun = 1
+        for command in bench.out():  # a commit, which nobody answers, and the next run
+            begun += len(command.messages) if isinstance(command, Run) else 0
+        while True:
+            bench.offer(*(held(seq) for seq in range(begun, begun + RUN_LIMIT)))
+            bench.ran(begun - 1 if begun == RUN_LIMIT else RUN_LIMIT)
+            runs = [command for command in bench.out() if isinstance(command, Run)]
+            if not runs:
+                break
+            begun += len(runs[0].messages)
+        assert RUN_LIMIT < begun <= REACH * RUN_LIMIT
+
+    @pytest.mark.parametrize("kind", ["dense", "increasing", "absent"])
+    def test_behind_the_reach_of_a_mark_messages_run_together(self, kind: str) -> None:
+        bench = Bench(order={"kind": kind, "inbox_limit": 1000}, checkpoint_every=40)
+        bench.opened(log=RunLog(0, 0, 0), started=Started(name(1), 1))
+        bench.offer(held(1))
+        for seq in range(1, REACH * 40):
+            assert bench.out()[-1] == Start(name(seq))
+            bench.owner.started(1, 0)
+            assert [message.place.seq for message in bench.only(Run).messages] == [seq]
+            bench.offer(held(seq + 1))
+            bench.ran()
+            bench.write()
+            bench.committed()
+        bench.out()
+        bench.owner.started(1, 0)
+        bench.only(Run)
+        bench.offer(*(held(REACH * 40 + ahead) for ahead in (1, 2, 3)))
+        bench.ran()
+        assert len(bench.only(Run).messages) == 3
+
+    def test_without_a_mark_nothing_is_suspected_but_what_was_begun(self) -> None:
+        bench = Bench()
+        bench.offer(held(0, receives=2), held(1, receives=2), held(2), held(3))
+        bench.opened(suspects=(Started(name(2), 3),))
+        assert not bench.only(Start).alone
+        bench.owner.started(1, 0)
+        assert len(bench.only(Run).messages) == 2
+        bench.ran(2)
+        bench.write()
+        bench.committed()
+        _, start = bench.out()
+        assert start == Start(name(2), alone=True)
+
+    @pytest.mark.parametrize("known", [held(7, receives=2), asked(7)])
+    def test_without_an_order_what_may_have_been_delivered_before_runs_alone(self, known: Held) -> None:
+        bench = Bench(order={"kind": "absent"}).opened(started=Started("0:m", 1))
+        bench.owner._cautious = 0  # as after many others
+        bench.offer(held(5))
+        assert not bench.only(Start).alone
+        bench.offer(known, held(6))
+        bench.owner.started(1, 0)
+        bench.only(Run)
+        bench.ran()
+        assert bench.write().starting == ""
+        bench.committed()
+        _, start = bench.out()
+        assert start == Start(known.place.name)
+        bench.owner.started(1, 0)
+        assert bench.only(Run).messages == (known,)
+
+    def test_where_a_run_starts_is_found_out_once(self) -> None:
+        """Every node that a first message kills would wait for it again."""
+        bench = Bench(order={"first": "lowest"}).opened(started=Started(name(3), 1))
+        bench.offer(held(4))
+        bench.silent()
+        bench.offer(held(2))
+        assert bench.only(Start).head == name(2)
+        bench = Bench().opened(log=RunLog(0, 0, 5), started=Started(name(0, run=1), 1))
+        bench.offer(held(0, run=1))
+        assert bench.only(Start).head == name(0, run=1)
+
+    @pytest.mark.parametrize("openings", [1, ALONE_OPENINGS])
+    def test_one_begun_often_is_tried_alone_on_its_node(self, openings: int) -> None:
+        bench = Bench()
+        bench.offer(held(0, receives=2))
+        bench.opened(started=Started(name(5), 1), suspects=(Started(name(0), openings),))
+        assert bench.only(Start).alone == (openings >= ALONE_OPENINGS)
+
+    def test_a_message_that_kills_nodes_is_passed_over(self) -> None:
+        bench = Bench(max_starts=2)
+        message = held(0, receives=3)
+        bench.offer(message, held(1))
+        bench.opened(started=Started(name(0), 2))
+        bench.only(Start)
+        bench.owner.started(3, 0)
+        commit = bench.write()
+        (aside,) = commit.aside
+        assert aside.reason.startswith("poison: 2 openings")
+        assert commit.starting == "", "the next is counted by its own start"
+        bench.committed()
+        settle, start = bench.out()
+        assert isinstance(settle, Settle)
+        assert settle.messages == (message,)
+        assert start == Start(name(1))
+
+    def test_a_message_that_left_while_it_was_counted(self) -> None:
+        bench = Bench(order={"inbox_limit": 1, "kind": "increasing"}, max_starts=1)
+        bench.opened(log=RunLog(0, 0, 0))
+        bench.offer(held(5))
+        bench.only(Start)
+        bench.offer(held(4))
+        bench.only(Return)
+        bench.owner.started(9, 0)
+        assert [message.place.seq for message in bench.only(Run).messages] == [4]
+
+    def test_a_suspect_that_backs_off_stays_at_risk(self) -> None:
+        bench = Bench()
+        bench.offer(held(0, receives=2))
+        bench.opened(started=Started(name(0), 1))
+        bench.only(Start)
+        bench.owner.started(2, 0)
+        bench.only(Run)
+        bench.fail()
+        assert bench.at_risk()
+        bench.tick()
+        bench.only(Run)
+
+    def test_the_suspect_is_counted_before_a_commit_may_name_it(self) -> None:
+        bench = Bench()
+        bench.offer(held(1), held(5, receives=2))
+        bench.opened(log=RunLog(0, 2, 4), started=Started(name(5), 4))
+        assert bench.only(Start).head == name(5)
+        bench.owner.started(5, 0)
+        run, write = bench.out()
+        assert isinstance(run, Run)
+        assert isinstance(write, Write)
+        assert write.commit.starting == name(5)
+
+    def test_commits_keep_the_count_of_a_suspect_that_has_not_come(self) -> None:
+        bench = Bench().opened(log=RunLog(0, 2, 4), started=Started(name(5), 4))
+        bench.offer(held(1))
+        assert bench.write().starting == name(5)
+        bench.committed()
+        bench.only(Settle)
+        bench.offer(held(5))
+        assert bench.only(Start).head == name(5)
+
+    def test_another_head_is_started_before_it_takes_the_mark(self) -> None:
+        bench = Bench(order={"kind": "increasing"})
+        bench.offer(held(1), held(6))
+        bench.opened(log=RunLog(0, 2, 4), started=Started(name(5), 4))
+        assert bench.write().starting == name(5)
+        bench.committed()
+        settle, start = bench.out()
+        assert isinstance(settle, Settle)
+        assert start == Start(name(6))
+        bench.owner.started(1, 0)
+        bench.only(Run)
+        bench.ran()
+        assert bench.write().starting == ""
+
+
+class TestLife:
+    def test_a_step_that_the_table_does_not_know_is_a_mistake(self) -> None:
+        message = held(0)
+        with pytest.raises(AssertionError, match=r"received, so can't be deleted"):
+            message.become(Life.DELETED)
+
+    def test_leaving_is_no_surprise(self) -> None:
+        bench = Bench().opened()
+        before = bench.owner.leaving
+        bench.owner.move("n2", 0)
+        assert (before, bench.owner.leaving) == (False, True)
+
+
+class TestFencing:
+    def test_a_refused_commit_begins_anew_with_all_that_is_held(self) -> None:
+        bench = Bench().opened()
+        message, late = held(0), held(3)
+        bench.begin(message)
+        bench.offer(late)
+        bench.ran()
+        bench.write()
+        message.tries, message.spent = 2, True
+        bench.owner.fenced(0)
+        bench.only(CheckClaim)
+        assert (bench.phase(), bench.owner.generation, bench.owner.waiting) == (OwnerPhase.CLAIMED, 1, 2)
+        assert (message.tries, message.spent) == (0, False)
+        bench.owner.claim_checked(True, 0)
+        bench.only(Peek)
+        bench.owner.peeked(Checkpoint(KEY, epoch=2), 0)
+        assert bench.only(Open).expect == 2
+        bench.owner.opened(Checkpoint(KEY, epoch=3, number=1, log=RunLog(0, 0, 0)), 0)
+        assert bench.out() == [Settle((), (message,), duplicate=True)], "the new opening knows it as done"
+        assert bench.owner.waiting == 1
+
+    def test_a_vanished_claim_stops_acceptance_until_the_epoch_is_seen(self) -> None:
+        bench = Bench().opened(epoch=4)
+        bench.owner.vanished()
+        assert bench.only(Reclaim).epoch == 4
+        bench.owner.vanished()
+        bench.only(Reclaim)  # what is answered to the first may be out of date by now
+        assert bench.owner.offer(held(0), 0) == "no"
+        assert not bench.owner.move("n2", 0)
+        bench.owner.claim_checked(True, 0)
+        bench.silent()
+        bench.offer(held(0))
+
+    def test_a_claim_that_is_anothers_ends_it(self) -> None:
+        bench = Bench().opened()
+        message = held(3)
+        bench.offer(message)
+        bench.owner.vanished()
+        bench.only(Reclaim)
+        bench.owner.claim_checked(False, 0)
+        assert bench.out() == [Return((message,)), Dropped()]
+        bench.owner.vanished()
+        bench.silent()
+
+    def test_before_an_opening_anything_on_its_way_is_void(self) -> None:
+        bench = Bench()
+        bench.out()
+        bench.owner.peeked(None, 0)
+        bench.out()
+        bench.owner.vanished()
+        assert bench.only(Reclaim).epoch is None
+        assert (bench.phase(), bench.owner.generation) == (OwnerPhase.CLAIMED, 1)
+        bench.owner.claim_checked(True, 0)
+        bench.only(Peek)
+
+    def test_an_operators_change_is_seen_by_its_epoch(self) -> None:
+        bench = Bench().opened(epoch=2)
+        bench.owner.poked()
+        bench.only(Peek)
+        bench.owner.peeked(Checkpoint(KEY, epoch=2), 0)
+        bench.silent()
+        bench.owner.peeked(Checkpoint(KEY, epoch=4), 0)
+        bench.only(CheckClaim)
+        assert bench.phase() is OwnerPhase.CLAIMED
+        bench.owner.poked()
+        bench.silent()
+
+
+class TestMoving:
+    def test_a_move_hands_off_what_waits(self) -> None:
+        bench = Bench().opened()
+        waiting = held(3)
+        bench.offer(waiting)
+        assert bench.owner.move("n2", 0)
+        assert bench.only(Transfer).target == "n2"
+        assert bench.phase() is OwnerPhase.TRANSFERRING
+        meanwhile = held(0)
+        bench.offer(meanwhile)
+        bench.silent()
+        assert not bench.owner.move("n3", 0)
+        bench.owner.transferred("done", 0)
+        assert bench.out() == [HandOff("n2", (waiting, meanwhile)), Dropped()]
+
+    def test_it_waits_for_a_message_boundary_and_every_answer(self) -> None:
+        bench = Bench().opened()
+        bench.begin(held(0))
+        bench.offer(held(1))
+        bench.owner.move("n2", 0)
+        bench.silent()
+        bench.ran()
+        commit = bench.write()
+        assert (commit.done, commit.starting) == (1, "")
+        bench.committed()
+        settle, transfer = bench.out()
+        assert isinstance(settle, Settle)
+        assert transfer == Transfer("n2")
+
+    def test_a_move_does_not_count_against_the_head(self) -> None:
+        """Its mark is taken away: the new owner finds nothing started."""
+        bench = Bench().opened()
+        bench.begin(held(0))
+        bench.fail()
+        bench.owner.move("n2", 0)
+        commit = bench.write()
+        assert (commit.starting, commit.log, commit.state) == ("", RunLog(0, 0, -1), None)
+        bench.committed()
+        assert bench.out() == [Transfer("n2")]
+
+    def test_a_move_without_target_releases(self) -> None:
+        bench = Bench().opened()
+        waiting = held(3)
+        bench.offer(waiting)
+        bench.owner.move("", 0)
+        bench.only(Release)
+        assert bench.phase() is OwnerPhase.RELEASING
+        bench.owner.released()
+        assert bench.out() == [Return((waiting,)), Dropped()]
+
+    def test_late_messages_are_still_recorded_while_moving(self) -> None:
+        bench = Bench().opened(log=RunLog(0, 5, 9))
+        bench.begin(held(10))
+        bench.owner.move("n2", 0)
+        bench.offer(held(1))
+        bench.ran()
+        assert len(bench.write().aside) == 1
+
+    def test_a_target_that_is_gone_changes_nothing(self) -> None:
+        bench = Bench().opened()
+        bench.owner.move("n2", 0)
+        bench.out()
+        bench.offer(held(0))
+        bench.owner.transferred("kept", 0)
+        assert bench.phase() is OwnerPhase.OWNER
+        bench.only(Start)
+
+    def test_a_refused_transfer_ends_it(self) -> None:
+        bench = Bench().opened()
+        bench.owner.move("n2", 0)
+        bench.out()
+        message = held(0)
+        bench.offer(message)
+        bench.owner.transferred("refused", 0)
+        assert bench.out() == [Return((message,)), Dropped()]
+
+
+class TestIdling:
+    def test_released_when_nothing_came_for_long(self) -> None:
+        bench = Bench().opened()
+        assert bench.owner.wake_at == IDLE_S
+        bench.now = 30
+        handled(bench, held(0))
+        assert bench.owner.wake_at == 30 + IDLE_S
+        bench.tick()
+        bench.only(Release)
+        bench.owner.released()
+        assert bench.out() == [Dropped()]
+        assert bench.owner.wake_at is None
+
+    def test_not_while_deletes_are_out(self) -> None:
+        bench = Bench().opened(log=RunLog(0, 0, 4))
+        bench.offer(held(4))
+        bench.only(Settle)
+        assert bench.owner.wake_at is None
+        bench.owner.settled(1)
+        assert bench.owner.wake_at == IDLE_S
+
+    def test_what_came_meanwhile_goes_back(self) -> None:
+        bench = Bench().opened()
+        bench.tick()
+        bench.only(Release)
+        message = held(0)
+        bench.offer(message)
+        bench.owner.ticked(bench.now)
+        bench.silent()
+        bench.owner.released()
+        assert bench.out() == [Return((message,)), Dropped()]

@@ -1,0 +1,93 @@
+"""Reports: what is settled is gathered, what is returned is told until it is heard."""
+
+from typing import cast
+
+import pytest
+
+from holdfast.cluster.limits import Limits
+from holdfast.cluster.service import Tasks
+from holdfast.common.held import Receipt
+from holdfast.common.protocol import Done, Reply, Request, SettleReport
+from holdfast.errors import OutcomeUnknown, Unavailable
+from holdfast.ports.clock import Clock
+from holdfast.ports.peer import Peer
+from holdfast.streams.reports import SETTLED_AFTER_S, TRIES, Reports
+from tests.cluster.fakes import Log, held, settle_down
+
+VIRTUAL = True
+
+
+class Peers:
+    """Notes what is said to whom, and fails as the test says."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, Request]] = []
+        self.failing: list[Exception] = []
+
+    async def call(self, address: str, request: Request, timeout_s: float) -> Reply:
+        self.heard.append((address, request))
+        if self.failing:
+            raise self.failing.pop(0)
+        return Done()
+
+
+@pytest.fixture
+def peers() -> Peers:
+    return Peers()
+
+
+@pytest.fixture
+def reports(peers: Peers, clock: Clock, tasks: Tasks) -> Reports:
+    return Reports(cast("Peer", peers), clock, Limits(), tasks, Log(), member=lambda: "me")
+
+
+def parcels(sender: str, *numbers: int) -> list[Receipt]:
+    return [receipt for number in numbers for receipt in held(number, sender=sender).receipts]
+
+
+async def test_settled_parcels_are_gathered_by_sender(reports: Reports, peers: Peers, clock: Clock) -> None:
+    await reports.tell(parcels("a", 1) + parcels("b", 1), True)
+    await clock.sleep(SETTLED_AFTER_S / 2)
+    await reports.tell(parcels("a", 2, 3), True)
+    assert peers.heard == []
+    await clock.sleep(SETTLED_AFTER_S)
+    assert peers.heard == [
+        ("sim://a", SettleReport("a", "me", [1, 2, 3], [])),
+        ("sim://b", SettleReport("b", "me", [1], [])),
+    ]
+    await reports.tell(parcels("a", 4), True)
+    await clock.sleep(SETTLED_AFTER_S * 2)
+    assert peers.heard[2:] == [("sim://a", SettleReport("a", "me", [4], []))]
+
+
+async def test_that_parcels_are_settled_is_told_once(reports: Reports, peers: Peers, clock: Clock) -> None:
+    peers.failing = [OutcomeUnknown("lost")]
+    await reports.tell(parcels("a", 1), True)
+    await clock.sleep(60)
+    assert len(peers.heard) == 1
+
+
+async def test_returned_parcels_are_told_at_once_and_until_heard(
+    reports: Reports, peers: Peers, clock: Clock
+) -> None:
+    peers.failing = [Unavailable("gone"), OutcomeUnknown("lost")]
+    await reports.tell(parcels("a", 1, 2), False)
+    await settle_down()
+    assert len(peers.heard) == 1
+    await clock.sleep(60)
+    assert peers.heard == [("sim://a", SettleReport("a", "me", [], [1, 2]))] * 3
+
+
+async def test_a_sender_that_never_hears_is_given_up(reports: Reports, peers: Peers, clock: Clock) -> None:
+    peers.failing = [Unavailable("gone")] * 100
+    await reports.tell(parcels("a", 1), False)
+    await clock.sleep(600)
+    assert len(peers.heard) == TRIES
+
+
+async def test_before_the_end_all_is_sent(reports: Reports, peers: Peers, clock: Clock) -> None:
+    await reports.tell(parcels("a", 1) + parcels("b", 2), True)
+    await reports.flush()
+    assert len(peers.heard) == 2
+    await clock.sleep(1)
+    assert len(peers.heard) == 2

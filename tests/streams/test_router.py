@@ -1,0 +1,651 @@
+"""The router: every message reaches its owner, and nobody lets go of one before that owner says so."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any, Literal, cast
+
+import pytest
+
+from holdfast.cluster.limits import Limits
+from holdfast.cluster.membership import Membership
+from holdfast.cluster.service import Tasks
+from holdfast.cluster.stats import Stats
+from holdfast.common.held import Held
+from holdfast.common.protocol import (
+    Answers,
+    Forward,
+    Parcel,
+    ParcelAnswer,
+    Reply,
+    Request,
+    SettleReport,
+    Stranger,
+)
+from holdfast.common.retry import Backoff
+from holdfast.errors import NobodyThere, OutcomeUnknown, Unavailable
+from holdfast.ports.clock import Clock
+from holdfast.ports.coordinator import Claim, Load, Member
+from holdfast.ports.queue import Outgoing
+from holdfast.services.memory.coordinator import MemoryCoordinator
+from holdfast.services.memory.queue import MemoryQueue
+from holdfast.streams import router
+from holdfast.streams.router import FORWARD_PARCELS_MAX, Router
+from tests.cluster.fakes import Log, StandingMembership, held, settle_down
+
+VIRTUAL = True
+VISIBILITY_S = 30.0
+GIVE_BACK_S = 5.0
+LIMITS = Limits(
+    visibility_s=VISIBILITY_S,
+    custody_check_s=12.0,
+    defer=Backoff(0.05, 1.0),
+    give_back_after=6,
+    give_back_s=GIVE_BACK_S,
+    custody_limit=50,
+)
+KEY = "s/k"
+
+Verdict = Literal["accepted", "full", "no", "unknown"]
+Judge = Callable[[Parcel], ParcelAnswer]
+
+
+def member(name: str, streams: int = 0, room: int = 100) -> Member:
+    return Member(name, name, f"sim://{name}", Load(streams=streams, room=room))
+
+
+class LocalOwners:
+    """The owners on the router's own node."""
+
+    def __init__(self) -> None:
+        self.verdicts: dict[str, Verdict] = {}
+        self.declared = True
+        self.offered: list[tuple[str, Held]] = []
+        self.adopted: list[Claim] = []
+
+    def offer(self, key: str, held: Held) -> Verdict:
+        verdict = self.verdicts.get(key, "unknown")
+        if verdict != "unknown":
+            self.offered.append((key, held))
+        return verdict
+
+    def adopt(self, stream: str, key: str, claim: Claim) -> bool:
+        if self.declared:
+            self.adopted.append(claim)
+            self.verdicts.setdefault(key, "accepted")
+        return self.declared
+
+
+class Peers:
+    """Other nodes, which answer as the test says: by default they accept everything."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.forwards: dict[str, list[Forward]] = defaultdict(list)
+        self.judges: dict[str, Judge] = {}
+        self.failing: dict[str, Exception] = {}
+        self.strange: set[str] = set()
+        self.delay_s = 0.0
+        self.at_once: dict[str, int] = defaultdict(int)
+
+    async def call(self, address: str, request: Request, timeout_s: float) -> Reply:
+        name = address.removeprefix("sim://")
+        assert isinstance(request, Forward)
+        assert request.to == name
+        self.forwards[name].append(request)
+        self.at_once[name] += 1
+        assert self.at_once[name] == 1, "one call at a time to one peer"
+        await self._clock.sleep(self.delay_s)
+        self.at_once[name] -= 1
+        if name in self.failing:
+            raise self.failing[name]
+        if name in self.strange:
+            return Stranger("somebody")
+        judge = self.judges.get(name, say("accepted"))
+        return Answers([judge(parcel) for parcel in request.parcels])
+
+    def parcels(self, name: str) -> list[Parcel]:
+        return [parcel for forward in self.forwards[name] for parcel in forward.parcels]
+
+
+class Rig:
+    """One router, alone on its node."""
+
+    def __init__(self, clock: Clock, tasks: Tasks) -> None:
+        self.clock = clock
+        self.coordinator = MemoryCoordinator(clock)
+        self.queue = MemoryQueue(clock)
+        self.owners = LocalOwners()
+        self.peers = Peers(clock)
+        self.membership = StandingMembership()
+        self.stats, self.log = Stats(), Log()
+        self.router = Router(
+            self.coordinator, cast("Any", self.peers), {"s": self.queue}, clock, LIMITS, tasks,
+            self.stats, self.log,
+            membership=lambda: cast("Membership", self.membership), owners=lambda: self.owners,
+        )  # fmt: skip
+        self.router.start("sim://me")
+
+    async def live(self, *others: Member) -> None:
+        """Let these nodes live beside this one."""
+        for one in (member("me"), *others):
+            self.membership.view[one.id] = one
+            await self.coordinator.join(one, 1e6)
+
+    async def owned_by(self, name: str) -> None:
+        """Let the key have that owner."""
+        claim = await self.coordinator.claim(KEY, name)
+        assert claim.member == name
+
+    async def dispatch(self, *messages: Held) -> None:
+        for message in messages:
+            self.router.dispatch("s", KEY, message)
+        await settle_down()
+
+    async def receive(self, count: int = 1) -> list[Held]:
+        """Messages with real deliveries."""
+        await self.queue.send([Outgoing(b"%d" % n) for n in range(count)])
+        expires_at = self.clock.monotonic() + VISIBILITY_S
+        deliveries = await self.queue.receive(count, 0, VISIBILITY_S, "me")
+        return [held(n, d.receipt, expires_at=expires_at) for n, d in enumerate(deliveries)]
+
+    def events(self, kind: str) -> int:
+        return sum(event.kind == kind for event in self.queue.log)
+
+
+@pytest.fixture
+async def rig(clock: Clock, tasks: Tasks) -> Rig:
+    return Rig(clock, tasks)
+
+
+def say(verdict: Literal["accepted", "full", "no"], owner: str = "", epoch: int = 0) -> Judge:
+    return lambda parcel: ParcelAnswer(parcel.number, verdict, owner, epoch)
+
+
+# --- to whom
+
+
+async def test_a_message_of_an_own_stream_needs_no_custody(rig: Rig) -> None:
+    await rig.live()
+    rig.owners.verdicts[KEY] = "accepted"
+    await rig.dispatch(held(1))
+    assert [key for key, _ in rig.owners.offered] == [KEY]
+    assert rig.router.custody == 0
+
+
+async def test_a_new_key_is_claimed_and_adopted_once(rig: Rig) -> None:
+    await rig.live()
+    await rig.dispatch(held(1), held(2), held(3))
+    assert [claim.member for claim in rig.owners.adopted] == ["me"]
+    assert [message.place.seq for _, message in rig.owners.offered] == [1, 2, 3]
+    assert rig.router.custody == 0
+
+
+async def test_a_new_key_goes_to_the_node_with_most_room(rig: Rig) -> None:
+    rig.membership.view["me"] = member("me", streams=9)
+    await rig.live(member("a", streams=5), member("b", streams=1))
+    rig.membership.view["me"] = member("me", streams=9)
+    await rig.dispatch(held(1), held(2))
+    assert [parcel.seq for parcel in rig.peers.parcels("b")] == [1, 2]
+    claim = await rig.coordinator.lookup(KEY)
+    assert claim is not None
+    assert claim.member == "b"
+    assert rig.owners.adopted == []
+
+
+async def test_an_owned_key_goes_to_its_owner_whatever_the_load(rig: Rig) -> None:
+    await rig.live(member("a", streams=99), member("b"))
+    await rig.owned_by("a")
+    await rig.dispatch(held(1))
+    (forward,) = rig.peers.forwards["a"]
+    assert (forward.sender, forward.reply_to) == ("me", "sim://me")
+    (parcel,) = forward.parcels
+    assert (parcel.receipt, parcel.body, parcel.key, parcel.stream) == ("r1", b"body 1", KEY, "s")
+    await rig.dispatch(held(2))
+    assert len(rig.peers.parcels("a")) == 2, "the route is known now"
+
+
+async def test_nobody_with_room_is_no_reason_to_lose_a_message(rig: Rig) -> None:
+    await rig.live()
+    rig.membership.view["me"] = member("me", room=0)
+    await rig.dispatch(held(1))
+    assert rig.router.custody == 1
+    assert "no node has room for a new stream" in rig.log.events("warning")
+    rig.membership.view["me"] = member("me")
+    await rig.clock.sleep(1)
+    assert rig.router.custody == 0
+    assert len(rig.owners.offered) == 1
+
+
+async def test_without_a_membership_nothing_is_placed_or_given_back(rig: Rig) -> None:
+    await rig.live()
+    rig.membership.alive = False
+    await rig.dispatch(held(1))
+    await rig.clock.sleep(100)
+    assert rig.router.custody == 1
+    assert await rig.coordinator.claims() == []
+    assert rig.stats.given_back == 0
+    rig.membership.alive = True
+    await rig.clock.sleep(2)
+    assert rig.router.custody == 0
+
+
+async def test_a_claim_on_a_stream_that_is_not_declared_here_is_not_adopted(rig: Rig) -> None:
+    await rig.live()
+    rig.owners.declared = False
+    await rig.dispatch(*await rig.receive())
+    assert rig.owners.offered == []
+    await rig.clock.sleep(30)
+    assert rig.router.custody == 0
+    assert rig.events("given back") == 1, "to a node that declares it"
+
+
+# --- custody
+
+
+async def test_custody_lasts_until_the_owner_reports_the_commit(rig: Rig) -> None:
+    await rig.live(member("a"))
+    await rig.owned_by("a")
+    await rig.dispatch(held(1), held(2))
+    assert rig.router.custody == 2
+    assert list(rig.router.holding("s")) == [], "the owner keeps them alive"
+    first, second = rig.peers.parcels("a")
+    rig.router.reported(SettleReport("me", "a", [first.number], []))
+    assert rig.router.custody == 1
+    rig.router.reported(SettleReport("me", "a", [second.number, 999], [998]))
+    assert rig.router.custody == 0
+
+
+async def test_what_nobody_has_accepted_is_kept_alive_from_here(rig: Rig) -> None:
+    await rig.live(member("a"))
+    await rig.owned_by("a")
+    rig.peers.judges["a"] = say("full")
+    await rig.dispatch(held(1))
+    assert [receipt.receipt for _, held in rig.router.holding("s") for receipt in held.receipts] == ["r1"]
+    assert list(rig.router.holding("other")) == []
+
+
+async def test_a_lost_owner_s_messages_go_to_the_next_at_once(rig: Rig) -> None:
+    await rig.live(member("a"), member("b"))
+    await rig.owned_by("a")
+    await rig.dispatch(held(1), held(2))
+    await rig.clock.sleep(5)
+    del rig.membership.view["a"], rig.membership.view["me"]
+    await rig.coordinator.evict("a")
+    now = rig.clock.monotonic()
+    rig.router.left("a")
+    await settle_down()
+    assert [parcel.seq for parcel in rig.peers.parcels("b")] == [1, 2]
+    assert [parcel.receives for parcel in rig.peers.parcels("b")] == [2, 2], "it may have died of them"
+    assert rig.clock.monotonic() == now
+    rig.router.reported(SettleReport("me", "b", [parcel.number for parcel in rig.peers.parcels("b")], []))
+    assert rig.router.custody == 0
+
+
+async def test_a_lost_owner_s_messages_may_come_home(rig: Rig) -> None:
+    await rig.live(member("a"))
+    await rig.owned_by("a")
+    await rig.dispatch(held(1))
+    del rig.membership.view["a"]
+    await rig.coordinator.evict("a")
+    rig.router.left("a")
+    await settle_down()
+    assert [message.place.seq for _, message in rig.owners.offered] == [1]
+    assert rig.router.custody == 0
+
+
+async def test_what_its_owner_kept_alive_is_not_taken_for_lapsed(rig: Rig) -> None:
+    """The owner has extended it for minutes; this node could not see that."""
+    await rig.live(member("a"))
+    await rig.owned_by("a")
+    (message,) = await rig.receive()
+    await rig.dispatch(message)
+    for _ in range(20):
+        await rig.clock.sleep(10)
+        await rig.queue.extend([message.receipts[0].receipt], VISIBILITY_S)
+    rig.peers.judges["a"] = say("full")
+    (custody,) = rig.router._custody.values()
+    rig.router.reported(SettleReport("me", "a", [], [custody.number]))
+    assert message.receipts[0].expires_at > rig.clock.monotonic()
+
+
+async def test_a_report_that_was_lost_costs_another_offer(rig: Rig) -> None:
+    await rig.live(member("a"))
+    await rig.owned_by("a")
+    await rig.dispatch(held(1))
+    await rig.clock.sleep(2 * LIMITS.custody_check_s)
+    offers = rig.peers.parcels("a")
+    assert len(offers) == 2
+    assert offers[0].number == offers[1].number, "the owner knows it by that"
+
+
+async def test_what_lapsed_in_nobody_s_hands_is_the_queue_s(rig: Rig) -> None:
+    await rig.live(member("a"))
+    await rig.owned_by("a")
+    rig.peers.failing["a"] = OutcomeUnknown("lost")
+    rig.membership.alive = False  # so that nothing is given back
+    await rig.dispatch(held(1, expires_at=rig.clock.monotonic() + VISIBILITY_S))
+    await rig.clock.sleep(VISIBILITY_S - 1)
+    assert rig.router.custody == 1
+    await rig.clock.sleep(LIMITS.custody_check_s)
+    assert rig.router.custody == 0
+
+
+async def test_what_comes_back_from_an_owner_is_sorted(rig: Rig) -> None:
+    await rig.live(member("b"))
+    message = held(1, "foreign", sender="x")
+    message.receipts += held(1, "own").receipts
+    message.receipts += held(1, "stale").receipts
+    message.receipts[2].stale = True
+    foreign = rig.router.take_back("s", KEY, [message], "b")
+    await settle_down()
+    assert [receipt.receipt for receipt in foreign] == ["foreign"]
+    assert [parcel.receipt for parcel in rig.peers.parcels("b")] == ["own"]
+
+
+async def test_batches_are_bounded_and_one_call_at_a_time(rig: Rig) -> None:
+    await rig.live(member("a"))
+    await rig.owned_by("a")
+    rig.peers.delay_s = 0.5
+    await rig.dispatch(*(held(n) for n in range(2 * FORWARD_PARCELS_MAX + 50)))
+    await rig.clock.sleep(10)
+    sizes = [len(forward.parcels) for forward in rig.peers.forwards["a"]]
+    assert max(sizes) <= FORWARD_PARCELS_MAX
+    assert sum(sizes) == 2 * FORWARD_PARCELS_MAX + 50
+    assert len(sizes) <= 4
+    assert [parcel.seq for parcel in rig.peers.parcels("a")] == list(range(sum(sizes)))
+
+
+async def test_a_call_carries_only_so_many_bytes(rig: Rig) -> None:
+    await rig.live(member("a"))
+    await rig.owned_by("a")
+    body = bytes(LIMITS.forward_bytes_max // 2)
+    await rig.dispatch(*(held(n, body=body) for n in range(5)), held(5, body=3 * body))
+    await rig.clock.sleep(1)
+    assert [len(forward.parcels) for forward in rig.peers.forwards["a"]] == [2, 2, 1, 1]
+
+
+# --- redirects
+
+
+async def test_a_redirect_is_followed_to_a_higher_epoch_only(rig: Rig) -> None:
+    await rig.live(member("a"), member("b"), member("c"))
+    await rig.owned_by("c")
+    rig.router.departed(KEY, "a", 6)  # as far as is known: a, from epoch 7 on
+    rig.peers.judges["a"] = say("no", "b", 8)
+    rig.peers.judges["b"] = say("no", "a", 8)
+    await rig.dispatch(held(1))
+    assert len(rig.peers.parcels("a")) == 1
+    assert len(rig.peers.parcels("b")) == 1, "8 is above 7"
+    assert rig.stats.redirected == 1, "8 is not above 8: the coordinator was asked"
+    assert [parcel.seq for parcel in rig.peers.parcels("c")] == [1]
+
+
+async def test_nodes_that_send_one_another_in_circles_end_at_the_queue(rig: Rig) -> None:
+    """Each names the other at the same epoch for ever."""
+    await rig.live(member("a"), member("b"))
+    await rig.owned_by("a")
+    rig.peers.judges["a"] = say("no", "b", 5)
+    rig.peers.judges["b"] = say("no", "a", 5)
+    await rig.dispatch(*await rig.receive())
+    await rig.clock.sleep(60)
+    assert rig.events("given back") == 1
+    assert len(rig.peers.parcels("a") + rig.peers.parcels("b")) < 4 * LIMITS.give_back_after
+
+
+async def test_a_redirect_to_this_node_is_looked_into_here(rig: Rig) -> None:
+    await rig.live(member("a"))
+    await rig.owned_by("me")
+    rig.router.departed(KEY, "a", 1)
+    rig.peers.judges["a"] = say("no", "me", 9)
+    await rig.dispatch(held(1))
+    await rig.clock.sleep(1)
+    assert [message.place.seq for _, message in rig.owners.offered] == [1]
+
+
+async def test_who_took_over_a_stream_from_here_is_told(rig: Rig) -> None:
+    assert rig.router.hint(KEY).member == ""
+    rig.router.departed(KEY, "a", 6)
+    assert (rig.router.hint(KEY).member, rig.router.hint(KEY).epoch) == ("a", 7)
+
+
+# --- troubles
+
+
+@pytest.mark.parametrize(
+    "error", [NobodyThere("refused"), Unavailable("peer_secret differs"), OutcomeUnknown("lost")]
+)
+async def test_a_call_that_fails_is_made_again_and_its_node_looked_at(rig: Rig, error: Exception) -> None:
+    await rig.live(member("a"))
+    await rig.owned_by("a")
+    rig.peers.failing["a"] = error
+    await rig.dispatch(held(1))
+    assert rig.membership.suspected == ["a"]
+    assert rig.router.custody == 1
+    del rig.peers.failing["a"]
+    await rig.clock.sleep(1)
+    assert list(rig.router.holding("s")) == [], "accepted"
+    assert rig.router.custody == 1
+
+
+async def test_a_stranger_at_the_address_is_looked_at(rig: Rig) -> None:
+    await rig.live(member("a"))
+    await rig.owned_by("a")
+    rig.peers.strange.add("a")
+    await rig.dispatch(held(1))
+    assert rig.membership.suspected == ["a"]
+    assert rig.router.custody == 1
+
+
+async def test_a_full_owner_is_asked_ever_more_rarely_then_the_queue(rig: Rig) -> None:
+    await rig.live(member("a"))
+    await rig.owned_by("a")
+    rig.peers.judges["a"] = say("full")
+    began = rig.clock.monotonic()
+    await rig.dispatch(*await rig.receive())
+    await rig.clock.sleep(VISIBILITY_S / 3)
+    assert LIMITS.give_back_after <= len(rig.peers.parcels("a")) <= LIMITS.give_back_after + 1
+    assert rig.router.custody == 0
+    (given_back,) = [event for event in rig.queue.log if event.kind == "given back"]
+    assert given_back.at - began > 0.5, "not in a hot loop"
+
+
+async def test_a_stream_of_another_program_is_left_to_it(rig: Rig) -> None:
+    """It is never called. What it received by itself is its own; what came here goes back to the queue."""
+    stranger = Member("/services/w", "w", "sim://w", Load(room=0), foreign=True)
+    await rig.live(stranger)
+    await rig.owned_by(stranger.id)
+    await rig.dispatch(*await rig.receive(3))
+    assert (rig.router.custody, rig.events("given back")) == (0, 3)
+    await rig.dispatch(held(3))  # by the route that is known now
+    assert rig.router.custody == 0
+    assert rig.peers.forwards == {}
+    assert rig.membership.suspected == []
+    assert rig.log.events("warning") == ["another program owns a stream; its messages go back to the queue"]
+
+
+@pytest.mark.parametrize("seen", [True, False])
+async def test_what_another_program_released_is_not_left_to_it(rig: Rig, seen: bool) -> None:
+    stranger = Member("/services/w", "w", "sim://w", Load(room=0), foreign=True)
+    await rig.live(stranger)
+    await rig.owned_by(stranger.id)
+    await rig.dispatch(held(1))
+    claim = await rig.coordinator.lookup(KEY)
+    assert claim is not None
+    await rig.coordinator.release(claim)
+    if seen:
+        rig.router.claim_changed(Claim(KEY, "", claim.version + 1))
+    else:
+        rig.router.missed()
+    await rig.dispatch(held(2))
+    assert [claim.key for claim in rig.owners.adopted] == [KEY]
+    assert len(rig.owners.offered) == 1
+
+
+async def test_messages_given_back_return_at_different_times(rig: Rig) -> None:
+    await rig.live(member("a"))
+    await rig.owned_by("a")
+    rig.peers.judges["a"] = say("full")
+    await rig.dispatch(*await rig.receive(10))
+    await rig.clock.sleep(10)
+    pauses = {
+        message.number: message.visible_at - event.at
+        for message in rig.queue.messages.values()
+        for event in rig.queue.log
+        if event.kind == "given back" and event.id == message.id
+    }
+    assert len(pauses) == 10
+    assert all(0.5 * GIVE_BACK_S <= pause <= 1.5 * GIVE_BACK_S for pause in pauses.values())
+    assert len({round(pause, 3) for pause in pauses.values()}) == 10
+
+
+async def test_a_queue_that_can_t_take_it_back_shows_it_again_by_itself(rig: Rig) -> None:
+    await rig.live(member("a"))
+    await rig.owned_by("a")
+    rig.peers.judges["a"] = say("full")
+
+    async def give_back(receipts: Any, delay_s: float) -> list[str]:
+        raise Unavailable("down")
+
+    rig.queue.give_back = give_back  # type: ignore[method-assign]
+    await rig.dispatch(*await rig.receive())
+    await rig.clock.sleep(10)
+    assert rig.router.custody == 0
+    assert "could not give back messages; they show again by themselves" in rig.log.events("warning")
+
+
+async def test_beyond_the_limit_of_custody_what_finds_no_owner_goes_back_at_once(rig: Rig) -> None:
+    await rig.live(member("a"))
+    await rig.owned_by("a")
+    rig.peers.judges["a"] = say("full")
+    await rig.dispatch(*(held(n) for n in range(LIMITS.custody_limit + 20)))
+    assert rig.router.custody == LIMITS.custody_limit
+    assert rig.stats.given_back == 20
+
+
+async def test_what_is_settled_in_the_last_moment_is_not_given_back(rig: Rig) -> None:
+    await rig.live(member("a"))
+    await rig.owned_by("a")
+    await rig.dispatch(*(held(n) for n in range(LIMITS.custody_limit + 1)))
+    (parcel, *_) = rig.peers.parcels("a")
+    rig.peers.judges["a"] = say("full")
+    # One report returns it, the next says that another owner had committed it.
+    rig.router.reported(SettleReport("me", "a", [], [parcel.number]))
+    await rig.clock.sleep(0)
+    rig.router.reported(SettleReport("me", "a", [parcel.number], []))
+    await rig.clock.sleep(30)
+    assert rig.events("given back") == 0
+
+
+async def test_a_report_of_one_that_does_not_hold_it_changes_nothing(rig: Rig) -> None:
+    await rig.live(member("a"))
+    await rig.owned_by("a")
+    await rig.dispatch(held(1))
+    (parcel,) = rig.peers.parcels("a")
+    rig.router.reported(SettleReport("me", "somebody", [], [parcel.number]))
+    await settle_down()
+    assert list(rig.router.holding("s")) == []
+    assert len(rig.peers.parcels("a")) == 1
+
+
+async def test_before_a_stop_what_nobody_accepted_goes_back(rig: Rig) -> None:
+    await rig.live(member("a"), member("b"))
+    await rig.owned_by("a")
+    first, second = await rig.receive(2)
+    await rig.dispatch(first)
+    rig.peers.judges["a"] = say("full")
+    await rig.dispatch(second)
+    assert await rig.router.give_back_all() == 1
+    assert rig.router.custody == 1, "an owner has the other"
+    assert rig.events("given back") == 1
+
+
+async def test_a_coordinator_that_is_down_delays_only_what_is_new(rig: Rig) -> None:
+    await rig.live(member("a"))
+    await rig.owned_by("a")
+    await rig.dispatch(held(1))
+    claim, down = rig.coordinator.claim, [True]
+
+    async def broken(key: str, member: str) -> Claim:
+        if down[0]:
+            raise Unavailable("down")
+        return await claim(key, member)
+
+    rig.coordinator.claim = broken  # type: ignore[method-assign]
+    await rig.dispatch(held(2))
+    assert len(rig.peers.parcels("a")) == 2
+    rig.router.dispatch("s", "s/new", held(3))
+    await rig.clock.sleep(0.5)
+    assert rig.router.custody == 3
+    down[0] = False
+    await rig.clock.sleep(3)
+    assert list(rig.router.holding("s")) == []
+
+
+async def test_so_many_routes_are_remembered_and_no_more(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(router, "ROUTES_MAX", 3)
+    await rig.live(member("a", room=1000), member("me", room=0))
+    asked = []
+    claim = rig.coordinator.claim
+
+    async def noting(key: str, member: str) -> Claim:
+        asked.append(key)
+        return await claim(key, member)
+
+    rig.coordinator.claim = noting  # type: ignore[method-assign]
+    for key in ("s/1", "s/2", "s/3", "s/4", "s/4", "s/3", "s/2", "s/1"):
+        rig.router.dispatch("s", key, held(1))
+        await settle_down()
+    assert asked == ["s/1", "s/2", "s/3", "s/4", "s/1"]
+
+
+async def test_many_messages_of_a_new_key_make_one_claim(rig: Rig) -> None:
+    await rig.live(member("a"))
+    calls = []
+    claim = rig.coordinator.claim
+
+    async def counting(key: str, member: str) -> Claim:
+        calls.append(key)
+        await asyncio.sleep(0.1)
+        return await claim(key, member)
+
+    rig.coordinator.claim = counting  # type: ignore[method-assign]
+    await rig.dispatch(*(held(n) for n in range(30)))
+    assert rig.router.custody == 30
+    await rig.clock.sleep(1)
+    assert calls == [KEY]
+    assert rig.router.custody == 0
+
+
+async def test_a_place_that_could_not_be_claimed_is_free_for_the_next(rig: Rig) -> None:
+    await rig.live(member("a", streams=1, room=1), member("b", streams=5))
+    rig.membership.view["me"] = member("me", streams=9)
+    claim, failing = rig.coordinator.claim, [True]
+
+    async def fail_once(key: str, member: str) -> Claim:
+        if failing:
+            failing.clear()
+            raise Unavailable("not now")
+        return await claim(key, member)
+
+    rig.coordinator.claim = fail_once  # type: ignore[method-assign]
+    await rig.dispatch(held(1))
+    await rig.clock.sleep(1)
+    assert len(rig.peers.parcels("a")) == 1, "it has room for one, and nothing was placed there"
+
+
+async def test_a_node_that_fails_is_asked_with_growing_pauses_however_much_there_is_for_it(rig: Rig) -> None:
+    await rig.live(member("away"))
+    claims = [await rig.coordinator.claim(f"s/{n}", "away") for n in range(40)]
+    rig.peers.failing["away"] = Unavailable("503")
+    began_at = rig.clock.monotonic()
+    for claim in claims:
+        rig.router.dispatch("s", claim.key, held(1))
+    await rig.clock.sleep(60.0)
+    calls = len(rig.peers.forwards["away"])
+    assert 8 <= calls <= 40, f"{calls} calls in {rig.clock.monotonic() - began_at} s"
+    del rig.peers.failing["away"]
+    await rig.clock.sleep(10.0)
+    rig.router.dispatch("s", claims[0].key, held(2))
+    await rig.clock.sleep(0.01)
+    assert rig.peers.parcels("away")[-1].seq == 2, "once it has answered there are no pauses"

@@ -1,0 +1,128 @@
+"""The doorbell. Two of them in one process stand for two processes."""
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.system import doorbell as module
+from holdfast.system.doorbell import Doorbell
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Doorbell]:
+    doorbell = Doorbell(tmp_path / "bells", "here")
+    yield doorbell
+    doorbell.close()
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Iterator[Doorbell]:
+    doorbell = Doorbell(tmp_path / "bells", "there")
+    yield doorbell
+    doorbell.close()
+
+
+async def heard(event: asyncio.Event) -> bool:
+    async with asyncio.timeout(5):
+        return await event.wait()
+
+
+async def test_a_ring_wakes_who_listens_to_the_topic_here_and_there(here: Doorbell, there: Doorbell) -> None:
+    with (
+        here.listen("a") as a,
+        here.listen("a") as a_too,
+        there.listen("a") as other_a,
+        there.listen("b") as b,
+    ):
+        there.ring(["a", "c"])
+        assert await heard(a)
+        assert await heard(a_too)
+        assert await heard(other_a)
+        assert not b.is_set()
+        a.clear()
+        here.ring(["b"])
+        assert await heard(b)
+        assert not a.is_set()
+
+
+async def test_who_has_stopped_listening_is_left_alone(here: Doorbell, there: Doorbell) -> None:
+    with here.listen("b") as b:
+        with here.listen("a") as a:
+            pass
+        there.ring(["a"])
+        there.ring(["b"])
+        assert await heard(b)
+        assert not a.is_set()
+
+
+async def test_a_flood_rings_everything(here: Doorbell, there: Doorbell) -> None:
+    with here.listen("a") as a:
+        there.ring([f"topic {i}" for i in range(2 * 65_536 // module.HASH_BYTES)])
+        assert await heard(a)
+
+
+async def test_the_fifo_of_the_dead_is_removed_when_met_or_when_it_breaks(
+    here: Doorbell, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "bells" / "dead.1")
+    here.ring(["a"])
+    assert not (tmp_path / "bells" / "dead.1").exists()
+    dying = Doorbell(tmp_path / "bells", "dying")
+    with dying.listen("a"):
+        here.ring(["a"])
+        [fifo] = (tmp_path / "bells").iterdir()
+        saved = fifo.rename(tmp_path / "saved")
+        dying.close()
+        saved.rename(fifo)  # as a killed process leaves it
+    here.ring(["a"])
+    assert list((tmp_path / "bells").iterdir()) == []
+
+
+async def test_whoever_closes_is_forgotten(here: Doorbell, tmp_path: Path) -> None:
+    closing = Doorbell(tmp_path / "bells", "closing")
+    with closing.listen("a"):
+        here.ring(["a"])
+        closing.close()
+    assert list((tmp_path / "bells").iterdir()) == []
+    here.ring(["a"])
+
+
+async def test_a_directory_that_was_tidied_away_is_no_fault(here: Doorbell, tmp_path: Path) -> None:
+    (tmp_path / "bells").rmdir()
+    here.ring(["a"])
+    with here.listen("a") as a:  # no ear for others can be made, but for our own
+        here.ring(["a"])
+        assert await heard(a)
+
+
+def test_event_loops_come_and_go(here: Doorbell, tmp_path: Path) -> None:
+    async def listen() -> None:
+        with here.listen("a") as a:
+            here.ring(["a"])
+            assert await heard(a)
+
+    for _ in range(3):
+        asyncio.run(listen())
+        assert len(list((tmp_path / "bells").iterdir())) == 1
+    here.close()
+    assert list((tmp_path / "bells").iterdir()) == []
+
+
+async def test_closing_reaches_other_loops(here: Doorbell, tmp_path: Path) -> None:
+    listening = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    async def elsewhere() -> bool:
+        with here.listen("a") as a:
+            loop.call_soon_threadsafe(listening.set)
+            return await heard(a)
+
+    waiting = asyncio.create_task(asyncio.to_thread(asyncio.run, elsewhere()))
+    await heard(listening)
+    here.ring_here(["a"])
+    here.close()
+    assert await waiting
+    assert list((tmp_path / "bells").iterdir()) == []

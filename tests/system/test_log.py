@@ -1,0 +1,125 @@
+"""The log: one way out, readable by programs, without secrets."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from holdfast.system.log import Level, set_up
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    structlog.reset_defaults()
+    structlog.contextvars.clear_contextvars()
+    logging.captureWarnings(capture=False)
+    root.handlers[:], root.level = handlers, level
+
+
+def lines(out: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in out.getvalue().splitlines()]
+
+
+def test_lines_for_programs() -> None:
+    out = io.StringIO()
+    set_up("auto", "info", out)
+    with structlog.contextvars.bound_contextvars(node="a", stream="detect", key="cam-1"):
+        structlog.get_logger().info("opened", epoch=3)
+    structlog.get_logger().debug("not told")
+    logging.getLogger("library").warning("from %s", "elsewhere")
+    opened, foreign = lines(out)
+    assert opened.pop("timestamp").endswith("Z")
+    assert opened == {
+        "event": "opened",
+        "level": "info",
+        "node": "a",
+        "stream": "detect",
+        "key": "cam-1",
+        "epoch": 3,
+    }
+    assert (foreign["event"], foreign["logger"]) == ("from elsewhere", "library")
+
+
+def test_exceptions_are_told_whole() -> None:
+    out = io.StringIO()
+    set_up("json", "info", out)
+    try:
+        raise ValueError("at redis://user:hunter2@host")
+    except ValueError:
+        structlog.get_logger().exception("failed")
+    (line,) = lines(out)
+    assert "Traceback" in line["exception"]
+    assert "ValueError: at redis://user:***@host" in line["exception"]
+
+
+def test_secrets_do_not_pass() -> None:
+    out = io.StringIO()
+    set_up("json", "info", out)
+    structlog.get_logger().info(
+        "connected to s3://id:hunter2@host", peer_secret="hunter2", Authorization="hunter2"
+    )
+    logging.getLogger("library").warning("at %s", "mqtt://user:hunter2@host")
+    assert "hunter2" not in out.getvalue()
+    assert len(lines(out)) == 2
+
+
+@pytest.mark.parametrize("level", ["debug", "warning", "error"])
+def test_of_libraries_that_tell_all_only_warnings_pass(level: Level) -> None:
+    out = io.StringIO()
+    set_up("json", level, out)
+    logging.getLogger("botocore.credentials").info("found")
+    logging.getLogger("botocore.credentials").warning("expired")
+    assert len(lines(out)) == (level != "error")
+
+
+def test_lines_for_people() -> None:
+    out = io.StringIO()
+    set_up("console", "debug", out)
+    structlog.get_logger().debug("opened", key="cam-1")
+    assert "opened" in out.getvalue()
+    assert "key=cam-1" in out.getvalue()
+    assert "\x1b[" not in out.getvalue()
+
+
+def test_what_values_are_made_of_hides_no_secret() -> None:
+    out = io.StringIO()
+    set_up("json", "info", out)
+    url = "s3://id:hunter2@host"
+    structlog.get_logger().info(
+        "failed",
+        error=ValueError(url),
+        settings={
+            "url": url,
+            "session_token": "hunter2",
+            "tries": [{"password": "hunter2"}, 5, None, 1.5, True],
+        },
+        seen=(url,),
+        place=Path("hunter2=x?token=hunter2"),
+    )
+    logging.getLogger("library").warning("with %r", {"Authorization": "Bearer hunter2"})
+    assert out.getvalue().count("hunter2") == 1
+    told, _ = lines(out)
+    assert told["error"] == "s3://id:***@host"
+    assert told["settings"]["tries"] == [{"password": "***"}, 5, None, 1.5, True]
+
+
+def test_what_can_not_be_redacted_is_hidden_and_raises_nothing() -> None:
+    class Mute:
+        def __str__(self) -> str:
+            raise ValueError("no text")
+
+    round_and_round: list[Any] = []
+    round_and_round.append(round_and_round)
+    out = io.StringIO()
+    set_up("json", "info", out)
+    structlog.get_logger().info("told", mute=Mute(), endless=round_and_round)
+    (line,) = lines(out)
+    assert (line["event"], line["mute"], line["endless"]) == ("told", "***", "***")

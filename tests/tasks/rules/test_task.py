@@ -1,0 +1,165 @@
+"""The rules of a task's life."""
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors import Fenced
+from holdfast.tasks.rules import task as rules
+from holdfast.tasks.rules.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, State, Task
+
+NOW = 100.0
+WISH = StartAttempt("k", "t", "member", "node", tries=2, lease_s=10.0, group="g")
+QUEUED = Task("k", "t", group="g", queued_at=90.0)
+RUNNING = rules.start(QUEUED, WISH, NOW)
+ENDED = rules.end(RUNNING, EndAttempt("k", 1, State.SUCCEED, b"r"), NOW + 1)
+
+
+def changed(task: Task, **changes: object) -> Task:
+    return msgspec.structs.replace(task, **changes)
+
+
+def test_sent_once_or_twice() -> None:
+    assert rules.queue(None, changed(ENDED, queued_at=0.0), NOW).state is State.QUEUED
+    assert rules.queue(None, Task("k", "t"), NOW) == Task("k", "t", queued_at=NOW)
+    assert rules.queue(ENDED, Task("k", "other"), NOW) is ENDED
+
+
+def test_an_attempt_begins() -> None:
+    assert (RUNNING.state, RUNNING.epoch, RUNNING.attempts, RUNNING.until) == (State.RUNNING, 1, 1, 110.0)
+    assert rules.start(None, WISH, NOW) == changed(RUNNING, queued_at=NOW)
+
+
+@pytest.mark.parametrize("standing", [RUNNING, ENDED])
+def test_who_may_not_begin_learns_why(standing: Task) -> None:
+    assert rules.start(standing, changed_wish(member="other"), NOW + 5) is standing
+
+
+def test_the_same_wish_again_gets_the_same_attempt() -> None:
+    assert rules.start(RUNNING, WISH, NOW + 99) is RUNNING
+
+
+def test_a_lapsed_attempt_is_replaced_while_there_are_tries() -> None:
+    other = changed_wish(member="other", node="n2")
+    second = rules.start(RUNNING, other, 110.0)
+    assert (second.member, second.epoch, second.attempts) == ("other", 2, 2)
+    last = rules.start(second, changed_wish(member="third"), 200.0)
+    assert (last.state, last.ended_at) == (State.FAILED, 200.0)
+    assert last.detail == "attempt 2 of 2 ended without an outcome on node n2"
+
+
+def test_a_task_whose_tries_are_spent_ends_with_what_went_wrong_last() -> None:
+    spent = rules.give_back(RUNNING, ReturnAttempt("k", 1, True, "broken"))
+    assert rules.start(spent, changed_wish(tries=1), NOW).detail == "broken"
+
+
+def test_a_cancelled_task_doesn_t_begin() -> None:
+    told = rules.cancel(RUNNING, "enough", NOW)
+    assert (told.state, told.cancel) == (State.RUNNING, "enough")
+    ended = rules.start(rules.give_back(told, ReturnAttempt("k", 1, False)), WISH, NOW)
+    assert (ended.state, ended.detail) == (State.FAILED, "cancelled: enough")
+    assert rules.cancel(QUEUED, "enough", NOW).state is State.FAILED
+    assert rules.cancel(ENDED, "enough", NOW) is ENDED
+
+
+def test_a_beat_prolongs() -> None:
+    beaten = rules.beat(RUNNING, AttemptBeat("k", 1, 30.0, 0.5, "half"), 105.0)
+    assert (beaten.until, beaten.progress, beaten.note) == (135.0, 0.5, "half")
+
+
+def test_giving_back() -> None:
+    spent = rules.give_back(RUNNING, ReturnAttempt("k", 1, True, "broken"))
+    assert (spent.state, spent.attempts, spent.member, spent.until, spent.detail) == (
+        State.QUEUED,
+        1,
+        "",
+        0.0,
+        "broken",
+    )
+    assert rules.give_back(RUNNING, ReturnAttempt("k", 1, False)).attempts == 0
+    assert rules.give_back(spent, ReturnAttempt("k", 1, True, "broken")) is spent
+
+
+def test_an_outcome() -> None:
+    assert (ENDED.state, ENDED.result, ENDED.progress, ENDED.ended_at) == (State.SUCCEED, b"r", 1.0, 101.0)
+    failed = rules.end(RUNNING, EndAttempt("k", 1, State.FAILED, detail="broken"), NOW)
+    assert (failed.progress, failed.detail) == (0.0, "broken")
+    assert rules.end(ENDED, EndAttempt("k", 1, State.SUCCEED), NOW + 9) is ENDED
+
+
+@pytest.mark.parametrize("standing", [None, QUEUED, ENDED, changed(RUNNING, epoch=2)])
+@pytest.mark.parametrize(
+    "deed",
+    [
+        lambda task: rules.beat(task, AttemptBeat("k", 1, 1.0), NOW),
+        lambda task: rules.give_back(task, ReturnAttempt("k", 1, True)),
+        lambda task: rules.end(task, EndAttempt("k", 1, State.FAILED), NOW),
+    ],
+)
+def test_what_no_attempt_stands_for_is_fenced(
+    standing: Task | None, deed: Callable[[Task | None], Task]
+) -> None:
+    with pytest.raises(Fenced, match="task k: attempt 1 is over") as refusal:
+        deed(standing)
+    assert refusal.value.epoch == (standing.epoch if standing else 0)
+
+
+def test_briefs() -> None:
+    assert rules.briefed(ENDED, 1).briefed
+    assert rules.briefed(ENDED, 2) is ENDED
+    assert rules.briefed(RUNNING, 1) is RUNNING
+
+
+def test_queued_anew() -> None:
+    failed = msgspec.structs.replace(ENDED, state=State.FAILED)
+    assert rules.reset(failed, NOW) == Task("k", "t", group="g", epoch=1, queued_at=NOW)
+    assert rules.reset(ENDED, NOW) is ENDED, "it would run again though it has succeeded"
+    assert rules.reset(RUNNING, NOW) is RUNNING
+    assert rules.reset(RUNNING, 110.0).state is State.QUEUED
+
+
+def test_expiry() -> None:
+    assert ENDED.moved_at == 101.0
+    assert rules.expired(ENDED, 101.5)
+    assert not rules.expired(ENDED, 101.0)
+    assert rules.expired(QUEUED, 90.5)
+    assert not rules.expired(RUNNING, 105.0)
+    assert rules.expired(RUNNING, 110.5)
+
+
+deeds = st.lists(st.sampled_from(["start a", "start b", "lapse", "end", "return", "spend", "cancel"]))
+
+
+@given(deeds)
+def test_one_outcome_within_the_tries(deeds: list[str]) -> None:
+    """Whatever comes, epochs grow, tries are kept to, and an outcome stays."""
+    now, task = 0.0, QUEUED
+    for deed in deeds:
+        before, now = task, now + 1.0
+        if deed == "lapse":
+            now += 20.0
+        elif deed.startswith("start"):
+            task = rules.start(task, changed_wish(member=deed[-1]), now)
+        elif deed == "cancel":
+            task = rules.cancel(task, "enough", now)
+        elif task.state is State.RUNNING and deed == "end":
+            task = rules.end(task, EndAttempt("k", task.epoch, State.SUCCEED), now)
+        elif task.state is State.RUNNING:
+            task = rules.give_back(task, ReturnAttempt("k", task.epoch, deed == "spend"))
+        assert task.epoch >= before.epoch
+        assert 0 <= task.attempts <= WISH.tries
+        assert not before.ended or task is before
+
+
+def changed_wish(**changes: object) -> StartAttempt:
+    return msgspec.structs.replace(WISH, **changes)
+
+
+def test_the_attempt_of_one_known_to_be_gone_need_not_lapse() -> None:
+    wish = changed_wish(member="other", instead_of="member")
+    begun = rules.start(RUNNING, wish, NOW + 1)
+    assert (begun.member, begun.epoch, begun.attempts) == ("other", 2, 2)
+    assert rules.start(RUNNING, changed_wish(member="other", instead_of="another"), NOW + 1) is RUNNING
