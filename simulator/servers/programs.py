@@ -9,7 +9,7 @@ from pathlib import Path
 
 from holdfast.errors import ConfigError
 
-CHECKOUT = Path(__file__).parents[4]
+CHECKOUT = Path(__file__).parents[2]
 INSTALLED = Path(".cache/servers")
 """Where ``tools/servers/install`` puts what it gets, below the folder of a checkout."""
 

@@ -104,3 +104,8 @@ JSON = st.recursive(
 @given(JSON)
 def test_what_is_written_is_read_as_it_was(value: Any) -> None:
     assert decode_plain(encode(value)) == value
+
+
+def test_what_json_has_no_form_for_is_named() -> None:
+    with pytest.raises(TypeError, match="objects of type object is unsupported"):
+        encode(object())

@@ -17,7 +17,7 @@ from holdfast.streams.spec import StreamSpec
 from holdfast.vision.handler import Frame, frame_of
 from holdfast.vision.ingest import Still
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "cameras.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "cameras.py"
 
 
 @pytest.fixture

@@ -21,27 +21,27 @@ Exit codes: 0 done, 1 failed, 2 the command line or a setting is wrong, 3 a serv
 """
 
 COMMANDS = {
-    "node": "node:run",
-    "gateway": "gateway:gateway",
-    "gateway-key": "gateway:gateway_key",
+    "node": "holdfast.cli.node:run",
+    "gateway": "holdfast.cli.gateway:gateway",
+    "gateway-key": "holdfast.cli.gateway:gateway_key",
     "ingest": "holdfast.vision.commands.ingest:ingest",
-    "send": "send:send",
-    "status": "status:status",
-    "results": "results:results",
-    "move": "places:move",
-    "drain": "places:drain",
-    "why": "places:why",
-    "streams": "streams:app",
-    "tasks": "tasks:app",
-    "briefs": "tasks:briefs",
-    "limits": "limits:app",
-    "dlq": "dlq:app",
-    "queues": "queues:app",
+    "send": "holdfast.cli.send:send",
+    "status": "holdfast.cli.status:status",
+    "results": "holdfast.cli.results:results",
+    "move": "holdfast.cli.places:move",
+    "drain": "holdfast.cli.places:drain",
+    "why": "holdfast.cli.places:why",
+    "streams": "holdfast.cli.streams:app",
+    "tasks": "holdfast.cli.tasks:app",
+    "briefs": "holdfast.cli.tasks:briefs",
+    "limits": "holdfast.cli.limits:app",
+    "dlq": "holdfast.cli.dlq:app",
+    "queues": "holdfast.cli.queues:app",
     "outbox": "holdfast.devices.commands.outbox:app",
     "reports": "holdfast.reports.commands:app",
     "devices": "holdfast.devices.commands.devices:app",
-    "doctor": "doctor:doctor",
-    "config": "config:app",
+    "doctor": "holdfast.cli.doctor:doctor",
+    "config": "holdfast.cli.config:app",
     "demo": "holdfast.vision.demo:demo",
 }
 """Where each is: imported when it is asked for, for whoever runs one waits for no other."""
@@ -57,7 +57,7 @@ app = App(
     default_parameter=Parameter(negative=()),
 )
 for name, place in COMMANDS.items():
-    app.command(place if place.startswith("holdfast.") else f"{__name__}.{place}", name=name)
+    app.command(place, name=name)
 
 
 def run(arguments: Sequence[str]) -> int:

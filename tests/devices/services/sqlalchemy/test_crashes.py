@@ -28,7 +28,7 @@ from tests.devices.services.sqlalchemy import full_disk
 COMMANDS = 300
 DEVICES = 20
 LIMIT_S = 90.0
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 def turner(url: str) -> subprocess.Popen[str]:
