@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import inspect
 import os
 import threading
@@ -101,7 +100,8 @@ class App:
             self._connect(config, **settings)
 
     def disconnect(self) -> None:
-        """Close the app's client. The next thing that is sent opens another, with the settings of a node."""
+        """Close the app's client, for a program that goes on without it. The next thing that is sent opens
+        another, with the settings of a node."""
         with self._connecting:
             client, self._client = self._client, None
             if client is not None and self._client_pid == os.getpid():
@@ -111,8 +111,6 @@ class App:
         from holdfast.client import Client  # noqa: PLC0415 - all services, for those who send
 
         self._client, self._client_pid = Client(self, config=config, **settings), os.getpid()
-        atexit.unregister(self.disconnect)
-        atexit.register(self.disconnect)
 
     def model(self, name: str, load: Callable[[], Any], *, memory_mb: int = 0) -> None:
         """Declare a model: a costly resource, such as a network with its weights, that streams share.

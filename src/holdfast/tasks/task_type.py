@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar, cast, overload
 
 from holdfast.ports.task_slots import Progress, Sign
-from holdfast.tasks.body import Body
+from holdfast.tasks.body import Body, body_of
 from holdfast.tasks.handler import Job
 from holdfast.tasks.order import Order
 from holdfast.tasks.rules.task import Task
@@ -153,6 +153,11 @@ class TaskType(Generic[B, R]):
             delay_s=delay_s,
             sender=self._sender,
         )
+
+    def group_of(self, body: B) -> str:
+        """Whose limits a task with this body counts against, where the producer doesn't say: what the
+        declared ``group`` finds in it, "" for nobody. Raises InvalidMessage."""
+        return self.spec.group_of(body_of(body))
 
     def _unread_job(self) -> Job:
         from holdfast.tasks.worker import AttemptJob  # noqa: PLC0415 - for tests alone
