@@ -34,11 +34,11 @@ async def sleep(body: dict[str, Any], job: Job) -> str:
     return "woke"
 
 
-@app.task("grow", timeout_s=1000, stall_s=5, advances=("probe",), probe=lambda body, job: body["size"])
+@app.task("grow", timeout_s=1000, stall_s=5)
 async def grow(body: dict[str, Any], job: Job) -> None:
     for _ in range(4):
         await asyncio.sleep(4)
-        body["size"] += 1
+        job.progress()
     await asyncio.sleep(1000)
 
 
@@ -130,11 +130,11 @@ async def test_the_deaf_are_over_within_a_second_too(make: MakeRig) -> None:
     assert rig.clock.monotonic() - begun_at < 12, "a warm spare takes its place at once"
 
 
-async def test_a_probe_keeps_it_from_hanging(make: MakeRig) -> None:
+async def test_progress_keeps_a_task_from_hanging(make: MakeRig) -> None:
     rig = await make()
     begun_at = rig.clock.monotonic()
-    ended = await rig.run("t", "grow", {"size": 0})
-    assert (ended.how, ended.error) == (How.TIMED_OUT, "hangs: no probe for stall_s = 5")
+    ended = await rig.run("t", "grow", {})
+    assert (ended.how, ended.error) == (How.TIMED_OUT, "hangs: no progress for stall_s = 5")
     assert 20 < rig.clock.monotonic() - begun_at < 23
 
 

@@ -100,7 +100,7 @@ class Keeper:
             self._hurry.set()
 
     async def settled(self) -> None:
-        """Return when nothing is left to settle, which doesn't wait for company any more."""
+        """Return when nothing is left to settle. From now on calls don't wait until they are full."""
         self._patient = False
         self._hurry.set()
         await self._idle.wait()
@@ -181,7 +181,7 @@ class Keeper:
                 self._idle.set()
 
     def _whole_calls(self) -> list[Settlement]:
-        """The first settlements, as many as fill calls; those after them wait for company."""
+        """The first settlements, as many as fill calls. Those after them wait for more."""
         counts = list(accumulate(len(item.messages) for item in self._pending))
         room = counts[-1] - counts[-1] % self._queue.max_batch
         return self._pending[: max(1, bisect_right(counts, room))]

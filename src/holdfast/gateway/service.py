@@ -22,7 +22,7 @@ from holdfast.errors import HoldfastError, Retry
 from holdfast.gateway.assigner import Assigner
 from holdfast.gateway.clients import Clients
 from holdfast.gateway.forwarder import Forwarder
-from holdfast.gateway.haproxy.front import Front, HaproxyOptions
+from holdfast.gateway.haproxy.front import HaproxyOptions, HaproxyPlane
 from holdfast.gateway.listen import BACKLOG, Tls, listen
 from holdfast.gateway.plane import Plane
 from holdfast.gateway.routes import Routes
@@ -113,9 +113,9 @@ class Gateway(Service):
         registry = CollectorRegistry()
         registry.register(ConnectionMetrics(self._connections))
         registry.register(GatewayMetrics(self.routes, self.view, self._forwarder))
-        self.front: Front | None = None
+        self.front: HaproxyPlane | None = None
         if haproxy is not None:
-            self.front = Front(
+            self.front = HaproxyPlane(
                 haproxy,
                 self.routes,
                 self.view,
@@ -213,7 +213,8 @@ class Gateway(Service):
         await self.front.start()
 
     async def _keep_looking(self) -> None:
-        """Loads change without a word; members whose time is over are nobody's news on some services."""
+        """Ask for the members again and again. No service tells of loads that change, and some don't tell of
+        memberships that have lapsed."""
         failures, backoff = 0, Backoff(self._limits.renew_s / 10, self._limits.renew_s)
         while True:
             try:

@@ -1,5 +1,6 @@
-"""Brings tasks to their end: outcome to the store, brief to the producer, letter to the dead, and only then
-is the message deleted. Each step takes many tasks at once."""
+"""The completer brings tasks to their end. It stores the outcome, sends the brief to the producer, sends
+a dead letter if the task failed, and only then deletes the message. Each step takes many tasks at
+once."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from holdfast.cluster.keeper import PATIENCE, Keeper, Settlement, dead_letter
 from holdfast.cluster.limits import Limits
 from holdfast.cluster.service import Tasks
 from holdfast.cluster.stats import Stats
-from holdfast.common.batching import Company
+from holdfast.common.batching import Batcher
 from holdfast.common.held import Letter
 from holdfast.errors import Fenced, HoldfastError, Retry, TooLarge
 from holdfast.ports.clock import Clock
@@ -45,7 +46,7 @@ class Finished(msgspec.Struct, frozen=True):
     letter: Letter | None = None
 
 
-class Finisher:
+class Completer:
     """``on_gone`` is told of every task that leaves the node's hands here; ``on_fenced`` of one whose outcome
     was refused, because another attempt stands. ``in_hand`` says how many tasks the node has, those included
     that are at their end."""
@@ -84,7 +85,7 @@ class Finisher:
         self._finished: list[Finished] = []
         self._ended = asyncio.Event()
         self._to_tell = asyncio.Event()
-        self._company = Company(briefs.max_batch, PATIENCE * briefs.linger_s)
+        self._batcher = Batcher(briefs.max_batch, PATIENCE * briefs.linger_s)
         self._patient = True
         self._busy = 0
         self._at_end = 0
@@ -119,7 +120,7 @@ class Finisher:
             self._queue(Finished(item, outcome, first=not task.briefed, letter=letter))
 
     async def settled(self) -> None:
-        """Return when nothing is on its way to its end, which doesn't wait for company any more."""
+        """Return when nothing is on its way to its end. From now on calls don't wait until they are full."""
         self._patient = False
         self._to_tell.set()
         await self._idle.wait()
@@ -169,7 +170,7 @@ class Finisher:
     def _queue(self, finished: Finished) -> None:
         self._at_end += 1
         self._finished.append(finished)
-        self._company.came(self._clock.monotonic())
+        self._batcher.came(self._clock.monotonic())
         self._to_tell.set()
 
     async def _tell_loop(self) -> None:
@@ -191,7 +192,7 @@ class Finisher:
         began_at = self._clock.monotonic()
         while self._patient:
             others = self._in_hand() - self._at_end
-            patience_s = self._company.patience_s(len(self._finished), others)
+            patience_s = self._batcher.patience_s(len(self._finished), others)
             left_s = began_at + patience_s - self._clock.monotonic()
             if left_s <= 0:
                 return

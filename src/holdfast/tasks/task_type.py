@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar, cast, overload
 
-from holdfast.ports.task_slots import Progress, Sign
+from holdfast.ports.task_slots import Progress
 from holdfast.tasks.body import Body, body_of
 from holdfast.tasks.handler import Job
 from holdfast.tasks.order import Order
@@ -172,7 +172,7 @@ class _Unread:
     def now(self) -> float:
         return time.monotonic()
 
-    def progress(self, progress: Progress, sign: Sign = "progress") -> None:
+    def progress(self, progress: Progress) -> None:
         pass
 
     def log(self, level: str, event: str, values: Mapping[str, Any]) -> None:

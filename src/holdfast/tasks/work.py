@@ -27,7 +27,7 @@ from holdfast.ports.task_slots import TaskSlotMaker
 from holdfast.ports.tasks import TaskStore
 from holdfast.tasks.body import Body
 from holdfast.tasks.discovery import Announcer
-from holdfast.tasks.finisher import Finisher, letter_of
+from holdfast.tasks.finisher import Completer, letter_of
 from holdfast.tasks.hand import InHand, stands_here
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.periodic import Scheduler
@@ -117,7 +117,7 @@ class TaskWork:
             for name, queue in queues.items()
         }
         self.slots = TaskSlots(slots, clock, tasks, stats, log, limit=slots_max)
-        self._finisher = Finisher(
+        self._completer = Completer(
             app,
             store,
             queues,
@@ -148,7 +148,7 @@ class TaskWork:
 
     def begin(self, address: str) -> None:
         host = self._host
-        self._finisher.start()
+        self._completer.start()
         self._permits.start()
         for loop in (self._dispatch, self._beat, self._measure):
             host.tasks.repeat(loop, host.clock, host.log)
@@ -316,7 +316,7 @@ class TaskWork:
             else:
                 self._take_back(item)
                 if task.ended:
-                    self._finisher.tell(item, task)
+                    self._completer.tell(item, task)
                 else:  # it runs elsewhere, or did until a moment ago
                     wait_s = min(max(task.until - self._host.clock.wall(), 0.0), item.spec.visibility_s)
                     self._give_back(item, wait_s + self._host.clock.random())
@@ -416,7 +416,7 @@ class TaskWork:
         detail = redact(detail)
         task = msgspec.structs.replace(item.attempt, state=state, detail=detail)
         letter = None if state is State.SUCCEED else letter_of(item, task)
-        self._finisher.end(item, EndAttempt(item.trace, task.epoch, state, result, detail), letter)
+        self._completer.end(item, EndAttempt(item.trace, task.epoch, state, result, detail), letter)
 
     def _return(self, item: InHand, *, spent: bool, delay_s: float | None, detail: str = "") -> None:
         assert item.attempt is not None
@@ -588,7 +588,7 @@ class TaskWork:
             await asyncio.wait(self._pumping)
         given_back = await self._hand_back()
         await self._run_out()
-        await self._finisher.settled()
+        await self._completer.settled()
         for keeper in self._keepers.values():
             await keeper.settled()
         await self._permits.leave()
