@@ -75,8 +75,8 @@ if TYPE_CHECKING:
     from holdfast.services.redis.durability import Risk
     from holdfast.services.sqlite.database import Database
     from holdfast.streams.work import StreamWork
+    from holdfast.tasks.dead_letters import Letters
     from holdfast.tasks.handler import Job
-    from holdfast.tasks.letters import Letters
     from holdfast.tasks.periodic import Deed, Times
     from holdfast.tasks.producer import Producer
     from holdfast.tasks.spec import TaskSettings
@@ -678,7 +678,7 @@ def make_node(services: Services, place: str | App) -> Node:
     routes: list[web.AbstractRouteDef] = []
     if app.streams:
         from holdfast.gateway import models  # noqa: PLC0415
-        from holdfast.gateway.door import NodeRoutes  # noqa: PLC0415
+        from holdfast.gateway.node_routes import NodeRoutes  # noqa: PLC0415
 
         door = NodeRoutes(
             app.streams,
@@ -963,7 +963,7 @@ def backing_up(services: Services, app: str) -> Iterable[tuple[Times, Deed]]:
     ConfigError."""
     import structlog  # noqa: PLC0415
 
-    from holdfast.tasks.letters import Choice  # noqa: PLC0415
+    from holdfast.tasks.dead_letters import Choice  # noqa: PLC0415
     from holdfast.tasks.periodic import DLQ_BACKUP, Times  # noqa: PLC0415
 
     config = services.config
@@ -985,8 +985,8 @@ def make_letters(services: Services, app: str) -> Letters:
     """The dead letters of the tasks of the app of that name. Raises ConfigError."""
     import structlog  # noqa: PLC0415
 
+    from holdfast.tasks.dead_letters import Letters  # noqa: PLC0415
     from holdfast.tasks.discovery import Directory  # noqa: PLC0415
-    from holdfast.tasks.letters import Letters  # noqa: PLC0415
 
     directory = Directory(services.registry(), app, services.clock)
     producer, log = make_producer(services, app), structlog.get_logger()

@@ -26,8 +26,8 @@ from holdfast.ports.queue import Delivery, Outgoing, Queue
 from holdfast.ports.task_slots import TaskSlotMaker
 from holdfast.ports.tasks import TaskStore
 from holdfast.tasks.body import Body
+from holdfast.tasks.completer import Completer, letter_of
 from holdfast.tasks.discovery import Announcer
-from holdfast.tasks.finisher import Completer, letter_of
 from holdfast.tasks.hand import InHand, stands_here
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.periodic import Scheduler

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from holdfast.errors import HoldfastError, SlotDied
 from holdfast.ports.clock import Clock
 from holdfast.ports.slots import MessageWork, Ran, SlotHost, SlotWorker
-from holdfast.services.memory.brood import SimulatedPool
+from holdfast.services.memory.children import SimulatedPool
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast.ports.clock import Clock
 from holdfast.ports.task_slots import Attempt, Exit, Listener, Progress, TaskHost, TaskWorker
-from holdfast.services.memory.brood import SimulatedPool
+from holdfast.services.memory.children import SimulatedPool
 
 Before = Callable[["MemoryTaskSlot", Attempt], Awaitable[None]]
 
