@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from holdfast.devices.dispatcher import Connect
     from holdfast.devices.work import DeviceWork
     from holdfast.gateway.clients import Clients
-    from holdfast.gateway.haproxy.front import HaproxyOptions
+    from holdfast.gateway.haproxy.plane import HaproxyOptions
     from holdfast.gateway.listen import Tls
     from holdfast.gateway.service import Gateway
     from holdfast.http.serving import Connections, PeerTls

@@ -19,7 +19,7 @@ from holdfast.common.protocol import Done, Reply, Request
 from holdfast.errors import ConfigError
 from holdfast.gateway.clients import Clients, add, digest_of, read, source_of
 from holdfast.gateway.haproxy.binary import find
-from holdfast.gateway.haproxy.front import HaproxyOptions
+from holdfast.gateway.haproxy.plane import HaproxyOptions
 from holdfast.gateway.node_routes import NodeRoutes
 from holdfast.gateway.service import Gateway
 from holdfast.http.problem import MEDIA_TYPE

@@ -22,7 +22,7 @@ from holdfast.errors import HoldfastError, Retry
 from holdfast.gateway.assigner import Assigner
 from holdfast.gateway.clients import Clients
 from holdfast.gateway.forwarder import Forwarder
-from holdfast.gateway.haproxy.front import HaproxyOptions, HaproxyPlane
+from holdfast.gateway.haproxy.plane import HaproxyOptions, HaproxyPlane
 from holdfast.gateway.listen import BACKLOG, Tls, listen
 from holdfast.gateway.plane import Plane
 from holdfast.gateway.routes import Routes
