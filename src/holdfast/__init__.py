@@ -26,6 +26,7 @@ from holdfast.tasks.task_type import Signature, TaskType
 
 if TYPE_CHECKING:
     from holdfast.client import AsyncClient, AsyncStreamSender, Client, StreamSender
+    from holdfast.system.clock import SystemClock
     from holdfast.tasks.producer import Brief
     from holdfast.tasks.proto import TaskMessage
 else:  # With all the services that they may be asked for: only where they are wanted.
@@ -37,6 +38,7 @@ else:  # With all the services that they may be asked for: only where they are w
             "Brief": "holdfast.tasks.producer",
             "Client": "holdfast.client",
             "StreamSender": "holdfast.client",
+            "SystemClock": "holdfast.system.clock",
             "TaskMessage": "holdfast.tasks.proto",
         },
     )
@@ -66,6 +68,7 @@ __all__ = [
     "StreamHandler",
     "StreamMessage",
     "StreamSender",
+    "SystemClock",
     "Task",
     "TaskMessage",
     "TaskType",

@@ -13,14 +13,11 @@ import holdfast
 import holdfast.testing
 from tests.docs.pages import PAGES, ROOT, blocks, name
 
-PRODUCTS = ("devices",)
+PRODUCTS = ("devices", "reports", "vision")
 """Packages of Holdfast that users import whole: ``from holdfast import devices``."""
 
 EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
-LATER = {"outbox", "reports", "cameras", "demo", "terminals"}
-"""What still imports more."""
-
-PLACES = [place for place in [*PAGES, *EXAMPLES] if place.stem not in LATER]
+PLACES = [*PAGES, *EXAMPLES]
 
 
 def codes(place: Path) -> Iterator[ast.Module]:

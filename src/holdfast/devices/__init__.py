@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 from holdfast.common.lazy import exports
 
 if TYPE_CHECKING:
+    from holdfast.devices.fleet import Conduct, Fleet
     from holdfast.devices.outbox import Outbox
     from holdfast.devices.rules.device_queue import CommandState, Patience, StoredCommand
     from holdfast.devices.rules.dialect import Dialect, JsonDialect, PlainDialect, Reading
     from holdfast.devices.rules.presence import PresenceRules
     from holdfast.devices.rules.topics import Topics
+    from holdfast.devices.services.sqlalchemy.tables import metadata
     from holdfast.devices.spec import CommandFields, CommandOptions, Page
 else:  # Whoever imports a module below waits for none of these.
     __getattr__ = exports(
@@ -21,7 +23,9 @@ else:  # Whoever imports a module below waits for none of these.
             "CommandFields": "holdfast.devices.spec",
             "CommandOptions": "holdfast.devices.spec",
             "CommandState": "holdfast.devices.rules.device_queue",
+            "Conduct": "holdfast.devices.fleet",
             "Dialect": "holdfast.devices.rules.dialect",
+            "Fleet": "holdfast.devices.fleet",
             "JsonDialect": "holdfast.devices.rules.dialect",
             "Outbox": "holdfast.devices.outbox",
             "Page": "holdfast.devices.spec",
@@ -31,6 +35,7 @@ else:  # Whoever imports a module below waits for none of these.
             "Reading": "holdfast.devices.rules.dialect",
             "StoredCommand": "holdfast.devices.rules.device_queue",
             "Topics": "holdfast.devices.rules.topics",
+            "metadata": "holdfast.devices.services.sqlalchemy.tables",
         },
     )
 
@@ -38,7 +43,9 @@ __all__ = [
     "CommandFields",
     "CommandOptions",
     "CommandState",
+    "Conduct",
     "Dialect",
+    "Fleet",
     "JsonDialect",
     "Outbox",
     "Page",
@@ -48,4 +55,5 @@ __all__ = [
     "Reading",
     "StoredCommand",
     "Topics",
+    "metadata",
 ]
