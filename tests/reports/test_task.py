@@ -340,9 +340,11 @@ def test_libraries_of_destinations_may_be_imported_at_once(monkeypatch: pytest.M
 
     monkeypatch.setattr(importlib, "import_module", note)
     made_app(preload=["s3", "sftp", "ftpes", "https"])
-    assert {"botocore.client", *(f"holdfast.services.{kind}.sink" for kind in ("sftp", "ftp", "http"))} <= {
-        *imported
-    }
+    assert {
+        "botocore.client",
+        "holdfast.reports.sinks.http",
+        *(f"holdfast.reports.sinks.{kind}.sink" for kind in ("sftp", "ftp")),
+    } <= {*imported}
     with pytest.raises(ConfigError, match=r"preload: 'scp'.*sftp"):
         made_app(preload=["scp"])
 

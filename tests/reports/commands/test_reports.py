@@ -24,8 +24,8 @@ from holdfast.tasks.rules.task import State, Task
 from holdfast.wiring import Services, make_producer
 from simulator.proxies import TcpFaults
 from simulator.servers import FtpServer
-from tests.cli.conftest import Holdfast
 from tests.cli.test_node import PATIENCE_S, Process
+from tests.command_line import Holdfast
 from tests.reports.making import stored
 
 ROWS = 3
