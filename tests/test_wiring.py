@@ -3,7 +3,6 @@
 import datetime as dt
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,8 +19,8 @@ from holdfast.ports.meter import Meter
 from holdfast.ports.objects import Objects
 from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.ports.task_slots import Attempt
+from holdfast.registration import service_of
 from holdfast.reports.deliver_credentials import Credential
-from holdfast.slot_wiring import open_objects, open_slot_objects
 from holdfast.system.clock import SystemClock
 from holdfast.tasks import discovery
 from holdfast.tasks.discovery import Announcer, Directory, Listing
@@ -102,9 +101,12 @@ async def objects_round_trip(objects: Objects) -> None:
 
 
 @pytest.mark.parametrize("url", ["file:./frames", "file:frames", "file:///{here}/frames"])
-@pytest.mark.parametrize("opened", [open_objects, open_slot_objects])
-async def test_objects_by_url(place: Path, url: str, opened: Callable[[str, Meter], Objects]) -> None:
-    await objects_round_trip(opened(url.replace("/{here}", str(place)), Meter()))
+@pytest.mark.parametrize("in_slot", [False, True])
+async def test_objects_by_url(place: Path, url: str, in_slot: bool) -> None:
+    url = url.replace("/{here}", str(place))
+    async with Services(load({"objects_url": url})) as services:
+        objects = services.objects()
+        await objects_round_trip(service_of(url).slot_objects(url, Meter()) if in_slot else objects)
     assert (place / "frames").is_dir()
 
 

@@ -30,6 +30,7 @@ from pydantic_settings import (
 from holdfast import legacy_env
 from holdfast.common.redaction import HIDDEN, redact, redact_url
 from holdfast.errors import ConfigError
+from holdfast.registration import service_of
 from holdfast.system.files import FileAccess
 from holdfast.system.log import Format, Level
 
@@ -428,8 +429,8 @@ def _contradictions(config: Config) -> Iterable[str]:
             "one lost renewal would end the membership",
             f"set renew_s below {config.ttl_s / 2} (ttl_s / 2) or raise ttl_s",
         )
-    sqlite = config.coordinator_url.startswith("sqlite:")
-    if sqlite and not config.renew_s + config.lock_timeout_s < config.ttl_s:
+    waits_too_long = not config.renew_s + config.lock_timeout_s < config.ttl_s
+    if waits_too_long and service_of(config.coordinator_url).waits_for_locks:
         yield wrong(
             f"lock_timeout_s is {config.lock_timeout_s}, renew_s {config.renew_s} and ttl_s {config.ttl_s}",
             "one wait for a lock would end the membership",
@@ -475,11 +476,11 @@ def _contradictions(config: Config) -> Iterable[str]:
             "a node that stops would leave before its first move is given up",
             "lower move_timeout_s or raise drain_timeout_s",
         )
-    sqs = config.queue_url.partition(":")[0] in ("sqs", "https", "http")
-    if sqs and config.receive_wait_s >= config.drain_timeout_s:
+    outlasts_the_stop = config.receive_wait_s >= config.drain_timeout_s
+    if outlasts_the_stop and not service_of(config.queue_url).cuts_receives:
         yield wrong(
             f"receive_wait_s is {config.receive_wait_s} and drain_timeout_s is {config.drain_timeout_s}",
-            "a receive under way on SQS is not cut off, so a node that stops could leave before its last one",
+            "a receive under way on it is not cut off, so a node that stops could leave before its last one",
             "lower receive_wait_s or raise drain_timeout_s",
         )
 

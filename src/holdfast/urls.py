@@ -20,9 +20,14 @@ def by_scheme(
     """What the opener for the URL's scheme makes of it. Raises ConfigError where there is none."""
     opener = openers.get(url.partition(":")[0])
     if opener is None:
-        known = " or ".join(repr(example) for example in examples)
-        raise ConfigError(f"{setting} is {redact_url(url)!r}: nothing serves that; use a URL such as {known}")
+        raise nothing_serves(setting, url, examples)
     return opener(url)
+
+
+def nothing_serves(setting: str, url: str, examples: Sequence[str]) -> ConfigError:
+    """Says that a URL is nobody's."""
+    known = " or ".join(repr(example) for example in examples)
+    return ConfigError(f"{setting} is {redact_url(url)!r}: nothing serves that; use a URL such as {known}")
 
 
 @contextlib.contextmanager

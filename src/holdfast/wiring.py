@@ -1,4 +1,4 @@
-"""Turns a config into adapters: the only module that knows which adapter serves which URL.
+"""Turns a config into what it names: the services at its URLs, and what stands on them.
 
 Each function imports what it makes: a command that reads results needs neither an HTTP server nor slots, and
 imports are most of what a process takes to start.
@@ -14,11 +14,20 @@ import importlib
 import re
 import statistics
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, Unpack
-from urllib.parse import quote, urlsplit
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from urllib.parse import quote
 
 from holdfast.app import App
 from holdfast.cluster.limits import FORWARD_BYTES_MAX, Limits
@@ -33,21 +42,28 @@ from holdfast.ports.meter import Meter
 from holdfast.ports.objects import Objects
 from holdfast.ports.peer import Peer
 from holdfast.ports.queue import Queue
+from holdfast.ports.queue_setup import QueueSetup
 from holdfast.ports.registry import Registry
 from holdfast.ports.slots import Slots
-from holdfast.ports.state import StateStore
+from holdfast.ports.state import Risk, StateStore
 from holdfast.ports.task_slots import TaskSlotMaker
 from holdfast.ports.tasks import TaskStore
-from holdfast.reports.ports.sink import Sink
-from holdfast.reports.sinks.file import FileSink
-from holdfast.services.file.backup import FileBackup
-from holdfast.slot_wiring import open_objects, open_slot_objects
+from holdfast.registration import (
+    Closing,
+    NotServed,
+    Opening,
+    Service,
+    Shared,
+    backup_opener,
+    place_of,
+    service_of,
+)
 from holdfast.streams.models import ModelSpec
 from holdfast.streams.spec import QUEUE_NUMBER
 from holdfast.system.clock import SystemClock
 from holdfast.system.files import OWNER, Access, access_for
 from holdfast.tasks.names import brief_queue, task_queue
-from holdfast.urls import by_scheme, extra, named, path_in
+from holdfast.urls import by_scheme, extra, named, nothing_serves, path_in
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -67,13 +83,8 @@ if TYPE_CHECKING:
     from holdfast.reports.deliver_pool import PoolLimits
     from holdfast.reports.dry_run import Outlook
     from holdfast.reports.order import ReportOrder
+    from holdfast.reports.ports.sink import Sink
     from holdfast.reports.publish import Publisher
-    from holdfast.services.aws.setup import SqsSetup
-    from holdfast.services.aws.sqs import Sqs
-    from holdfast.services.aws.url import SqsUrl
-    from holdfast.services.redis.connection import RedisConnection
-    from holdfast.services.redis.durability import Risk
-    from holdfast.services.sqlite.database import Database
     from holdfast.streams.work import StreamWork
     from holdfast.tasks.dead_letters import Letters
     from holdfast.tasks.handler import Job
@@ -83,17 +94,20 @@ if TYPE_CHECKING:
     from holdfast.tasks.work import TaskWork
 
 
-class Closing(Protocol):
-    """What is closed at the end."""
-
-    async def close(self) -> None: ...
-
-
 S = TypeVar("S", bound=Closing)
 T = TypeVar("T")
 
 SQLITE = "sqlite:///holdfast.db"
-SQS_SCHEMES = ("sqs", "https", "http")
+EXAMPLES = {
+    "queue_url": (SQLITE, "sqs://eu-west-1/"),
+    "coordinator_url": (SQLITE, "redis://localhost", "zookeeper://localhost"),
+    "state_url": (SQLITE, "redis://localhost"),
+    "tasks_url": (SQLITE, "redis://localhost"),
+    "registry_url": (SQLITE, "redis://localhost"),
+    "objects_url": ("file:./holdfast-objects", "s3://bucket/prefix"),
+}
+"""What to write, told to whoever names what nothing serves."""
+
 SINK_MODULES = {
     **dict.fromkeys(("ftp", "ftpes", "ftps"), ("holdfast.reports.sinks.ftp.sink",)),
     "sftp": ("holdfast.reports.sinks.sftp.sink",),
@@ -105,10 +119,6 @@ SINK_MODULES = {
 PRODUCER_NEEDS = ("queue_url", "tasks_url")
 """What producers can't do without."""
 
-REDIS_SCHEMES = tuple(
-    f"{scheme}{kind}" for scheme in ("redis", "rediss") for kind in ("", "+sentinel", "+cluster")
-)
-
 
 class Services:
     """The services that a config names. Each is opened when first asked for, then shared, and closed at the
@@ -119,13 +129,10 @@ class Services:
         self.config = config
         self.clock = clock or SystemClock()
         self.access = access_for(config.file_access)
-        self._databases_access = None if reads_only else self.access
+        self.reads_only = reads_only
         self.meter = Meter()
-        self._closers: list[Callable[[], Any]] = []
-        self._databases: dict[Path, Database] = {}
+        self._opened = Shared()
         self._queues: dict[str, Queue] = {}
-        self._sqs: Sqs | None = None
-        self._sqs_streams: dict[str, str] = {}
         self._coordinator: Coordinator | None = None
         self._state: StateStore | None = None
         self._objects: Objects | None = None
@@ -142,77 +149,75 @@ class Services:
 
     async def close(self) -> None:
         """Close everything that was opened, last first."""
-        while self._closers:
-            await self._closers.pop()()
+        await self._opened.close()
 
     def queue(self, name: str) -> Queue:
         """The queue ``name``, which is its stream's."""
         if name not in self._queues:
-            openers: dict[str, Callable[[str], Queue]] = {
-                "sqlite": lambda url: self._sqlite_queue(url, name),
-                **dict.fromkeys(SQS_SCHEMES, lambda url: self._sqs_queue(url, name)),
-            }
-            examples = (SQLITE, "sqs://eu-west-1/")
-            self._queues[name] = self._kept(by_scheme("queue_url", self.config.queue_url, openers, examples))
+            self._queues[name] = self._open("queue_url", lambda service, it: service.queue(it, name))
         return self._queues[name]
 
     async def filled_queues(self) -> list[str]:
         """The names of all queues that hold messages, whoever declares them. None from a service that
         doesn't tell: SQS lists names by their beginning, and not what is in them."""
         url = self.config.queue_url
-        if urlsplit(url).scheme != "sqlite":
-            return []
-        from holdfast.services.sqlite.queue import filled  # noqa: PLC0415
+        return await service_of(url).filled_queues(self.opening("queue_url", url))
 
-        return await filled(self._database("queue_url", url))
-
-    def queue_setup(self) -> SqsSetup | None:
+    def queue_setup(self) -> QueueSetup | None:
         """What makes and checks the queues of streams; None where the service makes them by itself."""
         url = self.config.queue_url
-        if urlsplit(url).scheme not in SQS_SCHEMES:
-            return None
-        with extra("sqs", "queue_url"):
-            from holdfast.services.aws.setup import SqsSetup  # noqa: PLC0415
-            from holdfast.services.aws.url import parse  # noqa: PLC0415
-        parsed = parse(url)
-        return SqsSetup(self._sqs_service(parsed), parsed)
+        return service_of(url).queue_setup(self.opening("queue_url", url))
 
-    async def iam_policy(self, streams: Iterable[str]) -> dict[str, Any]:
+    async def iam_policy(self, streams: Collection[str]) -> dict[str, Any]:
         """What AWS must allow a node of ``streams``, as an IAM policy; no statement if nothing is there."""
         statements: list[dict[str, Any]] = []
-        if setup := self.queue_setup():
-            statements.append(await setup.statement(streams))
-        objects = urlsplit(self.config.objects_url)
-        if objects.scheme == "s3":
-            with extra("s3", "objects_url"):
-                from holdfast.services.aws.setup import object_statements  # noqa: PLC0415
-            statements += object_statements(objects.netloc, objects.path)
+        for setting in ("queue_url", "objects_url"):
+            url = getattr(self.config, setting)
+            statements += await service_of(url).iam_statements(self.opening(setting, url), streams)
         return {"Version": "2012-10-17", "Statement": statements}
 
     def coordinator(self) -> Coordinator:
         """The coordinator."""
         if self._coordinator is None:
-            openers: dict[str, Callable[[str], Coordinator]] = {
-                "sqlite": self._sqlite_coordinator,
-                **dict.fromkeys(REDIS_SCHEMES, self._redis_coordinator),
-                "zookeeper": self._zookeeper,
-            }
-            examples = (SQLITE, "redis://localhost", "zookeeper://localhost")
-            self._coordinator = self._kept(
-                by_scheme("coordinator_url", self.config.coordinator_url, openers, examples)
-            )
+            self._coordinator = self._open("coordinator_url", lambda service, it: service.coordinator(it))
         return self._coordinator
 
     def state(self) -> StateStore:
         """The state store."""
         if self._state is None:
-            openers: dict[str, Callable[[str], StateStore]] = {
-                "sqlite": self._sqlite_state,
-                **dict.fromkeys(REDIS_SCHEMES, self._redis_state),
-            }
-            examples = (SQLITE, "redis://localhost")
-            self._state = self._kept(by_scheme("state_url", self.config.state_url, openers, examples))
+            self._state = self._open("state_url", lambda service, it: service.state(it))
         return self._state
+
+    async def state_risks(self) -> list[Risk]:
+        """What the settings of the state store's servers put at risk. Raises Unavailable."""
+        url = self.config.state_url
+        return await service_of(url).state_risks(self.opening("state_url", url))
+
+    def only_stream(self) -> str:
+        """The one stream that the coordinator's URL keeps claims of, where it is for one alone."""
+        url = self.config.coordinator_url
+        return service_of(url).only_stream(self.opening("coordinator_url", url))
+
+    def opening(self, setting: str, url: str) -> Opening:
+        """What a service is told of a URL to open."""
+        return Opening(
+            setting,
+            url,
+            self.clock,
+            self.meter,
+            self.access,
+            self.reads_only,
+            durability=self.config.durability,
+            lock_timeout_s=self.config.lock_timeout_s,
+            max_message_bytes=self.config.max_message_bytes,
+            max_state_bytes=self.config.max_state_bytes,
+            opened=self._opened,
+        )
+
+    def _open(self, setting: str, open_port: Callable[[Service, Opening], S]) -> S:
+        url = getattr(self.config, setting)
+        with served(setting, url):
+            return self._kept(open_port(service_of(url), self.opening(setting, url)))
 
     def outbox_store(self) -> OutboxStore:
         """The tables of outboxes in the business's database: one more opening, which its user closes. Raises
@@ -225,7 +230,8 @@ class Services:
             )
         with extra("outbox", "outbox_url"):
             from holdfast.devices.services.sqlalchemy.outbox import SqlOutbox  # noqa: PLC0415
-        return SqlOutbox(url, self.clock, durability=self.config.durability, access=self._databases_access)
+        access = None if self.reads_only else self.access
+        return SqlOutbox(url, self.clock, durability=self.config.durability, access=access)
 
     async def describe_outbox(self) -> str:
         """What the database of outboxes is, in words. Raises ConfigError, Unavailable."""
@@ -282,41 +288,19 @@ class Services:
     def task_store(self, app: str) -> TaskStore:
         """How the tasks of the app of that name stand."""
         if app not in self._task_stores:
-            openers: dict[str, Callable[[str], TaskStore]] = {
-                "sqlite": lambda url: self._sqlite_tasks(url, app),
-                **dict.fromkeys(REDIS_SCHEMES, lambda url: self._redis_tasks(url, app)),
-            }
-            self._task_stores[app] = self._kept(
-                by_scheme("tasks_url", self.config.tasks_url, openers, (SQLITE, "redis://localhost"))
-            )
+            self._task_stores[app] = self._open("tasks_url", lambda service, it: service.tasks(it, app))
         return self._task_stores[app]
 
     def registry(self) -> Registry:
         """The documents that nodes, producers and operators share."""
         if self._registry is None:
-            openers: dict[str, Callable[[str], Registry]] = {
-                "sqlite": self._sqlite_registry,
-                **dict.fromkeys(REDIS_SCHEMES, self._redis_registry),
-            }
-            self._registry = self._kept(
-                by_scheme("registry_url", self.config.registry_url, openers, (SQLITE, "redis://localhost"))
-            )
+            self._registry = self._open("registry_url", lambda service, it: service.registry(it))
         return self._registry
-
-    async def state_risks(self) -> list[Risk]:
-        """What the settings of the state store's servers put at risk. Raises Unavailable."""
-        store = self.state()
-        if self.config.state_url.partition(":")[0] not in REDIS_SCHEMES:
-            return []
-        from holdfast.services.redis.state import RedisState  # noqa: PLC0415
-
-        assert isinstance(store, RedisState)
-        return await store.check()
 
     def objects(self) -> Objects:
         """The object store."""
         if self._objects is None:
-            self._objects = self._kept(open_objects(self.config.objects_url, self.meter, self.access))
+            self._objects = self._open("objects_url", lambda service, it: service.objects(it))
         return self._objects
 
     def peer(
@@ -354,12 +338,14 @@ class Services:
         """Makes slots for the app at ``module:name``."""
         from holdfast.slots.slots import ForkserverSlots  # noqa: PLC0415
 
+        with served("objects_url", self.config.objects_url):
+            objects = place_of(self.config.objects_url)
         return self._kept(
             ForkserverSlots(
                 app,
                 self.clock,
                 memory_mb=self.config.slot_memory_mb,
-                objects=f"{open_slot_objects.__module__}:{open_slot_objects.__name__}",
+                objects=objects,
                 objects_url=self.config.objects_url,
                 model_memory_mb=self.config.model_memory_mb,
                 prefix=self.config.node_name,
@@ -383,118 +369,17 @@ class Services:
             )
         )
 
-    def _kept(self, service: S) -> S:
-        self._closers.append(service.close)
-        return service
+    def _kept(self, opened: S) -> S:
+        return self._opened.keep(opened)
 
-    def _sqlite_queue(self, url: str, name: str) -> Queue:
-        from holdfast.services.sqlite.queue import SqliteQueue  # noqa: PLC0415
 
-        database, max_bytes = self._database("queue_url", url), self.config.max_message_bytes
-        return SqliteQueue(database, name, self.clock, max_bytes=max_bytes)
-
-    def _sqlite_coordinator(self, url: str) -> Coordinator:
-        from holdfast.services.sqlite.coordinator import SqliteCoordinator  # noqa: PLC0415
-
-        return SqliteCoordinator(self._database("coordinator_url", url), self.clock)
-
-    def _sqlite_tasks(self, url: str, app: str) -> TaskStore:
-        from holdfast.services.sqlite.tasks import SqliteTasks  # noqa: PLC0415
-
-        return SqliteTasks(self._database("tasks_url", url), app, self.clock)
-
-    def _sqlite_registry(self, url: str) -> Registry:
-        from holdfast.services.sqlite.registry import SqliteRegistry  # noqa: PLC0415
-
-        return SqliteRegistry(self._database("registry_url", url), self.clock)
-
-    def _sqlite_state(self, url: str) -> StateStore:
-        from holdfast.services.sqlite.state import SqliteState  # noqa: PLC0415
-
-        database, max_bytes = self._database("state_url", url), self.config.max_state_bytes
-        return SqliteState(database, self.clock, max_state_bytes=max_bytes)
-
-    def _database(self, setting: str, url: str) -> Database:
-        from holdfast.services.sqlite.database import Database  # noqa: PLC0415
-
-        path = path_in(setting, url, SQLITE)
-        if path not in self._databases:
-            self._databases[path] = self._kept(
-                Database.open(
-                    path,
-                    self.clock,
-                    durability=self.config.durability,
-                    lock_timeout_s=self.config.lock_timeout_s,
-                    access=self._databases_access,
-                )
-            )
-        return self._databases[path]
-
-    def _sqs_queue(self, url: str, name: str) -> Queue:
-        with extra("sqs", "queue_url"):
-            from holdfast.services.aws.message import MAX_BYTES  # noqa: PLC0415
-            from holdfast.services.aws.queue import SqsQueue  # noqa: PLC0415
-            from holdfast.services.aws.url import parse  # noqa: PLC0415
-        parsed = parse(url)
-        queue = parsed.queue(name)
-        sharing = self._sqs_streams.setdefault(queue, name)
-        if sharing != name:
-            raise ConfigError(
-                f"queue_url is {redact_url(url)!r}: the streams {sharing!r} and {name!r} would share a queue;"
-                " put '{stream}' into the queue's name, as in 'sqs://eu-west-1/frames-{stream}'"
-            )
-        max_bytes = min(self.config.max_message_bytes, MAX_BYTES)
-        return SqsQueue(self._sqs_service(parsed), queue, self.clock, max_bytes=max_bytes)
-
-    def _sqs_service(self, url: SqsUrl) -> Sqs:
-        from holdfast.services.aws.client import AwsClient  # noqa: PLC0415
-        from holdfast.services.aws.sqs import Sqs  # noqa: PLC0415
-
-        if self._sqs is None:
-            client = AwsClient("sqs", self.clock, self.meter, region=url.region, endpoint=url.endpoint)
-            self._sqs = Sqs(self._kept(client))
-        return self._sqs
-
-    def _redis_coordinator(self, url: str) -> Coordinator:
-        connection = self._redis("coordinator_url", url)
-        from holdfast.services.redis.coordinator import RedisCoordinator  # noqa: PLC0415
-
-        return RedisCoordinator(connection, self.clock)
-
-    def _zookeeper(self, url: str) -> Coordinator:
-        with extra("zookeeper", "coordinator_url"):
-            from holdfast.services.zookeeper.address import parse  # noqa: PLC0415
-            from holdfast.services.zookeeper.coordinator import ZooKeeperCoordinator  # noqa: PLC0415
-            from holdfast.services.zookeeper.one_stream import OneStream  # noqa: PLC0415
-        with named("coordinator_url", url):
-            address = parse(url)
-            coordinator = ZooKeeperCoordinator(address, self.clock, self.meter)
-            return OneStream(coordinator, address.stream) if address.stream else coordinator
-
-    def _redis_state(self, url: str) -> StateStore:
-        connection = self._kept(self._redis("state_url", url))
-        from holdfast.services.redis.state import RedisState  # noqa: PLC0415
-
-        return RedisState(connection, self.clock, max_state_bytes=self.config.max_state_bytes)
-
-    def _redis_tasks(self, url: str, app: str) -> TaskStore:
-        connection = self._kept(self._redis("tasks_url", url))
-        from holdfast.services.redis.tasks import RedisTasks  # noqa: PLC0415
-
-        return RedisTasks(connection, app, self.clock)
-
-    def _redis_registry(self, url: str) -> Registry:
-        connection = self._redis("registry_url", url)
-        from holdfast.services.redis.registry import RedisRegistry  # noqa: PLC0415
-
-        return RedisRegistry(connection, self.clock)
-
-    def _redis(self, setting: str, url: str) -> RedisConnection:
-        """A connection for one of them: commits never delay a renewal."""
-        with extra("redis", setting):
-            from holdfast.services.redis.connection import RedisConnection, parse  # noqa: PLC0415
-        with named(setting, url):
-            return RedisConnection(parse(url), self.meter)
+@contextlib.contextmanager
+def served(setting: str, url: str) -> Iterator[None]:
+    """Says that nothing serves a URL, and what to write instead."""
+    try:
+        yield
+    except NotServed:
+        raise nothing_serves(setting, url, EXAMPLES[setting]) from None
 
 
 def open_sink(
@@ -503,6 +388,8 @@ def open_sink(
     """The sink at a destination's URL, not connected yet; ``access`` is for files of this machine. Raises
     ConfigError for one that nothing here serves, or that holds a password, and InvalidMessage for one outside
     of the credential's root."""
+    from holdfast.reports.sinks.file import FileSink  # noqa: PLC0415
+
     credential.check(url)
     ftp = functools.partial(_ftp_sink, credential=credential)
     http = functools.partial(_http_sink, credential=credential)
@@ -827,7 +714,7 @@ def check_app(services: Services, app: App) -> None:
 
     config = services.config
     check(config, app.streams.values())
-    _check_one_stream(config, app)
+    _check_one_stream(services.only_stream(), app)
     others = {*app.streams, *(task_queue(app.name, name) for name in app.tasks)}
     for name, outbox in app.outboxes.items():
         if outbox.spec.briefs in others:
@@ -851,14 +738,8 @@ def check_app(services: Services, app: App) -> None:
             )
 
 
-def _check_one_stream(config: Config, app: App) -> None:
+def _check_one_stream(one: str, app: App) -> None:
     """Where claims have bare ids, they can be of one stream only, and of no outbox."""
-    if not config.coordinator_url.startswith("zookeeper:"):
-        return
-    with extra("zookeeper", "coordinator_url"):
-        from holdfast.services.zookeeper.address import parse  # noqa: PLC0415
-    with named("coordinator_url", config.coordinator_url):
-        one = parse(config.coordinator_url).stream
     others = sorted({*app.streams, *(f"outbox {name}" for name in app.outboxes)} - {one})
     if one and one not in app.streams:
         raise ConfigError(
@@ -887,7 +768,7 @@ async def discovered(
         listing = await Directory(services.registry(), app(), services.clock).read()
     told = {name: listing.settings[name] for name in missing if name in listing.settings}
     unknown = [name for name in missing if name in needs and name not in told]
-    if unknown and not config.registry_url.startswith("sqlite:"):
+    if unknown and not service_of(config.registry_url).one_host:
         raise ConfigError(
             f"registry_url is {redact_url(config.registry_url)!r}, and no node has told it"
             f" {' and '.join(unknown)} of app {app()!r}: start a node of it first, or set {unknown[0]} here"
@@ -936,26 +817,18 @@ async def backup_at(place: str, access: Access = OWNER) -> AsyncIterator[Backup]
     """Where dead letters are kept: a URL, or the path of a file, which is made with ``access``. Raises
     ConfigError for a URL that nothing here serves."""
     url = place if re.match(r"[a-z]+:", place) else f"file:{quote(place)}"
-    backup = _open_backup(url, "the back-up", access)
+    backup = _open_backup("the back-up", url, access)
     try:
         yield backup
     finally:
         await backup.close()
 
 
-def _open_backup(url: str, setting: str, access: Access = OWNER) -> Backup:
-    openers: dict[str, Callable[[str], Backup]] = {
-        "file": lambda url: FileBackup(path_in(setting, url, "file:letters.jsonl"), access),
-        **dict.fromkeys(("sqlite", "postgresql", "postgres"), lambda url: _sql_backup(setting, url, access)),
-    }
-    return by_scheme(setting, url, openers, ("file:letters.jsonl", "sqlite:///letters.db"))
-
-
-def _sql_backup(setting: str, url: str, access: Access) -> Backup:
-    with extra("outbox", setting):
-        from holdfast.devices.services.sqlalchemy.backup import SqlBackup  # noqa: PLC0415
-    with named(setting, url):
-        return SqlBackup(url, access)
+def _open_backup(setting: str, url: str, access: Access = OWNER) -> Backup:
+    opener = backup_opener(url)
+    if opener is None:
+        raise nothing_serves(setting, url, ("file:letters.jsonl", "sqlite:///letters.db"))
+    return opener(setting, url, access)
 
 
 def backing_up(services: Services, app: str) -> Iterable[tuple[Times, Deed]]:
@@ -977,7 +850,7 @@ def backing_up(services: Services, app: str) -> Iterable[tuple[Times, Deed]]:
 
     with named("dlq_backup_cron", config.dlq_backup_cron):
         times = Times(name=DLQ_BACKUP, cron=config.dlq_backup_cron)
-    _open_backup(config.dlq_backup_url, "dlq_backup_url")  # a wrong one is refused now
+    _open_backup("dlq_backup_url", config.dlq_backup_url)  # a wrong one is refused now
     yield times, back_up
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.errors import ConfigError
 from holdfast.ports.queue import DeadLetter
-from holdfast.services.aws.admin import Made
+from holdfast.ports.queue_setup import Made
 from holdfast.services.aws.setup import SqsSetup
 from holdfast.tasks.rules.task import Task
 from holdfast.wiring import Services

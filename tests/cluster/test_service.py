@@ -5,13 +5,13 @@ from random import Random
 
 import pytest
 
-from holdfast.cluster.service import Service, Tasks
+from holdfast.cluster.service import Startable, Tasks
 from holdfast.errors import OutcomeUnknown, Unavailable
 from simulator.loop import SimClock
 from tests.cluster.fakes import Log
 
 
-class Counted(Service):
+class Counted(Startable):
     """Notes what it is told, and takes a few turns of the loop for each."""
 
     def __init__(self, turns: int = 3) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from tests.docs.pages import DOCS, PAGES, ROOT, blocks, module_of, name
 
-RUN_ELSEWHERE = {ROOT / "README.md"}
+RUN_ELSEWHERE = {ROOT / "README.md", DOCS / "extending.md"}
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterable
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Protocol
-from urllib.parse import unquote, urlsplit
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 from cyclopts import Parameter
@@ -22,7 +20,9 @@ from holdfast.errors import ConfigError, HoldfastError, OutcomeUnknown, Unavaila
 from holdfast.legacy_env import ANY_BUCKET
 from holdfast.ports.coordinator import Member
 from holdfast.ports.peer import Peer
+from holdfast.ports.queue_setup import QueueFinding
 from holdfast.ports.slots import Slots
+from holdfast.registration import service_of
 from holdfast.wiring import Services, check_app, load_app, queues_of
 
 if TYPE_CHECKING:
@@ -31,17 +31,6 @@ if TYPE_CHECKING:
 PROBE_TIMEOUT_S = 2.0
 MIB = 1024**2
 OBJECT = "holdfast-doctor"
-
-
-class Remark(Protocol):
-    """What an adapter says of its service's set-up."""
-
-    @property
-    def level(self) -> Literal["ok", "warning", "error"]: ...
-    @property
-    def text(self) -> str: ...
-    @property
-    def fix(self) -> str: ...
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -143,8 +132,10 @@ def _files(config: Config) -> Iterable[Finding]:
     from holdfast.config import Config  # noqa: PLC0415
 
     urls = {getattr(config, name) for name in Config.model_fields if name.endswith("_url")}
-    for url in sorted(url for url in urls if config.file_access == "owner" and url.startswith("sqlite:")):
-        path = Path(unquote(urlsplit(url).path).removeprefix("/"))
+    for url in sorted(urls) if config.file_access == "owner" else ():
+        path = service_of(url).local_file(url)
+        if path is None:
+            continue
         mode = path.stat().st_mode & 0o777 if path.exists() else 0
         if mode & 0o077:
             text = f"{path} has the mode {mode:o}: others may use what messages and results hold"
@@ -249,8 +240,8 @@ async def _services(services: Services, app: App | None) -> list[Finding]:
 
 def _apart(config: Config) -> Iterable[Finding]:
     """Services of one host beside a queue that many hosts reach."""
-    here = [name for name in ("coordinator_url", "state_url") if getattr(config, name).startswith("sqlite:")]
-    if here and not config.queue_url.startswith("sqlite:"):
+    here = [name for name in ("coordinator_url", "state_url") if service_of(getattr(config, name)).one_host]
+    if here and not service_of(config.queue_url).one_host:
         named = " and ".join(here)
         text = f"the queue is not on this host, but {named} {'are' if len(here) > 1 else 'is'}"
         fix = f"run nodes on this host only, or set {named} to what all hosts reach"
@@ -284,7 +275,7 @@ async def _queues(services: Services, app: App | None) -> list[Finding]:
     return findings
 
 
-def _told(check: str, remarks: Iterable[Remark]) -> Iterable[Finding]:
+def _told(check: str, remarks: Iterable[QueueFinding]) -> Iterable[Finding]:
     for remark in remarks:
         verdict = "failed" if remark.level == "error" else remark.level
         code = exits.FAILED if verdict == "failed" else exits.OK

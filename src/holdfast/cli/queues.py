@@ -12,7 +12,7 @@ from holdfast.errors import ConfigError, HoldfastError
 from holdfast.wiring import Services, check_app, load_app, queues_of
 
 if TYPE_CHECKING:
-    from holdfast.services.aws.admin import Made
+    from holdfast.ports.queue_setup import Made
 
 app = App(name="queues", help="The queues of an app, where the service wants them made.")
 

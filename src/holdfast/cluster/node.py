@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from holdfast.cluster.balancer import Balancer
 from holdfast.cluster.limits import Limits
 from holdfast.cluster.membership import Membership
-from holdfast.cluster.service import Service, Tasks
+from holdfast.cluster.service import Startable, Tasks
 from holdfast.cluster.stats import Stats
 from holdfast.common.protocol import Done, Drain, Probe, Reply, Request, SettleReport, Stranger
 from holdfast.errors import HoldfastError
@@ -93,7 +93,7 @@ class Host:
             self.crashed.set_result(error)
 
 
-class Node(Service):
+class Node(Startable):
     """Joins, serves peers and runs its work until stopped; ``host.crashed`` tells what ended it."""
 
     def __init__(self, host: Host, works: Sequence[Work]) -> None:

@@ -81,7 +81,7 @@ async def _repeat(loop: Callable[[], Coroutine[Any, Any, Any]], clock: Clock, lo
         await clock.sleep(AGAIN.delay_s(failures, clock.random()))
 
 
-class Service:
+class Startable:
     """``start`` and ``stop`` may each be called any number of times; they take effect once.
 
     A stop during the start lets the start finish first. A stop before the start prevents it."""

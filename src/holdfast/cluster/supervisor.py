@@ -8,7 +8,7 @@ import signal
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, Protocol
 
-from holdfast.cluster.service import Service
+from holdfast.cluster.service import Startable
 from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError
 from holdfast.ports.clock import Clock
@@ -49,7 +49,7 @@ class NodeLife:
             self.child.send_signal(number)
 
 
-class Supervisor(Service):
+class Supervisor(Startable):
     """Starts a process for each of ``names`` and starts it anew when it dies, with pauses that grow if it
     keeps dying. The membership of the dead is ended at once.
 

@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from holdfast.cluster.limits import Limits
-from holdfast.cluster.service import Service, Tasks
+from holdfast.cluster.service import Startable, Tasks
 from holdfast.cluster.stats import Stats
 from holdfast.cluster.view import View
 from holdfast.common.retry import Backoff
@@ -42,7 +42,7 @@ from holdfast.ports.peer import Peer
 CLOSE_TIMEOUT_S = 5.0
 
 
-class Gateway(Service):
+class Gateway(Startable):
     """A gateway, with its data plane in Python alone or behind HAProxy. ``crashed`` tells what ended it.
 
     Args:

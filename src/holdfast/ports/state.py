@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -17,6 +17,16 @@ class Logged(msgspec.Struct, frozen=True):
     epoch: int
     result: Result
     at: float
+
+
+class Risk(NamedTuple):
+    """What may happen at ``server`` (``host:port``, "" for the only one), and what to do about it.
+    ``failed``: Holdfast can't work with it, or will lose what it committed; ``warning``: in an accident."""
+
+    server: str
+    verdict: Literal["warning", "failed"]
+    text: str
+    fix: str
 
 
 class StateStore(Protocol):

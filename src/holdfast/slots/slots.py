@@ -121,7 +121,7 @@ class ForkserverSlots:
         app: where the app is.
         clock: the node's clock.
         memory_mb: what one slot may allocate, and use with all that it started, in MiB; 0 for no limit.
-        objects: ``module:function`` that makes an object store from ``objects_url``; "" for none.
+        objects: ``module:object``, the service that opens ``objects_url``; "" for none.
         objects_url: where objects are.
         model_memory_mb: what the models in one slot may take before those that no stream uses are unloaded,
             in MiB; 0 for no limit.

@@ -277,10 +277,10 @@ class StreamWorker:
 def load(
     host: SlotHost, app: str, objects: str = "", objects_url: str = "", model_memory_mb: str = "0"
 ) -> StreamWorker:
-    """A worker for the app at ``module:name``; ``objects`` names the function that makes the object store
-    at ``objects_url``, with a meter. Raises ConfigError if either can't be loaded."""
+    """A worker for the app at ``module:name``; ``objects`` names the service that opens the object store
+    at ``objects_url``. Raises ConfigError if either can't be loaded."""
     meter = Meter()
-    store: Objects | None = resolve(objects)(objects_url, meter) if objects else None
+    store: Objects | None = resolve(objects).slot_objects(objects_url, meter) if objects else None
     found = resolve(app)
     streams = getattr(found, "streams", None)
     if not isinstance(streams, Mapping):

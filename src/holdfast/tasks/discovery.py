@@ -13,6 +13,7 @@ from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError
 from holdfast.ports.clock import Clock
 from holdfast.ports.registry import Registry
+from holdfast.registration import service_of
 from holdfast.tasks.documents import change, record_in
 
 REFRESH_S = 15.0
@@ -69,7 +70,7 @@ def shareable(settings: Mapping[str, str], registry_url: str) -> dict[str, str]:
     told: dict[str, str] = {}
     for name, value in settings.items():
         url = urlsplit(value)
-        if name not in SHARED or url.scheme == "sqlite":
+        if name not in SHARED or service_of(value).one_host:
             continue
         if not url.password:
             told[name] = value

@@ -19,7 +19,7 @@ from holdfast.app import App
 from holdfast.ports.meter import Meter
 from holdfast.ports.slots import MessageWork, Ran, SlotHost, drive
 from holdfast.ports.task_slots import Attempt, Progress, TaskHost, Tried
-from holdfast.slot_wiring import open_slot_objects
+from holdfast.registration import service_of
 from holdfast.streams.worker import StreamWorker
 from holdfast.tasks.worker import TaskExecutor
 
@@ -87,7 +87,7 @@ class ThreadWorker:
 
     def __init__(self, app: App, objects_url: str, host: SlotHost) -> None:
         self._thread = SlotThread("holdfast-test-slot")
-        objects = open_slot_objects(objects_url, Meter())
+        objects = service_of(objects_url).slot_objects(objects_url, Meter())
         self._worker = StreamWorker(app.streams, objects, host, models=app.models)
 
     async def load(self, stream: str, key: str, models: Sequence[str]) -> None:

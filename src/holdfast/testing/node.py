@@ -162,8 +162,14 @@ class NodeForTests:
         self._thread.start()
         try:
             self._run(self._start())
-            url = self.url  # for each of them: the environment may name others
-            self.app.connect(url=url, queue_url=url, state_url=url, tasks_url=url, registry_url=url)
+            config = self._config  # each of them is told: the environment may name others
+            self.app.connect(
+                url=config.url,
+                queue_url=config.queue_url,
+                state_url=config.state_url,
+                tasks_url=config.tasks_url,
+                registry_url=config.registry_url,
+            )
         except BaseException:
             self.stop()
             raise

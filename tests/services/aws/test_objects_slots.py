@@ -44,7 +44,7 @@ async def test_a_handler_fetches_objects(bucket_url: str, objects: S3Objects, st
     slots = ForkserverSlots(
         "objects_app:app",
         SystemClock(),
-        objects="holdfast.slot_wiring:open_slot_objects",
+        objects="holdfast.services.aws.service:s3",
         objects_url=bucket_url,
         meter=meter,
     )

@@ -4,11 +4,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from holdfast.config import Config
 from holdfast.ports.meter import Meter
+from holdfast.ports.state import Risk
 from holdfast.services.redis.connection import RedisConnection, parse
-from holdfast.services.redis.durability import Risk, check, judge
-from holdfast.services.redis.state import RedisState
-from holdfast.system.clock import SystemClock
+from holdfast.services.redis.durability import check, judge
+from holdfast.wiring import Services
 from simulator.servers import RedisCluster, RedisSentinel, RedisServer
 
 SOUND = {
@@ -70,9 +71,9 @@ async def risks(url: str) -> list[Risk]:
 
 
 async def test_a_server_is_asked(redis_server: RedisServer) -> None:
-    state = RedisState(RedisConnection(parse(redis_server.url), Meter()), SystemClock())
-    assert [(risk.server, risk.verdict) for risk in await state.check()] == [("", "failed"), ("", "warning")]
-    await state.close()
+    async with Services(Config(state_url=redis_server.url)) as services:
+        found = await services.state_risks()
+    assert [(risk.server, risk.verdict) for risk in found] == [("", "failed"), ("", "warning")]
 
 
 async def test_the_master_is_asked(redis_sentinel: RedisSentinel) -> None:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from holdfast.cluster.service import Service, Tasks
+from holdfast.cluster.service import Startable, Tasks
 from holdfast.cluster.view import View
 from holdfast.common.retry import Backoff
 from holdfast.errors import ConfigError, HoldfastError
@@ -58,7 +58,7 @@ class HaproxyOptions(msgspec.Struct, frozen=True):
     servers: int = SERVERS_MIN
 
 
-class HaproxyPlane(Service):
+class HaproxyPlane(Startable):
     """HAProxy, as long as it is started: started anew when it dies, replaced when it needs another
     configuration, told of routes and nodes as they change.
 

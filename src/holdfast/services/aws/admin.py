@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
 
 from holdfast.errors import HoldfastError
+from holdfast.ports.queue_setup import Made, QueueFinding
 from holdfast.services.aws.channel import FIFO, RedrivePolicy, dead_letter_name
 from holdfast.services.aws.client import DENIED, AwsRefused
 from holdfast.services.aws.message import MESSAGE_BYTES
@@ -22,25 +22,6 @@ only ends what kills whoever receives it."""
 
 MAX_RECEIVES_LOW = 10
 RETENTION_S = 14 * 24 * 3600
-
-
-@dataclass(frozen=True, slots=True)
-class Made:
-    """What was done to one queue. ``changed`` names the attributes that were not as asked."""
-
-    name: str
-    url: str
-    action: Literal["created", "already right", "changed"]
-    changed: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class QueueFinding:
-    """One thing about a queue, and what to do about it if that is anything."""
-
-    level: Literal["ok", "warning", "error"]
-    text: str
-    fix: str = ""
 
 
 async def create_queues(

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from holdfast.errors import ConfigError, OutcomeUnknown, Unavailable
-from holdfast.services.aws.admin import Made, QueueFinding, check_queue, create_queues
+from holdfast.ports.queue_setup import Made, QueueFinding
+from holdfast.services.aws.admin import check_queue, create_queues
 from holdfast.services.aws.channel import RedrivePolicy, dead_letter_name
 from holdfast.services.aws.client import DENIED, AwsRefused
 from holdfast.services.aws.sqs import MISSING, NoSuchQueue, Sqs

@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
 
 from holdfast.errors import ConfigError, OperationRefused
+from holdfast.ports.state import Risk
 from holdfast.services.redis.connection import RedisConnection
 
 OLDEST = (6, 2)
 
 SETTINGS = ("appendonly", "appendfsync", "save", "maxmemory", "maxmemory-policy", "min-replicas-to-write")
-
-
-class Risk(NamedTuple):
-    """What may happen at ``server`` (``host:port``, "" for the only one), and what to do about it.
-    ``failed``: Holdfast can't work with it, or will lose what it committed; ``warning``: in an accident."""
-
-    server: str
-    verdict: Literal["warning", "failed"]
-    text: str
-    fix: str
 
 
 async def check(connection: RedisConnection) -> list[Risk]:

@@ -19,7 +19,6 @@ from holdfast.common.record import reading
 from holdfast.errors import Fenced, HoldfastError, OutcomeUnknown, TooLarge, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.state import Logged
-from holdfast.services.redis import durability
 from holdfast.services.redis.connection import RedisConnection, Script
 from holdfast.services.redis.lane import Word
 from holdfast.services.redis.replicas import Replicas
@@ -210,10 +209,6 @@ class RedisState:
 
     async def expire(self, results_before: float, idle_before: float) -> tuple[int, int]:
         return await self._results.expire(results_before), await self._expire_idle(idle_before)
-
-    async def check(self) -> list[durability.Risk]:
-        """What the servers' settings put at risk. Raises Unavailable."""
-        return await durability.check(self._connection)
 
     async def close(self) -> None:
         await self._results.close()

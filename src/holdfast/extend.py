@@ -1,0 +1,97 @@
+"""What packages that extend Holdfast import: to serve a URL scheme, and to add commands.
+
+A package registers what it adds by entry points, and is found once it is installed:
+
+* ``holdfast.services``, named by a URL scheme: an object of a subclass of :class:`Service`;
+* ``holdfast.backups``, named by a URL scheme: a function that opens where dead letters are kept.
+"""
+
+from typing import TYPE_CHECKING
+
+from holdfast.common.lazy import exports
+from holdfast.registration import Opening, Service
+from holdfast.urls import extra, named, path_in
+
+if TYPE_CHECKING:
+    from holdfast.common.message import SeqKind
+    from holdfast.common.redaction import redact_url
+    from holdfast.ports.backup import Backup, Kept
+    from holdfast.ports.clock import Clock
+    from holdfast.ports.coordinator import Change, Claim, Coordinator, Load, Member
+    from holdfast.ports.meter import Meter
+    from holdfast.ports.objects import Objects
+    from holdfast.ports.queue import DeadLetter, Delivery, Depth, Outgoing, Queue
+    from holdfast.ports.queue_setup import Made, QueueFinding, QueueSetup
+    from holdfast.ports.registry import Registry
+    from holdfast.ports.state import Logged, Risk, StateStore
+    from holdfast.ports.tasks import TaskStore
+    from holdfast.system.clock import SystemClock
+    from holdfast.system.files import Access
+else:  # A service that offers a queue needs no state store.
+    __getattr__ = exports(
+        "holdfast",
+        {
+            "Access": "system.files",
+            "Backup": "ports.backup",
+            "Change": "ports.coordinator",
+            "Claim": "ports.coordinator",
+            "Clock": "ports.clock",
+            "Coordinator": "ports.coordinator",
+            "DeadLetter": "ports.queue",
+            "Delivery": "ports.queue",
+            "Depth": "ports.queue",
+            "Kept": "ports.backup",
+            "Load": "ports.coordinator",
+            "Logged": "ports.state",
+            "Made": "ports.queue_setup",
+            "Member": "ports.coordinator",
+            "Meter": "ports.meter",
+            "Objects": "ports.objects",
+            "Outgoing": "ports.queue",
+            "Queue": "ports.queue",
+            "QueueFinding": "ports.queue_setup",
+            "QueueSetup": "ports.queue_setup",
+            "Registry": "ports.registry",
+            "Risk": "ports.state",
+            "SeqKind": "common.message",
+            "StateStore": "ports.state",
+            "SystemClock": "system.clock",
+            "TaskStore": "ports.tasks",
+            "redact_url": "common.redaction",
+        },
+    )
+
+__all__ = [
+    "Access",
+    "Backup",
+    "Change",
+    "Claim",
+    "Clock",
+    "Coordinator",
+    "DeadLetter",
+    "Delivery",
+    "Depth",
+    "Kept",
+    "Load",
+    "Logged",
+    "Made",
+    "Member",
+    "Meter",
+    "Objects",
+    "Opening",
+    "Outgoing",
+    "Queue",
+    "QueueFinding",
+    "QueueSetup",
+    "Registry",
+    "Risk",
+    "SeqKind",
+    "Service",
+    "StateStore",
+    "SystemClock",
+    "TaskStore",
+    "extra",
+    "named",
+    "path_in",
+    "redact_url",
+]

@@ -1,0 +1,29 @@
+"""What URLs of files open: ``file:./objects``, ``file:letters.jsonl``."""
+
+from __future__ import annotations
+
+from holdfast.extend import Access, Backup, Meter, Objects, Opening, Service, path_in
+from holdfast.services.file.backup import FileBackup
+from holdfast.services.file.objects import FileObjects
+
+FOLDER = "file:./holdfast-objects"
+
+
+class FileService(Service):
+    """Objects in a folder."""
+
+    one_host = True
+
+    def objects(self, opening: Opening) -> Objects:
+        return FileObjects(path_in(opening.setting, opening.url, FOLDER), access=opening.access)
+
+    def slot_objects(self, url: str, meter: Meter) -> Objects:
+        return FileObjects(path_in("objects_url", url, FOLDER), read_in_thread=False, access=None)
+
+
+service = FileService()
+
+
+def backup(setting: str, url: str, access: Access) -> Backup:
+    """Dead letters in one file, in lines of JSON."""
+    return FileBackup(path_in(setting, url, "file:letters.jsonl"), access)

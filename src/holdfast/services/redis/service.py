@@ -1,0 +1,60 @@
+"""What URLs of Redis and Valkey open: ``redis://host``, ``rediss+cluster://host,host``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.extend import Opening, Risk, Service, extra, named
+
+if TYPE_CHECKING:
+    from holdfast.services.redis.connection import RedisConnection
+    from holdfast.services.redis.coordinator import RedisCoordinator
+    from holdfast.services.redis.registry import RedisRegistry
+    from holdfast.services.redis.state import RedisState
+    from holdfast.services.redis.tasks import RedisTasks
+
+
+class RedisService(Service):
+    """Each port has a connection of its own: commits never delay a renewal."""
+
+    def coordinator(self, opening: Opening) -> RedisCoordinator:
+        connection = _connection(opening)
+        from holdfast.services.redis.coordinator import RedisCoordinator  # noqa: PLC0415
+
+        return RedisCoordinator(connection, opening.clock)
+
+    def state(self, opening: Opening) -> RedisState:
+        connection = _connection(opening)
+        from holdfast.services.redis.state import RedisState  # noqa: PLC0415
+
+        return RedisState(connection, opening.clock, max_state_bytes=opening.max_state_bytes)
+
+    async def state_risks(self, opening: Opening) -> list[Risk]:
+        connection = _connection(opening)
+        from holdfast.services.redis.durability import check  # noqa: PLC0415
+
+        return await check(connection)
+
+    def tasks(self, opening: Opening, app: str) -> RedisTasks:
+        connection = _connection(opening, app)
+        from holdfast.services.redis.tasks import RedisTasks  # noqa: PLC0415
+
+        return RedisTasks(connection, app, opening.clock)
+
+    def registry(self, opening: Opening) -> RedisRegistry:
+        connection = _connection(opening)
+        from holdfast.services.redis.registry import RedisRegistry  # noqa: PLC0415
+
+        return RedisRegistry(connection, opening.clock)
+
+
+def _connection(opening: Opening, app: str = "") -> RedisConnection:
+    with extra("redis", opening.setting):
+        from holdfast.services.redis.connection import RedisConnection, parse  # noqa: PLC0415
+    with named(opening.setting, opening.url):
+        return opening.shared(
+            ("redis", opening.setting, app), lambda: RedisConnection(parse(opening.url), opening.meter)
+        )
+
+
+service = RedisService()
