@@ -180,7 +180,7 @@ def _start_without_count(standing: Task | None, wish: StartAttempt, now: float) 
 
 def _end_at_once(self: Completer, item: InHand, end: EndAttempt, letter: Letter | None = None) -> None:
     item.outcome_known()
-    self._keepers(item.queue).settle(Settlement(item.full_key, (), (item.held,), lambda: None))
+    self._keepers[item.queue].settle(Settlement(item.full_key, (), (item.held,), lambda: None))
 
 
 async def _reissue_in_hand(self: TaskWork, item: InHand, delay_s: float) -> None:

@@ -70,7 +70,8 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from pydantic import SecretStr
 
-    from holdfast.cluster.node import Host, Node
+    from holdfast.cluster.host import Host
+    from holdfast.cluster.node import Node
     from holdfast.config import Config
     from holdfast.devices.dispatcher import Connect
     from holdfast.devices.work import DeviceWork
@@ -542,8 +543,9 @@ def make_node(services: Services, place: str | App) -> Node:
     import structlog  # noqa: PLC0415
     from prometheus_client import CollectorRegistry, ProcessCollector  # noqa: PLC0415
 
+    from holdfast.cluster.host import Host  # noqa: PLC0415
     from holdfast.cluster.metrics import NodeMetrics  # noqa: PLC0415
-    from holdfast.cluster.node import Host, Node  # noqa: PLC0415
+    from holdfast.cluster.node import Node  # noqa: PLC0415
     from holdfast.http.serving import ConnectionMetrics, Connections  # noqa: PLC0415
 
     config, app = services.config, place if isinstance(place, App) else load_app(place)
@@ -659,18 +661,14 @@ def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
     ]
     announcer = Announcer(
         Directory(services.registry(), app.name, services.clock),
-        services.clock,
-        host.log,
-        node=host.name,
+        host,
         types=app.tasks,
         deeds=[times.name for times, _ in deeds],
-        member=lambda: host.membership.id if host.membership.alive else "",
-        living=lambda: host.membership.view,
         settings=shareable(
             {name: getattr(services.config, name) for name in SHARED}, services.config.registry_url
         ),
     )
-    work = TaskWork(
+    return TaskWork(
         host,
         app.name,
         app.tasks,
@@ -681,12 +679,8 @@ def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
         PermitKeeper(
             services.registry(),
             app.name,
-            services.clock,
-            host.tasks,
-            host.log,
+            host,
             member=lambda: host.membership.id,
-            holds=lambda: work.slots.busy,
-            on_change=lambda: work.permits_changed(),  # noqa: PLW0108 - it is not there yet
         ),
         slots_max=services.config.task_slots,
         scheduler=Scheduler(
@@ -699,7 +693,6 @@ def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
         ),
         announcer=announcer,
     )
-    return work
 
 
 def _only(work: T | None) -> T:

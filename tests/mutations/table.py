@@ -443,8 +443,8 @@ RUNTIME = [
     _at(
         "src/holdfast/cluster/keeper.py",
         "visibility counts from the answer",
-        "receipts[name].expires_at = sent_at + self._limits.visibility_s",
-        "receipts[name].expires_at = self._clock.monotonic() + self._limits.visibility_s",
+        "receipts[name].expires_at = sent_at + self._visibility_s",
+        "receipts[name].expires_at = self._clock.monotonic() + self._visibility_s",
         "tests/cluster/test_keeper.py::test_visibility_counts_from_when_its_extension_was_sent",
     ),
     _at(

@@ -11,7 +11,6 @@ import pytest
 
 from holdfast import App
 from holdfast.cluster.service import Tasks
-from holdfast.cluster.stats import Stats
 from holdfast.errors import ConfigError, HoldfastError, SlotDied
 from holdfast.ports.task_slots import Attempt, Listener
 from holdfast.services.memory.task_slots import MemoryTaskSlot, MemoryTaskSlots
@@ -22,6 +21,7 @@ from holdfast.tasks.running import Ended, How, Running
 from holdfast.tasks.slots import STUCK_S, TaskSlots
 from holdfast.tasks.worker import TaskExecutor
 from simulator.loop import SimClock
+from tests.cluster.fakes import make_host
 
 VIRTUAL = True
 
@@ -74,10 +74,11 @@ class Rig:
         self.clock = SimClock(Random(1), "rig")
         self.maker = Maker(self.clock, before)
         self.log = Log()
-        self.stats = Stats()
         self.crashes: list[BaseException] = []
         self.tasks = Tasks(self.crashes.append)
-        self.pool = TaskSlots(self.maker, self.clock, self.tasks, self.stats, self.log, **settings)
+        host = make_host(self.clock, self.tasks, log=self.log)
+        self.stats = host.stats
+        self.pool = TaskSlots(self.maker, host, **settings)
 
     def run(self, trace: str, kind: str = "sleep", body: Any = None, **changed: Any) -> asyncio.Future[Ended]:
         attempt = app.tasks[kind].attempt(body_of(body or {"for_s": 1}), Task(trace, kind))

@@ -8,18 +8,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
+from holdfast.cluster.host import Host
 from holdfast.cluster.keeper import PATIENCE, Keeper, Settlement, dead_letter
-from holdfast.cluster.limits import Limits
-from holdfast.cluster.service import Tasks
-from holdfast.cluster.stats import Stats
 from holdfast.common.batching import Batcher
 from holdfast.common.held import Letter
 from holdfast.errors import Fenced, HoldfastError, Retry, TooLarge
-from holdfast.ports.clock import Clock
 from holdfast.ports.queue import Outgoing, Queue
 from holdfast.ports.tasks import TaskStore
 from holdfast.tasks.hand import InHand
@@ -53,31 +50,24 @@ class Completer:
 
     def __init__(
         self,
+        host: Host,
         app: str,
         store: TaskStore,
         queues: Mapping[str, Queue],
         briefs: Queue,
-        keepers: Callable[[str], Keeper],
-        clock: Clock,
-        limits: Limits,
-        tasks: Tasks,
-        stats: Stats,
-        log: Any,
+        keepers: Mapping[str, Keeper],
         *,
         on_gone: Callable[[InHand], None],
         on_fenced: Callable[[InHand], None],
         in_hand: Callable[[], int],
     ) -> None:
+        self._host = host
+        self._clock, self._tasks, self._stats, self._log = host.clock, host.tasks, host.stats, host.log
         self._app = app
         self._store = store
         self._queues = queues
         self._briefs = briefs
         self._keepers = keepers
-        self._clock = clock
-        self._limits = limits
-        self._tasks = tasks
-        self._stats = stats
-        self._log = log
         self._on_gone = on_gone
         self._on_fenced = on_fenced
         self._in_hand = in_hand
@@ -212,7 +202,7 @@ class Completer:
 
     def _settle(self, item: InHand) -> None:
         settlement = Settlement(item.full_key, (), (item.held,), partial(self._gone, item))
-        self._keepers(item.queue).settle(settlement)
+        self._keepers[item.queue].settle(settlement)
 
     async def _bury(self, done: Finished) -> None:
         assert done.letter is not None
@@ -257,7 +247,7 @@ class Completer:
                     return None
                 failures += 1
                 self._log.warning(f"{what} does not answer", error=str(error))
-            await self._clock.sleep(self._limits.retry.delay_s(failures, self._clock.random()))
+            await self._clock.sleep(self._host.limits.retry.delay_s(failures, self._clock.random()))
 
 
 def _short(envelope: Envelope, outcome: Outcome, error: TooLarge) -> tuple[Envelope, Outcome]:

@@ -8,11 +8,9 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from holdfast.cluster.service import Tasks
-from holdfast.cluster.stats import Stats
+from holdfast.cluster.host import Host
 from holdfast.common.retry import Backoff
 from holdfast.errors import ConfigError, HoldfastError
-from holdfast.ports.clock import Clock
 from holdfast.ports.task_slots import Attempt, Progress, TaskSlot, TaskSlotMaker, Tried
 from holdfast.tasks.running import Ended, How, Running, outcome
 
@@ -73,20 +71,14 @@ class TaskSlots:
     def __init__(
         self,
         slots: TaskSlotMaker,
-        clock: Clock,
-        tasks: Tasks,
-        stats: Stats,
-        log: Any,
+        host: Host,
         *,
         idle_s: float = 60.0,
         spare: int = 1,
         limit: int = 4,
     ) -> None:
         self._slots = slots
-        self._clock = clock
-        self._tasks = tasks
-        self._stats = stats
-        self._log = log
+        self._clock, self._tasks, self._stats, self._log = host.clock, host.tasks, host.stats, host.log
         self._idle_s = idle_s
         self._spare = spare
         self._limit = limit
