@@ -16,10 +16,10 @@ import msgspec
 
 from holdfast import App, Order
 from holdfast.common.rate import Rate
+from holdfast.reports import publish_reports
 from holdfast.reports.deliver_credentials import Credentials
 from holdfast.reports.deliver_pool import PoolLimits
 from holdfast.reports.order import Column, Csv, ReportDelivery, ReportOrder, Table
-from holdfast.wiring import publish_reports
 
 LAKE = "s3://lake/sales/"
 CUSTOMERS = {"acme": "sftp://sftp.acme.example/in"}

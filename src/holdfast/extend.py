@@ -3,7 +3,8 @@
 A package registers what it adds by entry points, and is found once it is installed:
 
 * ``holdfast.services``, named by a URL scheme: an object of a subclass of :class:`Service`;
-* ``holdfast.backups``, named by a URL scheme: a function that opens where dead letters are kept.
+* ``holdfast.backups``, named by a URL scheme: a function that opens where dead letters are kept;
+* ``holdfast.commands``, named as ``holdfast NAME``: a function, or an App of Cyclopts.
 """
 
 from typing import TYPE_CHECKING
