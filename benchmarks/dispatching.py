@@ -7,11 +7,15 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import cast
 
 import msgspec
 import structlog
 
-from holdfast.cluster.service import Tasks
+from holdfast.cluster.host import Host
+from holdfast.cluster.limits import Limits
+from holdfast.cluster.membership import Membership
 from holdfast.devices.dispatcher import Dispatcher
 from holdfast.devices.outbox import Outbox
 from holdfast.devices.ports.outbox import OnResult
@@ -19,6 +23,8 @@ from holdfast.devices.rules.device_turn import Turn, Turned
 from holdfast.devices.services.mqtt.address import parse
 from holdfast.devices.services.mqtt.device import MqttDevices
 from holdfast.devices.services.sqlalchemy.outbox import SqlOutbox
+from holdfast.services.memory.coordinator import MemoryCoordinator
+from holdfast.services.memory.peer import MemoryNetwork, MemoryPeer
 from holdfast.system.clock import SystemClock
 from simulator.servers.server import until
 
@@ -77,6 +83,11 @@ async def fill(store: SqlOutbox, outbox: Outbox, devices: Sequence[str], each: i
             await store.add(outbox.new({"device": device, "command": body} for device in part))
 
 
+def _tell_crash(crashed: asyncio.Future[BaseException]) -> None:
+    if not crashed.cancelled():
+        structlog.get_logger().error("crashed", error=repr(crashed.result()))
+
+
 @contextlib.asynccontextmanager
 async def dispatching(
     store_url: str, broker_url: str, outbox: Outbox, devices: Sequence[str], each: int
@@ -88,26 +99,26 @@ async def dispatching(
     await store.prepare(name, shards)
     await fill(store, outbox, devices, each)
     address = replace(parse(broker_url), hears="own" if shards > 1 else "all")
-    tasks = Tasks(lambda error: structlog.get_logger().error("crashed", error=repr(error)))
+    peer = MemoryPeer(MemoryNetwork(clock), "benchmark")
+    host = Host(MemoryCoordinator(clock), peer, clock, Limits(), structlog.get_logger(), "benchmark")
+    host.membership = cast("Membership", SimpleNamespace(alive=True))
+    host.crashed.add_done_callback(_tell_crash)
     dispatcher = Dispatcher(
         outbox,
         store,
         lambda identity, still_ours: MqttDevices(
             address, identity, clock, topics=outbox.spec.topics, still_ours=still_ours
         ),
-        clock,
-        tasks,
-        structlog.get_logger(),
-        alive=lambda: True,
+        host,
         on_lost=lambda number: structlog.get_logger().error("lost", shard=number),
     )
     try:
         for number in range(shards):
             await dispatcher.own(number, await store.open(name, number, 0, "benchmark"))
-        tasks.spawn(dispatcher.run())
+        host.tasks.spawn(dispatcher.run())
         yield Dispatching(outbox, store, dispatcher, clock)
     finally:
         for number in range(shards):
             await dispatcher.disown(number)
-        await tasks.close()
+        await host.tasks.close()
         await store.close()

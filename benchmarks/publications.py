@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from holdfast.reports.deliver import deliver
+from holdfast.reports.deliver import deliver_file
 from holdfast.reports.deliver_plan import FileToDeliver
 from holdfast.reports.order import Csv, ReportOrder, Table, Xlsx
 from holdfast.reports.ports.sink import Sink
@@ -42,7 +42,7 @@ def deliver_csv(source: str, destination: str) -> None:
             await sink.close()
 
     with _report(_order(source, Csv())) as report:
-        asyncio.run(deliver(FileToDeliver(name=NAME, content=report.id), report.chunks, connect, clock))
+        asyncio.run(deliver_file(FileToDeliver(name=NAME, content=report.id), report.chunks, connect, clock))
 
 
 def _order(source: str, form: Csv | Xlsx) -> ReportOrder:

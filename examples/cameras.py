@@ -10,17 +10,16 @@ and one for frames that others have put into S3, numbered without gaps from any 
 
 Tracking learns the background and finds what moves before it. To find people with a network of yours, declare
 it (pip install 'holdfast[vision,onnx]'):
-    app.model("detector", partial(OnnxDetector, "people.onnx", classes=(0,)), memory_mb=300)
-then add models="detector" to the stream below, and use ModelTracking in place of Tracking. OnnxDetector is in
-holdfast.vision.onnx, ModelTracking beside Tracking.
+    app.model("detector", partial(vision.OnnxDetector, "people.onnx", classes=(0,)), memory_mb=300)
+then add models="detector" to the stream below, and use vision.ModelTracking in
+place of vision.Tracking.
 """
 
 from typing import Any
 
 import msgspec
 
-from holdfast import App, Context, StreamHandler
-from holdfast.vision.handler import Tracking, frame_of
+from holdfast import App, Context, StreamHandler, vision
 
 app = App("cameras")
 
@@ -42,11 +41,11 @@ class Visitors(StreamHandler[dict[str, Any]]):
         tracks, self.visitors = None, 0
         if state:
             tracks, self.visitors = msgspec.msgpack.decode(state)
-        self.tracking = Tracking()
+        self.tracking = vision.Tracking()
         self.tracking.open(context, tracks)
 
     def process(self, message: dict[str, Any], context: Context) -> dict[str, Any]:
-        result = self.tracking.process(frame_of(message, context), context)
+        result = self.tracking.process(vision.frame_of(message, context), context)
         newest = max((track["id"] for track in result["tracks"]), default=0)
         self.visitors = newest if context.seq == 0 else max(self.visitors, newest)
         return result | {"visitors": self.visitors}

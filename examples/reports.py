@@ -14,22 +14,17 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast import App, Order
-from holdfast.common.rate import Rate
-from holdfast.reports import publish_reports
-from holdfast.reports.deliver_credentials import Credentials
-from holdfast.reports.deliver_pool import PoolLimits
-from holdfast.reports.order import Column, Csv, ReportDelivery, ReportOrder, Table
+from holdfast import App, Order, reports
 
 LAKE = "s3://lake/sales/"
 CUSTOMERS = {"acme": "sftp://sftp.acme.example/in"}
 
 app = App("reports")
 secrets = os.environ.get("HOLDFAST_CREDENTIALS")
-publish_reports(
+reports.publish_reports(
     app,
-    credentials=Credentials(file=Path(secrets) if secrets else None),
-    limits=PoolLimits(bytes_rate=Rate(per_s=50_000_000, burst=10_000_000)),
+    credentials=reports.Credentials(file=Path(secrets) if secrets else None),
+    limits=reports.PoolLimits(bytes_rate=reports.Rate(per_s=50_000_000, burst=10_000_000)),
     roots=[LAKE],  # an order can't read anything else
     group_limit=2,  # of one customer's reports at once, on a node
 )
@@ -49,24 +44,26 @@ def nightly(at: dt.datetime) -> list[Order]:
     ]
 
 
-def sales(customer: str, destination: str, day: dt.date) -> ReportOrder:
+def sales(customer: str, destination: str, day: dt.date) -> reports.ReportOrder:
     """The report of one customer's day."""
-    return ReportOrder(
+    return reports.ReportOrder(
         customer=customer,
         report="sales",
         date=day,
         time_zone="Europe/Berlin",
         tables=(
-            Table(
+            reports.Table(
                 sources=(f"{LAKE}day={day}/customer={customer}/",),
                 columns=(
-                    Column(source="id"),
-                    Column(source="sold_at", title="Sold"),
-                    Column(source="price", decimals=2),
+                    reports.Column(source="id"),
+                    reports.Column(source="sold_at", title="Sold"),
+                    reports.Column(source="price", decimals=2),
                 ),
             ),
         ),
         name="{report}/{date:%Y-%m}/{customer}-{date}.csv.gz",
-        format=Csv(delimiter=";", decimal_separator=",", compression="gzip"),
-        delivery=ReportDelivery(destination=destination, credentials=customer, companions=("sha256", "ok")),
+        format=reports.Csv(delimiter=";", decimal_separator=",", compression="gzip"),
+        delivery=reports.ReportDelivery(
+            destination=destination, credentials=customer, companions=("sha256", "ok")
+        ),
     )

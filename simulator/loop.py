@@ -15,7 +15,7 @@ TICK_S = 1e-6
 """Shortest sleep: time is a float, and less may be lost in its rounding."""
 
 SPINS_MAX = 100_000
-"""Turns of the loop at one moment of virtual time that can't be anything but a circle."""
+"""After so many turns of the loop at one moment of virtual time, some work must be waking itself for ever."""
 
 
 class Deadlock(Exception):

@@ -37,7 +37,7 @@ from holdfast.streams.rules import commands, ledger
 from holdfast.streams.rules.ledger import Checkpoint
 from holdfast.streams.rules.owner import BatchEntry, Owner
 from holdfast.streams.rules.sequencer import Sequencer
-from holdfast.tasks.finisher import Finisher
+from holdfast.tasks.completer import Completer
 from holdfast.tasks.hand import InHand
 from holdfast.tasks.permits import PermitKeeper
 from holdfast.tasks.producer import Producer
@@ -178,9 +178,9 @@ def _start_without_count(standing: Task | None, wish: StartAttempt, now: float) 
     return _start(standing, msgspec.structs.replace(wish, tries=10**6), now)
 
 
-def _end_at_once(self: Finisher, item: InHand, end: EndAttempt, letter: Letter | None = None) -> None:
+def _end_at_once(self: Completer, item: InHand, end: EndAttempt, letter: Letter | None = None) -> None:
     item.outcome_known()
-    self._keepers(item.queue).settle(Settlement(item.full_key, (), (item.held,), lambda: None))
+    self._keepers[item.queue].settle(Settlement(item.full_key, (), (item.held,), lambda: None))
 
 
 async def _reissue_in_hand(self: TaskWork, item: InHand, delay_s: float) -> None:
@@ -364,7 +364,11 @@ RULES: dict[str, Mutation] = {
     ),
     "task-tries": Mutation("attempts are counted", task, "start", _start_without_count, world="tasks"),
     "task-outcome-first": Mutation(
-        "a task's message is deleted once its outcome is stored", Finisher, "end", _end_at_once, world="tasks"
+        "a task's message is deleted once its outcome is stored",
+        Completer,
+        "end",
+        _end_at_once,
+        world="tasks",
     ),
     "task-reissue": Mutation(
         "a copy of a task has receipts of its own", TaskWork, "_reissue", _reissue_in_hand, world="tasks"

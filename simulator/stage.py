@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from holdfast.cluster.host import Host
 from holdfast.cluster.limits import Limits
-from holdfast.cluster.node import Host, Node, Work
+from holdfast.cluster.node import Node, Work
 from holdfast.common.protocol import Reply, Request
 from holdfast.errors import Unavailable
 from holdfast.ports.coordinator import Claim

@@ -324,12 +324,8 @@ class TaskWorld(Stage):
         permits = PermitKeeper(
             Faulty(self.registry, "registry", node.line),
             APP,
-            host.clock,
-            host.tasks,
-            host.log,
+            host,
             member=host.clock.new_id,
-            holds=lambda: work.slots.busy,
-            on_change=lambda: work.permits_changed(),  # noqa: PLW0108 - it is not there yet
             lease_s=PERMITS_S,
         )
         work = self.works[node] = TaskWork(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -70,8 +72,8 @@ def test_a_setting_of_a_stream_is_declared_twice_and_the_same() -> None:
 def test_a_setting_of_a_task_is_declared_twice_and_the_same() -> None:
     said = keywords(App.task)
     assert said.keys() - {"body"} == TaskSettings.__annotations__.keys()
-    assert (said.pop("body"), said.pop("advances")) == (dict[str, Any], None)
-    assert said == declared(TaskSpec, "name", "handler", "body", "advances")
+    assert said.pop("body") == dict[str, Any]
+    assert said == declared(TaskSpec, "name", "handler", "body")
 
 
 def test_a_setting_of_an_outbox_is_declared_twice_and_the_same() -> None:
@@ -157,6 +159,19 @@ def test_an_app_finds_its_services_as_a_node_does(tmp_path: Path, monkeypatch: p
         assert app.client.status("a") is not None, "a new one, at the same place"
     finally:
         app.disconnect()
+
+
+def test_a_program_that_has_sent_ends_in_silence(tmp_path: Path) -> None:
+    """Though it closes nothing."""
+    program = """
+from holdfast import App
+app = App("reports")
+count = app.task("count")(lambda body, job: None)
+print(count.send({}, trace_id="a"))
+"""
+    command = [sys.executable, "-W", "error", "-c", program]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "a\n", "")
 
 
 def test_what_a_task_gets_is_of_the_type_that_was_sent(tmp_path: Path) -> None:

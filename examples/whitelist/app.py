@@ -12,19 +12,15 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from examples.whitelist.tables import Entry
-from holdfast import App
-from holdfast.devices.rules.device_queue import CommandState, Patience
-from holdfast.devices.rules.device_queue import StoredCommand as Command
-from holdfast.devices.rules.dialect import JsonDialect
-from holdfast.devices.rules.presence import PresenceRules
+from holdfast import App, devices
 
 app = App("whitelist")
 
 faces = app.outbox(
     "faces",
-    dialect=JsonDialect(result_field="code", success=(200,)),
-    patience=Patience(retry_s=1.0, retry_max_s=4.0, max_tries=20, probe_s=3.0),
-    presence=PresenceRules(offline_after_s=6.0),
+    dialect=devices.JsonDialect(result_field="code", success=(200,)),
+    patience=devices.Patience(retry_s=1.0, retry_max_s=4.0, max_tries=20, probe_s=3.0),
+    presence=devices.PresenceRules(offline_after_s=6.0),
 )
 
 
@@ -45,9 +41,9 @@ def tell(db: Session, entry: Entry) -> None:
 
 
 @faces.on_result
-def answered(db: Any, command: Command) -> None:
+def answered(db: Any, command: devices.StoredCommand) -> None:
     """Runs in the transaction that closes the command, once for each, whatever crashes when."""
-    if command.state is not CommandState.ACKNOWLEDGED:
+    if command.state is not devices.CommandState.ACKNOWLEDGED:
         return  # superseded by a newer one; or failed, and the office's list of what is pending shows it
     order = msgspec.json.decode(command.body, type=Order)
     change = update(Entry).where(Entry.terminal == command.device, Entry.person == order.person)

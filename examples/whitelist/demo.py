@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
@@ -23,16 +24,13 @@ import aiohttp
 import uvicorn
 from rich.console import Console
 from rich.table import Table
-from sqlalchemy import Engine, create_engine, event
+from sqlalchemy import Engine, create_engine, event, select
 from sqlalchemy.orm import Session
 
 from examples.whitelist.office import Office
 from examples.whitelist.tables import whitelists
 from examples.whitelist.terminals import Terminals
-from holdfast.devices.rules.device_queue import CommandState, StoredCommand
-from holdfast.devices.services.mqtt.address import parse
-from holdfast.devices.services.sqlalchemy.outbox import SqlOutbox
-from holdfast.system.clock import SystemClock
+from holdfast import devices
 from simulator.servers import MosquittoServer
 from simulator.servers.loopback import HOST, free_port
 from simulator.servers.server import until
@@ -150,12 +148,11 @@ async def demo(
 ) -> bool:
     """Play it; True if all agree in the end."""
     names = [f"door-{number:03}" for number in range(terminals)]
-    clock, engine = SystemClock(), engine_for(folder / "office.db")
-    store = SqlOutbox(f"sqlite:///{folder / 'office.db'}", clock)
-    await store.prepare("faces", 1)
+    engine = engine_for(folder / "office.db")
+    devices.metadata.create_all(engine)
     office = Office(engine)
     async with MosquittoServer() as broker, served(office) as url:
-        doors = Terminals(names, parse(broker.url), clock, seed)
+        doors = Terminals(names, broker.url, seed)
         nodes = [Node(folder, broker.url) for _ in range(2)]
         async with doors.fleet:
             for node in nodes:
@@ -176,37 +173,34 @@ async def demo(
                 await node.stop()
         with Session(engine) as db:
             wanted = whitelists(db)
-        commands = await all_commands(store)
-        await store.close()
+            commands = all_commands(db)
         engine.dispose()
     equal = [name for name in names if doors.people[name] == wanted.get(name, {})]
     console.print(summary(doors, clerks.changes, commands, len(equal)))
     return len(equal) == terminals
 
 
-async def all_commands(store: SqlOutbox) -> list[StoredCommand]:
-    """Every command there was."""
-    found: list[StoredCommand] = []
-    while page := await store.commands("faces", after=found[-1].id if found else 0, limit=1000):
-        found += page
-    return found
+def all_commands(db: Session) -> list[tuple[str, int]]:
+    """The state and the tries of every command that there was."""
+    command = devices.metadata.tables["holdfast_outbox_command"].c
+    return [(row.state, row.tries) for row in db.execute(select(command.state, command.tries))]
 
 
-def summary(doors: Terminals, changes: int, commands: list[StoredCommand], equal: int) -> Table:
+def summary(doors: Terminals, changes: int, commands: list[tuple[str, int]], equal: int) -> Table:
     """What happened, as a table."""
     table = Table(title="whitelists", title_justify="left", box=None, show_header=False, pad_edge=False)
     table.add_column()
     table.add_column(justify="right")
     counts = doors.fleet.counts
-    states = {state: sum(command.state is state for command in commands) for state in CommandState}
+    states = Counter(state for state, _ in commands)
     rows: dict[str, int | str] = {
         "changes made in the office": changes,
         "commands": len(commands),
-        "of these replaced by a newer one before they were sent": states[CommandState.SUPERSEDED],
-        "sent": sum(command.tries for command in commands),
-        "of these sent again": sum(max(command.tries - 1, 0) for command in commands),
-        "agreed": states[CommandState.ACKNOWLEDGED],
-        "failed or expired": states[CommandState.FAILED] + states[CommandState.EXPIRED],
+        "of these replaced by a newer one before they were sent": states[devices.CommandState.SUPERSEDED],
+        "sent": sum(tries for _, tries in commands),
+        "of these sent again": sum(max(tries - 1, 0) for _, tries in commands),
+        "agreed": states[devices.CommandState.ACKNOWLEDGED],
+        "failed or expired": states[devices.CommandState.FAILED] + states[devices.CommandState.EXPIRED],
         "messages that terminals lost": counts.lost,
         "times that a terminal crashed": counts.crashes,
         "most that a terminal had to do at a time": counts.at_once,

@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from examples.whitelist.app import tell
 from examples.whitelist.tables import Base, Entry, pending
-from holdfast.errors import InvalidMessage
+from holdfast import InvalidMessage
 
 T = TypeVar("T")
 

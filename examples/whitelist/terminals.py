@@ -7,11 +7,9 @@ from collections.abc import Sequence
 import msgspec
 
 from examples.whitelist.app import Order
-from holdfast.devices.fleet import Conduct, Fleet
-from holdfast.devices.services.mqtt.address import MqttAddress
-from holdfast.ports.clock import Clock
+from holdfast import devices
 
-CONDUCT = Conduct(
+CONDUCT = devices.Conduct(
     latency_s=0.03,
     spread=0.5,
     loss=0.05,
@@ -36,10 +34,10 @@ class Sent(Order):
 class Terminals:
     """All doors. ``people``: terminal → person → name; a crash doesn't erase it."""
 
-    def __init__(self, names: Sequence[str], address: MqttAddress, clock: Clock, seed: str) -> None:
+    def __init__(self, names: Sequence[str], broker: str, seed: str) -> None:
         self.people: dict[str, dict[str, str]] = {name: {} for name in names}
-        self.fleet = Fleet(
-            address, names, clock, conduct=CONDUCT, seed=seed, work=self._work, dialect=None, name="terminals"
+        self.fleet = devices.Fleet(
+            broker, names, conduct=CONDUCT, seed=seed, work=self._work, dialect=None, name="terminals"
         )
 
     def _work(self, device: str, command: str, payload: bytes) -> bytes:

@@ -26,16 +26,20 @@ from holdfast.tasks.task_type import Signature, TaskType
 
 if TYPE_CHECKING:
     from holdfast.client import AsyncClient, AsyncStreamSender, Client, StreamSender
+    from holdfast.system.clock import SystemClock
     from holdfast.tasks.producer import Brief
+    from holdfast.tasks.proto import TaskMessage
 else:  # With all the services that they may be asked for: only where they are wanted.
     __getattr__ = exports(
         __name__,
         {
-            "AsyncClient": "client",
-            "AsyncStreamSender": "client",
-            "Brief": "tasks.producer",
-            "Client": "client",
-            "StreamSender": "client",
+            "AsyncClient": "holdfast.client",
+            "AsyncStreamSender": "holdfast.client",
+            "Brief": "holdfast.tasks.producer",
+            "Client": "holdfast.client",
+            "StreamSender": "holdfast.client",
+            "SystemClock": "holdfast.system.clock",
+            "TaskMessage": "holdfast.tasks.proto",
         },
     )
 
@@ -64,7 +68,9 @@ __all__ = [
     "StreamHandler",
     "StreamMessage",
     "StreamSender",
+    "SystemClock",
     "Task",
+    "TaskMessage",
     "TaskType",
     "TooLarge",
     "Unavailable",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import inspect
 import os
 import threading
@@ -19,12 +18,10 @@ from holdfast.devices.rules.presence import PresenceRules
 from holdfast.devices.rules.topics import Topics
 from holdfast.devices.spec import OutboxSpec
 from holdfast.errors import ConfigError
-from holdfast.ports.task_slots import Sign
 from holdfast.streams.handler import Context, HandlerClass, StreamHandler
 from holdfast.streams.models import ModelSpec
 from holdfast.streams.spec import BACKOFF as STREAM_BACKOFF
 from holdfast.streams.spec import MAX_JUMP, QUEUE_NUMBER, StreamSpec, names_of
-from holdfast.tasks.handler import Job
 from holdfast.tasks.order import Orders
 from holdfast.tasks.spec import BACKOFF as TASK_BACKOFF
 from holdfast.tasks.spec import TaskSpec
@@ -101,7 +98,8 @@ class App:
             self._connect(config, **settings)
 
     def disconnect(self) -> None:
-        """Close the app's client. The next thing that is sent opens another, with the settings of a node."""
+        """Close the app's client, for a program that goes on without it. The next thing that is sent opens
+        another, with the settings of a node."""
         with self._connecting:
             client, self._client = self._client, None
             if client is not None and self._client_pid == os.getpid():
@@ -111,8 +109,6 @@ class App:
         from holdfast.client import Client  # noqa: PLC0415 - all services, for those who send
 
         self._client, self._client_pid = Client(self, config=config, **settings), os.getpid()
-        atexit.unregister(self.disconnect)
-        atexit.register(self.disconnect)
 
     def model(self, name: str, load: Callable[[], Any], *, memory_mb: int = 0) -> None:
         """Declare a model: a costly resource, such as a network with its weights, that streams share.
@@ -356,8 +352,6 @@ class App:
         hold: Literal["timeout", "lease"] = "timeout",
         margin_s: float = 10.0,
         lease_s: float = 30.0,
-        advances: Sign | tuple[Sign, ...] | None = None,
-        probe: Callable[[B, Job], object] | None = None,
         stall_s: float | None = None,
         memory_mb: int = 0,
         weight: float = 1.0,
@@ -383,17 +377,11 @@ class App:
             backoff: the delays between them (default: from 1 to 60 seconds).
             permanent: an exception type, or a tuple of some, after which no retry helps (default: none).
             hold: how long a delivery is hidden from others: for its ``"timeout"`` and ``margin_s`` (the
-                default), or by a ``"lease"`` of ``lease_s``, extended while the task advances.
+                default), or by a ``"lease"`` of ``lease_s``, extended while the task calls ``job.progress``.
             margin_s: seconds beyond the timeout (default 10).
             lease_s: seconds of a lease (default 30).
-            advances: what shows that it does: one or more of ``"progress"`` (calls of ``job.progress``),
-                ``"output"`` (on its standard output or error), ``"cpu"`` (time of its process and what
-                descends from it) and ``"probe"``. Default: ``"progress"``, and ``"probe"`` where there is
-                one.
-            probe: a function of (body, job), called now and then in a thread beside the handler: while what
-                it returns changes, the task advances (default: none).
-            stall_s: a task that hasn't advanced for so many seconds hangs, and is ended as by its timeout
-                (default: ``lease_s`` with a ``"lease"``; else only the timeout ends it).
+            stall_s: a task that hasn't called ``job.progress`` for so many seconds hangs, and is ended as by
+                its timeout (default: ``lease_s`` with a ``"lease"``; else only the timeout ends it).
             memory_mb: what its process and all that it started may use together, in MiB (default 0: the
                 node's ``slot_memory_mb``).
             weight: its share of the slots, where several types of task wait (default 1).
@@ -407,8 +395,6 @@ class App:
 
         Raises ConfigError for a setting that is impossible.
         """
-        if advances is None:
-            advances = "progress" if probe is None else ("progress", "probe")
 
         def declare(target: Any, /) -> Any:
             if name in self.tasks:
@@ -424,8 +410,6 @@ class App:
                 hold=hold,
                 margin_s=margin_s,
                 lease_s=lease_s,
-                advances=names_of(advances),
-                probe=probe,
                 stall_s=stall_s,
                 memory_mb=memory_mb,
                 weight=weight,

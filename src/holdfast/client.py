@@ -30,7 +30,7 @@ from holdfast.streams.message import StreamMessage
 from holdfast.streams.producer import StreamProducer
 from holdfast.streams.spec import StreamSpec
 from holdfast.system.files import access_for
-from holdfast.tasks.letters import Choice, Letters
+from holdfast.tasks.dead_letters import Choice, Letters
 from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import Outcome
 from holdfast.tasks.producer import Brief, Producer

@@ -27,7 +27,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from holdfast import legacy_env as older_names
+from holdfast import legacy_env
 from holdfast.common.redaction import HIDDEN, redact, redact_url
 from holdfast.errors import ConfigError
 from holdfast.registration import service_of
@@ -319,7 +319,7 @@ def load(overrides: Mapping[str, Any] | None = None, file: Path | None = None) -
         named = {name.lower(): value for name, value in layer.items()}  # as in the environment
         values.update(named)
         sources.update(dict.fromkeys(named, source))
-    for name, told in older_names.settings(os.environ, dotenv, values).items():
+    for name, told in legacy_env.settings(os.environ, dotenv, values).items():
         values[name], sources[name] = told
     for name, value in dotenv.items():
         if name.startswith("AWS_"):

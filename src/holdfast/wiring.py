@@ -70,24 +70,28 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from pydantic import SecretStr
 
-    from holdfast.cluster.node import Host, Node
+    from holdfast.cluster.host import Host
+    from holdfast.cluster.node import Node
     from holdfast.config import Config
     from holdfast.devices.dispatcher import Connect
     from holdfast.devices.work import DeviceWork
     from holdfast.gateway.clients import Clients
-    from holdfast.gateway.haproxy.front import HaproxyOptions
+    from holdfast.gateway.haproxy.plane import HaproxyOptions
     from holdfast.gateway.listen import Tls
     from holdfast.gateway.service import Gateway
     from holdfast.http.serving import Connections, PeerTls
     from holdfast.streams.work import StreamWork
-    from holdfast.tasks.letters import Letters
+    from holdfast.tasks.dead_letters import Letters
     from holdfast.tasks.periodic import Deed, Times
     from holdfast.tasks.producer import Producer
     from holdfast.tasks.work import TaskWork
 
 
 if not TYPE_CHECKING:  # where they were imported from before they moved to holdfast.reports
-    __getattr__ = exports("holdfast", {"open_sink": "reports.opening", "publish_reports": "reports.opening"})
+    __getattr__ = exports(
+        __name__,
+        {"open_sink": "holdfast.reports.opening", "publish_reports": "holdfast.reports.opening"},
+    )
 
 S = TypeVar("S", bound=Closing)
 T = TypeVar("T")
@@ -375,8 +379,9 @@ def make_node(services: Services, place: str | App) -> Node:
     import structlog  # noqa: PLC0415
     from prometheus_client import CollectorRegistry, ProcessCollector  # noqa: PLC0415
 
+    from holdfast.cluster.host import Host  # noqa: PLC0415
     from holdfast.cluster.metrics import NodeMetrics  # noqa: PLC0415
-    from holdfast.cluster.node import Host, Node  # noqa: PLC0415
+    from holdfast.cluster.node import Node  # noqa: PLC0415
     from holdfast.http.serving import ConnectionMetrics, Connections  # noqa: PLC0415
 
     config, app = services.config, place if isinstance(place, App) else load_app(place)
@@ -398,7 +403,7 @@ def make_node(services: Services, place: str | App) -> Node:
     routes: list[web.AbstractRouteDef] = []
     if app.streams:
         from holdfast.gateway import models  # noqa: PLC0415
-        from holdfast.gateway.door import NodeRoutes  # noqa: PLC0415
+        from holdfast.gateway.node_routes import NodeRoutes  # noqa: PLC0415
 
         door = NodeRoutes(
             app.streams,
@@ -492,18 +497,14 @@ def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
     ]
     announcer = Announcer(
         Directory(services.registry(), app.name, services.clock),
-        services.clock,
-        host.log,
-        node=host.name,
+        host,
         types=app.tasks,
         deeds=[times.name for times, _ in deeds],
-        member=lambda: host.membership.id if host.membership.alive else "",
-        living=lambda: host.membership.view,
         settings=shareable(
             {name: getattr(services.config, name) for name in SHARED}, services.config.registry_url
         ),
     )
-    work = TaskWork(
+    return TaskWork(
         host,
         app.name,
         app.tasks,
@@ -514,12 +515,8 @@ def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
         PermitKeeper(
             services.registry(),
             app.name,
-            services.clock,
-            host.tasks,
-            host.log,
+            host,
             member=lambda: host.membership.id,
-            holds=lambda: work.slots.busy,
-            on_change=lambda: work.permits_changed(),  # noqa: PLW0108 - it is not there yet
         ),
         slots_max=services.config.task_slots,
         scheduler=Scheduler(
@@ -532,7 +529,6 @@ def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
         ),
         announcer=announcer,
     )
-    return work
 
 
 def _only(work: T | None) -> T:
@@ -669,7 +665,7 @@ def backing_up(services: Services, app: str) -> Iterable[tuple[Times, Deed]]:
     ConfigError."""
     import structlog  # noqa: PLC0415
 
-    from holdfast.tasks.letters import Choice  # noqa: PLC0415
+    from holdfast.tasks.dead_letters import Choice  # noqa: PLC0415
     from holdfast.tasks.periodic import DLQ_BACKUP, Times  # noqa: PLC0415
 
     config = services.config
@@ -691,8 +687,8 @@ def make_letters(services: Services, app: str) -> Letters:
     """The dead letters of the tasks of the app of that name. Raises ConfigError."""
     import structlog  # noqa: PLC0415
 
+    from holdfast.tasks.dead_letters import Letters  # noqa: PLC0415
     from holdfast.tasks.discovery import Directory  # noqa: PLC0415
-    from holdfast.tasks.letters import Letters  # noqa: PLC0415
 
     directory = Directory(services.registry(), app, services.clock)
     producer, log = make_producer(services, app), structlog.get_logger()

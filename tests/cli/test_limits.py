@@ -8,7 +8,7 @@ from holdfast.tasks.permits import document_name
 from holdfast.tasks.rules import permits as rules
 from holdfast.tasks.rules.permits import Permits
 from holdfast.wiring import Services
-from tests.cli.conftest import Holdfast
+from tests.command_line import Holdfast
 
 
 def line(**changes: object) -> dict[str, object]:

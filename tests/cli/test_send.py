@@ -13,7 +13,7 @@ import pytest
 from holdfast.cli import exits
 from holdfast.ports.queue import Delivery
 from holdfast.wiring import Services
-from tests.cli.conftest import Arrange, Holdfast
+from tests.command_line import Arrange, Holdfast
 
 METERS = """
 from dataclasses import dataclass

@@ -15,7 +15,7 @@ from holdfast.tasks.outcome import outcome_of
 from holdfast.tasks.rules.task import EndAttempt, StartAttempt, State
 from holdfast.tasks.wire import Envelope, decode_task, encode_brief
 from holdfast.wiring import Services
-from tests.cli.conftest import Arrange, Holdfast
+from tests.command_line import Arrange, Holdfast
 
 APP, TYPE = "reports", "report.publish"
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
+from holdfast.cluster.host import Host
+from holdfast.cluster.limits import Limits
+from holdfast.cluster.membership import Membership
+from holdfast.cluster.service import Tasks
 from holdfast.common.held import Held, Receipt
 from holdfast.common.message import Place
+from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Member
 
 
@@ -53,3 +58,22 @@ async def settle_down() -> None:
     """Let everything happen that needs no time."""
     for _ in range(50):
         await asyncio.sleep(0)
+
+
+def make_host(
+    clock: Clock,
+    tasks: Tasks | None = None,
+    *,
+    limits: Limits | None = None,
+    coordinator: Any = None,
+    peer: Any = None,
+    log: Any = None,
+    name: str = "me",
+    membership: Any = None,
+) -> Host:
+    """A host for parts that are tested by themselves, of which a test gives what its part uses."""
+    host = Host(coordinator, peer, clock, limits or Limits(), log or Log(), name)
+    host.membership = membership or cast("Membership", StandingMembership())
+    if tasks is not None:
+        host.tasks = tasks
+    return host

@@ -13,8 +13,8 @@ from tests.cluster.fakes import Log
 
 def balancer(*members: Member, me: str = "a") -> Balancer:
     membership = SimpleNamespace(id=me, view={member.id: member for member in members})
-    unused = cast("Any", None)
-    return Balancer(unused, unused, unused, cast("Any", membership), Log())
+    host = SimpleNamespace(clock=None, limits=None, log=Log(), membership=membership)
+    return Balancer(cast("Any", host))
 
 
 def node(name: str, busy: float, *, foreign: bool = False, **load: Any) -> Member:

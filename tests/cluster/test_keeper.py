@@ -10,14 +10,13 @@ import pytest
 from holdfast.cluster.keeper import PATIENCE, Keeper, Settlement
 from holdfast.cluster.limits import Limits
 from holdfast.cluster.service import Tasks
-from holdfast.cluster.stats import Stats
 from holdfast.common.held import Held, Letter, Receipt
 from holdfast.common.message import Life, Place, Span
 from holdfast.errors import OutcomeUnknown, TooLarge, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import Outgoing
 from holdfast.services.memory.queue import MemoryQueue
-from tests.cluster.fakes import Log, held, settle_down
+from tests.cluster.fakes import Log, held, make_host, settle_down
 
 VIRTUAL = True
 VISIBILITY_S = 30.0
@@ -59,11 +58,10 @@ class Rig:
         self.holding: list[Held] = []
         self.story: list[str] = []
         self.reports: list[tuple[list[int], bool]] = []
-        self.stats, self.log = Stats(), Log()
-        self.keeper = Keeper(
-            "s", self.queue, clock, LIMITS, tasks, self.stats, self.log,
-            holding=self._holding, report=self._report,
-        )  # fmt: skip
+        self.log = Log()
+        host = make_host(clock, tasks, limits=LIMITS, log=self.log)
+        self.stats = host.stats
+        self.keeper = Keeper("s", self.queue, host, holding=self._holding, report=self._report)
         self.keeper.start()
 
     def _holding(self, stream: str) -> list[tuple[str, Held]]:

@@ -10,7 +10,6 @@ import pytest
 from holdfast.cluster.limits import Limits
 from holdfast.cluster.membership import SILENCE_S, Membership
 from holdfast.cluster.service import Tasks
-from holdfast.cluster.stats import Stats
 from holdfast.common.protocol import Done, Reply, Request, Stranger
 from holdfast.errors import ConfigError, MembershipLost, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
@@ -18,7 +17,7 @@ from holdfast.ports.coordinator import Claim, Load, Member
 from holdfast.services.memory.coordinator import MemoryCoordinator
 from holdfast.services.memory.peer import MemoryNetwork, MemoryPeer
 from simulator.loop import SimClock
-from tests.cluster.fakes import Log, settle_down
+from tests.cluster.fakes import Log, make_host, settle_down
 
 VIRTUAL = True
 TTL_S = 5.0
@@ -59,17 +58,21 @@ class Node:
         self.coordinator = Coordinator(town.coordinator, self.clock)
         self.peer = MemoryPeer(town.network, address)
         self.tasks = Tasks(town.crashes.append)
-        self.stats = Stats()
         self.log = Log()
+        host = make_host(
+            self.clock, self.tasks, limits=LIMITS, coordinator=self.coordinator, peer=self.peer, log=self.log,
+            name=name,
+        )  # fmt: skip
+        self.stats = host.stats
         self.left: list[str] = []
         self.losses = 0
         self.claims: list[Claim] = []
         self.answer: Callable[[Request], Any] | None = None
-        self.membership = Membership(
-            self.coordinator, self.peer, self.clock, LIMITS, self.tasks, self.stats, self.log,
-            name=name, load=lambda: Load(streams=len(name)), on_left=self.left.append, on_lost=self._lose,
-            on_claim=self.claims.append, on_missed=self.claims.clear,
-        )  # fmt: skip
+        host.news.on_left.append(self.left.append)
+        host.news.on_lost.append(self._lose)
+        host.news.on_claim.append(self.claims.append)
+        host.news.on_missed.append(self.claims.clear)
+        self.membership = Membership(host, lambda: Load(streams=len(name)))
 
     def _lose(self) -> None:
         self.losses += 1

@@ -2,22 +2,20 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from holdfast.cluster.limits import Limits
-from holdfast.cluster.membership import Membership
 from holdfast.cluster.pump import Pump
 from holdfast.cluster.service import Tasks
-from holdfast.cluster.stats import Stats
 from holdfast.common.held import Receipt
 from holdfast.common.polling import CROWDED_S
 from holdfast.errors import InvalidMessage, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import Delivery, Outgoing
 from holdfast.services.memory.queue import MemoryQueue
-from tests.cluster.fakes import Log, StandingMembership
+from tests.cluster.fakes import Log, StandingMembership, make_host
 
 VIRTUAL = True
 LIMITS = Limits(visibility_s=30.0, receive_wait_s=5.0, renew_s=1.0)
@@ -51,14 +49,14 @@ class Rig:
     def __init__(self, clock: Clock, tasks: Tasks) -> None:
         self.queue = Flaky(clock)
         self.membership = StandingMembership()
-        self.stats = Stats()
         self.log = Log()
+        self.host = make_host(clock, tasks, limits=LIMITS, log=self.log, membership=self.membership)
+        self.stats = self.host.stats
         self.room = 1000
         self.crowded = False
         self.taken: list[tuple[bytes, Receipt]] = []
         self.took = asyncio.Event()
         self.seen: list[dict[str, int]] = []
-        self._clock, self._tasks = clock, tasks
         self.begin()
 
     async def restart(self) -> None:
@@ -70,13 +68,12 @@ class Rig:
         self.begin()
 
     def begin(self) -> None:
-        clock, tasks = self._clock, self._tasks
         self.pump = Pump(
-            "s", self.queue, clock, LIMITS, cast("Membership", self.membership), self.stats, self.log,
+            "s", self.queue, self.host,
             take=self._take, room=lambda: self.room, is_crowded=lambda: self.crowded,
             may=lambda: self.membership.alive,
         )  # fmt: skip
-        self.running = tasks.spawn(self.pump.run())
+        self.running = self.host.tasks.spawn(self.pump.run())
 
     def _take(self, delivery: Delivery, receipt: Receipt, seen: dict[str, int]) -> None:
         if delivery.body.startswith(b"bad"):

@@ -2,12 +2,12 @@
 
 import pytest
 
-from holdfast.common.batching import Company
+from holdfast.common.batching import Batcher
 
 
-def company(rate: float, linger_s: float = 0.4) -> Company:
+def company(rate: float, linger_s: float = 0.4) -> Batcher:
     """One whose items have come at this rate for long."""
-    made = Company(10, linger_s)
+    made = Batcher(10, linger_s)
     for number in range(1000):
         made.came(number / rate)
     return made

@@ -22,6 +22,7 @@ from holdfast.system.clock import SystemClock
 from simulator.proxies.tcp import TcpFaults
 from simulator.servers import MosquittoServer
 from simulator.servers.server import until
+from tests.cluster.fakes import make_host
 
 DEVICES = [f"door-{number}" for number in range(20)]
 EACH = 10
@@ -56,10 +57,7 @@ class Played:
             lambda identity, still_ours: MqttDevices(
                 self._address, identity, self.clock, still_ours=still_ours
             ),
-            self.clock,
-            self._tasks,
-            structlog.get_logger(),
-            alive=lambda: True,
+            make_host(self.clock, self._tasks, log=structlog.get_logger()),
             on_lost=lambda number: self.crashes.append(AssertionError(f"lost shard {number}")),
         )
         self.outbox.on_result(self._result)

@@ -128,9 +128,11 @@ def test_the_tree_shows_every_module() -> None:
     words = set(re.findall(r"\w+", tree.text))
     package = ROOT / "src/holdfast"
     modules = {path.stem for path in package.glob("*.py")}
-    for layer in ("core", "ports", "runtime", "streams"):
-        modules |= {path.stem for path in (package / layer).glob("*.py")}
-    folders = {path.name for path in (*package.iterdir(), *(package / "adapters").iterdir()) if path.is_dir()}
+    for folder in ("cluster", "common", "gateway", "ports", "streams", "tasks"):
+        modules |= {path.stem for path in (package / folder).glob("*.py")}
+    for rules in (package / kind / "rules" for kind in ("cluster", "streams", "tasks")):
+        modules |= {path.stem for path in rules.glob("*.py")}
+    folders = {path.name for path in (*package.iterdir(), *(package / "services").iterdir()) if path.is_dir()}
     hidden = {"__init__", "__main__", "__pycache__"}
     assert (modules | folders) - hidden - words == set()
 

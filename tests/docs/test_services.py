@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import cli
-from holdfast import legacy_env as older_names
+from holdfast import cli, legacy_env
 from holdfast.common.message import NO_RUN, Place
 from holdfast.config import load
 from holdfast.ports.coordinator import Member
@@ -62,11 +61,11 @@ async def test_the_user_of_redis_may_do_all_that_is_needed(place: Path) -> None:
             await coordinator.leave("m")
 
 
-def test_the_older_names_are_all_told() -> None:
+def test_every_name_of_the_legacy_environment_is_told() -> None:
     listed: set[str] = set()
     for variable, *_ in rows(PAGE, "## In place of a lock for each video"):
         listed |= set(re.findall(r"`(\w+)`", variable))
-    assert listed == set(older_names.NAMES)
+    assert listed == set(legacy_env.NAMES)
 
 
 def test_the_message_is_one_that_the_example_takes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,9 +18,9 @@ from holdfast import App
 from holdfast.cluster.limits import Limits
 from holdfast.common.message import Place
 from holdfast.common.protocol import Done
-from holdfast.gateway.door import NodeRoutes
 from holdfast.gateway.haproxy.binary import find
-from holdfast.gateway.haproxy.front import HaproxyOptions
+from holdfast.gateway.haproxy.plane import HaproxyOptions
+from holdfast.gateway.node_routes import NodeRoutes
 from holdfast.gateway.service import Gateway
 from holdfast.ports.coordinator import Load, Member
 from holdfast.services.http.peer import HttpPeer

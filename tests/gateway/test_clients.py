@@ -18,9 +18,9 @@ from holdfast.cluster.limits import Limits
 from holdfast.common.protocol import Done, Reply, Request
 from holdfast.errors import ConfigError
 from holdfast.gateway.clients import Clients, add, digest_of, read, source_of
-from holdfast.gateway.door import NodeRoutes
 from holdfast.gateway.haproxy.binary import find
-from holdfast.gateway.haproxy.front import HaproxyOptions
+from holdfast.gateway.haproxy.plane import HaproxyOptions
+from holdfast.gateway.node_routes import NodeRoutes
 from holdfast.gateway.service import Gateway
 from holdfast.http.problem import MEDIA_TYPE
 from holdfast.http.serving import CONNECTIONS_MAX, PeerTls

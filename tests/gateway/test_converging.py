@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.cluster.host import Host
 from holdfast.cluster.limits import Limits
 from holdfast.cluster.service import Tasks
-from holdfast.cluster.stats import Stats
 from holdfast.cluster.view import View
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.gateway.assigner import Assigner
@@ -71,19 +71,13 @@ class Rig:
         self.copy: dict[str, str] = {}
         self.tasks = Tasks(lambda error: None)
         peer = MemoryPeer(MemoryNetwork(self.clock), "sim://gateway")
-        self.view = View(
-            self.wire,
-            peer,
-            self.clock,
-            Limits(),
-            self.tasks,
-            Stats(),
-            Log(),
-            on_left=self.routes.left,
-            on_claim=lambda claim: self.assigner.claimed(claim),  # noqa: PLW0108 - made below
-            on_missed=self.routes.clear,
-        )
+        host = Host(self.wire, peer, self.clock, Limits(), Log(), "gateway")
+        host.tasks = self.tasks
+        self.view = View(host)
         self.assigner = Assigner(self.wire, self.view, self.routes)
+        host.news.on_left.append(self.routes.left)
+        host.news.on_claim.append(self.assigner.claimed)
+        host.news.on_missed.append(self.routes.clear)
         self.view.start()
 
     def follow(self) -> None:

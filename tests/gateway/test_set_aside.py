@@ -10,7 +10,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from holdfast import App, Context, StreamHandler
-from holdfast.gateway.door import NodeRoutes
+from holdfast.gateway.node_routes import NodeRoutes
 from holdfast.streams.operations import pause, resume
 from simulator.loop import SimClock
 from tests.streams.town import Town

@@ -443,8 +443,8 @@ RUNTIME = [
     _at(
         "src/holdfast/cluster/keeper.py",
         "visibility counts from the answer",
-        "receipts[name].expires_at = sent_at + self._limits.visibility_s",
-        "receipts[name].expires_at = self._clock.monotonic() + self._limits.visibility_s",
+        "receipts[name].expires_at = sent_at + self._visibility_s",
+        "receipts[name].expires_at = self._clock.monotonic() + self._visibility_s",
         "tests/cluster/test_keeper.py::test_visibility_counts_from_when_its_extension_was_sent",
     ),
     _at(
@@ -594,7 +594,7 @@ STREAMS = [
 
 TASKS = [
     _at(
-        "src/holdfast/tasks/finisher.py",
+        "src/holdfast/tasks/completer.py",
         "a task that was cancelled leaves a letter",
         'if task.detail.startswith("cancelled"):',
         "if False:",
@@ -650,11 +650,11 @@ TASKS = [
         "tests/tasks/test_periodic.py::test_what_is_declared_now_has_missed_nothing",
     ),
     _at(
-        "src/holdfast/tasks/letters.py",
+        "src/holdfast/tasks/dead_letters.py",
         "one type that fails stops the others",
         "                if types or not isinstance(error, ConfigError):\n",
         "                raise\n                if types or not isinstance(error, ConfigError):\n",
-        "tests/tasks/test_letters.py::test_a_type_without_a_queue_stops_no_other",
+        "tests/tasks/test_dead_letters.py::test_a_type_without_a_queue_stops_no_other",
     ),
 ]
 
@@ -953,28 +953,28 @@ GATEWAY = [
         "a large body is unpacked while all others wait",
         "        return await asyncio.to_thread(decoded, body, headers, limit)",
         "        pass",
-        "tests/gateway/test_door.py::test_a_body_that_may_become_large_is_unpacked_beside_the_loop",
+        "tests/gateway/test_node_routes.py::test_a_body_that_may_become_large_is_unpacked_beside_the_loop",
     ),
     _at(
         "src/holdfast/http/bodies.py",
         "a body without a length may be of any",
         '        if len(body) > limit:\n            raise TooLarge(f"the body is over',
         '        if False:\n            raise TooLarge(f"the body is over',
-        "tests/gateway/test_door.py::test_a_chunked_body_has_the_same_limit",
+        "tests/gateway/test_node_routes.py::test_a_chunked_body_has_the_same_limit",
     ),
     _at(
-        "src/holdfast/gateway/door.py",
+        "src/holdfast/gateway/node_routes.py",
         "a body may belong to another stream than its path",
         "    if said_key != key:",
         "    if False:",
-        "tests/gateway/test_door.py::test_json_that_contradicts_itself",
+        "tests/gateway/test_node_routes.py::test_json_that_contradicts_itself",
     ),
     _at(
-        "src/holdfast/gateway/door.py",
+        "src/holdfast/gateway/node_routes.py",
         "a stream's id is decoded twice",
         "unquote_to_bytes(raw).decode()",
         "unquote_to_bytes(unquote_to_bytes(raw)).decode()",
-        "tests/gateway/test_door.py::test_ids_are_decoded_once",
+        "tests/gateway/test_node_routes.py::test_ids_are_decoded_once",
     ),
 ]
 

@@ -70,7 +70,7 @@ async def main(order: dict[str, object]) -> None:
         finally:
             await sink.close()
 
-    done = await delivering.deliver(
+    done = await delivering.deliver_file(
         PARCEL, chunks, connect, SystemClock(), record=record, note=note, progress=lambda _: step()
     )
     print(json.dumps({"steps": steps, "duplicated": done.duplicated, "gone_on": done.gone_on}))  # noqa: T201

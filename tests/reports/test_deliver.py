@@ -20,7 +20,7 @@ from holdfast.errors import (
 )
 from holdfast.reports import deliver as delivering
 from holdfast.reports import deliver_pipe, deliver_plan
-from holdfast.reports.deliver import Delivered, deliver
+from holdfast.reports.deliver import Delivered, deliver_file
 from holdfast.reports.deliver_plan import Companion, DeliveryStage, FileToDeliver, Record
 from holdfast.reports.ports.sink import Data, Sink
 from holdfast.reports.sinks.memory import MemorySink
@@ -108,7 +108,7 @@ class Desk:
     async def deliver(
         self, parcel: FileToDeliver = PARCEL, made: Callable[[], Iterator[Data]] | None = None, **options: Any
     ) -> Delivered:
-        return await deliver(
+        return await deliver_file(
             parcel,
             made or chunks(),
             self.connect,
@@ -408,7 +408,7 @@ async def test_the_pace_is_kept(desk: Desk) -> None:
         async def sleep(self, seconds: float) -> None:
             slept.append(seconds)
 
-    await deliver(PARCEL, chunks(), desk.connect, Clock(), pace=lambda size: size / KIB)
+    await deliver_file(PARCEL, chunks(), desk.connect, Clock(), pace=lambda size: size / KIB)
     assert sum(slept) == pytest.approx(len(BODY) / KIB)
 
 

@@ -21,7 +21,7 @@ from holdfast.errors import HoldfastError
 from holdfast.reports import deliver as delivering
 from holdfast.reports import deliver_pipe, deliver_plan
 from holdfast.reports.conformance.sink import held
-from holdfast.reports.deliver import Delivered, deliver
+from holdfast.reports.deliver import Delivered, deliver_file
 from holdfast.reports.deliver_credentials import Credential
 from holdfast.reports.deliver_plan import DeliveryStage, Record, marks_every
 from holdfast.reports.opening import open_sink
@@ -136,7 +136,7 @@ async def test_a_connection_cut_at_every_tenth_is_made_up_for(
     gone_on = 0
     for tenth in range(10):
         place.cut_after(max(1, len(BODY) * tenth // 10))
-        done = await deliver(PARCEL, chunks, place.connect, SystemClock(), backoff=QUICK)
+        done = await deliver_file(PARCEL, chunks, place.connect, SystemClock(), backoff=QUICK)
         assert done.tries > 1
         gone_on += done.gone_on
         stands(server)
@@ -154,7 +154,7 @@ async def test_a_connection_to_s3_cut_at_every_tenth_is_made_up_for(moto_server:
                 place.cut_after(max(1, len(BODY) * tenth // 10))
                 before = proxy.accepted
                 parcel = msgspec.structs.replace(PARCEL, name=f"{tenth}.csv", companions=())
-                await deliver(parcel, chunks, place.connect, SystemClock(), backoff=QUICK)
+                await deliver_file(parcel, chunks, place.connect, SystemClock(), backoff=QUICK)
                 assert proxy.accepted > before + 1
         for tenth in range(10):
             answer = await asyncio.to_thread(s3.get_object, Bucket=bucket, Key=f"a/{tenth}.csv")
@@ -174,7 +174,9 @@ async def test_two_workers_at_once_leave_one_whole_file(place: Place, server: Ft
             began.set()
 
     def work() -> Any:
-        return deliver(PARCEL, chunks, place.connect, SystemClock(), record=record, note=note, backoff=QUICK)
+        return deliver_file(
+            PARCEL, chunks, place.connect, SystemClock(), record=record, note=note, backoff=QUICK
+        )
 
     first = asyncio.create_task(work())
     await began.wait()
@@ -195,7 +197,7 @@ async def test_cancelled_on_the_way_it_leaves_nothing(place: Place, server: FtpS
         if size > len(BODY):
             sent.set()
 
-    work = deliver(PARCEL, endless, place.connect, SystemClock(), progress=progress)
+    work = deliver_file(PARCEL, endless, place.connect, SystemClock(), progress=progress)
     task = asyncio.create_task(work)
     await sent.wait()
     task.cancel()
@@ -283,7 +285,9 @@ async def test_parts_of_an_upload_to_s3_are_gone_on_with(
             async with place.connect() as sink:
                 yield sink
 
-        done = await deliver(PARCEL, lambda: iter([body]), connect, SystemClock(), note=note, backoff=QUICK)
+        done = await deliver_file(
+            PARCEL, lambda: iter([body]), connect, SystemClock(), note=note, backoff=QUICK
+        )
         s3.close()
         assert done.tries > 1
         assert done.gone_on >= step
@@ -298,7 +302,7 @@ async def test_parts_of_an_upload_to_s3_are_gone_on_with(
 
 async def test_a_slow_server_gets_the_whole_file(place: Place, server: FtpServer | SftpServer) -> None:
     place.proxies[-1].rate = 4 * len(BODY)
-    done = await deliver(PARCEL, chunks, place.connect, SystemClock())
+    done = await deliver_file(PARCEL, chunks, place.connect, SystemClock())
     assert done.tries == 1
     stands(server)
 
@@ -319,7 +323,7 @@ async def cancelled_at_once(place: Place, sent: int = SLOW // 2) -> None:
     """Deliver without end, and cancel once the server has some of it."""
     slow = place.proxies[-1]
     slow.rate = SLOW
-    delivery = asyncio.create_task(deliver(PARCEL, endless, place.connect, SystemClock()))
+    delivery = asyncio.create_task(deliver_file(PARCEL, endless, place.connect, SystemClock()))
     while slow.bytes_in < sent:
         assert not delivery.done(), delivery.exception()
         await asyncio.sleep(0.02)

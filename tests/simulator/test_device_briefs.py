@@ -35,8 +35,7 @@ class BriefWorld(DeviceWorld):
         work, host = self.works[node], node.host
         store: Any = Faulty(self.store, "state", node.line)
         queue: Any = Faulty(self.briefs, "queue", node.line)
-        serves = work.dispatcher.shards
-        work.briefs = Briefs("office", OUTBOX, store, queue, host.clock, host.log, node.name, lambda: serves)
+        work.briefs = Briefs(host, "office", OUTBOX, store, queue, work.dispatcher.shards)
         work.dispatcher.on_closed = work.briefs.wake
         return works, dying
 

@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from simulator.loop import SimClock
+from tests.cluster.conftest import clock, tasks  # noqa: F401 (fixtures, for pytest to find)
 from tests.streams.town import Town
 from tests.virtual_time import pytest_asyncio_loop_factories  # noqa: F401 (for pytest to find)
 

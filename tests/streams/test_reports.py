@@ -1,18 +1,14 @@
 """Reports: what is settled is gathered, what is returned is told until it is heard."""
 
-from typing import cast
-
 import pytest
 
-from holdfast.cluster.limits import Limits
 from holdfast.cluster.service import Tasks
 from holdfast.common.held import Receipt
 from holdfast.common.protocol import Done, Reply, Request, SettleReport
 from holdfast.errors import OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
-from holdfast.ports.peer import Peer
 from holdfast.streams.reports import SETTLED_AFTER_S, TRIES, Reports
-from tests.cluster.fakes import Log, held, settle_down
+from tests.cluster.fakes import held, make_host, settle_down
 
 VIRTUAL = True
 
@@ -37,8 +33,8 @@ def peers() -> Peers:
 
 
 @pytest.fixture
-def reports(peers: Peers, clock: Clock, tasks: Tasks) -> Reports:
-    return Reports(cast("Peer", peers), clock, Limits(), tasks, Log(), member=lambda: "me")
+async def reports(peers: Peers, clock: Clock, tasks: Tasks) -> Reports:
+    return Reports(make_host(clock, tasks, peer=peers))
 
 
 def parcels(sender: str, *numbers: int) -> list[Receipt]:

@@ -3,14 +3,12 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import pytest
 
 from holdfast.cluster.limits import Limits
-from holdfast.cluster.membership import Membership
 from holdfast.cluster.service import Tasks
-from holdfast.cluster.stats import Stats
 from holdfast.common.held import Held
 from holdfast.common.protocol import (
     Answers,
@@ -31,7 +29,7 @@ from holdfast.services.memory.coordinator import MemoryCoordinator
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.streams import router
 from holdfast.streams.router import FORWARD_PARCELS_MAX, Router
-from tests.cluster.fakes import Log, StandingMembership, held, settle_down
+from tests.cluster.fakes import Log, StandingMembership, held, make_host, settle_down
 
 VIRTUAL = True
 VISIBILITY_S = 30.0
@@ -118,12 +116,14 @@ class Rig:
         self.owners = LocalOwners()
         self.peers = Peers(clock)
         self.membership = StandingMembership()
-        self.stats, self.log = Stats(), Log()
-        self.router = Router(
-            self.coordinator, cast("Any", self.peers), {"s": self.queue}, clock, LIMITS, tasks,
-            self.stats, self.log,
-            membership=lambda: cast("Membership", self.membership), owners=lambda: self.owners,
+        self.log = Log()
+        host = make_host(
+            clock, tasks, limits=LIMITS, coordinator=self.coordinator, peer=self.peers, log=self.log,
+            membership=self.membership,
         )  # fmt: skip
+        self.stats = host.stats
+        self.router = Router(host, {"s": self.queue})
+        self.router.owners = self.owners
         self.router.start("sim://me")
 
     async def live(self, *others: Member) -> None:

@@ -7,13 +7,12 @@ import pytest
 
 from holdfast.cluster.limits import Limits
 from holdfast.cluster.service import Tasks
-from holdfast.cluster.stats import Stats
 from holdfast.errors import ConfigError, HandlerFailed, SlotDied
 from holdfast.ports.clock import Clock
 from holdfast.ports.slots import MessageWork, Ran, Slot, SlotHost
 from holdfast.services.memory.slots import MemorySlot, MemorySlots
 from holdfast.streams.slots import Died, Seat, SlotPool
-from tests.cluster.fakes import Log, settle_down
+from tests.cluster.fakes import Log, make_host, settle_down
 
 VIRTUAL = True
 SPAWN_S = 0.5
@@ -69,11 +68,11 @@ class Rig:
         self.deeds: dict[str, Callable[[SlotHost], Awaitable[None]]] = {}
         self.slots = Slots(lambda host: Doer(host, self.deeds), clock, spawn_s=SPAWN_S)
         self.slots.failing = []
-        self.stats, self.log = Stats(), Log()
+        self.log = Log()
         self.deaths: list[Seat] = []
-        self.pool = SlotPool(
-            self.slots, clock, limits, tasks, self.stats, self.log, on_death=self.deaths.append
-        )
+        host = make_host(clock, tasks, limits=limits, log=self.log)
+        self.stats = host.stats
+        self.pool = SlotPool(self.slots, host, on_death=self.deaths.append)
 
     async def run(self, seat: Seat, key: str, timeout_s: float = TIMEOUT_S) -> Slot:
         """Run one message of a key; returns the slot that did it."""

@@ -374,7 +374,7 @@ def parcel(key: str = "nobody's/k", stream: str = "nobody's", number: int = 1) -
 async def test_a_parcel_for_a_stream_that_is_not_declared_here_is_not_accepted(town: Town) -> None:
     node = await town.start(app_of())
     await town.coordinator.claim("nobody's/k", node.id)  # a router that knew no better
-    reply = await node.work.handle(Forward(node.id, "other", "sim://other", [parcel()]))
+    reply = await node.host.inquiries.answer(Forward(node.id, "other", "sim://other", [parcel()]))
     assert reply == Answers([ParcelAnswer(1, "no")])
     assert not node.owns("nobody's/k")
     assert await node.work.owners.warm("nobody's", "nobody's/k") == 'stream "nobody\'s" is not declared here'
@@ -384,21 +384,23 @@ async def test_a_parcel_for_a_stream_that_is_not_declared_here_is_not_accepted(t
 
 async def test_a_parcel_for_a_key_of_another_is_not_accepted(town: Town) -> None:
     node = await town.start(app_of())
-    reply = await node.work.handle(Forward(node.id, "other", "sim://other", [parcel("s/k", "s")]))
+    reply = await node.host.inquiries.answer(Forward(node.id, "other", "sim://other", [parcel("s/k", "s")]))
     assert reply == Answers([ParcelAnswer(1, "no")])
     assert not node.owns("s/k")
 
 
 async def test_what_can_t_be_moved_says_why(town: Town) -> None:
     a = await town.start(app_of(), "a")
-    reply = await a.work.handle(Move(a.id, "s", "s/k", "nobody"))
+    reply = await a.host.inquiries.answer(Move(a.id, "s", "s/k", "nobody"))
     assert isinstance(reply, Done)
     assert not reply.ok
     assert "s/k is not owned here" in reply.text
-    assert await a.work.handle(Poke(a.id, "s", "s/unknown")) == Done()
-    assert await a.work.handle(Probe(a.id)) is None, "the node's own business"
+    assert await a.host.inquiries.answer(Poke(a.id, "s", "s/unknown")) == Done()
+    assert await a.host.inquiries.answer(Probe(a.id)) == Done(
+        ok=False, text="nothing here answers a Probe"
+    ), "the node's own business"
     a.host.draining = True
-    reply = await a.work.handle(Warm(a.id, "s", "s/k"))
+    reply = await a.host.inquiries.answer(Warm(a.id, "s", "s/k"))
     assert reply == Done(ok=False, text="this node is draining")
     a.host.draining = False
 

@@ -9,8 +9,9 @@ from random import Random
 from typing import Any
 
 from holdfast import App
+from holdfast.cluster.host import Host
 from holdfast.cluster.limits import Limits
-from holdfast.cluster.node import Host, Node
+from holdfast.cluster.node import Node
 from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.ports.slots import MessageWork
 from holdfast.services.memory.coordinator import MemoryCoordinator

@@ -239,32 +239,8 @@ def reporting(body: dict[str, Any], job: Job) -> None:
         job.progress()
 
 
-@app.task("printing", timeout_s=30, advances="output")
+@app.task("printing", timeout_s=30)
 def printing(body: dict[str, Any], job: Job) -> None:
     while True:
         threading.Event().wait(0.01)
-        job.progress()  # no sign here
-        if not body.get("hang"):
-            print(".")  # noqa: T201
-
-
-@app.task("computing", timeout_s=30, advances="cpu")
-def computing(body: dict[str, Any], job: Job) -> None:
-    if body.get("descendant"):
-        subprocess.run([sys.executable, "-c", "while True: pass"], check=True)
-    while True:
-        if body.get("hang"):
-            threading.Event().wait(0.1)
-
-
-def beat(body: dict[str, Any], job: Any) -> object:
-    return getattr(job, "beats", 0)
-
-
-@app.task("probed", timeout_s=30, stall_s=2, probe=beat)
-def probed(body: dict[str, Any], job: Any) -> None:
-    job.beats = 0
-    while True:
-        threading.Event().wait(0.01)
-        if not body.get("hang"):
-            job.beats += 1
+        print(".")  # noqa: T201

@@ -5,11 +5,13 @@ from random import Random
 from typing import Any
 
 from holdfast.errors import Unavailable
+from holdfast.ports.coordinator import Member
 from holdfast.ports.registry import Document
 from holdfast.services.memory.registry import MemoryRegistry
 from holdfast.tasks import discovery as rules
 from holdfast.tasks.discovery import REFRESH_S, Announcer, Directory, Listing, NodeEntry
 from simulator.loop import SimClock
+from tests.cluster.fakes import StandingMembership, make_host
 
 VIRTUAL = True
 
@@ -86,19 +88,18 @@ async def test_nodes_come_and_go() -> None:
     clock = SimClock(Random(0), "clock")
     registry, log = Moody(clock), Quiet()
     directory = Directory(registry, "app", clock)
-    living = {"m0", "m1", "m2"}  # one of another app
-    ids = ["", "m2"]
+    living = {name: Member(name, name, "") for name in ("m0", "m1", "m2")}  # one of another app
+    members = StandingMembership(), StandingMembership()
+    members[0].alive, members[1].id = False, "m2"
+    for known in members:
+        known.view = living
 
     def announcer(entry: NodeEntry, number: int) -> Announcer:
         return Announcer(
             directory,
-            clock,
-            log,
-            node=entry.node,
+            make_host(clock, log=log, name=entry.node, membership=members[number]),
             types=entry.types,
             deeds=entry.deeds,
-            member=lambda: ids[number],
-            living=lambda: living,
             settings={"queue_url": "sqs://eu-west-1/" if number else "sqs://eu-north-1/"},
         )
 
@@ -108,20 +109,20 @@ async def test_nodes_come_and_go() -> None:
     assert (await directory.read()).nodes == {"m2": B}, "one has no membership yet"
     assert log.warnings == 0
     assert [each.leads("nightly") for each in (first, second)] == [False, True]
-    ids[0] = "m1"
+    members[0].id, members[0].alive = "m1", True
     await clock.sleep(2 * REFRESH_S)
     assert await directory.read() == Listing({"queue_url": "sqs://eu-west-1/"}, {"m1": A, "m2": B})
     assert log.warnings == 1, "they have different queues"
     assert [each.leads("nightly") for each in (first, second)] == [True, False]
     assert [each.leads("dlq-backup") for each in (first, second)] == [False, True], "only one of them does it"
-    living.discard("m2")
-    living.add("m3")
-    ids[1] = "m3"  # it was lost, and joined again
+    del living["m2"]
+    living["m3"] = Member("m3", "m3", "")
+    members[1].id = "m3"  # it was lost, and joined again
     await clock.sleep(2 * REFRESH_S)
     assert (await directory.read()).nodes == {"m1": A, "m3": B}
-    living.discard("m1")
+    gone = living.pop("m1")
     assert second.leads("nightly"), "at once"
-    living.add("m1")
+    living["m1"] = gone
     registry.there = False
     await clock.sleep(2 * REFRESH_S)
     assert log.warnings > 1

@@ -20,6 +20,7 @@ from holdfast.tasks.rules import permits as rules
 from holdfast.tasks.rules.permits import Permits
 from simulator.faults import Faulty, ServiceLine, Weather
 from simulator.loop import SimClock, run
+from tests.cluster.fakes import make_host
 
 PATIENCE_S = 300.0
 FAIR = Weather()
@@ -88,15 +89,12 @@ class Node:
         self.keeper = PermitKeeper(
             Faulty(town.registry, "registry", self.line),
             "app",
-            self.clock,
-            self.tasks,
-            Quiet(),
+            make_host(self.clock, self.tasks, log=Quiet()),
             member=lambda: f"member-{number}",
-            holds=lambda: self.running,
-            on_change=self.tell,
         )
+        self.keeper.holder = self
 
-    def tell(self) -> None:
+    def permits_changed(self) -> None:
         if self.told[-1:] != [self.keeper.granted]:
             self.told.append(self.keeper.granted)
 

@@ -11,7 +11,6 @@ import pytest
 
 from holdfast import App
 from holdfast.cluster.service import Tasks
-from holdfast.cluster.stats import Stats
 from holdfast.errors import ConfigError, HoldfastError, SlotDied
 from holdfast.ports.task_slots import Attempt, Listener
 from holdfast.services.memory.task_slots import MemoryTaskSlot, MemoryTaskSlots
@@ -22,6 +21,7 @@ from holdfast.tasks.running import Ended, How, Running
 from holdfast.tasks.slots import STUCK_S, TaskSlots
 from holdfast.tasks.worker import TaskExecutor
 from simulator.loop import SimClock
+from tests.cluster.fakes import make_host
 
 VIRTUAL = True
 
@@ -34,11 +34,11 @@ async def sleep(body: dict[str, Any], job: Job) -> str:
     return "woke"
 
 
-@app.task("grow", timeout_s=1000, stall_s=5, advances=("probe",), probe=lambda body, job: body["size"])
+@app.task("grow", timeout_s=1000, stall_s=5)
 async def grow(body: dict[str, Any], job: Job) -> None:
     for _ in range(4):
         await asyncio.sleep(4)
-        body["size"] += 1
+        job.progress()
     await asyncio.sleep(1000)
 
 
@@ -74,10 +74,11 @@ class Rig:
         self.clock = SimClock(Random(1), "rig")
         self.maker = Maker(self.clock, before)
         self.log = Log()
-        self.stats = Stats()
         self.crashes: list[BaseException] = []
         self.tasks = Tasks(self.crashes.append)
-        self.pool = TaskSlots(self.maker, self.clock, self.tasks, self.stats, self.log, **settings)
+        host = make_host(self.clock, self.tasks, log=self.log)
+        self.stats = host.stats
+        self.pool = TaskSlots(self.maker, host, **settings)
 
     def run(self, trace: str, kind: str = "sleep", body: Any = None, **changed: Any) -> asyncio.Future[Ended]:
         attempt = app.tasks[kind].attempt(body_of(body or {"for_s": 1}), Task(trace, kind))
@@ -130,11 +131,11 @@ async def test_the_deaf_are_over_within_a_second_too(make: MakeRig) -> None:
     assert rig.clock.monotonic() - begun_at < 12, "a warm spare takes its place at once"
 
 
-async def test_a_probe_keeps_it_from_hanging(make: MakeRig) -> None:
+async def test_progress_keeps_a_task_from_hanging(make: MakeRig) -> None:
     rig = await make()
     begun_at = rig.clock.monotonic()
-    ended = await rig.run("t", "grow", {"size": 0})
-    assert (ended.how, ended.error) == (How.TIMED_OUT, "hangs: no probe for stall_s = 5")
+    ended = await rig.run("t", "grow", {})
+    assert (ended.how, ended.error) == (How.TIMED_OUT, "hangs: no progress for stall_s = 5")
     assert 20 < rig.clock.monotonic() - begun_at < 23
 
 

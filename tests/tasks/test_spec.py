@@ -43,8 +43,8 @@ class Model(pydantic.BaseModel):
 
 
 def test_an_app_knows_its_tasks() -> None:
-    spec = declared(timeout_s=5, tries=2, backoff=Backoff(1, 2), permanent=KeyError, advances="cpu", weight=2)
-    assert (spec.name, spec.handler, spec.permanent, spec.advances) == ("t", handle, (KeyError,), ("cpu",))
+    spec = declared(timeout_s=5, tries=2, backoff=Backoff(1, 2), permanent=KeyError, weight=2)
+    assert (spec.name, spec.handler, spec.permanent) == ("t", handle, (KeyError,))
     assert (spec.share.weight, spec.visibility_s, spec.takes_text) == (2, 15, False)
     assert declared(hold="lease", lease_s=7).visibility_s == 7
     assert declared(body=str).takes_text
@@ -68,13 +68,6 @@ def test_a_lease_is_for_what_advances() -> None:
         ({"tries": 0}, "task 't': tries is 0; it must be a whole number at least 1"),
         ({"memory_mb": -1}, "task 't': memory_mb is -1; it must be a whole number at least 0"),
         ({"hold": "for ever"}, "task 't': hold is 'for ever'; it must be one of lease, timeout"),
-        (
-            {"advances": ("noise",)},
-            r"task 't': advances is \('noise',\); it must be a tuple .each item one of cpu, output, probe",
-        ),
-        ({"advances": ("probe",)}, "the sign 'probe' in advances= and the function probe= need each other"),
-        ({"advances": "cpu", "probe": handle}, "need each other"),
-        ({"hold": "lease", "advances": ()}, "hold='lease' needs at least one of"),
         ({"permanent": "KeyError"}, r"permanent is \('KeyError',\); it must be a tuple .each item a class"),
         ({"permanent": str}, "it is a tuple of exception types"),
         ({"timeout_s": math.inf}, "timeout_s is inf; it must be a number above 0, at most 1,000,000,000"),
@@ -92,7 +85,6 @@ def test_a_lease_is_for_what_advances() -> None:
         ({"group_limit": 1.5}, "group_limit is 1.5; it must be a whole number"),
         ({"memory_mb": "512"}, "memory_mb is '512'; it must be a whole number"),
         ({"resumable": 1}, "resumable is 1; it must be True or False"),
-        ({"probe": 5}, "probe is 5; it must be a function or None"),
         ({"group": 7}, "task 't': group is 7; it must be a text or a function"),
     ],
 )

@@ -21,7 +21,7 @@ from holdfast.ports.queue import DeadLetter, Queue
 from holdfast.wiring import Services, backup_at, make_letters, producing
 
 if TYPE_CHECKING:
-    from holdfast.tasks.letters import Choice
+    from holdfast.tasks.dead_letters import Choice
 
 app = App(name="dlq", help="Dead letters: messages set aside, each with its reason.")
 
@@ -131,7 +131,7 @@ async def redrive(
         stream: The stream whose letters --all means.
         json: Print a JSON object.
     """
-    from holdfast.tasks.letters import Choice  # noqa: PLC0415
+    from holdfast.tasks.dead_letters import Choice  # noqa: PLC0415
 
     if source and not owner:
         raise ConfigError("--from needs --app: what is backed up are the letters of an app's tasks")
@@ -170,7 +170,7 @@ async def backup(
         every_s: Do it again and again, with this pause.
         json: Print a JSON object each time.
     """
-    from holdfast.tasks.letters import Choice  # noqa: PLC0415
+    from holdfast.tasks.dead_letters import Choice  # noqa: PLC0415
 
     choice = Choice(trace=trace, since=ago(since), error=error)
     async with (

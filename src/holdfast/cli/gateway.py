@@ -16,7 +16,7 @@ from holdfast.wiring import Services, make_gateway
 
 if TYPE_CHECKING:
     from holdfast.config import Config
-    from holdfast.gateway.haproxy.front import HaproxyOptions
+    from holdfast.gateway.haproxy.plane import HaproxyOptions
     from holdfast.gateway.listen import Tls
 
 
@@ -120,7 +120,7 @@ def choose(data_plane: Literal["haproxy", "python"] | None, replay_bytes: int) -
     and isn't there."""
     import structlog  # noqa: PLC0415
 
-    from holdfast.gateway.haproxy.front import HaproxyOptions  # noqa: PLC0415
+    from holdfast.gateway.haproxy.plane import HaproxyOptions  # noqa: PLC0415
 
     if data_plane == "python":
         return None

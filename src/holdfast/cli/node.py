@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from holdfast import legacy_env as older_names
+from holdfast import legacy_env
 from holdfast.cli import exits
 from holdfast.cli.options import DEFAULTS, Options
 from holdfast.common.redaction import redact_url
@@ -75,7 +75,7 @@ def run(
 
     config = options.load(node_name=name, host=host, port=port, advertise=advertise, slots=slots)
     if older := {
-        setting.name: setting.source for setting in explain(config) if older_names.told(setting.source)
+        setting.name: setting.source for setting in explain(config) if legacy_env.told(setting.source)
     }:
         structlog.get_logger().info("older names count", **older)
     if nodes is None:

@@ -7,16 +7,12 @@ are conditional, and a stream that has just moved rests.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
-from holdfast.cluster.limits import Limits
-from holdfast.cluster.membership import Membership
+from holdfast.cluster.host import Host
 from holdfast.cluster.rules.balance import STREAM_LOAD, NodeLoad, Shift, plan
 from holdfast.common.protocol import Done, Shed
 from holdfast.errors import HoldfastError
-from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Member
-from holdfast.ports.peer import Peer
 
 SHIFTS_A_ROUND = 8
 SHARE_MIN = 0.02
@@ -26,37 +22,27 @@ SHARE_MIN = 0.02
 class Balancer:
     """The balancer of one node."""
 
-    def __init__(
-        self,
-        peer: Peer,
-        clock: Clock,
-        limits: Limits,
-        membership: Membership,
-        log: Any,
-    ) -> None:
-        self._peer = peer
-        self._clock = clock
-        self._limits = limits
-        self._membership = membership
-        self._log = log
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._clock, self._limits, self._log = host.clock, host.limits, host.log
 
     async def run(self) -> None:
         """Look at the loads now and then, and have hot nodes shed."""
         while True:
             await self._clock.sleep(self._limits.balance_s * (0.9 + 0.2 * self._clock.random()))
-            if self._membership.alive and self.elected:
+            if self._host.membership.alive and self.elected:
                 await asyncio.gather(*(self._shed(shift) for shift in self.shifts()))
 
     @property
     def elected(self) -> bool:
         """True if it is this node that decides."""
-        nodes = (name for name, member in self._membership.view.items() if not member.foreign)
-        return self._membership.id == min(nodes, default="")
+        nodes = (name for name, member in self._host.membership.view.items() if not member.foreign)
+        return self._host.membership.id == min(nodes, default="")
 
     def shifts(self) -> list[Shift]:
         """What to bring from where to where, as the nodes tell of themselves."""
         groups: dict[tuple[str, ...], list[NodeLoad]] = {}
-        for member in self._membership.view.values():
+        for member in self._host.membership.view.values():
             if not (member.load.draining or member.foreign):
                 groups.setdefault(member.load.serves, []).append(node_load(member))
         shifts: list[Shift] = []
@@ -66,12 +52,12 @@ class Balancer:
         return shifts[:SHIFTS_A_ROUND]
 
     async def _shed(self, shift: Shift) -> None:
-        source, target = (self._membership.view.get(name) for name in (shift.source, shift.target))
+        source, target = (self._host.membership.view.get(name) for name in (shift.source, shift.target))
         if source is None or target is None:
             return
         try:
             request = Shed(source.id, target.id, shift.amount)
-            reply = await self._peer.call(source.address, request, self._limits.drain_timeout_s)
+            reply = await self._host.peer.call(source.address, request, self._limits.drain_timeout_s)
         except HoldfastError as error:
             self._log.warning("could not balance", source=source.name, target=target.name, error=str(error))
             return

@@ -12,15 +12,12 @@ from typing import Any
 
 import msgspec
 
-from holdfast.cluster.limits import Limits
-from holdfast.cluster.service import Tasks
-from holdfast.cluster.stats import Stats
+from holdfast.cluster.host import Host
 from holdfast.common.held import Held, Letter, Receipt
 from holdfast.common.message import Life, fixed
 from holdfast.common.progress import Visibility, chunks, due
 from holdfast.common.redaction import redact
 from holdfast.errors import HoldfastError, Retry
-from holdfast.ports.clock import Clock
 from holdfast.ports.queue import DeadLetter, Outgoing, Queue
 
 LOOKS_A_VISIBILITY = 10
@@ -57,23 +54,18 @@ class Keeper:
         self,
         stream: str,
         queue: Queue,
-        clock: Clock,
-        limits: Limits,
-        tasks: Tasks,
-        stats: Stats,
-        log: Any,
+        host: Host,
         *,
         holding: Callable[[str], Sequence[tuple[str, Held]]],
         report: Reporter,
         may_reissue: Callable[[Held], bool] = lambda _: True,
+        visibility_s: float | None = None,
     ) -> None:
         self._stream = stream
         self._queue = queue
-        self._clock = clock
-        self._limits = limits
-        self._tasks = tasks
-        self._stats = stats
-        self._log = log
+        self._clock, self._tasks, self._stats, self._log = host.clock, host.tasks, host.stats, host.log
+        self._retry = host.limits.retry
+        self._visibility_s = host.limits.visibility_s if visibility_s is None else visibility_s
         self._holding = holding
         self._report = report
         self._may_reissue = may_reissue
@@ -100,7 +92,7 @@ class Keeper:
             self._hurry.set()
 
     async def settled(self) -> None:
-        """Return when nothing is left to settle, which doesn't wait for company any more."""
+        """Return when nothing is left to settle. From now on calls don't wait until they are full."""
         self._patient = False
         self._hurry.set()
         await self._idle.wait()
@@ -108,17 +100,17 @@ class Keeper:
 
     async def _extend_loop(self) -> None:
         while True:
-            await self._clock.sleep(self._limits.visibility_s / LOOKS_A_VISIBILITY)
+            await self._clock.sleep(self._visibility_s / LOOKS_A_VISIBILITY)
             now, holding = self._clock.monotonic(), self._holding(self._stream)
             await self._reissue(holding, now)
             receipts = [receipt for _, held in holding for receipt in held.receipts]
-            near = due(receipts, now, self._limits.visibility_s)
+            near = due(receipts, now, self._visibility_s)
             await self._extend({receipt.receipt: receipt for receipt in near})
 
     async def _reissue(self, holding: Sequence[tuple[str, Held]], now: float) -> None:
         """What the queue won't let be held much longer is sent again under its identity, and only then
         deleted. The copy comes back as a further delivery of a message that waits."""
-        margin_s = min(REISSUE_VISIBILITIES * self._limits.visibility_s, self._queue.hold_max_s / 2)
+        margin_s = min(REISSUE_VISIBILITIES * self._visibility_s, self._queue.hold_max_s / 2)
         before = now - self._queue.hold_max_s + margin_s
         aged = [
             (key, held, old)
@@ -153,12 +145,12 @@ class Keeper:
         sent_at = self._clock.monotonic()
         self._stats.extend_calls += 1
         try:
-            stale = await self._queue.extend(batch, self._limits.visibility_s)
+            stale = await self._queue.extend(batch, self._visibility_s)
         except HoldfastError as error:
             self._log.warning("could not extend deliveries", stream=self._stream, error=str(error))
             return False
         for name in batch:
-            receipts[name].expires_at = sent_at + self._limits.visibility_s
+            receipts[name].expires_at = sent_at + self._visibility_s
         for name in stale:
             receipts[name].stale = True
         return True
@@ -166,7 +158,7 @@ class Keeper:
     async def _settle_loop(self) -> None:
         while True:
             await self._wake.wait()
-            linger_s = min(PATIENCE * self._queue.linger_s, self._limits.visibility_s / LOOKS_A_VISIBILITY)
+            linger_s = min(PATIENCE * self._queue.linger_s, self._visibility_s / LOOKS_A_VISIBILITY)
             full = linger_s > 0 and await self._clock.wait(self._hurry, linger_s) and self._patient
             taken = self._whole_calls() if full else list(self._pending)
             del self._pending[: len(taken)]
@@ -181,7 +173,7 @@ class Keeper:
                 self._idle.set()
 
     def _whole_calls(self) -> list[Settlement]:
-        """The first settlements, as many as fill calls; those after them wait for company."""
+        """The first settlements, as many as fill calls. Those after them wait for more."""
         counts = list(accumulate(len(item.messages) for item in self._pending))
         room = counts[-1] - counts[-1] % self._queue.max_batch
         return self._pending[: max(1, bisect_right(counts, room))]
@@ -235,7 +227,7 @@ class Keeper:
                     return False
                 failures += 1
                 self._log.warning("the queue does not answer", stream=self._stream, error=str(error))
-            await self._clock.sleep(self._limits.retry.delay_s(failures, self._clock.random()))
+            await self._clock.sleep(self._retry.delay_s(failures, self._clock.random()))
 
 
 async def free(queues: Iterable[Queue], member: str, log: Any) -> None:

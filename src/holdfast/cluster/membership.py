@@ -5,80 +5,40 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from typing import Any
 
-from holdfast.cluster.limits import Limits
+from holdfast.cluster.host import Host
 from holdfast.cluster.rules.lease import Lease
-from holdfast.cluster.service import Tasks
-from holdfast.cluster.stats import Stats
 from holdfast.cluster.view import View
 from holdfast.common.protocol import Probe, Stranger
 from holdfast.common.retry import Backoff
 from holdfast.errors import ConfigError, HoldfastError, MembershipLost, OutcomeUnknown, Retry, Unavailable
-from holdfast.ports.clock import Clock
-from holdfast.ports.coordinator import Claim, Coordinator, Load, Member
-from holdfast.ports.peer import Peer
+from holdfast.ports.coordinator import Load, Member
 
 SILENCE_S = 15.0
 """How long a renewal that failed counts as the coordinator's silence: the next one may take that long."""
 
 
 class Membership:
-    """This node's membership and its view of the others.
+    """This node's membership and its view of the others. ``load`` gives what the node tells of itself.
 
-    ``on_left`` is told ids that ended, ``on_lost``
-    that our own did (a new one is being sought; ``joined`` is set again once it is had). ``on_claim`` is
-    told every change of a claim, ``on_missed`` that some may have gone by unseen."""
+    When the membership is lost, another one is sought, and ``joined`` is set again once it is had."""
 
-    def __init__(
-        self,
-        coordinator: Coordinator,
-        peer: Peer,
-        clock: Clock,
-        limits: Limits,
-        tasks: Tasks,
-        stats: Stats,
-        log: Any,
-        *,
-        name: str,
-        load: Callable[[], Load],
-        on_left: Callable[[str], None],
-        on_lost: Callable[[], None],
-        on_claim: Callable[[Claim], None],
-        on_missed: Callable[[], None],
-    ) -> None:
-        self._coordinator = coordinator
-        self._peer = peer
-        self._clock = clock
-        self._limits = limits
-        self._tasks = tasks
-        self._stats = stats
-        self._log = log
-        self._name = name
+    def __init__(self, host: Host, load: Callable[[], Load]) -> None:
+        self._host = host
+        self._coordinator, self._peer, self._clock = host.coordinator, host.peer, host.clock
+        self._limits, self._tasks, self._log = host.limits, host.tasks, host.log
         self._load = load
-        self._on_left = on_left
-        self._on_lost = on_lost
         self._address = ""
-        self._lease = Lease(limits.ttl_s, -1e18)
-        self._backoff = Backoff(limits.ttl_s / 20, limits.ttl_s)
+        self._lease = Lease(host.limits.ttl_s, -1e18)
+        self._backoff = Backoff(host.limits.ttl_s / 20, host.limits.ttl_s)
         self._left = False
         self._silent_until = -math.inf
         self._cut_off = False
         self.renew_now = asyncio.Event()
         self.joined = asyncio.Event()
         self.id = ""
-        self._view = View(
-            coordinator,
-            peer,
-            clock,
-            limits,
-            tasks,
-            stats,
-            log,
-            on_left=self._member_left,
-            on_claim=on_claim,
-            on_missed=on_missed,
-        )
+        self._view = View(host)
+        host.news.on_left.append(self._member_left)
 
     @property
     def view(self) -> dict[str, Member]:
@@ -126,7 +86,7 @@ class Membership:
         return self._left
 
     def _me(self) -> Member:
-        return Member(self.id, self._name, self._address, self._load())
+        return Member(self.id, self._host.name, self._address, self._load())
 
     async def _join(self) -> None:
         tries = 0
@@ -148,7 +108,7 @@ class Membership:
         self._has_joined()
 
     def _has_joined(self) -> None:
-        self._stats.memberships += 1
+        self._host.stats.memberships += 1
         self.joined.set()
         self._log.info("joined", member=self.id, address=self._address)
 
@@ -183,7 +143,7 @@ class Membership:
                 self._log.warning("membership lost; joining again", member=self.id)
                 self.joined.clear()
                 self._cut_off = False
-                self._on_lost()
+                self._host.news.lost()
                 await self._join()
             except HoldfastError as error:
                 if error.retry in (Retry.SAFE, Retry.SAME) and not self._cut_off:
@@ -219,7 +179,6 @@ class Membership:
         return self.view[after[0] if after else others[0]]
 
     def _member_left(self, member: str) -> None:
-        self._on_left(member)
         if member == self.id:
             self.renew_now.set()  # find out at once
 

@@ -8,7 +8,7 @@ import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from holdfast.cluster.node import Host
+from holdfast.cluster.host import Host
 from holdfast.cluster.stats import MEANINGS
 from holdfast.ports.coordinator import Load
 

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 from holdfast.cluster.balancer import Balancer
-from holdfast.cluster.limits import Limits
+from holdfast.cluster.host import Host
 from holdfast.cluster.membership import Membership
-from holdfast.cluster.service import Startable, Tasks
-from holdfast.cluster.stats import Stats
-from holdfast.common.protocol import Done, Drain, Probe, Reply, Request, SettleReport, Stranger
+from holdfast.cluster.service import Startable
+from holdfast.common.protocol import Done, Drain, Probe, Reply, Request, Stranger
 from holdfast.errors import HoldfastError
-from holdfast.ports.clock import Clock
-from holdfast.ports.coordinator import Claim, Coordinator, Load
-from holdfast.ports.meter import Meter
-from holdfast.ports.peer import Peer
+from holdfast.ports.coordinator import Load
 
 MAINTENANCE_S = 600.0
 
 
 class Work(Protocol):
-    """One kind of work (streams, tasks, devices) on a node."""
+    """One kind of work on a node. What else it wants, such as to answer other nodes or to hear of members and
+    claims, it asks its :class:`~holdfast.cluster.host.Host` for."""
 
     async def prepare(self) -> None:
         """Make ready what must work before the node joins. Raises ConfigError."""
@@ -36,61 +32,11 @@ class Work(Protocol):
     async def close(self) -> None:
         """Release what ``prepare`` made."""
 
-    async def handle(self, request: Request) -> Reply | None:
-        """Answer a peer's request, or None if it is for another kind of work."""
-
     def load(self) -> Load:
         """What the node tells of itself."""
 
-    def left(self, member: str) -> None:
-        """A membership ended."""
-
-    def vanished(self) -> None:
-        """This node's membership was lost; another is being sought."""
-
-    def claim_changed(self, claim: Claim) -> None:
-        """A key's claim is another now."""
-
-    def missed(self) -> None:
-        """Changes of claims may have gone by unseen."""
-
     async def maintain(self) -> None:
         """Drop what is kept too long."""
-
-
-class Host:
-    """What a node gives to its work. Made before the work, filled when the node starts. ``machine`` tells the
-    shares of processors and of memory in use; ``told_to_drain`` is set when an operator wants it to end."""
-
-    def __init__(
-        self,
-        coordinator: Coordinator,
-        peer: Peer,
-        clock: Clock,
-        limits: Limits,
-        log: Any,
-        name: str,
-        meter: Meter | None = None,
-        machine: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0),
-    ) -> None:
-        self.coordinator = coordinator
-        self.peer = peer
-        self.clock = clock
-        self.limits = limits
-        self.log = log
-        self.name = name
-        self.meter = meter or Meter()
-        self.machine = machine
-        self.told_to_drain = asyncio.Event()
-        self.stats = Stats()
-        self.crashed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
-        self.tasks = Tasks(self._crash)
-        self.draining = False
-        self.membership: Membership
-
-    def _crash(self, error: BaseException) -> None:
-        if not self.crashed.done():
-            self.crashed.set_result(error)
 
 
 class Node(Startable):
@@ -101,22 +47,8 @@ class Node(Startable):
         self._host = host
         self._works = works
         self._ids: dict[str, None] = {}
-        host.membership = Membership(
-            host.coordinator,
-            host.peer,
-            host.clock,
-            host.limits,
-            host.tasks,
-            host.stats,
-            host.log,
-            name=host.name,
-            load=self.load,
-            on_left=self._left,
-            on_lost=self._lost,
-            on_claim=self._claim_changed,
-            on_missed=self._missed,
-        )
-        self._balancer = Balancer(host.peer, host.clock, host.limits, host.membership, host.log)
+        host.membership = Membership(host, self.load)
+        self._balancer = Balancer(host)
 
     @property
     def host(self) -> Host:
@@ -193,38 +125,19 @@ class Node(Startable):
             lacks=tuple(name for load in loads for name in load.lacks),
         )
 
-    def _left(self, member: str) -> None:
-        for work in self._works:
-            work.left(member)
-
-    def _lost(self) -> None:
-        for work in self._works:
-            work.vanished()
-
-    def _claim_changed(self, claim: Claim) -> None:
-        for work in self._works:
-            work.claim_changed(claim)
-
-    def _missed(self) -> None:
-        for work in self._works:
-            work.missed()
-
     async def _handle(self, request: Request) -> Reply:
         member = self._host.membership.id
         self._ids[member] = None
-        # A report is good under any name this node has had: custody outlives a membership.
-        if request.to != member and not (isinstance(request, SettleReport) and request.to in self._ids):
+        if request.to != member and not (
+            self._host.inquiries.outlives_membership(request) and request.to in self._ids
+        ):
             return Stranger(member)
         if isinstance(request, Probe):
             return Done()
         if isinstance(request, Drain):
             self._host.told_to_drain.set()
             return Done()
-        for work in self._works:
-            reply = await work.handle(request)
-            if reply is not None:
-                return reply
-        return Done(ok=False, text=f"nothing here answers a {type(request).__name__}")
+        return await self._host.inquiries.answer(request)
 
     async def _maintain(self) -> None:
         while True:

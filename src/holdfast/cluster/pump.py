@@ -5,17 +5,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
-from holdfast.cluster.limits import Limits
-from holdfast.cluster.membership import Membership
-from holdfast.cluster.stats import Stats
+from holdfast.cluster.host import Host
 from holdfast.common.held import Receipt
 from holdfast.common.polling import Polling
 from holdfast.common.redaction import redact
 from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError, InvalidMessage
-from holdfast.ports.clock import Clock
 from holdfast.ports.queue import DeadLetter, Delivery, Queue
 
 Take = Callable[[Delivery, Receipt, dict[str, int]], None]
@@ -31,30 +27,23 @@ class Pump:
         self,
         stream: str,
         queue: Queue,
-        clock: Clock,
-        limits: Limits,
-        membership: Membership,
-        stats: Stats,
-        log: Any,
+        host: Host,
         *,
         take: Take,
         room: Callable[[], int],
-        is_crowded: Callable[[], bool],
         may: Callable[[], bool],
+        is_crowded: Callable[[], bool] = lambda: False,
         hide_s: float | None = None,
     ) -> None:
         self._stream = stream
         self._queue = queue
-        self._clock = clock
-        self._limits = limits
-        self._membership = membership
-        self._stats = stats
-        self._log = log
+        self._host = host
+        self._clock, self._limits, self._stats, self._log = host.clock, host.limits, host.stats, host.log
         self._take = take
         self._room = room
         self._is_crowded = is_crowded
         self._may = may
-        self._hide_s = limits.visibility_s if hide_s is None else hide_s
+        self._hide_s = host.limits.visibility_s if hide_s is None else hide_s
         self._backoff = Backoff(0.1, 5.0)
         self._polling = Polling(queue.max_batch, queue.max_receives, queue.linger_s)
         self._polls = 0
@@ -74,7 +63,7 @@ class Pump:
         failures, ended_at = 0, self._clock.monotonic()
         while not self.stopping and self._polls <= self._polling.wanted:
             if not self._may():
-                await self._clock.wait(self._membership.joined, self._limits.renew_s)
+                await self._clock.wait(self._host.membership.joined, self._limits.renew_s)
                 if not self._may():
                     await self._clock.sleep(self._limits.room_check_s)
                 continue
@@ -103,7 +92,7 @@ class Pump:
     async def _receive(self, limit: int) -> int:
         self._stats.receive_calls += 1
         deliveries = await self._queue.receive(
-            limit, self._limits.receive_wait_s, self._hide_s, self._membership.id
+            limit, self._limits.receive_wait_s, self._hide_s, self._host.membership.id
         )
         now = self._clock.monotonic()
         expires_at = now + self._hide_s

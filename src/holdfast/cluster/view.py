@@ -3,61 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
 
-from holdfast.cluster.limits import Limits
-from holdfast.cluster.service import Tasks
-from holdfast.cluster.stats import Stats
+from holdfast.cluster.host import Host
 from holdfast.common.protocol import Probe, Stranger
 from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError, NobodyThere, OutcomeUnknown, Unavailable
-from holdfast.ports.clock import Clock
-from holdfast.ports.coordinator import Claim, Coordinator, Member
-from holdfast.ports.peer import Peer
+from holdfast.ports.coordinator import Member
 
 WATCH_WAIT_S = 5.0
 PROBES = 2
 
 
 class View:
-    """The living members by id, and news of claims.
+    """The living members by id. What it sees of members and claims it tells to the host's news.
 
-    ``on_left`` is told ids that ended, ``on_claim`` every change of a claim, ``on_missed`` that some may have
-    gone by unseen. ``changed`` is set whenever members come or go; whoever waits for it clears it."""
+    ``changed`` is set whenever members come or go; whoever waits for it clears it."""
 
-    def __init__(
-        self,
-        coordinator: Coordinator,
-        peer: Peer,
-        clock: Clock,
-        limits: Limits,
-        tasks: Tasks,
-        stats: Stats,
-        log: Any,
-        *,
-        on_left: Callable[[str], None],
-        on_claim: Callable[[Claim], None],
-        on_missed: Callable[[], None],
-    ) -> None:
-        self._coordinator = coordinator
-        self._peer = peer
-        self._clock = clock
-        self._limits = limits
-        self._tasks = tasks
-        self._stats = stats
-        self._log = log
-        self._on_left = on_left
-        self._on_claim = on_claim
-        self._on_missed = on_missed
-        self._backoff = Backoff(limits.ttl_s / 20, limits.ttl_s)
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._coordinator, self._clock, self._log = host.coordinator, host.clock, host.log
+        self._backoff = Backoff(host.limits.ttl_s / 20, host.limits.ttl_s)
         self._suspects: dict[str, None] = {}
         self.changed = asyncio.Event()
         self.members: dict[str, Member] = {}
 
     def start(self) -> None:
         """Begin to watch."""
-        self._tasks.repeat(self._watch, self._clock, self._log)
+        self._host.tasks.repeat(self._watch, self._clock, self._log)
 
     async def _watch(self) -> None:
         after, failures = -1, 0
@@ -72,8 +44,8 @@ class View:
                 continue
             if after < 0 or number < after:
                 changes = []
-                self._tasks.spawn(self.refresh_quietly())
-                self._on_missed()
+                self._host.tasks.spawn(self.refresh_quietly())
+                self._host.news.missed()
             after = number
             for change in changes:
                 if change.kind == "joined" and change.member is not None:
@@ -81,7 +53,7 @@ class View:
                 elif change.kind == "left" and change.member is not None:
                     self._drop(change.member.id)
                 elif change.kind == "claim" and change.claim is not None:
-                    self._on_claim(change.claim)
+                    self._host.news.claimed(change.claim)
 
     async def refresh_quietly(self) -> None:
         """As ``refresh``; a failure is only noted."""
@@ -108,7 +80,7 @@ class View:
     def _drop(self, member: str) -> None:
         if self.members.pop(member, None) is not None:
             self.changed.set()
-            self._on_left(member)
+            self._host.news.left(member)
 
     async def suspect(self, member: str) -> None:
         """Probe a member whose connection failed, and evict it if its process is gone."""
@@ -119,7 +91,7 @@ class View:
         try:
             if await self._is_gone(suspected):
                 await self._coordinator.evict(member)
-                self._stats.evictions += 1
+                self._host.stats.evictions += 1
                 self._log.warning("evicted a dead node", node=suspected.name, member=member)
                 self._drop(member)
         except HoldfastError as error:
@@ -132,7 +104,9 @@ class View:
         membership lapses by itself."""
         for _ in range(PROBES):
             try:
-                reply = await self._peer.call(member.address, Probe(member.id), self._limits.peer_timeout_s)
+                reply = await self._host.peer.call(
+                    member.address, Probe(member.id), self._host.limits.peer_timeout_s
+                )
             except NobodyThere:
                 return True
             except OutcomeUnknown:

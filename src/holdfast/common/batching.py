@@ -1,5 +1,6 @@
-"""For how long what is ready waits to share a call, where calls cost: while the call fills soon, and others
-are known that may join it; else not at all."""
+"""The batcher decides how long something that is ready waits, so that several share one call. It matters
+where calls cost money. Something waits only while its call will soon be full, and others are known that
+may join it."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ ALONE = 8
 """How many times shorter the longest wait is while nobody is known who may join."""
 
 
-class Company:
+class Batcher:
     """Decides for the calls of one kind. ``batch`` is what one takes at most, ``linger_s`` how long something
     may wait, 0 where nothing is to."""
 

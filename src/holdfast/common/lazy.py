@@ -8,11 +8,11 @@ from typing import Any
 
 
 def exports(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a package that has each of these names from the module below it."""
+    """The ``__getattr__`` of a package that has each of these names from the module beside it."""
 
     def get(name: str) -> Any:
         if name not in places:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(f"{package}.{places[name]}"), name)
+        return getattr(import_module(places[name]), name)
 
     return get

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
 
+from holdfast.cluster.host import Host
 from holdfast.common.exact_json import decode_plain
 from holdfast.common.retry import Backoff
 from holdfast.devices.ports.outbox import OutboxStore
 from holdfast.devices.rules.device_queue import CommandState, StoredCommand
 from holdfast.errors import HoldfastError, TooLarge
-from holdfast.ports.clock import Clock
 from holdfast.ports.queue import Outgoing, Queue
 from holdfast.tasks.outcome import Outcome
 from holdfast.tasks.rules import task
@@ -44,22 +44,18 @@ class Briefs:
 
     def __init__(
         self,
+        host: Host,
         app: str,
         outbox: str,
         store: OutboxStore,
         queue: Queue,
-        clock: Clock,
-        log: Any,
-        node: str,
-        shards: Callable[[], Collection[int]],
+        shards: Collection[int],
     ) -> None:
         self._app = app
         self._outbox = outbox
         self._store = store
         self._queue = queue
-        self._clock = clock
-        self._log = log
-        self._node = node
+        self._clock, self._log, self._node = host.clock, host.log, host.name
         self._shards = shards
         self._wake = asyncio.Event()
         self._backoff = Backoff(0.1, 10.0)
@@ -76,7 +72,7 @@ class Briefs:
             await self._clock.wait(self._wake, LOOK_S)
             self._wake.clear()
             try:
-                while shards := [*self._shards()]:
+                while shards := [*self._shards]:
                     closed = await self._store.briefs(self._outbox, shards, BATCH)
                     if not closed:
                         break

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.cluster.service import Tasks
+from holdfast.cluster.host import Host
 from holdfast.common.once import Once
 from holdfast.common.rate import Limiter, Rate
 from holdfast.common.redaction import redact
@@ -39,7 +39,6 @@ from holdfast.devices.rules.device_turn import Heard, Sending, Turn, Turned, Uns
 from holdfast.devices.rules.group_rate import BURST_S, GroupRate, JobRates
 from holdfast.devices.rules.presence import Presence
 from holdfast.errors import HoldfastError, InvalidMessage, OutcomeUnknown, TooLarge, Unavailable
-from holdfast.ports.clock import Clock
 
 Connect = Callable[[str, Callable[[], Awaitable[bool]]], Devices]
 """Makes the devices of a shard: given its identity at the broker, and what tells whether it is still ours."""
@@ -115,19 +114,16 @@ class Shard:
 
 
 class Dispatcher:
-    """Serves the shards that it is given. ``alive`` says whether this node may still act; ``on_lost`` is told
-    shards that turned out to be another's."""
+    """Serves the shards that it is given, while the node's membership lives. ``on_lost`` is told shards that
+    turned out to be another's."""
 
     def __init__(
         self,
         outbox: Outbox,
         store: OutboxStore,
         connect: Connect,
-        clock: Clock,
-        tasks: Tasks,
-        log: Any,
+        host: Host,
         *,
-        alive: Callable[[], bool],
         on_lost: Callable[[int], None],
     ) -> None:
         spec = outbox.spec
@@ -135,12 +131,10 @@ class Dispatcher:
         self._spec = spec
         self._store = store
         self._connect = connect
-        self._clock = clock
-        self._tasks = tasks
-        self._log = log
-        self._alive = alive
+        self._host = host
+        self._clock, self._tasks, self._log = host.clock, host.tasks, host.log
         self._on_lost = on_lost
-        self._offset_s = clock.wall() - clock.monotonic()
+        self._offset_s = host.clock.wall() - host.clock.monotonic()
         self._shift_s = 0.0
         self._checks_until = 0.0
         self._presence = Presence(spec.presence)
@@ -165,7 +159,7 @@ class Dispatcher:
         self._fresh: dict[int, None] = {}
         self._back: dict[str, None] = {}
         self._deaf_s = 0.0
-        self._deaf_since: float | None = clock.monotonic()
+        self._deaf_since: float | None = host.clock.monotonic()
         self._devices: set[str] = set()
         """Those that have had commands. What others say is not listened to: anybody may invent devices."""
         self._sent_at: dict[Correlation, float] = {}
@@ -244,7 +238,7 @@ class Dispatcher:
             if not await self._clock.wait(self._wake, BUSY_S):
                 await self._clock.wait(self._wake, await self._pause_s())
             self._wake.clear()
-            if not self.shards or not self._alive():
+            if not self.shards or not self._host.membership.alive:
                 self._marked = None  # nothing new is begun; the next owner sends it again
                 continue
             self._idle.clear()
@@ -283,7 +277,7 @@ class Dispatcher:
 
     async def _pause_s(self) -> float:
         """How long to wait for the next thing to happen, unless there is something already."""
-        if not self.shards or not self._alive():
+        if not self.shards or not self._host.membership.alive:
             return LOOK_S
         now, monotonic = self._clock.wall(), self._clock.monotonic()
         returns = [shard.sends_from - monotonic for shard in self.shards.values() if shard.connected]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from holdfast.cluster.node import Host
+from holdfast.cluster.host import Host
 from holdfast.devices.dispatcher import Dispatcher
 from holdfast.devices.ports.outbox import OutboxStore
 from holdfast.devices.spec import OutboxSpec

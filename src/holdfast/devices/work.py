@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from holdfast.cluster.node import Host
-from holdfast.common.protocol import Reply, Request
+from holdfast.cluster.host import Host
 from holdfast.common.retry import Backoff
 from holdfast.devices.briefs import Briefs
 from holdfast.devices.dispatcher import Connect, Dispatcher
@@ -15,7 +14,7 @@ from holdfast.devices.ports.outbox import Adding, OutboxStore
 from holdfast.devices.shards import Shards
 from holdfast.devices.source import fill
 from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
-from holdfast.ports.coordinator import Claim, Load
+from holdfast.ports.coordinator import Load
 from holdfast.ports.queue import Queue
 
 BACKOFF = Backoff(0.1, 5.0)
@@ -48,19 +47,25 @@ class DeviceWork:
             outbox,
             store,
             connect,
-            host.clock,
-            host.tasks,
-            host.log,
-            alive=lambda: host.membership.alive,
+            host,
             on_lost=self.shards.lost,
         )
         self.dispatcher.on_first_shard = self._fill
         self.briefs: Briefs | None = None
         if briefs is not None:
-            serves = self.dispatcher.shards
-            log, name = host.log, outbox.spec.name
-            self.briefs = Briefs(app, name, store, briefs, host.clock, log, host.name, lambda: serves)
+            self.briefs = Briefs(host, app, outbox.spec.name, store, briefs, self.dispatcher.shards)
             self.dispatcher.on_closed = self.briefs.wake
+        self._listen()
+
+    def _listen(self) -> None:
+        news = self._host.news
+        news.on_left.append(self._members_changed)
+        news.on_lost.append(self.shards.vanished)
+        news.on_claim.append(self.shards.claim_changed)
+        news.on_missed.append(self.shards.look)
+
+    def _members_changed(self, member: str) -> None:
+        self.shards.look()
 
     async def prepare(self) -> None:
         failures = 0
@@ -100,25 +105,10 @@ class DeviceWork:
     async def close(self) -> None:
         await self._store.close()
 
-    async def handle(self, request: Request) -> Reply | None:
-        return None
-
     def load(self) -> Load:
         spec = self._outbox.spec
         queues = (spec.briefs,) if spec.briefs else ()
         return Load(room=0, draining=self._host.draining, outboxes=(spec.name,), queues=queues)
-
-    def left(self, member: str) -> None:
-        self.shards.look()
-
-    def vanished(self) -> None:
-        self.shards.vanished()
-
-    def claim_changed(self, claim: Claim) -> None:
-        self.shards.claim_changed(claim)
-
-    def missed(self) -> None:
-        self.shards.look()
 
     async def maintain(self) -> None:
         """Drop or archive commands that closed long enough ago by the database's clock, a few at a time."""

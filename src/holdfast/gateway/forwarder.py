@@ -18,7 +18,7 @@ from holdfast.cluster.view import View
 from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.gateway.assigner import Assigner, Unasked
-from holdfast.gateway.door import TIMEOUT
+from holdfast.gateway.node_routes import TIMEOUT
 from holdfast.gateway.routes import Routes
 from holdfast.http.problem import EPOCH, OWNER
 from holdfast.http.serving import NO_TLS, PeerTls

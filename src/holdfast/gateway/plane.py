@@ -19,7 +19,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from holdfast.cluster.view import View
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.gateway import models, openapi
-from holdfast.gateway.door import (
+from holdfast.gateway.forwarder import Forwarder
+from holdfast.gateway.node_routes import (
     JSON,
     PASSED_ON,
     PATH,
@@ -30,7 +31,6 @@ from holdfast.gateway.door import (
     stream_of,
     timeout_of,
 )
-from holdfast.gateway.forwarder import Forwarder
 from holdfast.gateway.sockets import UNREAD, SocketFrame, SocketReply, serve
 from holdfast.http import problem
 from holdfast.http.bodies import read_body, slow_body

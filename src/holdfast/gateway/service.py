@@ -13,16 +13,16 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from holdfast.cluster.host import Host
 from holdfast.cluster.limits import Limits
-from holdfast.cluster.service import Startable, Tasks
-from holdfast.cluster.stats import Stats
+from holdfast.cluster.service import Startable
 from holdfast.cluster.view import View
 from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError, Retry
 from holdfast.gateway.assigner import Assigner
 from holdfast.gateway.clients import Clients
 from holdfast.gateway.forwarder import Forwarder
-from holdfast.gateway.haproxy.front import Front, HaproxyOptions
+from holdfast.gateway.haproxy.plane import HaproxyOptions, HaproxyPlane
 from holdfast.gateway.listen import BACKLOG, Tls, listen
 from holdfast.gateway.plane import Plane
 from holdfast.gateway.routes import Routes
@@ -92,36 +92,28 @@ class Gateway(Startable):
         self._host = host
         self._port = port
         self._tls = tls
-        self.crashed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
-        self._tasks = Tasks(self._crash)
+        runtime = Host(coordinator, peer, clock, limits, log, "gateway")
+        self.crashed, self._tasks = runtime.crashed, runtime.tasks
         self.routes = Routes()
-        self.view = View(
-            coordinator,
-            peer,
-            clock,
-            limits,
-            self._tasks,
-            Stats(),
-            log,
-            on_left=lambda member: self._forwarder.left(member),  # noqa: PLW0108 - made below
-            on_claim=lambda claim: assigner.claimed(claim),  # noqa: PLW0108 - made below
-            on_missed=self.routes.clear,
-        )
+        self.view = View(runtime)
         assigner = Assigner(coordinator, self.view, self.routes, foreign=foreign)
         self._forwarder = Forwarder(assigner, self.routes, self.view, clock, secret=secret, tls=peer_tls)
+        runtime.news.on_left.append(self._forwarder.left)
+        runtime.news.on_claim.append(assigner.claimed)
+        runtime.news.on_missed.append(self.routes.clear)
         self._connections = Connections(clock, max_connections)
         registry = CollectorRegistry()
         registry.register(ConnectionMetrics(self._connections))
         registry.register(GatewayMetrics(self.routes, self.view, self._forwarder))
-        self.front: Front | None = None
+        self.front: HaproxyPlane | None = None
         if haproxy is not None:
-            self.front = Front(
+            self.front = HaproxyPlane(
                 haproxy,
                 self.routes,
                 self.view,
                 clock,
                 log,
-                crash=self._crash,
+                crash=runtime.crash,
                 secret=secret,
                 peer_ca=peer_tls.ca if peer_tls is not None else None,
                 max_body_bytes=max_body_bytes,
@@ -158,10 +150,6 @@ class Gateway(Startable):
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.AbstractServer] = []
         self.address = ""
-
-    def _crash(self, error: BaseException) -> None:
-        if not self.crashed.done():
-            self.crashed.set_result(error)
 
     def _not_ready(self) -> str:
         return self._connections.trouble if self.view.members else "no node is there"
@@ -213,7 +201,8 @@ class Gateway(Startable):
         await self.front.start()
 
     async def _keep_looking(self) -> None:
-        """Loads change without a word; members whose time is over are nobody's news on some services."""
+        """Ask for the members again and again. No service tells of loads that change, and some don't tell of
+        memberships that have lapsed."""
         failures, backoff = 0, Backoff(self._limits.renew_s / 10, self._limits.renew_s)
         while True:
             try:

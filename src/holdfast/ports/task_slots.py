@@ -6,14 +6,10 @@ the tray is either taken by the process or withdrawn by the node, never both, wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import msgspec
-
-Sign = Literal["progress", "output", "cpu", "probe"]
-"""What shows that a task advances: calls of ``job.progress``, what it writes to its standard output or error,
-processor time of its process and what descends from it, changes of what its probe returns."""
 
 
 class Attempt(msgspec.Struct, frozen=True, array_like=True):
@@ -21,7 +17,7 @@ class Attempt(msgspec.Struct, frozen=True, array_like=True):
 
     ``body_name`` is the full name of the protobuf message in ``body``, empty for text or JSON. ``attempt``
     counts from 1 to ``tries``; ``epoch`` is the fencing token. ``timeout_s`` is the total time it may take,
-    ``stall_s`` the longest without one of the signs in ``advances`` (0: any), ``memory_mb`` what its process
+    ``stall_s`` the longest without a call of ``job.progress`` (0: any), ``memory_mb`` what its process
     and all that it started may use together (0: what the node allows). ``lease_s``: unless renewed, its
     process is killed so many seconds after it was given to a slot, even if the node stands still (0: never).
     """
@@ -35,7 +31,6 @@ class Attempt(msgspec.Struct, frozen=True, array_like=True):
     epoch: int = 0
     timeout_s: float = 60.0
     stall_s: float = 0.0
-    advances: tuple[Sign, ...] = ("progress",)
     memory_mb: int = 0
     lease_s: float = 0.0
 
@@ -74,7 +69,7 @@ class TaskHost(Protocol):
     def now(self) -> float:
         """Monotonic time in seconds."""
 
-    def progress(self, progress: Progress, sign: Sign = "progress") -> None:
+    def progress(self, progress: Progress) -> None:
         """The attempt at hand advances. Cheap enough to be called at every step."""
 
     def log(self, level: str, event: str, values: Mapping[str, Any]) -> None:
@@ -85,10 +80,6 @@ class TaskHost(Protocol):
 
     def failed(self, error: BaseException) -> None:
         """The handler raised."""
-
-    def watch(self, probe: Callable[[], object], every_s: float) -> Callable[[], None]:
-        """Call ``probe`` now and then, beside the handler, until what this returns is called: while the value
-        changes, the attempt advances."""
 
     def interrupt(self) -> None:
         """Have ``TaskWorker.raise_if_cancelled`` called where the handler is, if it can be reached there."""
@@ -116,8 +107,8 @@ class Listener(Protocol):
     def told(self, slot: TaskSlot, number: int, tried: Tried) -> None:
         """The oldest attempt in the slot has ended; the next one in its tray begins."""
 
-    def advanced(self, slot: TaskSlot, sign: Sign, progress: Progress | None) -> None:
-        """The attempt at hand advances, and, for the sign ``progress``, says how far it is."""
+    def advanced(self, slot: TaskSlot, progress: Progress) -> None:
+        """The attempt at hand advances, and says how far it is."""
 
     def said(self, slot: TaskSlot, level: str, event: str, values: Mapping[str, Any]) -> None:
         """The attempt at hand wrote to the log, or to its standard output (then ``values`` is empty)."""
@@ -130,13 +121,6 @@ class Exit(msgspec.Struct, frozen=True):
     reason: str
     stacks: str = ""
     untouched: Sequence[int] = ()
-
-
-class Usage(msgspec.Struct, frozen=True):
-    """What a slot's process and its descendants use: processor time since their start, memory at present."""
-
-    cpu_s: float = 0.0
-    memory_mb: int = 0
 
 
 class TaskSlot(Protocol):
@@ -158,9 +142,6 @@ class TaskSlot(Protocol):
     def lease(self, seconds: float | None) -> None:
         """Have the process and its descendants killed after so long, whatever becomes of the node, unless
         this is called again; None: never."""
-
-    def usage(self) -> Usage:
-        """What it uses now."""
 
     async def dump(self) -> str:
         """The stacks of its threads, "" if it doesn't tell in a tenth of a second."""

@@ -3,6 +3,8 @@
 ``order`` says what was ordered, ``report`` turns it into streams of bytes: ``sources`` read, ``formats``
 write. Memory stays flat whatever the size, no temporary file is made, and the same order of the same sources
 gives the same bytes. ``names`` makes the files' remote names.
+
+What users need stands here: ``from holdfast import reports``, then ``reports.ReportOrder``.
 """
 
 from typing import TYPE_CHECKING
@@ -10,8 +12,60 @@ from typing import TYPE_CHECKING
 from holdfast.common.lazy import exports
 
 if TYPE_CHECKING:
+    from holdfast.common.rate import Rate
+    from holdfast.reports.deliver import Delivered, deliver_file
+    from holdfast.reports.deliver_credentials import Credential, Credentials
+    from holdfast.reports.deliver_plan import Companion, FileToDeliver
+    from holdfast.reports.deliver_pool import PoolLimits, SinkPool
     from holdfast.reports.opening import open_sink, publish_reports
-else:  # Formats and sources need no services.
-    __getattr__ = exports(__name__, {"open_sink": "opening", "publish_reports": "opening"})
+    from holdfast.reports.order import Column, Condition, Csv, ReportDelivery, ReportOrder, Sort, Table, Xlsx
+    from holdfast.reports.report import Report
+else:  # Each needs libraries of its own, which are imported with it.
+    __getattr__ = exports(
+        __name__,
+        {
+            "Column": "holdfast.reports.order",
+            "Companion": "holdfast.reports.deliver_plan",
+            "Condition": "holdfast.reports.order",
+            "Credential": "holdfast.reports.deliver_credentials",
+            "Credentials": "holdfast.reports.deliver_credentials",
+            "Csv": "holdfast.reports.order",
+            "Delivered": "holdfast.reports.deliver",
+            "FileToDeliver": "holdfast.reports.deliver_plan",
+            "PoolLimits": "holdfast.reports.deliver_pool",
+            "Rate": "holdfast.common.rate",
+            "Report": "holdfast.reports.report",
+            "ReportDelivery": "holdfast.reports.order",
+            "ReportOrder": "holdfast.reports.order",
+            "SinkPool": "holdfast.reports.deliver_pool",
+            "Sort": "holdfast.reports.order",
+            "Table": "holdfast.reports.order",
+            "Xlsx": "holdfast.reports.order",
+            "deliver_file": "holdfast.reports.deliver",
+            "open_sink": "holdfast.reports.opening",
+            "publish_reports": "holdfast.reports.opening",
+        },
+    )
 
-__all__ = ["open_sink", "publish_reports"]
+__all__ = [
+    "Column",
+    "Companion",
+    "Condition",
+    "Credential",
+    "Credentials",
+    "Csv",
+    "Delivered",
+    "FileToDeliver",
+    "PoolLimits",
+    "Rate",
+    "Report",
+    "ReportDelivery",
+    "ReportOrder",
+    "SinkPool",
+    "Sort",
+    "Table",
+    "Xlsx",
+    "deliver_file",
+    "open_sink",
+    "publish_reports",
+]

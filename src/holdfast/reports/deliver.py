@@ -50,7 +50,7 @@ class Delivered(msgspec.Struct, frozen=True):
     tries: int = 1
 
 
-async def deliver(
+async def deliver_file(
     parcel: FileToDeliver,
     chunks: Chunks,
     connect: Connect,

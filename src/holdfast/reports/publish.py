@@ -16,7 +16,7 @@ from holdfast.common.redaction import redact, redact_url
 from holdfast.errors import Fenced, HoldfastError, InvalidMessage, Retry, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.reports.audit import Audit, AuditedAttempt, Row
-from holdfast.reports.deliver import Connect, deliver
+from holdfast.reports.deliver import Connect, deliver_file
 from holdfast.reports.deliver_credentials import Credential, Credentials
 from holdfast.reports.deliver_plan import Companion, DeliveryStage, FileToDeliver, Record
 from holdfast.reports.deliver_pool import PoolLimits, SinkPool
@@ -222,7 +222,7 @@ class Publisher:
                 companions=tuple(Companion[kind.upper()] for kind in delivery.companions),
                 **options,
             )
-            done = await deliver(
+            done = await deliver_file(
                 parcel,
                 functools.partial(maker.chunks, file.number),
                 connect,

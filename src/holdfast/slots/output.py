@@ -19,16 +19,13 @@ LINE_BYTES_MAX = 4000
 
 
 class Output:
-    """The reading end of a pipe. ``wrote`` is called when there is something to read, ``said`` with lines."""
+    """The reading end of a pipe. ``said`` is called with lines."""
 
-    def __init__(
-        self, pipe: int, clock: Clock, said: Callable[[str], None], wrote: Callable[[], None]
-    ) -> None:
+    def __init__(self, pipe: int, clock: Clock, said: Callable[[str], None]) -> None:
         os.set_blocking(pipe, False)
         self._pipe = pipe
         self._clock = clock
         self._said = said
-        self._wrote = wrote
         self._lines = Limiter(LINES)
         self._dropped = 0
         self._rest = b""
@@ -74,7 +71,6 @@ class Output:
         except BlockingIOError:
             return -1
         if data:
-            self._wrote()
             *lines, rest = (self._rest + data).split(b"\n")
             while len(rest) > LINE_BYTES_MAX:
                 lines.append(rest[:LINE_BYTES_MAX])

@@ -21,7 +21,7 @@ import msgspec
 from holdfast.common.rate import Limiter, Rate
 from holdfast.common.redaction import redact
 from holdfast.ports.slots import drive
-from holdfast.ports.task_slots import Attempt, Progress, Sign, TaskWorker, Tried
+from holdfast.ports.task_slots import Attempt, Progress, TaskWorker, Tried
 from holdfast.slots import lifeline, wire
 from holdfast.slots.child import READ_BYTES, NodeConnection, make_worker, set_up
 from holdfast.system.resident import Resident
@@ -68,10 +68,9 @@ class TaskChildHost:
     def now(self) -> float:
         return time.monotonic()
 
-    def progress(self, progress: Progress, sign: Sign = "progress") -> None:
-        if self._news.take(sign, 1, time.monotonic()) == 0:
-            told = msgspec.structs.replace(progress, note=_text(progress.note))
-            self._send(wire.Advanced(sign, told))
+    def progress(self, progress: Progress) -> None:
+        if self._news.take("", 1, time.monotonic()) == 0:
+            self._send(wire.Advanced(msgspec.structs.replace(progress, note=_text(progress.note))))
 
     def log(self, level: str, event: str, values: Mapping[str, Any]) -> None:
         if self._lines.take("", 1, time.monotonic()) > 0:
@@ -88,13 +87,6 @@ class TaskChildHost:
 
     def failed(self, error: BaseException) -> None:
         pass
-
-    def watch(self, probe: Callable[[], object], every_s: float) -> Callable[[], None]:
-        over = threading.Event()
-        threading.Thread(
-            target=self._probe, args=[probe, every_s, over], name="holdfast-probe", daemon=True
-        ).start()
-        return over.set
 
     def interrupt(self) -> None:
         # To the main thread: only there are handlers of signals run, and its system calls are interrupted.
@@ -123,22 +115,6 @@ class TaskChildHost:
             self._interrupted = True
         else:
             self._raise()
-
-    def _probe(self, probe: Callable[[], object], every_s: float, over: threading.Event) -> None:
-        last: object = None
-        failed = False
-        while not over.wait(every_s):
-            try:
-                value = probe()
-            except Exception as error:  # noqa: BLE001 - user code; without an answer nothing advances
-                if not failed:
-                    failed = True
-                    self.log("error", "the probe failed", {"error": repr(error)})
-                continue
-            if value != last:
-                last = value
-                with contextlib.suppress(OSError):  # the node is gone
-                    self.progress(Progress(), "probe")
 
 
 def main(fds: Sequence[int], start: wire.SlotSetup) -> int:

@@ -14,12 +14,11 @@ from collections.abc import Mapping, Sequence
 from typing import IO
 
 import msgspec
-import psutil
 
 from holdfast.ports.clock import Clock
-from holdfast.ports.task_slots import Attempt, Exit, Listener, Usage
+from holdfast.ports.task_slots import Attempt, Exit, Listener
 from holdfast.slots import lifeline, wire
-from holdfast.slots.family import MIB, family
+from holdfast.slots.family import MIB
 from holdfast.slots.launcher import ForkServer
 from holdfast.slots.nursery import Nursery
 from holdfast.slots.output import Output
@@ -113,7 +112,6 @@ class ForkserverTaskSlot(SlotProcess):
             pipe,
             clock,
             lambda line: listener.said(self, "info", line, {}),
-            lambda: listener.advanced(self, "output", None),
         )
         self._in_tray: deque[tuple[int, int]] = deque()
         self._untouched: list[int] = []
@@ -146,17 +144,6 @@ class ForkserverTaskSlot(SlotProcess):
     def lease(self, seconds: float | None) -> None:
         self._server.lease(self.name, seconds)
 
-    def usage(self) -> Usage:
-        cpu_s, memory_bytes = 0.0, 0
-        for number, process in enumerate(family(self.pid)):
-            with contextlib.suppress(psutil.Error):
-                times = process.cpu_times()
-                cpu_s += times.user + times.system
-                if not number:  # what it has reaped
-                    cpu_s += times.children_user + times.children_system
-                memory_bytes += process.memory_info().rss
-        return Usage(cpu_s, memory_bytes // MIB)
-
     async def dump(self) -> str:
         if self._exited.is_set():
             return ""
@@ -188,8 +175,8 @@ class ForkserverTaskSlot(SlotProcess):
                 if tried.output or self._output.owes:
                     self._output.flush()
                 self._listener.told(self, number, tried)
-            case wire.Advanced(sign, progress):
-                self._listener.advanced(self, sign, progress if sign == "progress" else None)
+            case wire.Advanced(progress):
+                self._listener.advanced(self, progress)
             case wire.LogLine(level, event, values):
                 self._listener.said(self, level, event, values)
             case wire.SlotReady(pid, error):

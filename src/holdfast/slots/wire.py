@@ -7,7 +7,7 @@ import struct
 import msgspec
 
 from holdfast.ports.slots import MessageWork, Ran
-from holdfast.ports.task_slots import Attempt, Progress, Sign, Tried
+from holdfast.ports.task_slots import Attempt, Progress, Tried
 
 HEADER = struct.Struct("!I")
 
@@ -157,7 +157,6 @@ class AttemptEnded(msgspec.Struct, frozen=True, array_like=True, tag=5):
 class Advanced(msgspec.Struct, frozen=True, array_like=True, tag=6):
     """From a slot for tasks, at any time."""
 
-    sign: Sign
     progress: Progress
 
 

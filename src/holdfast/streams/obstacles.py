@@ -7,15 +7,13 @@ load again now and then: the file may have been mended.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import msgspec
 
-from holdfast.cluster.service import Tasks
+from holdfast.cluster.host import Host
 from holdfast.common.redaction import redact
 from holdfast.common.retry import Backoff
 from holdfast.errors import HandlerFailed
-from holdfast.ports.clock import Clock
 from holdfast.streams.slots import Died, Seat, SlotPool
 from holdfast.streams.spec import StreamSpec
 
@@ -50,17 +48,13 @@ class Obstacles:
         self,
         specs: Mapping[str, StreamSpec],
         pool: SlotPool,
-        clock: Clock,
-        tasks: Tasks,
-        log: Any,
+        host: Host,
         *,
         on_change: Callable[[str], None],
     ) -> None:
         self._specs = specs
         self._pool = pool
-        self._clock = clock
-        self._tasks = tasks
-        self._log = log
+        self._clock, self._tasks, self._log = host.clock, host.tasks, host.log
         self._on_change = on_change
         self._known: dict[str, Obstacle] = {}
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 import msgspec
 
+from holdfast.cluster.host import Host
 from holdfast.cluster.keeper import Keeper, Reporter, Settlement
 from holdfast.cluster.limits import Limits
-from holdfast.cluster.membership import Membership
-from holdfast.cluster.service import Tasks
-from holdfast.cluster.stats import Stats
 from holdfast.common.held import Held, Receipt
 from holdfast.common.redaction import redact
 from holdfast.common.trace import raised_at
@@ -32,8 +30,7 @@ from holdfast.errors import (
     TooLarge,
     Unavailable,
 )
-from holdfast.ports.clock import Clock
-from holdfast.ports.coordinator import Claim, Coordinator
+from holdfast.ports.coordinator import Claim
 from holdfast.ports.slots import MessageWork, Slot
 from holdfast.ports.state import StateStore
 from holdfast.streams.loads import Loads
@@ -160,44 +157,33 @@ class ClientRequests(Protocol):
 
 class Owners:
     """All owners of a node. ``models`` are those that the app declares. ``on_obstacle`` is told a stream that
-    can't run here (see ``Obstacles``), or can again."""
+    can't run here (see ``Obstacles``), or can again. ``requests`` is set before it starts."""
 
     def __init__(
         self,
+        host: Host,
         specs: Mapping[str, StreamSpec],
         models: Collection[str],
-        coordinator: Coordinator,
         state: StateStore,
         pool: SlotPool,
         keepers: Mapping[str, Keeper],
         router: Router,
         report: Reporter,
-        requests: ClientRequests,
-        clock: Clock,
-        limits: Limits,
-        tasks: Tasks,
-        stats: Stats,
-        log: Any,
         *,
-        membership: Callable[[], Membership],
         on_obstacle: Callable[[str], None],
     ) -> None:
+        self._host = host
+        self._coordinator, self._clock, self._limits = host.coordinator, host.clock, host.limits
+        self._tasks, self._stats, self._log = host.tasks, host.stats, host.log
         self._specs = specs
         self._models = models
-        self._rules = {name: rules_of(spec, limits) for name, spec in specs.items()}
-        self._coordinator = coordinator
+        self._rules = {name: rules_of(spec, host.limits) for name, spec in specs.items()}
         self._state = state
         self._pool = pool
         self._keepers = keepers
         self._router = router
         self._report = report
-        self._requests = requests
-        self._clock = clock
-        self._limits = limits
-        self._tasks = tasks
-        self._stats = stats
-        self._log = log
-        self._membership = membership
+        self.requests: ClientRequests
         self._entries: dict[str, Owned] = {}
         self._holding: dict[str, Owned] = {}  # those with messages: cost goes with work, not with keys
         self._warm: dict[str, Warming] = {}
@@ -208,9 +194,9 @@ class Owners:
         """How many commits streams had, as far as was seen here."""
         self._told_at = -TELL_EVERY_S
         self._went = asyncio.Event()
-        self.loads = Loads(clock)
+        self.loads = Loads(host.clock)
         self._on_obstacle = on_obstacle
-        self.obstacles = Obstacles(specs, pool, clock, tasks, log, on_change=self._obstacle_changed)
+        self.obstacles = Obstacles(specs, pool, host, on_change=self._obstacle_changed)
 
     def start(self) -> None:
         """Begin to serve timers."""
@@ -282,7 +268,7 @@ class Owners:
         entry = self._entries.get(claim.key)
         if entry is None or entry.owner.leaving or claim.version <= entry.claim.version:
             return
-        if claim.member == self._membership().id:
+        if claim.member == self._host.membership.id:
             entry.claim = claim  # it is ours again, whoever has put it there
         else:
             entry.owner.vanished()
@@ -292,7 +278,7 @@ class Owners:
         """Changes may have gone by unseen: ask which claims are ours, and look into the rest."""
         before = dict(self._entries)
         try:
-            ours = {claim.key for claim in await self._coordinator.claims(self._membership().id)}
+            ours = {claim.key for claim in await self._coordinator.claims(self._host.membership.id)}
         except HoldfastError as error:
             self._log.debug("could not read claims", error=str(error))
             return
@@ -623,7 +609,7 @@ class Owners:
     async def _look_in_silence(self) -> None:
         while True:
             await self._clock.sleep(SILENT_LOOK_S)
-            if not self._membership().alive:
+            if not self._host.membership.alive:
                 for entry in self.with_messages():
                     if not entry.looks:
                         entry.owner.poked()
@@ -646,7 +632,7 @@ class Owners:
             checkpoint = await self._insist(
                 entry,
                 generation,
-                lambda: self._state.open(entry.key, expect, self._membership().id),
+                lambda: self._state.open(entry.key, expect, self._host.membership.id),
                 Retry.SAFE,
             )
         except (Fenced, OutcomeUnknown):
@@ -727,7 +713,7 @@ class Owners:
             )
         except Fenced:
             return
-        ours = claim is not None and claim.member == self._membership().id
+        ours = claim is not None and claim.member == self._host.membership.id
         if claim is not None and ours:
             entry.claim = claim
         self._answer(entry, generation, lambda now: entry.owner.claim_checked(ours, now))
@@ -737,7 +723,7 @@ class Owners:
         try:
             return await self._coordinator.lookup(entry.key)
         except (Unavailable, OutcomeUnknown):
-            if self._membership().alive:
+            if self._host.membership.alive:
                 raise
         await self._see_who_opened(entry)
         return None
@@ -752,12 +738,12 @@ class Owners:
             return
         if standing is None or not 0 < entry.owner.epoch < standing.epoch:
             return
-        if standing.member not in ("", MEMBER, self._membership().id):
-            self._membership().cut_off()
+        if standing.member not in ("", MEMBER, self._host.membership.id):
+            self._host.membership.cut_off()
 
     async def _reclaim(self, entry: Owned, generation: int, epoch: int | None) -> None:
         """After a lost membership: the store says whether this opening still stands."""
-        membership = self._membership()
+        membership = self._host.membership
         await membership.joined.wait()
         try:
             ours = await self._insist(
@@ -770,7 +756,7 @@ class Owners:
     async def _claim_again(self, entry: Owned, epoch: int | None) -> bool:
         if not await self._epoch_stands(entry, epoch):
             return False
-        member = self._membership().id
+        member = self._host.membership.id
         entry.claim = await self._coordinator.claim(entry.key, member)
         return entry.claim.member == member
 
@@ -943,12 +929,12 @@ class Owners:
 
     def _answer_requests(self, entry: Owned, command: commands.Settle, messages: Sequence[Held]) -> None:
         for held in messages:
-            self._requests.settled(entry.key, held, command.duplicate)
+            self.requests.settled(entry.key, held, command.duplicate)
 
     def _return_requests(self, entry: Owned, messages: tuple[Held, ...], target: str) -> None:
         for held in messages:
             if any(receipt.request for receipt in held.receipts):
-                self._requests.returned(entry.key, held, target, entry.owner.epoch + 1 if target else 0)
+                self.requests.returned(entry.key, held, target, entry.owner.epoch + 1 if target else 0)
 
     def _send_back(self, foreign: list[Receipt]) -> None:
         if foreign:
@@ -974,7 +960,7 @@ class Owners:
             claim = await self._coordinator.lookup(entry.key)
             return "done" if claim is not None and claim.member == target else "refused"
         except (Unavailable, OutcomeUnknown):
-            if self._membership().alive:
+            if self._host.membership.alive:
                 raise
             return "kept"  # should it have taken effect, the next commit or look shows who has opened
         return "done"

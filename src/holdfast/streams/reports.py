@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from holdfast.cluster.limits import Limits
-from holdfast.cluster.service import Tasks
+from holdfast.cluster.host import Host
 from holdfast.common.held import Receipt
 from holdfast.common.protocol import SettleReport
 from holdfast.errors import OutcomeUnknown, Unavailable
-from holdfast.ports.clock import Clock
-from holdfast.ports.peer import Peer
 
 SETTLED_AFTER_S = 0.05
 """How long settled parcels are gathered for one report. Nobody waits: custody lasts a moment longer."""
@@ -24,17 +18,11 @@ Sender = tuple[str, str]
 
 
 class Reports:
-    """The reports of one node. ``member`` is its membership."""
+    """The reports of one node."""
 
-    def __init__(
-        self, peer: Peer, clock: Clock, limits: Limits, tasks: Tasks, log: Any, *, member: Callable[[], str]
-    ) -> None:
-        self._peer = peer
-        self._clock = clock
-        self._limits = limits
-        self._tasks = tasks
-        self._log = log
-        self._member = member
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._clock, self._tasks, self._log = host.clock, host.tasks, host.log
         self._settled: dict[Sender, list[int]] = {}
 
     async def tell(self, receipts: list[Receipt], settled: bool) -> None:
@@ -71,15 +59,15 @@ class Reports:
         returned: list[int] | None = None,
     ) -> None:
         reply_to, member = sender
-        report = SettleReport(member, self._member(), settled or [], returned or [])
+        report = SettleReport(member, self._host.membership.id, settled or [], returned or [])
         for failures in range(1, tries + 1):
             try:
-                await self._peer.call(reply_to, report, self._limits.peer_timeout_s)
+                await self._host.peer.call(reply_to, report, self._host.limits.peer_timeout_s)
                 return
             except (Unavailable, OutcomeUnknown) as error:
                 self._log.debug("could not report", sender=member, error=str(error))
             if failures < tries:
-                await self._clock.sleep(self._limits.retry.delay_s(failures, self._clock.random()))
+                await self._clock.sleep(self._host.limits.retry.delay_s(failures, self._clock.random()))
 
 
 def _by_sender(receipts: list[Receipt]) -> dict[Sender, list[int]]:

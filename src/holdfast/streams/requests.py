@@ -9,17 +9,16 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 
 import msgspec
 
-from holdfast.cluster.membership import Membership
+from holdfast.cluster.host import Host
 from holdfast.common.held import Held, Receipt
 from holdfast.common.message import Place
 from holdfast.errors import Busy, NotOwner, OutcomeUnknown, SetAside, Unavailable
-from holdfast.ports.clock import Clock
-from holdfast.ports.coordinator import Claim, Coordinator
+from holdfast.ports.coordinator import Claim
 from holdfast.ports.state import StateStore
 from holdfast.streams.owners import Owners
 from holdfast.streams.rules.owner import Owner
@@ -82,26 +81,14 @@ class Pace:
 
 
 class Requests:
-    """The requests on one node; ``most`` at once."""
+    """The requests on one node, ``max_held`` at once."""
 
-    def __init__(
-        self,
-        coordinator: Coordinator,
-        state: StateStore,
-        clock: Clock,
-        *,
-        membership: Callable[[], Membership],
-        owners: Callable[[], Owners],
-        draining: Callable[[], bool],
-        most: int,
-    ) -> None:
-        self._coordinator = coordinator
+    def __init__(self, host: Host, state: StateStore, owners: Owners) -> None:
+        self._host = host
         self._state = state
-        self._clock = clock
-        self._membership = membership
         self._owners = owners
-        self._draining = draining
-        self._most = most
+        self._coordinator, self._clock = host.coordinator, host.clock
+        self._most = host.limits.max_held
         self._lines: Counter[str] = Counter()
         self._pace = Pace()
         self._number = 0
@@ -147,7 +134,7 @@ class Requests:
         return await self._answer(key, waiting)
 
     def _why_not(self, key: str) -> str:
-        entry = self._owners().get(key)
+        entry = self._owners.get(key)
         stands = entry.owner.standstill() if entry is not None else None
         if stands is None:
             return ""
@@ -159,7 +146,7 @@ class Requests:
         if len(self._waiting) >= self._most:
             raise Busy(f"{key}: {self._most} requests wait on this node already (max_held)", BUSY_S)
         late_s = self._wait_s(key) - PATIENCE * timeout_s
-        entry = self._owners().get(key)
+        entry = self._owners.get(key)
         if entry is not None and entry.owner.obstacle:
             raise Unavailable(f"{key}: {MODEL_MISSING}")
         if late_s > 0 and entry is not None and not entry.owner.gapped:
@@ -179,7 +166,7 @@ class Requests:
 
     async def _answer(self, key: str, waiting: PendingRequest) -> RequestAnswer:
         assert waiting.held is not None
-        entry = self._owners().get(key)
+        entry = self._owners.get(key)
         epoch = entry.owner.epoch if entry is not None else 0
         if not waiting.duplicate:
             return RequestAnswer(waiting.held.result, epoch)
@@ -189,7 +176,7 @@ class Requests:
         except (Unavailable, OutcomeUnknown) as error:  # whose text is for operators
             raise Unavailable(f"{key}: it is done, but the result can't be read at present") from error
         if has_lost:
-            self._owners().poke(key)
+            self._owners.poke(key)
             raise Unavailable(f"{key}: the state store has lost what was committed; try again")
         return RequestAnswer(logged.result.body if logged else None, epoch, duplicate=True)
 
@@ -201,13 +188,13 @@ class Requests:
         return stands is None or (stands.epoch, stands.number) < known
 
     async def _offer(self, stream: str, key: str, held: Held, timeout_s: float) -> None:
-        verdict = self._owners().offer(key, held)
+        verdict = self._owners.offer(key, held)
         if verdict == "unknown":
             claim = await self._claim(key, timeout_s)
-            if claim.member != self._membership().id:
+            if claim.member != self._host.membership.id:
                 raise self._not_owner(key, claim.member)
-            self._owners().adopt(stream, key, claim)
-            verdict = self._owners().offer(key, held)
+            self._owners.adopt(stream, key, claim)
+            verdict = self._owners.offer(key, held)
         if verdict == "full":
             raise Busy(f"{key}: the inbox is full", BUSY_S)
         if verdict != "accepted":
@@ -215,8 +202,8 @@ class Requests:
 
     async def _claim(self, key: str, timeout_s: float) -> Claim:
         """Whose the key is; ours if it was nobody's. However many ask, the coordinator is asked once."""
-        if not self._membership().alive:
-            silent = self._membership().stands
+        if not self._host.membership.alive:
+            silent = self._host.membership.stands
             raise Unavailable(
                 f"{key}: the coordinator does not answer, and this stream is not known here"
                 if silent
@@ -240,11 +227,11 @@ class Requests:
     async def _ask(self, key: str) -> Claim:
         """A draining node takes no new streams, nor does one that can't run them; but it tells where those
         are that others have."""
-        lacks = key.partition("/")[0] in self._owners().obstacles.streams
-        obstacle = "this node is draining" if self._draining() else MODEL_MISSING if lacks else ""
+        lacks = key.partition("/")[0] in self._owners.obstacles.streams
+        obstacle = "this node is draining" if self._host.draining else MODEL_MISSING if lacks else ""
         try:
             if not obstacle:
-                return await self._coordinator.claim(key, self._membership().id)
+                return await self._coordinator.claim(key, self._host.membership.id)
             claim = await self._coordinator.lookup(key)
         except (Unavailable, OutcomeUnknown) as error:
             raise Unavailable(f"{key}: the coordinator does not answer") from error
@@ -253,7 +240,7 @@ class Requests:
         return claim
 
     def _not_owner(self, key: str, member: str, epoch: int = 0) -> NotOwner:
-        known = self._membership().view.get(member)
+        known = self._host.membership.view.get(member)
         address = known.address if known is not None else ""
         return NotOwner(f"{key} is owned by {member or 'another node'}", member, address, epoch)
 

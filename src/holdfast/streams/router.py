@@ -9,25 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Literal, Protocol
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal, Protocol
 
 import msgspec
 
-from holdfast.cluster.limits import Limits
-from holdfast.cluster.membership import Membership
+from holdfast.cluster.host import Host
 from holdfast.cluster.rules.placement import Placed, choose, shortage
-from holdfast.cluster.service import Tasks
-from holdfast.cluster.stats import Stats
 from holdfast.common.held import Held, Receipt
 from holdfast.common.message import Life
 from holdfast.common.progress import chunks
 from holdfast.common.protocol import Answers, Forward, Parcel, ParcelAnswer, SettleReport, number
 from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError, MembershipLost, OutcomeUnknown, Unavailable
-from holdfast.ports.clock import Clock
-from holdfast.ports.coordinator import Claim, Coordinator
-from holdfast.ports.peer import Peer
+from holdfast.ports.coordinator import Claim
 from holdfast.ports.queue import Queue
 
 ASK_AGAIN = Backoff(0.05, 5.0)
@@ -72,32 +67,15 @@ class Custody(msgspec.Struct, eq=False):
 
 
 class Router:
-    """Routes and custody of one node."""
+    """Routes and custody of one node. ``owners`` is set before it starts: whoever makes the owners gives them
+    this router."""
 
-    def __init__(
-        self,
-        coordinator: Coordinator,
-        peer: Peer,
-        queues: Mapping[str, Queue],
-        clock: Clock,
-        limits: Limits,
-        tasks: Tasks,
-        stats: Stats,
-        log: Any,
-        *,
-        membership: Callable[[], Membership],
-        owners: Callable[[], LocalOwners],
-    ) -> None:
-        self._coordinator = coordinator
-        self._peer = peer
+    def __init__(self, host: Host, queues: Mapping[str, Queue]) -> None:
+        self._host = host
         self._queues = queues
-        self._clock = clock
-        self._limits = limits
-        self._tasks = tasks
-        self._stats = stats
-        self._log = log
-        self._membership = membership
-        self._owners = owners
+        self._coordinator, self._peer, self._clock = host.coordinator, host.peer, host.clock
+        self._limits, self._tasks, self._stats, self._log = host.limits, host.tasks, host.stats, host.log
+        self.owners: LocalOwners
         self._address = ""
         self._number = 0
         self._custody: dict[int, Custody] = {}
@@ -138,7 +116,7 @@ class Router:
 
     def dispatch(self, stream: str, key: str, held: Held) -> None:
         """Bring a message that this node received to its owner, wherever that is."""
-        verdict = self._owners().offer(key, held)
+        verdict = self.owners.offer(key, held)
         if verdict != "accepted":
             item = self._take(stream, key, held)
             if verdict == "unknown":
@@ -189,7 +167,7 @@ class Router:
 
     def _route(self, item: Custody) -> None:
         route = self._routes.get(item.key)
-        owner = self._membership().view.get(route.member) if route is not None else None
+        owner = self._host.membership.view.get(route.member) if route is not None else None
         if owner is not None:
             if owner.foreign:
                 self._leave(item)
@@ -207,11 +185,11 @@ class Router:
         """Find the owner of ``key``, or claim it for the node with most room, and send what waits."""
         claim = await self._claim(stream, key)
         waiting = self._placing.pop(key)
-        membership = self._membership()
+        membership = self._host.membership
         if claim is not None and claim.member == membership.id:
             self._routes.pop(key, None)
             self._departed.pop(key, None)
-            if not self._owners().adopt(stream, key, claim):
+            if not self.owners.adopt(stream, key, claim):
                 claim = None
         owner = membership.view.get(claim.member) if claim is not None else None
         if owner is not None and owner.foreign:
@@ -233,7 +211,7 @@ class Router:
             _remember(self._routes, key, Route(claim.member), ROUTES_MAX)
 
     async def _claim(self, stream: str, key: str) -> Claim | None:
-        membership = self._membership()
+        membership = self._host.membership
         if not membership.alive:
             return None
         members = membership.view.values()
@@ -259,7 +237,7 @@ class Router:
 
     async def _refresh(self) -> None:
         try:
-            await self._membership().refresh()
+            await self._host.membership.refresh()
         except HoldfastError as error:
             self._log.debug("could not read members", error=str(error))
 
@@ -270,7 +248,7 @@ class Router:
         self._defer(item)
 
     def _keep_here(self, item: Custody) -> None:
-        verdict = self._owners().offer(item.key, item.held)
+        verdict = self.owners.offer(item.key, item.held)
         if verdict == "accepted":
             del self._custody[item.number]
         else:
@@ -315,13 +293,13 @@ class Router:
         return [item for item in batch if item.number in self._custody and item.to == member]
 
     async def _forward(self, member: str, batch: list[Custody]) -> None:
-        known = self._membership().view.get(member)
+        known = self._host.membership.view.get(member)
         if known is None:
             self._failed(batch, member)
             return
         now = self._clock.monotonic()
         forward = Forward(
-            member, self._membership().id, self._address, [_parcel(item, now) for item in batch]
+            member, self._host.membership.id, self._address, [_parcel(item, now) for item in batch]
         )
         try:
             reply = await self._peer.call(known.address, forward, self._limits.peer_timeout_s)
@@ -331,7 +309,7 @@ class Router:
             reply = None  # offering again what it may hold is harmless
         if not isinstance(reply, Answers):
             self._note_failure(member)
-            self._tasks.spawn(self._membership().suspect(member))
+            self._tasks.spawn(self._host.membership.suspect(member))
             self._failed(batch, member)
             return
         self._failures.pop(member, None)
@@ -341,7 +319,7 @@ class Router:
                 self._answered(item, answers.get(item.number))
 
     def _note_failure(self, member: str) -> None:
-        if member in self._membership().view:
+        if member in self._host.membership.view:
             failures = self._failures.get(member, (0, 0.0))[0] + 1
             pause_s = ASK_AGAIN.delay_s(failures, self._clock.random())
             self._failures[member] = (failures, self._clock.monotonic() + pause_s)
@@ -370,7 +348,7 @@ class Router:
         route = self._routes.get(item.key, Route(item.to))
         if answer is not None and answer.member and answer.epoch > route.epoch:
             self._stats.redirected += 1
-            if answer.member != self._membership().id:
+            if answer.member != self._host.membership.id:
                 _remember(self._routes, item.key, Route(answer.member, answer.epoch), ROUTES_MAX)
                 self._send(item, answer.member)
                 return
@@ -406,7 +384,7 @@ class Router:
         """A claim changed at the coordinator: that is known here even when it can't be asked any more.
         Streams that others place fill nodes before their loads tell."""
         given = self._given.pop(claim.key, None)
-        member = self._membership().view.get(claim.member)
+        member = self._host.membership.view.get(claim.member)
         is_ours = claim.key in self._placing or (given is not None and given.member == claim.member)
         if member is not None and not is_ours:
             self._placed.add(member)
@@ -414,7 +392,7 @@ class Router:
         if route is not None and route.member == claim.member:
             return
         self._routes.pop(claim.key, None)
-        if claim.member not in ("", self._membership().id):
+        if claim.member not in ("", self._host.membership.id):
             _remember(self._routes, claim.key, Route(claim.member), ROUTES_MAX)
 
     def missed(self) -> None:
@@ -424,7 +402,7 @@ class Router:
         }
 
     def _is_foreign(self, member: str) -> bool:
-        known = self._membership().view.get(member)
+        known = self._host.membership.view.get(member)
         return known is not None and known.foreign
 
     def left(self, member: str) -> None:
@@ -438,7 +416,7 @@ class Router:
             self._again(item)
 
     def _again(self, item: Custody) -> None:
-        verdict = self._owners().offer(item.key, item.held)
+        verdict = self.owners.offer(item.key, item.held)
         if verdict == "accepted":
             del self._custody[item.number]
         elif verdict == "unknown":
@@ -465,7 +443,7 @@ class Router:
         self._take_from_owner(item)
         item.tries += 1
         if item.tries > self._limits.give_back_after or len(self._custody) > self._limits.custody_limit:
-            if self._membership().alive:
+            if self._host.membership.alive:
                 del self._custody[item.number]
                 self._tasks.spawn(self._give_back(item.stream, [item]))
                 return

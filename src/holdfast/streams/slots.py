@@ -5,15 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from holdfast.cluster.limits import Limits
-from holdfast.cluster.service import Tasks
-from holdfast.cluster.stats import Stats
+from holdfast.cluster.host import Host
 from holdfast.common.progress import hung
 from holdfast.common.retry import Backoff
 from holdfast.errors import ConfigError, HoldfastError, SlotDied
-from holdfast.ports.clock import Clock
 from holdfast.ports.slots import Slot, Slots
 
 T = TypeVar("T")
@@ -67,23 +64,10 @@ class Died(SlotDied):
 class SlotPool:
     """Seats with living slots in them. ``on_death`` is told of a seat whose slot has gone."""
 
-    def __init__(
-        self,
-        slots: Slots,
-        clock: Clock,
-        limits: Limits,
-        tasks: Tasks,
-        stats: Stats,
-        log: Any,
-        *,
-        on_death: Callable[[Seat], None],
-    ) -> None:
+    def __init__(self, slots: Slots, host: Host, *, on_death: Callable[[Seat], None]) -> None:
         self._slots = slots
-        self._clock = clock
-        self._limits = limits
-        self._tasks = tasks
-        self._stats = stats
-        self._log = log
+        self._clock, self._limits, self._tasks = host.clock, host.limits, host.tasks
+        self._stats, self._log = host.stats, host.log
         self._on_death = on_death
         self._seats: list[Seat] = []
         self._spares: list[Slot] = []

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
+from holdfast.cluster.host import Host
 from holdfast.cluster.keeper import Keeper, expire, free
 from holdfast.cluster.limits import Limits
-from holdfast.cluster.node import Host
 from holdfast.cluster.pump import Pump
 from holdfast.cluster.rules.balance import StreamLoad, pick
 from holdfast.cluster.rules.placement import spread
@@ -26,8 +26,6 @@ from holdfast.common.protocol import (
     Parcel,
     ParcelAnswer,
     Poke,
-    Reply,
-    Request,
     SettleReport,
     Shed,
     Waiting,
@@ -35,7 +33,7 @@ from holdfast.common.protocol import (
 )
 from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError, InvalidMessage, OutcomeUnknown, Unavailable
-from holdfast.ports.coordinator import Claim, Load, Member
+from holdfast.ports.coordinator import Load, Member
 from holdfast.ports.queue import Delivery, Queue
 from holdfast.ports.slots import Slots
 from holdfast.ports.state import StateStore
@@ -93,67 +91,48 @@ class StreamWork:
         self._specs = specs
         self._queues = queues
         self._state = state
-        clock, limits, tasks, stats, log = host.clock, host.limits, host.tasks, host.stats, host.log
-        self.router = Router(
-            host.coordinator,
-            host.peer,
-            queues,
-            clock,
-            limits,
-            tasks,
-            stats,
-            log,
-            membership=lambda: host.membership,
-            owners=lambda: self.owners,
-        )
-        self.reports = Reports(host.peer, clock, limits, tasks, log, member=lambda: host.membership.id)
+        self.router = Router(host, queues)
+        self.reports = Reports(host)
         self._keepers = {
-            name: Keeper(
-                name,
-                queue,
-                clock,
-                limits,
-                tasks,
-                stats,
-                log,
-                holding=self._holding,
-                report=self.reports.tell,
-            )
+            name: Keeper(name, queue, host, holding=self._holding, report=self.reports.tell)
             for name, queue in queues.items()
         }
-        self.pool = SlotPool(slots, clock, limits, tasks, stats, log, on_death=self._slot_died)
-        self.requests = Requests(
-            host.coordinator,
-            state,
-            clock,
-            membership=lambda: host.membership,
-            owners=lambda: self.owners,
-            draining=lambda: host.draining,
-            most=limits.max_held,
-        )
+        self.pool = SlotPool(slots, host, on_death=self._slot_died)
         self.owners = Owners(
+            host,
             specs,
             models,
-            host.coordinator,
             state,
             self.pool,
             self._keepers,
             self.router,
             self.reports.tell,
-            self.requests,
-            clock,
-            limits,
-            tasks,
-            stats,
-            log,
-            membership=lambda: host.membership,
             on_obstacle=self._obstacle_changed,
         )
+        self.requests = Requests(host, state, self.owners)
+        self.router.owners, self.owners.requests = self.owners, self.requests
         self._going: set[str] = set()
         self._going_room = asyncio.Semaphore(MOVES_AT_ONCE)
-        self.standstills = Standstills(self.owners.with_messages, clock, log)
+        self.standstills = Standstills(self.owners.with_messages, host.clock, host.log)
         self._pumps: dict[str, Pump] = {}
         self._pumping: list[asyncio.Task[Any]] = []
+        self._listen()
+
+    def _listen(self) -> None:
+        news, inquiries = self._host.news, self._host.inquiries
+        news.on_left.append(self._left)
+        news.on_lost.append(self.owners.vanished)
+        news.on_claim += [self.router.claim_changed, self.owners.claim_changed]
+        news.on_missed.append(self._missed)
+        inquiries.add(Forward, self._accept)
+        # Custody outlives a membership, and what becomes of it is told to the one that had it.
+        inquiries.add(SettleReport, self._reported, outlives_membership=True)
+        inquiries.add(Warm, self._warm)
+        inquiries.add(Poke, self._poke)
+        inquiries.add(Shed, self._shed)
+        inquiries.add(Explain, self._explain)
+        inquiries.add(Waiting, self._tell_waiting)
+        inquiries.add(Move, self._move)
 
     async def prepare(self) -> None:
         await self.pool.start()
@@ -168,15 +147,11 @@ class StreamWork:
             pump = self._pumps[name] = Pump(
                 name,
                 queue,
-                host.clock,
-                host.limits,
-                host.membership,
-                host.stats,
-                host.log,
+                host,
                 take=self._taker(self._specs[name]),
                 room=partial(self._room, name),
                 is_crowded=self._is_crowded,
-                may=lambda: host.membership.stands,
+                may=self._may_receive,
                 hide_s=first_hide_s(host.limits),
             )
             task = host.tasks.repeat(pump.run, host.clock, host.log)
@@ -205,6 +180,9 @@ class StreamWork:
         if self.owners.obstacles.of(stream) and not self._others_for(stream):
             return 0  # what no node can run waits in the queue
         return self._host.limits.max_held - self.owners.held - self.router.custody
+
+    def _may_receive(self) -> bool:
+        return self._host.membership.stands
 
     def _is_crowded(self) -> bool:
         """Half of what custody may hold found no room: at full speed the rest would soon go back to the
@@ -241,46 +219,27 @@ class StreamWork:
             lacks=tuple(sorted(self.owners.obstacles.streams)),
         )
 
-    def left(self, member: str) -> None:
+    def _left(self, member: str) -> None:
         self.router.left(member)
         self._host.tasks.spawn(free(self._queues.values(), member, self._host.log))
 
-    def vanished(self) -> None:
-        self.owners.vanished()
-
-    def claim_changed(self, claim: Claim) -> None:
-        self.router.claim_changed(claim)
-        self.owners.claim_changed(claim)
-
-    def missed(self) -> None:
+    def _missed(self) -> None:
         self.router.missed()
         self._host.tasks.spawn(self.owners.check_claims())
 
     # -- peers ------------------------------------------------------------------------------------------
 
-    async def handle(self, request: Request) -> Reply | None:
-        match request:
-            case Forward():
-                return await self._accept(request)
-            case SettleReport():
-                self.router.reported(request)
-                return Done()
-            case Warm():
-                return await self._warm(request)
-            case Poke():
-                self.owners.poke(request.key)
-                return Done()
-            case Shed():
-                count = await self._shed(request)
-                return Done(count > 0, str(count))
-            case Explain():
-                return self._explain(request.key)
-            case Waiting():
-                return self._tell_waiting(request.most)
-            case Move():
-                moved = await self.move(request.key, request.target)
-                return Done(moved == "", moved)
-        return None
+    async def _reported(self, report: SettleReport) -> Done:
+        self.router.reported(report)
+        return Done()
+
+    async def _poke(self, request: Poke) -> Done:
+        self.owners.poke(request.key)
+        return Done()
+
+    async def _move(self, request: Move) -> Done:
+        obstacle = await self.move(request.key, request.target)
+        return Done(obstacle == "", obstacle)
 
     async def _accept(self, forward: Forward) -> Answers:
         """Parcels for streams that this node owns, or whose claim it finds to be its own."""
@@ -379,8 +338,8 @@ class StreamWork:
             self.owners.loads.roll()
             self.standstills.look()
 
-    async def _shed(self, shed: Shed) -> int:
-        """Move streams that make up so much load; returns how many went. Those that came lately stay."""
+    async def _shed(self, shed: Shed) -> Done:
+        """Move streams that make up so much load, and answer how many went. Those that came lately stay."""
         rested = self._host.clock.monotonic() - self._host.limits.rest_s
         target = self._host.membership.view.get(shed.target)
         streams = [
@@ -394,10 +353,11 @@ class StreamWork:
             some = picked[start : start + MOVES_AT_ONCE]
             obstacles = await asyncio.gather(*(self.move(stream.key, shed.target) for stream in some))
             moved += obstacles.count("")
-        return moved
+        return Done(moved > 0, str(moved))
 
-    def _explain(self, key: str) -> Done:
+    async def _explain(self, request: Explain) -> Done:
         """What matters for where a stream is and may go."""
+        key = request.key
         entry = self.owners.get(key)
         if entry is None:
             return Done(ok=False, text=f"{key} is not owned here")
@@ -413,10 +373,10 @@ class StreamWork:
         }
         return Done(text=msgspec.json.encode(told).decode())
 
-    def _tell_waiting(self, most: int) -> Done:
+    async def _tell_waiting(self, request: Waiting) -> Done:
         """Which owned streams wait, and for what; and what keeps streams from running here at all."""
         lacks = {name: known.reason for name, known in self.owners.obstacles.streams.items()}
-        told = {"lacks": lacks, "waits": self.standstills.all()[:most]}
+        told = {"lacks": lacks, "waits": self.standstills.all()[: request.most]}
         return Done(text=msgspec.json.encode(told).decode())
 
     async def drain(self) -> None:

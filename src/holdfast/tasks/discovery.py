@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
+from holdfast.cluster.host import Host
 from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError
 from holdfast.ports.clock import Clock
@@ -132,40 +132,39 @@ class Announcer:
     def __init__(
         self,
         directory: Directory,
-        clock: Clock,
-        log: Any,
+        host: Host,
         *,
-        node: str,
         types: Collection[str],
         deeds: Collection[str],
-        member: Callable[[], str],
-        living: Callable[[], Collection[str]],
         settings: Mapping[str, str],
     ) -> None:
         self._directory = directory
-        self._clock = clock
-        self._log = log
-        self._node = node
+        self._host = host
+        self._clock, self._log = host.clock, host.log
         self._types = tuple(sorted(types))
         self._deeds = tuple(sorted(deeds))
-        self._member = member
-        self._living = living
         self._settings = settings
         self._warned: dict[str, str] = {}
         self._announced: Mapping[str, NodeEntry] = {}
         self._left = asyncio.Event()
         self._backoff = Backoff(1.0, REFRESH_S)
 
+    @property
+    def _member(self) -> str:
+        """What names this node's entry, "" while the node is no member."""
+        membership = self._host.membership
+        return membership.id if membership.alive else ""
+
     def leads(self, deed: str) -> bool:
         """True on one of the living nodes that do this by the clock: the others know that it isn't they. For
         a moment, or while they don't see each other, none or several may think so."""
-        member, living = self._member(), self._living()
+        member, living = self._member, self._host.membership.view
         known = [name for name, entry in self._announced.items() if name in living and deed in entry.deeds]
         return bool(member) and member == min(known or living, default="")
 
     async def run(self, address: str) -> None:
         """Announce the node, which answers at ``address``, again and again until it leaves."""
-        entry, failures = NodeEntry(self._node, address, self._types, self._deeds), 0
+        entry, failures = NodeEntry(self._host.name, address, self._types, self._deeds), 0
         while not self._left.is_set():
             try:
                 await self._announce(entry)
@@ -180,16 +179,16 @@ class Announcer:
         """Withdraw the entry; others do so when the membership is over, if this can't."""
         self._left.set()
         try:
-            member = self._member()
+            member = self._member
             await self._directory.change(lambda listing: withdrawn(listing, member))
         except HoldfastError as error:
             self._log.warning("could not withdraw this node; others will", error=str(error))
 
     async def _announce(self, entry: NodeEntry) -> None:
-        member = self._member()
+        member = self._member
         if not member:
             return
-        living = self._living()
+        living = self._host.membership.view
         listing = await self._directory.change(
             lambda listing: (
                 listing if self._left.is_set() else announced(listing, member, entry, living, self._settings)

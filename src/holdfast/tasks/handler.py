@@ -50,7 +50,7 @@ class Job(Protocol):
 
     def progress(self, fraction: float | None = None, note: str = "", **numbers: float) -> None:
         """Say how far the work is: a part from 0 to 1, and whatever else helps people who watch. Shows that
-        the task advances, if it declares ``progress`` as such a sign. Cheap."""
+        the task advances. Cheap."""
 
     def on_terminate(self, hook: Callable[[], object]) -> None:
         """Have a function called if the attempt is told to end, after Cancelled was raised in the handler;

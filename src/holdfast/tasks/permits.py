@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 
+from holdfast.cluster.host import Host
 from holdfast.cluster.rules.lease import Lease
-from holdfast.cluster.service import Tasks
 from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
-from holdfast.ports.clock import Clock
 from holdfast.ports.registry import Document, Registry
 from holdfast.tasks.documents import CONFLICTS_MAX, change, record_in
 from holdfast.tasks.rules import permits as rules
@@ -43,6 +42,20 @@ class _Sent(NamedTuple):
     granted: int
 
 
+class PermitHolder(Protocol):
+    """Who runs the tasks that permits are for."""
+
+    @property
+    def running(self) -> int:
+        """How many tasks run here now."""
+
+    def permits_changed(self) -> None:
+        """Heed ``granted`` and ``until``, which have changed.
+
+        Where the first gets less, nothing may begin above it from the return on: only then do others learn
+        that they may have the rest."""
+
+
 class PermitKeeper:
     """How many tasks of an app may run on this node.
 
@@ -51,35 +64,27 @@ class PermitKeeper:
     over, and with it what runs, if the maximum is strict. New limits are in force on a node once it has seen
     them, a moment later.
 
+    ``holder`` is set before it starts: whoever runs the tasks gives itself.
+
     Args:
         member: what names this node's grant; asked once, at the start. It must never be another's.
-        holds: how many tasks run here now.
-        on_change: told of every change of ``granted`` and ``until``. Where the first gets less, nothing may
-            begin above it from the return on: only then do others learn that they may have the rest.
     """
 
     def __init__(
         self,
         registry: Registry,
         app: str,
-        clock: Clock,
-        tasks: Tasks,
-        log: Any,
+        host: Host,
         *,
         member: Callable[[], str],
-        holds: Callable[[], int],
-        on_change: Callable[[], None] = lambda: None,
         lease_s: float = LEASE_S,
         look_s: float = LOOK_S,
     ) -> None:
         self._registry = registry
         self._name = document_name(app)
-        self._clock = clock
-        self._tasks = tasks
-        self._log = log
+        self._clock, self._tasks, self._log = host.clock, host.tasks, host.log
         self._new_member = member
-        self._holds = holds
-        self._on_change = on_change
+        self.holder: PermitHolder
         self._lease_s = lease_s
         self._look_s = look_s
         self._backoff = Backoff(look_s, lease_s / RENEWALS)
@@ -213,7 +218,7 @@ class PermitKeeper:
                 self._permits,
                 self._member,
                 self._asked(),
-                self._holds(),
+                self.holder.running,
                 lapsed=self._witness.lapsed(),
                 beat=self._beat + 1,
                 lease_s=self._lease_s,
@@ -292,7 +297,7 @@ class PermitKeeper:
         telling = self.granted, self.until
         if telling != self._told:
             self._told = telling
-            self._on_change()
+            self.holder.permits_changed()
 
 
 def document_name(app: str) -> str:

@@ -360,7 +360,7 @@ class Producer:
         self._acking.set()
 
     async def _acknowledge(self, queue: Queue) -> None:
-        """Delete what is acknowledged, in company."""
+        """Delete the messages that are acknowledged, several a call."""
         while True:
             await self._acking.wait()
             if len(self._acked) < queue.max_batch:

@@ -49,7 +49,7 @@ class Running:
     Attributes:
         attempt: what is run.
         begun_at: when its handler began; None while it waits.
-        advanced_at: when it last advanced (began, or one of the signs that it declares).
+        advanced_at: when it last advanced (began, or called ``job.progress``).
         progress: what it last said of itself.
         ended: what comes of it.
         until: when its lease ends.
@@ -104,7 +104,7 @@ class Running:
         attempt = self.attempt
         if self.begun_at is not None and now >= self.begun_at + attempt.timeout_s:
             return f"over its time: timeout_s = {attempt.timeout_s:g}"
-        return f"hangs: no {' or '.join(attempt.advances)} for stall_s = {attempt.stall_s:g}"
+        return f"hangs: no progress for stall_s = {attempt.stall_s:g}"
 
 
 def outcome(run: Running, tried: Tried) -> Ended:

@@ -8,12 +8,10 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from holdfast.cluster.service import Tasks
-from holdfast.cluster.stats import Stats
+from holdfast.cluster.host import Host
 from holdfast.common.retry import Backoff
 from holdfast.errors import ConfigError, HoldfastError
-from holdfast.ports.clock import Clock
-from holdfast.ports.task_slots import Attempt, Progress, Sign, TaskSlot, TaskSlotMaker, Tried
+from holdfast.ports.task_slots import Attempt, Progress, TaskSlot, TaskSlotMaker, Tried
 from holdfast.tasks.running import Ended, How, Running, outcome
 
 SOFT_S = 0.4
@@ -37,13 +35,6 @@ STUCK_S = 0.05
 STIR_S = 0.02
 """How often, at most, new attempts have the deadlines looked at."""
 
-CPU_LOOKS = 4
-"""How often processor time is looked at within the time that a task may stand still."""
-
-CPU_EVERY_S = 5.0
-CPU_TICK_S = 0.02
-"""Less processor time than this is no advance: an idle process uses some, too."""
-
 WEIGHT = 0.2
 """Of the newest in the moving average of how long a type of task takes."""
 
@@ -53,7 +44,7 @@ LEVELS = ("debug", "info", "warning", "error")
 class TaskSeat:
     """A living slot and the attempts in it, the one at work first."""
 
-    __slots__ = ("cpu_at", "cpu_s", "ending", "idle_since", "leased_until", "line", "slot")
+    __slots__ = ("ending", "idle_since", "leased_until", "line", "slot")
 
     def __init__(self, slot: TaskSlot, now: float) -> None:
         self.slot = slot
@@ -61,15 +52,14 @@ class TaskSeat:
         self.idle_since = now
         self.ending = False
         self.leased_until = math.inf
-        self.cpu_at = now
-        self.cpu_s = 0.0
 
 
 class TaskSlots:
     """Runs attempts in slots: as many slots as the work needs, up to ``limit``.
 
     Short tasks (by how long their type took lately) are lined up in the trays of busy slots, so that no slot
-    waits for the node; what lies behind one that turns out not to be short is withdrawn and goes elsewhere.
+    waits for the node (without that, a node ends a sixth of them in the same time or fewer: benchmark
+    ``tasks``); what lies behind one that turns out not to be short is withdrawn and goes elsewhere.
 
     Args:
         slots: makes the slots.
@@ -81,20 +71,14 @@ class TaskSlots:
     def __init__(
         self,
         slots: TaskSlotMaker,
-        clock: Clock,
-        tasks: Tasks,
-        stats: Stats,
-        log: Any,
+        host: Host,
         *,
         idle_s: float = 60.0,
         spare: int = 1,
         limit: int = 4,
     ) -> None:
         self._slots = slots
-        self._clock = clock
-        self._tasks = tasks
-        self._stats = stats
-        self._log = log
+        self._clock, self._tasks, self._stats, self._log = host.clock, host.tasks, host.stats, host.log
         self._idle_s = idle_s
         self._spare = spare
         self._limit = limit
@@ -255,22 +239,20 @@ class TaskSlots:
         self._end(run, outcome(run, tried))
         self._place()
 
-    def advanced(self, slot: TaskSlot, sign: Sign, progress: Progress | None) -> None:
+    def advanced(self, slot: TaskSlot, progress: Progress) -> None:
         """As Listener.advanced."""
         seat = self._seats.get(slot.name)
         if seat is None or not seat.line:
             return
         run = seat.line[0]
-        if sign in run.attempt.advances:
-            run.advanced_at = self._clock.monotonic()
-        if progress is not None:
-            run.progress = Progress(
-                run.progress.fraction if progress.fraction is None else progress.fraction,
-                progress.note or run.progress.note,
-                run.progress.numbers | progress.numbers,
-            )
-            if run.on_progress is not None:
-                run.on_progress(run)
+        run.advanced_at = self._clock.monotonic()
+        run.progress = Progress(
+            run.progress.fraction if progress.fraction is None else progress.fraction,
+            progress.note or run.progress.note,
+            run.progress.numbers | progress.numbers,
+        )
+        if run.on_progress is not None:
+            run.on_progress(run)
 
     def said(self, slot: TaskSlot, level: str, event: str, values: Mapping[str, Any]) -> None:
         """As Listener.said."""
@@ -478,8 +460,6 @@ class TaskSlots:
                     return self._rest(seat, now)
             else:
                 next_at = run.begun_at + STUCK_S
-        if "cpu" in run.attempt.advances:
-            next_at = min(next_at, self._look_at_cpu(seat, run, now))
         if now >= run.hangs_at():
             run.fate, run.reason = How.TIMED_OUT, run.why(now)
             self._tasks.spawn(self._bring_to_an_end(seat, run, SOFT_S))
@@ -487,17 +467,6 @@ class TaskSlots:
         if until < seat.leased_until or seat.leased_until - now < (until - now) * 0.75:
             self._lease(seat, until, now)
         return min(next_at, run.hangs_at())
-
-    def _look_at_cpu(self, seat: TaskSeat, run: Running, now: float) -> float:
-        stall_s = run.attempt.stall_s or run.attempt.lease_s or math.inf
-        every_s = min(CPU_EVERY_S, stall_s / CPU_LOOKS)
-        if now >= seat.cpu_at + every_s:
-            seat.cpu_at = now
-            cpu_s = seat.slot.usage().cpu_s
-            if abs(cpu_s - seat.cpu_s) >= CPU_TICK_S:  # less, too: a descendant that had used some is gone
-                seat.cpu_s = cpu_s
-                run.advanced_at = now
-        return seat.cpu_at + every_s
 
     def _lease(self, seat: TaskSeat, until: float, now: float) -> None:
         seat.leased_until = until

@@ -6,7 +6,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import msgspec
 
@@ -14,9 +14,9 @@ from holdfast.common.message import check_key
 from holdfast.common.retry import Backoff
 from holdfast.common.settings import Count, Int32, Limit, Positive, RateLimit, Seconds, check_settings
 from holdfast.errors import ConfigError, InvalidMessage
-from holdfast.ports.task_slots import Attempt, Sign
+from holdfast.ports.task_slots import Attempt
 from holdfast.tasks.body import Body
-from holdfast.tasks.handler import Handler, Job
+from holdfast.tasks.handler import Handler
 from holdfast.tasks.rules.task import Task
 from holdfast.tasks.rules.turns import TypeShare
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from holdfast.tasks.reading import Read
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,80}")
-
-Probe = Callable[[Any, Job], object]
 
 
 BACKOFF = Backoff(1.0, 60.0)
@@ -42,8 +40,6 @@ class TaskSettings(TypedDict, total=False):
     hold: Literal["timeout", "lease"]
     margin_s: float
     lease_s: float
-    advances: Sign | tuple[Sign, ...] | None
-    probe: Probe | None
     stall_s: float | None
     memory_mb: int
     weight: float
@@ -67,8 +63,6 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
     hold: Literal["timeout", "lease"] = "timeout"
     margin_s: Seconds = 10.0
     lease_s: Seconds = 30.0
-    advances: tuple[Sign, ...] = ("progress",)
-    probe: Probe | None = None
     stall_s: Seconds | None = None
     memory_mb: Limit = 0
     weight: Positive = 1.0
@@ -85,14 +79,6 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
         run = getattr(self.handler, "run", None) if inspect.isclass(self.handler) else self.handler
         if not callable(run):
             raise ConfigError(f"{self}: {self.handler!r} is neither a function nor a class with a method run")
-        if ("probe" in self.advances) is not (self.probe is not None):
-            raise ConfigError(
-                f"{self}: the sign 'probe' in advances= and the function probe= need each other"
-            )
-        if self.hold == "lease" and not self.advances:
-            raise ConfigError(
-                f"{self}: advances is empty; hold='lease' needs at least one of {', '.join(get_args(Sign))}"
-            )
         if not all(issubclass(kind, BaseException) for kind in self.permanent):
             raise ConfigError(f"{self}: permanent is {self.permanent!r}; it is a tuple of exception types")
 
@@ -131,7 +117,6 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
             task.epoch,
             self.timeout_s if timeout_s is None else timeout_s,
             self.stalls_s,
-            self.advances,
             self.memory_mb,
             self.visibility_s,
         )

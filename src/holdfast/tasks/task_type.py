@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar, cast, overload
 
-from holdfast.ports.task_slots import Progress, Sign
-from holdfast.tasks.body import Body
+from holdfast.ports.task_slots import Progress
+from holdfast.tasks.body import Body, body_of
 from holdfast.tasks.handler import Job
 from holdfast.tasks.order import Order
 from holdfast.tasks.rules.task import Task
@@ -154,6 +154,11 @@ class TaskType(Generic[B, R]):
             sender=self._sender,
         )
 
+    def group_of(self, body: B) -> str:
+        """Whose limits a task with this body counts against, where the producer doesn't say: what the
+        declared ``group`` finds in it, "" for nobody. Raises InvalidMessage."""
+        return self.spec.group_of(body_of(body))
+
     def _unread_job(self) -> Job:
         from holdfast.tasks.worker import AttemptJob  # noqa: PLC0415 - for tests alone
 
@@ -167,7 +172,7 @@ class _Unread:
     def now(self) -> float:
         return time.monotonic()
 
-    def progress(self, progress: Progress, sign: Sign = "progress") -> None:
+    def progress(self, progress: Progress) -> None:
         pass
 
     def log(self, level: str, event: str, values: Mapping[str, Any]) -> None:

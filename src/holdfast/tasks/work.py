@@ -11,23 +11,22 @@ from typing import Any
 
 import msgspec
 
+from holdfast.cluster.host import Host
 from holdfast.cluster.keeper import LOOKS_A_VISIBILITY, REISSUE_VISIBILITIES, Keeper, expire, free
-from holdfast.cluster.node import Host
 from holdfast.cluster.pump import Pump
 from holdfast.common.held import Held, Receipt
 from holdfast.common.message import Life, Place
 from holdfast.common.progress import chunks
-from holdfast.common.protocol import Reply, Request
 from holdfast.common.redaction import redact
 from holdfast.common.trace import raised_at
 from holdfast.errors import Fenced, HoldfastError, OutcomeUnknown
-from holdfast.ports.coordinator import Claim, Load
+from holdfast.ports.coordinator import Load
 from holdfast.ports.queue import Delivery, Outgoing, Queue
 from holdfast.ports.task_slots import TaskSlotMaker
 from holdfast.ports.tasks import TaskStore
 from holdfast.tasks.body import Body
+from holdfast.tasks.completer import Completer, letter_of
 from holdfast.tasks.discovery import Announcer
-from holdfast.tasks.finisher import Finisher, letter_of
 from holdfast.tasks.hand import InHand, stands_here
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.periodic import Scheduler
@@ -97,7 +96,6 @@ class TaskWork:
         self._slots_max = slots_max
         self._scheduler = scheduler
         self._announcer = announcer
-        clock, tasks, stats, log = host.clock, host.tasks, host.stats, host.log
         self.hand: dict[str, InHand] = {}
         self._turns: Turns[InHand] = Turns({name: spec.share for name, spec in specs.items()})
         self._refused: list[InHand] = []
@@ -105,32 +103,25 @@ class TaskWork:
             name: Keeper(
                 name,
                 queue,
-                clock,
-                msgspec.structs.replace(host.limits, visibility_s=specs[name].visibility_s),
-                tasks,
-                stats,
-                log,
+                host,
                 holding=self._holding,
                 report=_nobody_waits,
-                may_reissue=lambda held: held.life is Life.WAITING,
+                may_reissue=_may_reissue,
+                visibility_s=specs[name].visibility_s,
             )
             for name, queue in queues.items()
         }
-        self.slots = TaskSlots(slots, clock, tasks, stats, log, limit=slots_max)
-        self._finisher = Finisher(
+        self.slots = TaskSlots(slots, host, limit=slots_max)
+        self._completer = Completer(
+            host,
             app,
             store,
             queues,
             briefs,
-            self._keepers.__getitem__,
-            clock,
-            host.limits,
-            tasks,
-            stats,
-            log,
+            self._keepers,
             on_gone=self._forget,
             on_fenced=self._drop,
-            in_hand=lambda: len(self.hand),
+            in_hand=self._in_hand,
         )
         self._pumps: list[Pump] = []
         self._pumping: list[asyncio.Task[Any]] = []
@@ -142,13 +133,15 @@ class TaskWork:
         self._returned = 0
         self._returning = 0
         self._stopping = False
+        permits.holder = self
+        host.news.on_left.append(self._left)
 
     async def prepare(self) -> None:
         await self.slots.start()
 
     def begin(self, address: str) -> None:
         host = self._host
-        self._finisher.start()
+        self._completer.start()
         self._permits.start()
         for loop in (self._dispatch, self._beat, self._measure):
             host.tasks.repeat(loop, host.clock, host.log)
@@ -161,20 +154,22 @@ class TaskWork:
             pump = Pump(
                 name,
                 queue,
-                host.clock,
-                msgspec.structs.replace(host.limits, visibility_s=self._specs[name].visibility_s),
-                host.membership,
-                host.stats,
-                host.log,
+                host,
                 take=partial(self._take, name),
                 room=self._room,
-                is_crowded=lambda: False,
-                may=lambda: host.membership.alive,
+                may=self._may_receive,
+                hide_s=self._specs[name].visibility_s,
             )
             self._pumps.append(pump)
             task = host.tasks.repeat(pump.run, host.clock, host.log)
             if task is not None:
                 self._pumping.append(task)
+
+    def _may_receive(self) -> bool:
+        return self._host.membership.alive
+
+    def _in_hand(self) -> int:
+        return len(self.hand)
 
     # --- in
 
@@ -276,6 +271,11 @@ class TaskWork:
                 batch.append(item)
         return batch
 
+    @property
+    def running(self) -> int:
+        """How many attempts run here now, or are about to."""
+        return self.slots.busy
+
     def permits_changed(self) -> None:
         """Heed at once what is granted: others may already have the rest."""
         self._heed_permits()
@@ -316,7 +316,7 @@ class TaskWork:
             else:
                 self._take_back(item)
                 if task.ended:
-                    self._finisher.tell(item, task)
+                    self._completer.tell(item, task)
                 else:  # it runs elsewhere, or did until a moment ago
                     wait_s = min(max(task.until - self._host.clock.wall(), 0.0), item.spec.visibility_s)
                     self._give_back(item, wait_s + self._host.clock.random())
@@ -416,7 +416,7 @@ class TaskWork:
         detail = redact(detail)
         task = msgspec.structs.replace(item.attempt, state=state, detail=detail)
         letter = None if state is State.SUCCEED else letter_of(item, task)
-        self._finisher.end(item, EndAttempt(item.trace, task.epoch, state, result, detail), letter)
+        self._completer.end(item, EndAttempt(item.trace, task.epoch, state, result, detail), letter)
 
     def _return(self, item: InHand, *, spent: bool, delay_s: float | None, detail: str = "") -> None:
         assert item.attempt is not None
@@ -588,7 +588,7 @@ class TaskWork:
             await asyncio.wait(self._pumping)
         given_back = await self._hand_back()
         await self._run_out()
-        await self._finisher.settled()
+        await self._completer.settled()
         for keeper in self._keepers.values():
             await keeper.settled()
         await self._permits.leave()
@@ -611,29 +611,17 @@ class TaskWork:
     async def close(self) -> None:
         await self.slots.close()
 
-    async def handle(self, request: Request) -> Reply | None:
-        return None
-
     def load(self) -> Load:
         running = self.slots.running
         queues = (*(task_queue(self._app, name) for name in self._queues), brief_queue(self._app))
         return Load(0, self._slots_max, 0, self._host.draining, busy=float(len(running)), queues=queues)
 
-    def left(self, member: str) -> None:
+    def _left(self, member: str) -> None:
         """What a dead node held shows again at once, where the queue can do that, and may begin at once."""
         self._gone[member] = None
         if len(self._gone) > GONE_MAX:
             self._gone.popitem(last=False)
         self._host.tasks.spawn(free(self._queues.values(), member, self._host.log))
-
-    def vanished(self) -> None:
-        """A delivery is the right to run a task, not the membership."""
-
-    def claim_changed(self, claim: Claim) -> None:
-        """Tasks have no claims."""
-
-    def missed(self) -> None:
-        """Tasks have no claims."""
 
     async def maintain(self) -> None:
         """Drop tasks and dead letters that are kept long enough, by the store's clock."""
@@ -650,6 +638,10 @@ class TaskWork:
 def _is_due(item: InHand, now: float) -> bool:
     since_s = now - item.beat_at
     return since_s >= item.spec.visibility_s / BEATS_A_LEASE or (item.news and since_s >= NEWS_S)
+
+
+def _may_reissue(held: Held) -> bool:
+    return held.life is Life.WAITING
 
 
 async def _nobody_waits(receipts: list[Receipt], done: bool) -> None:

@@ -16,17 +16,14 @@ from typing import Any, Protocol
 from holdfast.common.codec import encode_result
 from holdfast.common.user_code import describe, explain, resolve
 from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage
-from holdfast.ports.task_slots import Attempt, Progress, Sign, TaskHost, Tried
+from holdfast.ports.task_slots import Attempt, Progress, TaskHost, Tried
 from holdfast.tasks import reading  # noqa: F401 (slots are forked with it, or each would import it)
 from holdfast.tasks.body import Body
 from holdfast.tasks.handler import Cancelled, Job, JobLog
-from holdfast.tasks.spec import Probe, TaskSpec
+from holdfast.tasks.spec import TaskSpec
 
 RESULT_BYTES_MAX = 64 << 10
 """A result travels in the task's brief, on queues that take no more than 256 KiB or 1 MiB in a call."""
-
-PROBES_PER_STALL = 4
-PROBE_EVERY_S = 1.0
 
 Run = Callable[[Any, Job], Any]
 
@@ -35,7 +32,7 @@ class JobHost(Protocol):
     """What a job needs of a TaskHost."""
 
     def now(self) -> float: ...
-    def progress(self, progress: Progress, sign: Sign = "progress") -> None: ...
+    def progress(self, progress: Progress) -> None: ...
     def log(self, level: str, event: str, values: Mapping[str, Any]) -> None: ...
 
 
@@ -168,7 +165,6 @@ class TaskExecutor:
         run, terminate = self._runs.get(spec.name) or self._make(spec)
         if terminate is not None:
             job.on_terminate(functools.partial(terminate, job))
-        unwatch = self._watch(spec, spec.probe, body, job) if spec.probe is not None else None
         try:
             self._job = job
             await self._host.begin(attempt)
@@ -178,8 +174,6 @@ class TaskExecutor:
                 value = await self._await(value, job)
         finally:
             job.within = False
-            if unwatch is not None:
-                unwatch()
         if value is None:
             return b""
         if isinstance(value, bytes | bytearray | memoryview):
@@ -202,10 +196,6 @@ class TaskExecutor:
             run = handler, None
         self._runs[spec.name] = run
         return run
-
-    def _watch(self, spec: TaskSpec, probe: Probe, body: Any, job: AttemptJob) -> Callable[[], None]:
-        every_s = min(PROBE_EVERY_S, (spec.stall_s or spec.lease_s) / PROBES_PER_STALL)
-        return self._host.watch(functools.partial(probe, body, job), every_s)
 
     async def _await(self, value: Awaitable[Any], job: AttemptJob) -> Any:
         """The outcome of an async handler. Tasks that it leaves behind in a loop of ours are cancelled."""

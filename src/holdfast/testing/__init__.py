@@ -14,10 +14,10 @@ else:  # What needs all services, or pytest: only where it is wanted.
     __getattr__ = exports(
         __name__,
         {
-            "NodeForTests": "node",
-            "StartNode": "pytest_plugin",
-            "StreamResult": "node",
-            "node_for_tests": "node",
+            "NodeForTests": "holdfast.testing.node",
+            "StartNode": "holdfast.testing.pytest_plugin",
+            "StreamResult": "holdfast.testing.node",
+            "node_for_tests": "holdfast.testing.node",
         },
     )
 

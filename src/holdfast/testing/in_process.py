@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from holdfast.app import App
 from holdfast.ports.meter import Meter
 from holdfast.ports.slots import MessageWork, Ran, SlotHost, drive
-from holdfast.ports.task_slots import Attempt, Progress, Sign, TaskHost, Tried
+from holdfast.ports.task_slots import Attempt, Progress, TaskHost, Tried
 from holdfast.registration import service_of
 from holdfast.streams.worker import StreamWorker
 from holdfast.tasks.worker import TaskExecutor
@@ -137,8 +137,8 @@ class ThreadTaskWorker:
     def now(self) -> float:
         return self._host.now()
 
-    def progress(self, progress: Progress, sign: Sign = "progress") -> None:
-        self._tell(self._host.progress, progress, sign)
+    def progress(self, progress: Progress) -> None:
+        self._tell(self._host.progress, progress)
         self._worker.raise_if_cancelled()
 
     def log(self, level: str, event: str, values: Mapping[str, Any]) -> None:
@@ -149,15 +149,6 @@ class ThreadTaskWorker:
 
     def failed(self, error: BaseException) -> None:
         pass
-
-    def watch(self, probe: Callable[[], object], every_s: float) -> Callable[[], None]:
-        stops: list[Callable[[], None]] = []
-        self._tell(lambda: stops.append(self._host.watch(probe, every_s)))
-
-        def stop() -> None:
-            stops.pop()()
-
-        return lambda: self._tell(stop)
 
     def interrupt(self) -> None:
         pass

@@ -28,7 +28,7 @@ from holdfast.ports.task_slots import TaskHost, TaskSlotMaker
 from holdfast.services.memory.slots import MemorySlots
 from holdfast.services.memory.task_slots import MemoryTaskSlots
 from holdfast.tasks.names import task_queue
-from holdfast.tasks.outcome import Outcome
+from holdfast.tasks.outcome import Outcome, outcome_of
 from holdfast.testing.in_process import ThreadTaskWorker, ThreadWorker
 from holdfast.wiring import Services, make_node
 
@@ -105,14 +105,30 @@ class NodeForTests:
         return self._run(self._results(stream, count, timeout_s))
 
     def outcome(self, trace_id: str, *, timeout_s: float = PATIENCE_S) -> Outcome:
-        """How a task ended, once it has. Raises TimeoutError, OperationRefused for one that is not known."""
-        return self.client.wait(trace_id, timeout_s)
+        """How a task ended, once it has; its message may still be in its queue. Raises TimeoutError, and what
+        the node crashed with."""
+        return self._run(self._outcome(trace_id, timeout_s))
 
     def dead_letters(self, name: str) -> list[DeadLetter]:
         """The messages of a stream, or of a type of task, that were set aside, up to 1000."""
         is_task = name in self.app.tasks and name not in self.app.streams
         queue = self._services.queue(task_queue(self.app.name, name) if is_task else name)
         return self._run(queue.dead_letters(1000))
+
+    async def _outcome(self, trace_id: str, timeout_s: float) -> Outcome:
+        deadline, store = time.monotonic() + timeout_s, self._services.task_store(self.app.name)
+        while (task := await store.get(trace_id)) is None or not task.ended:
+            standing = "not known" if task is None else task.state.value
+            await self._look_again(deadline, f"task {trace_id!r} is {standing} after {timeout_s:g} s")
+        return outcome_of(self.app.name, task)
+
+    async def _look_again(self, deadline: float, complaint: str) -> None:
+        """Wait a moment. Raises TimeoutError with the complaint after ``deadline``."""
+        if self._node.host.crashed.done():
+            raise self._node.host.crashed.result()
+        if time.monotonic() >= deadline:
+            raise TimeoutError(complaint)
+        await asyncio.sleep(LOOK_S)
 
     async def _results(self, stream: str, count: int | None, timeout_s: float) -> list[StreamResult]:
         if stream not in self.app.streams:
@@ -129,15 +145,14 @@ class NodeForTests:
             is_empty = depth.ready + depth.in_flight + depth.delayed == 0
             if is_empty if count is None else len(found) >= count:
                 return found
-            if self._node.host.crashed.done():
-                raise self._node.host.crashed.result()
-            if time.monotonic() >= deadline:
-                waiting = f"{len(found)} results of {count}" if count else f"{depth.ready} messages wait and"
-                raise TimeoutError(
-                    f"stream {stream!r}: after {timeout_s:g} s there are {waiting},"
-                    f" {depth.in_flight} are being handled, {depth.dead} were set aside"
-                )
-            await asyncio.sleep(LOOK_S)
+            waiting = (
+                f"there are {len(found)} results of {count}" if count else f"{depth.ready} messages wait"
+            )
+            await self._look_again(
+                deadline,
+                f"stream {stream!r}: after {timeout_s:g} s {waiting}, {depth.in_flight} are being"
+                f" handled, {depth.dead} were set aside",
+            )
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()

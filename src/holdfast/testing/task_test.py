@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.app import App
 from holdfast.errors import ConfigError
-from holdfast.ports.task_slots import Attempt, Progress, Sign
+from holdfast.ports.task_slots import Attempt, Progress
 from holdfast.tasks.body import Body, body_of
 from holdfast.tasks.rules.task import Task
 from holdfast.tasks.spec import TaskSettings, TaskSpec
@@ -106,7 +106,7 @@ class TaskTest:
     def now(self) -> float:
         return self._now
 
-    def progress(self, progress: Progress, sign: Sign = "progress") -> None:
+    def progress(self, progress: Progress) -> None:
         self.steps.append(progress)
         if len(self.steps) == self._over_time_at:
             self._now += self._spec.timeout_s
@@ -122,9 +122,6 @@ class TaskTest:
 
     def failed(self, error: BaseException) -> None:
         self._errors.append(error)
-
-    def watch(self, probe: Callable[[], object], every_s: float) -> Callable[[], None]:
-        return lambda: None
 
     def interrupt(self) -> None:
         pass

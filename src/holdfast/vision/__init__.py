@@ -1,1 +1,31 @@
-"""Batteries for video: render, ingest, detect, track, score and show. Needs the extra ``vision``."""
+"""Batteries for video: render, ingest, detect, track, score and show. Needs the extra ``vision``.
+
+What users need stands here: ``from holdfast import vision``, then ``vision.Tracking``.
+"""
+
+from typing import TYPE_CHECKING
+
+from holdfast.common.lazy import exports
+
+if TYPE_CHECKING:
+    from holdfast.vision.handler import Frame, ModelTracking, Tracking, frame_of
+    from holdfast.vision.onnx import OnnxDetector
+else:  # OnnxDetector needs the extra ``onnx``.
+    __getattr__ = exports(
+        __name__,
+        {
+            "Frame": "holdfast.vision.handler",
+            "ModelTracking": "holdfast.vision.handler",
+            "OnnxDetector": "holdfast.vision.onnx",
+            "Tracking": "holdfast.vision.handler",
+            "frame_of": "holdfast.vision.handler",
+        },
+    )
+
+__all__ = [
+    "Frame",
+    "ModelTracking",
+    "OnnxDetector",
+    "Tracking",
+    "frame_of",
+]

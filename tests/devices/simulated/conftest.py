@@ -17,7 +17,7 @@ from holdfast.devices.services.memory.outbox import MemoryOutbox
 from holdfast.devices.services.memory.terminal import Conduct
 from holdfast.devices.spec import CommandOptions
 from simulator.loop import SimClock, VirtualLoop
-from tests.cluster.fakes import Log
+from tests.cluster.fakes import Log, StandingMembership, make_host
 
 
 def pytest_asyncio_loop_factories(
@@ -37,7 +37,8 @@ class Site:
         self.crashes: list[BaseException] = []
         self.tasks = Tasks(self.crashes.append)
         self.lost: list[int] = []
-        self.alive = True
+        self.membership = StandingMembership()
+        self.host = make_host(self.clock, self.tasks, log=self.log, name="node", membership=self.membership)
         self.outbox: Outbox
         self.dispatcher: Dispatcher
 
@@ -50,10 +51,7 @@ class Site:
             self.outbox,
             self.store,
             lambda identity, still_ours: MemoryDevices(self.broker, identity, still_ours=still_ours),
-            self.clock,
-            self.tasks,
-            self.log,
-            alive=lambda: self.alive,
+            self.host,
             on_lost=self.lost.append,
         )
         fleet = MemoryFleet(self.broker, [f"d{n}" for n in range(devices)], conduct or Conduct(), "seed")

@@ -20,9 +20,7 @@ ENTRY = StoredCommand(
 
 
 async def telling(site: Site, queue: MemoryQueue) -> Briefs:
-    briefs = Briefs(
-        "office", "doors", site.store, queue, site.clock, site.log, "node", lambda: site.dispatcher.shards
-    )
+    briefs = Briefs(site.host, "office", "doors", site.store, queue, site.dispatcher.shards)
     site.dispatcher.on_closed = briefs.wake
     site.tasks.spawn(briefs.run())
     return briefs

@@ -276,11 +276,11 @@ async def test_whoever_takes_the_identity_takes_the_shard(site: Site) -> None:
 
 async def test_without_a_membership_there_are_no_turns(site: Site) -> None:
     await site.start(1)
-    site.alive = False
+    site.membership.alive = False
     await site.add("d0")
     await site.clock.sleep(10.0)
     assert site.dispatcher.counts.turns <= 1
-    site.alive = True
+    site.membership.alive = True
     await site.clock.sleep(5.0)
     assert site.dispatcher.counts.closed == 1
 

@@ -1,7 +1,6 @@
 """An outbox's shards: which node serves which, as nodes come, drain and fail."""
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from holdfast.devices.work import DeviceWork
 from holdfast.errors import Unavailable
 from holdfast.ports.coordinator import Load, Member
 from holdfast.services.memory.coordinator import MemoryCoordinator
-from tests.cluster.fakes import StandingMembership
+from tests.cluster.fakes import StandingMembership, make_host
 from tests.devices.simulated.conftest import Site
 
 ALL = {0, 1, 2, 3}
@@ -34,14 +33,13 @@ class Node:
         self.coordinator = MemoryCoordinator(site.clock)
         self.outbox = App("office").outbox("doors", shards=len(ALL))
         self.membership = StandingMembership(*others)
-        host: Any = SimpleNamespace(
+        host = make_host(
+            site.clock,
+            site.tasks,
             coordinator=self.coordinator,
-            membership=self.membership,
-            clock=site.clock,
-            tasks=site.tasks,
             log=site.log,
             name="node",
-            draining=False,
+            membership=self.membership,
         )
         self.host = host
         self.work = DeviceWork(

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast.gateway.haproxy.binary import Build, find
 from holdfast.gateway.haproxy.config import FALLBACK, NODE
-from holdfast.gateway.haproxy.front import Front, HaproxyOptions
+from holdfast.gateway.haproxy.plane import HaproxyOptions, HaproxyPlane
 from holdfast.gateway.service import Gateway
 from holdfast.wiring import make_gateway
 from tests.nodes.chaos_app import follow
@@ -43,7 +43,7 @@ class Setting:
         self.client = client
 
     @property
-    def front(self) -> Front:
+    def front(self) -> HaproxyPlane:
         """The part that looks after HAProxy."""
         assert self.gateway.front is not None
         return self.gateway.front

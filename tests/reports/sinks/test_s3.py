@@ -21,7 +21,7 @@ from holdfast.system.clock import SystemClock
 from holdfast.testing.conformance import SinkConformance
 from simulator.proxies import CallFault, Rule, S3Faults
 from simulator.servers import MotoServer
-from tests.services.aws.conftest import REGION
+from tests.services.aws.conftest import REGION, account  # noqa: F401 (which all tests here use)
 
 
 @pytest.fixture(params=["moto", "fauxqs"])

@@ -17,7 +17,6 @@ class Invoice:
 
 app.task("a", trise=3)  # error
 app.task("a", hold="for ever")  # error
-app.task("a", advances=("progress", "noise"))  # error
 app.task("a", permanent="KeyError")  # error
 
 

@@ -23,8 +23,6 @@ class Invoice:
     timeout_s=60,
     permanent=(KeyError, ValueError),
     group=lambda invoice: invoice.customer,
-    probe=lambda invoice, job: invoice.number,
-    advances=("progress", "probe"),
 )
 def send_invoice(invoice: Invoice, job: Job) -> str:
     job.progress(1.0)
@@ -36,7 +34,7 @@ async def publish(body: dict[str, Any], job: Job) -> int:
     return len(body)
 
 
-@app.task("mail", body=str, permanent=KeyError, advances="cpu")
+@app.task("mail", body=str, permanent=KeyError)
 def mail(body: str, job: Job) -> None: ...
 
 

@@ -13,10 +13,11 @@ from holdfast.devices.fleet.mqtt import Connection
 from holdfast.devices.rules.dialect import Dialect, JsonDialect
 from holdfast.devices.rules.topics import DEVICE, Topics
 from holdfast.devices.services.memory.terminal import Conduct, Saying, Terminal, Work
-from holdfast.devices.services.mqtt.address import MqttAddress
+from holdfast.devices.services.mqtt.address import MqttAddress, parse
 from holdfast.devices.services.mqtt.tls import tls_context
 from holdfast.errors import InvalidMessage, Unavailable
 from holdfast.ports.clock import Clock
+from holdfast.system.clock import SystemClock
 
 RECONNECT_S = 0.2
 TICK_S = 0.005
@@ -41,15 +42,17 @@ class Fleet:
     """Devices behind one broker. An asynchronous context manager; it comes back when the broker does.
 
     Args:
+        address: the broker's, or its URL, such as ``mqtt://localhost``.
         devices: their ids.
+        clock: of the system, unless given.
         work: as ``Terminal``'s.
     """
 
     def __init__(
         self,
-        address: MqttAddress,
+        address: MqttAddress | str,
         devices: Sequence[str],
-        clock: Clock,
+        clock: Clock | None = None,
         *,
         topics: Topics | None = None,
         conduct: Conduct | None = None,
@@ -60,12 +63,12 @@ class Fleet:
     ) -> None:
         self.conduct = conduct or Conduct()
         self.terminals = {device: Terminal(device, self.conduct, seed, work) for device in devices}
-        self._address = address
-        self._clock = clock
+        self._address = parse(address) if isinstance(address, str) else address
+        self._clock = clock or SystemClock()
         self._topics = topics or Topics()
         self._dialect = dialect or JsonDialect()
         self._name = name
-        self._connection = Connection(self._hear, address.version)
+        self._connection = Connection(self._hear, self._address.version)
         self._by_topic = {self._topics.command_to(device): t for device, t in self.terminals.items()}
         self._answers = {device: self._topics.heard_from(device)[0] for device in devices}
         self._due: list[tuple[float, int, Terminal, Saying]] = []

@@ -9,9 +9,9 @@ from typing import Literal
 import msgspec
 
 from holdfast.gateway.clients import OPEN_PATHS
-from holdfast.gateway.door import REQUEST_ID, SEQ, STREAM, TIMEOUT_MAX_S, TIMEOUT_S
 from holdfast.gateway.haproxy.binary import Build
 from holdfast.gateway.haproxy.buffers import BUFFER_BYTES_MIN, HEADER_BYTES, REPLAY_BYTES, REWRITE_BYTES
+from holdfast.gateway.node_routes import REQUEST_ID, SEQ, STREAM, TIMEOUT_MAX_S, TIMEOUT_S
 from holdfast.http.problem import DATA_PLANE, MEDIA_TYPE, NO_421, OWNER, OWNER_ADDRESS, RETRY_AFTER_S, Problem
 from holdfast.http.serving import HEAD_S
 

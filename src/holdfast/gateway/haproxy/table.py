@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from holdfast.gateway.door import PATH
 from holdfast.gateway.haproxy.config import NOBODY
+from holdfast.gateway.node_routes import PATH
 
 RECENT_MAX = 2000
 SAFE = "!()*+,:=@"

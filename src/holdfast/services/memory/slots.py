@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from holdfast.errors import HoldfastError, SlotDied
 from holdfast.ports.clock import Clock
 from holdfast.ports.slots import MessageWork, Ran, SlotHost, SlotWorker
-from holdfast.services.memory.brood import Brood
+from holdfast.services.memory.children import SimulatedPool
 
 T = TypeVar("T")
 
@@ -145,7 +145,7 @@ class MemorySlot:
         return SlotDied(f"slot {self.name} {self._why}", detail=detail)
 
 
-class MemorySlots(Brood[MemorySlot]):
+class MemorySlots(SimulatedPool[MemorySlot]):
     """Makes simulated slots, each with a worker from ``make``.
 
     ``before`` runs ahead of every message; ``spawn_s`` is how long a new slot takes.

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from holdfast.ports.clock import Clock
-from holdfast.ports.task_slots import Attempt, Exit, Listener, Progress, Sign, TaskHost, TaskWorker, Usage
-from holdfast.services.memory.brood import Brood
+from holdfast.ports.task_slots import Attempt, Exit, Listener, Progress, TaskHost, TaskWorker
+from holdfast.services.memory.children import SimulatedPool
 
 Before = Callable[["MemoryTaskSlot", Attempt], Awaitable[None]]
 
@@ -75,9 +75,6 @@ class MemoryTaskSlot:
         if seconds is not None and self.alive:
             self._lease = asyncio.ensure_future(self._lapse(seconds))
 
-    def usage(self) -> Usage:
-        return Usage()
-
     async def dump(self) -> str:
         return f"simulated stack: {self._doing()}" if self.alive else ""
 
@@ -117,9 +114,9 @@ class MemoryTaskSlot:
     def now(self) -> float:
         return self._clock.monotonic()
 
-    def progress(self, progress: Progress, sign: Sign = "progress") -> None:
+    def progress(self, progress: Progress) -> None:
         if self.alive:
-            self._listener.advanced(self, sign, progress if sign == "progress" else None)
+            self._listener.advanced(self, progress)
 
     def log(self, level: str, event: str, values: Mapping[str, Any]) -> None:
         if self.alive:
@@ -131,14 +128,6 @@ class MemoryTaskSlot:
 
     def failed(self, error: BaseException) -> None:
         pass
-
-    def watch(self, probe: Callable[[], object], every_s: float) -> Callable[[], None]:
-        probing = asyncio.ensure_future(self._probe(probe, every_s))
-
-        def stop() -> None:
-            probing.cancel()
-
-        return stop
 
     def interrupt(self) -> None:
         if self._work is not None:
@@ -159,14 +148,6 @@ class MemoryTaskSlot:
             self._at_hand = None
             self._listener.told(self, number, self._work.result())
 
-    async def _probe(self, probe: Callable[[], object], every_s: float) -> None:
-        last: object = None
-        while True:
-            await self._clock.sleep(every_s)
-            if (value := probe()) != last:
-                last = value
-                self.progress(Progress(), "probe")
-
     async def _lapse(self, seconds: float) -> None:
         await self._clock.sleep(seconds)
         self._lease = None
@@ -176,7 +157,7 @@ class MemoryTaskSlot:
         return f"{self._at_hand[1].type} {self._at_hand[1].trace}" if self._at_hand else "idle"
 
 
-class MemoryTaskSlots(Brood[MemoryTaskSlot]):
+class MemoryTaskSlots(SimulatedPool[MemoryTaskSlot]):
     """Makes simulated slots, each with a worker from ``make``.
 
     ``before`` runs ahead of every attempt; ``spawn_s`` is how long a new slot takes.

@@ -1,4 +1,7 @@
-"""Claims under the bare ids of one stream, where other programs know streams by these: ``/tasks/cam-1``."""
+"""Claims under the bare ids of one stream, where other programs know streams by these: ``/tasks/cam-1``.
+
+Its users are teams whose older programs claim streams by bare ids and run beside nodes for a while.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from holdfast.config import load
 from holdfast.errors import HoldfastError, NoRoom, Unavailable
 from holdfast.reports import publish as publishing
 from holdfast.reports.audit import Audit, Row
-from holdfast.reports.deliver import deliver
+from holdfast.reports.deliver import deliver_file
 from holdfast.reports.deliver_plan import MARK_BYTES
 from holdfast.reports.sinks.file import FileUpload
 from holdfast.tasks.order import Order
@@ -24,8 +24,8 @@ from holdfast.tasks.rules.task import State, Task
 from holdfast.wiring import Services, make_producer
 from simulator.proxies import TcpFaults
 from simulator.servers import FtpServer
-from tests.cli.conftest import Holdfast
 from tests.cli.test_node import PATIENCE_S, Process
+from tests.command_line import Holdfast
 from tests.reports.making import stored
 
 ROWS = 3
@@ -87,7 +87,7 @@ def test_what_can_t_be_published_leaves_no_part(
         raise error
 
     monkeypatch.setattr(FileUpload, "commit", fail)
-    monkeypatch.setattr(publishing, "deliver", partial(deliver, tries=1))
+    monkeypatch.setattr(publishing, "deliver_file", partial(deliver_file, tries=1))
     assert holdfast("reports", "publish", source, "./out").code != 0
     assert len(seen) == 1
     assert seen[0][0].endswith(".part"), "it was half-sent"

@@ -58,7 +58,7 @@ class HaproxyOptions(msgspec.Struct, frozen=True):
     servers: int = SERVERS_MIN
 
 
-class Front(Startable):
+class HaproxyPlane(Startable):
     """HAProxy, as long as it is started: started anew when it dies, replaced when it needs another
     configuration, told of routes and nodes as they change.
 

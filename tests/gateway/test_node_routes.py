@@ -25,7 +25,7 @@ from holdfast.errors import (
     SetAside,
     Unavailable,
 )
-from holdfast.gateway.door import NodeRoutes
+from holdfast.gateway.node_routes import NodeRoutes
 from holdfast.http.bodies import UNPACK_HERE_BYTES, decoded, unpacked
 from holdfast.streams.requests import RequestAnswer, Requests
 from holdfast.system.clock import SystemClock
@@ -398,6 +398,6 @@ async def test_a_body_that_may_become_large_is_unpacked_beside_the_loop(
         threads.append(threading.get_ident())
         return decoded(*arguments)
 
-    monkeypatch.setattr("holdfast.gateway.door.decoded", noted)
+    monkeypatch.setattr("holdfast.http.bodies.decoded", noted)
     assert await unpacked(gzip.compress(body), {"Content-Encoding": "gzip"}, limit) == body
     assert [thread == threading.get_ident() for thread in threads] == [here]

@@ -21,7 +21,7 @@ class SimulatedChild(Protocol):
 C = TypeVar("C", bound=SimulatedChild)
 
 
-class Brood(Generic[C]):
+class SimulatedPool(Generic[C]):
     """The children of one node. A new one takes ``spawn_s`` and is named after ``prefix``; ``slots`` lists
     the living."""
 

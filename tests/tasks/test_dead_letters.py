@@ -15,8 +15,8 @@ from holdfast.services.file.backup import FileBackup
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.services.memory.registry import MemoryRegistry
 from holdfast.services.memory.tasks import MemoryTasks
+from holdfast.tasks.dead_letters import Choice, Letters
 from holdfast.tasks.discovery import Directory, NodeEntry, announced
-from holdfast.tasks.letters import Choice, Letters
 from holdfast.tasks.names import task_queue
 from holdfast.tasks.producer import Producer
 from holdfast.tasks.rules.task import EndAttempt, StartAttempt, State, Task

@@ -1,5 +1,6 @@
-"""Brings tasks to their end: outcome to the store, brief to the producer, letter to the dead, and only then
-is the message deleted. Each step takes many tasks at once."""
+"""The completer brings tasks to their end. It stores the outcome, sends the brief to the producer, sends
+a dead letter if the task failed, and only then deletes the message. Each step takes many tasks at
+once."""
 
 from __future__ import annotations
 
@@ -7,18 +8,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
+from holdfast.cluster.host import Host
 from holdfast.cluster.keeper import PATIENCE, Keeper, Settlement, dead_letter
-from holdfast.cluster.limits import Limits
-from holdfast.cluster.service import Tasks
-from holdfast.cluster.stats import Stats
-from holdfast.common.batching import Company
+from holdfast.common.batching import Batcher
 from holdfast.common.held import Letter
 from holdfast.errors import Fenced, HoldfastError, Retry, TooLarge
-from holdfast.ports.clock import Clock
 from holdfast.ports.queue import Outgoing, Queue
 from holdfast.ports.tasks import TaskStore
 from holdfast.tasks.hand import InHand
@@ -45,38 +43,31 @@ class Finished(msgspec.Struct, frozen=True):
     letter: Letter | None = None
 
 
-class Finisher:
+class Completer:
     """``on_gone`` is told of every task that leaves the node's hands here; ``on_fenced`` of one whose outcome
     was refused, because another attempt stands. ``in_hand`` says how many tasks the node has, those included
     that are at their end."""
 
     def __init__(
         self,
+        host: Host,
         app: str,
         store: TaskStore,
         queues: Mapping[str, Queue],
         briefs: Queue,
-        keepers: Callable[[str], Keeper],
-        clock: Clock,
-        limits: Limits,
-        tasks: Tasks,
-        stats: Stats,
-        log: Any,
+        keepers: Mapping[str, Keeper],
         *,
         on_gone: Callable[[InHand], None],
         on_fenced: Callable[[InHand], None],
         in_hand: Callable[[], int],
     ) -> None:
+        self._host = host
+        self._clock, self._tasks, self._stats, self._log = host.clock, host.tasks, host.stats, host.log
         self._app = app
         self._store = store
         self._queues = queues
         self._briefs = briefs
         self._keepers = keepers
-        self._clock = clock
-        self._limits = limits
-        self._tasks = tasks
-        self._stats = stats
-        self._log = log
         self._on_gone = on_gone
         self._on_fenced = on_fenced
         self._in_hand = in_hand
@@ -84,7 +75,7 @@ class Finisher:
         self._finished: list[Finished] = []
         self._ended = asyncio.Event()
         self._to_tell = asyncio.Event()
-        self._company = Company(briefs.max_batch, PATIENCE * briefs.linger_s)
+        self._batcher = Batcher(briefs.max_batch, PATIENCE * briefs.linger_s)
         self._patient = True
         self._busy = 0
         self._at_end = 0
@@ -119,7 +110,7 @@ class Finisher:
             self._queue(Finished(item, outcome, first=not task.briefed, letter=letter))
 
     async def settled(self) -> None:
-        """Return when nothing is on its way to its end, which doesn't wait for company any more."""
+        """Return when nothing is on its way to its end. From now on calls don't wait until they are full."""
         self._patient = False
         self._to_tell.set()
         await self._idle.wait()
@@ -169,7 +160,7 @@ class Finisher:
     def _queue(self, finished: Finished) -> None:
         self._at_end += 1
         self._finished.append(finished)
-        self._company.came(self._clock.monotonic())
+        self._batcher.came(self._clock.monotonic())
         self._to_tell.set()
 
     async def _tell_loop(self) -> None:
@@ -191,7 +182,7 @@ class Finisher:
         began_at = self._clock.monotonic()
         while self._patient:
             others = self._in_hand() - self._at_end
-            patience_s = self._company.patience_s(len(self._finished), others)
+            patience_s = self._batcher.patience_s(len(self._finished), others)
             left_s = began_at + patience_s - self._clock.monotonic()
             if left_s <= 0:
                 return
@@ -211,7 +202,7 @@ class Finisher:
 
     def _settle(self, item: InHand) -> None:
         settlement = Settlement(item.full_key, (), (item.held,), partial(self._gone, item))
-        self._keepers(item.queue).settle(settlement)
+        self._keepers[item.queue].settle(settlement)
 
     async def _bury(self, done: Finished) -> None:
         assert done.letter is not None
@@ -256,7 +247,7 @@ class Finisher:
                     return None
                 failures += 1
                 self._log.warning(f"{what} does not answer", error=str(error))
-            await self._clock.sleep(self._limits.retry.delay_s(failures, self._clock.random()))
+            await self._clock.sleep(self._host.limits.retry.delay_s(failures, self._clock.random()))
 
 
 def _short(envelope: Envelope, outcome: Outcome, error: TooLarge) -> tuple[Envelope, Outcome]:
