@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast import App
-from holdfast.wiring import publish_reports
+from holdfast.reports import publish_reports
 
 app = App("night")
 publish_reports(app, preload=["s3"])

@@ -21,6 +21,7 @@ from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.ports.task_slots import Attempt
 from holdfast.registration import service_of
 from holdfast.reports.deliver_credentials import Credential
+from holdfast.reports.opening import open_sink
 from holdfast.system.clock import SystemClock
 from holdfast.tasks import discovery
 from holdfast.tasks.discovery import Announcer, Directory, Listing
@@ -37,7 +38,6 @@ from holdfast.wiring import (
     load_app,
     make_node,
     make_producer,
-    open_sink,
     producing,
 )
 from simulator.servers import RedisServer

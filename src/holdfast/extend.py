@@ -3,7 +3,8 @@
 A package registers what it adds by entry points, and is found once it is installed:
 
 * ``holdfast.services``, named by a URL scheme: an object of a subclass of :class:`Service`;
-* ``holdfast.backups``, named by a URL scheme: a function that opens where dead letters are kept.
+* ``holdfast.backups``, named by a URL scheme: a function that opens where dead letters are kept;
+* ``holdfast.commands``, named as ``holdfast NAME``: a function, or an App of Cyclopts.
 """
 
 from typing import TYPE_CHECKING
@@ -29,35 +30,35 @@ if TYPE_CHECKING:
     from holdfast.system.files import Access
 else:  # A service that offers a queue needs no state store.
     __getattr__ = exports(
-        "holdfast",
+        __name__,
         {
-            "Access": "system.files",
-            "Backup": "ports.backup",
-            "Change": "ports.coordinator",
-            "Claim": "ports.coordinator",
-            "Clock": "ports.clock",
-            "Coordinator": "ports.coordinator",
-            "DeadLetter": "ports.queue",
-            "Delivery": "ports.queue",
-            "Depth": "ports.queue",
-            "Kept": "ports.backup",
-            "Load": "ports.coordinator",
-            "Logged": "ports.state",
-            "Made": "ports.queue_setup",
-            "Member": "ports.coordinator",
-            "Meter": "ports.meter",
-            "Objects": "ports.objects",
-            "Outgoing": "ports.queue",
-            "Queue": "ports.queue",
-            "QueueFinding": "ports.queue_setup",
-            "QueueSetup": "ports.queue_setup",
-            "Registry": "ports.registry",
-            "Risk": "ports.state",
-            "SeqKind": "common.message",
-            "StateStore": "ports.state",
-            "SystemClock": "system.clock",
-            "TaskStore": "ports.tasks",
-            "redact_url": "common.redaction",
+            "Access": "holdfast.system.files",
+            "Backup": "holdfast.ports.backup",
+            "Change": "holdfast.ports.coordinator",
+            "Claim": "holdfast.ports.coordinator",
+            "Clock": "holdfast.ports.clock",
+            "Coordinator": "holdfast.ports.coordinator",
+            "DeadLetter": "holdfast.ports.queue",
+            "Delivery": "holdfast.ports.queue",
+            "Depth": "holdfast.ports.queue",
+            "Kept": "holdfast.ports.backup",
+            "Load": "holdfast.ports.coordinator",
+            "Logged": "holdfast.ports.state",
+            "Made": "holdfast.ports.queue_setup",
+            "Member": "holdfast.ports.coordinator",
+            "Meter": "holdfast.ports.meter",
+            "Objects": "holdfast.ports.objects",
+            "Outgoing": "holdfast.ports.queue",
+            "Queue": "holdfast.ports.queue",
+            "QueueFinding": "holdfast.ports.queue_setup",
+            "QueueSetup": "holdfast.ports.queue_setup",
+            "Registry": "holdfast.ports.registry",
+            "Risk": "holdfast.ports.state",
+            "SeqKind": "holdfast.common.message",
+            "StateStore": "holdfast.ports.state",
+            "SystemClock": "holdfast.system.clock",
+            "TaskStore": "holdfast.ports.tasks",
+            "redact_url": "holdfast.common.redaction",
         },
     )
 

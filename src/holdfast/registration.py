@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 SERVICES = "holdfast.services"
 BACKUPS = "holdfast.backups"
+COMMANDS = "holdfast.commands"
 OWN = "holdfast"
 
 
@@ -233,6 +234,16 @@ def registered(group: str, name: str) -> EntryPoint | None:
             f"{' and '.join(sorted(found))} are both registered as {name!r} in {group}: uninstall one of them"
         )
     return next(iter(found.values()), None)
+
+
+def all_registered(group: str) -> dict[str, str]:
+    """The entry points of a group, ``module:object`` by name: ours before those of other packages."""
+    from importlib import metadata  # noqa: PLC0415 - as above
+
+    own = metadata.distribution(OWN).entry_points.select(group=group)
+    return {
+        point.name: point.value for points in (metadata.entry_points(group=group), own) for point in points
+    }
 
 
 @functools.cache

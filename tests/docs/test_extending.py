@@ -105,3 +105,16 @@ async def test_a_service_without_the_port_serves_nothing(
             services.state()
         assert await services.filled_queues() == []
         assert services.queue_setup() is None
+
+
+def test_a_command_of_another_package_is_found(tmp_path: Path) -> None:
+    (tmp_path / "greets.py").write_text('def greet(name: str) -> None:\n    print("hello", name)\n')
+    install(tmp_path, "[holdfast.commands]\ngreet = greets:greet\n", "greets")
+    said = subprocess.run(
+        [sys.executable, "-m", "holdfast", "greet", "world"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert said == "hello world\n"

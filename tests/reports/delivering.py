@@ -21,9 +21,9 @@ from holdfast.reports import deliver as delivering
 from holdfast.reports import deliver_pipe, deliver_plan
 from holdfast.reports.deliver_credentials import Credential
 from holdfast.reports.deliver_plan import Companion, FileToDeliver, Record
+from holdfast.reports.opening import open_sink
 from holdfast.reports.ports.sink import Sink
 from holdfast.system.clock import SystemClock
-from holdfast.wiring import open_sink
 
 BODY = b"".join(hashlib.sha256(str(n).encode()).digest() * 2048 for n in range(20))
 CHUNK = 1 << 16

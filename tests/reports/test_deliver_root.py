@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from holdfast.errors import InvalidMessage
 from holdfast.reports.deliver_credentials import Credential, Credentials
 from holdfast.reports.deliver_root import is_below
+from holdfast.reports.opening import open_sink
 from holdfast.system.clock import SystemClock
-from holdfast.wiring import open_sink
 
 ROOT = "sftp://host/in"
 

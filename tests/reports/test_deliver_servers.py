@@ -24,10 +24,10 @@ from holdfast.reports.conformance.sink import held
 from holdfast.reports.deliver import Delivered, deliver_file
 from holdfast.reports.deliver_credentials import Credential
 from holdfast.reports.deliver_plan import DeliveryStage, Record, marks_every
+from holdfast.reports.opening import open_sink
 from holdfast.reports.ports.sink import Sink
 from holdfast.reports.sinks.s3.sink import PART_BYTES
 from holdfast.system.clock import SystemClock
-from holdfast.wiring import open_sink
 from simulator.proxies import TcpFaults
 from simulator.servers import FtpServer, MotoServer, SftpServer
 from simulator.servers.loopback import free_port

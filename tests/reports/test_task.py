@@ -17,11 +17,12 @@ from holdfast.app import App
 from holdfast.common.rate import Rate
 from holdfast.config import load
 from holdfast.errors import ConfigError, Fenced, InvalidMessage, LoginRefused, Unavailable
-from holdfast.reports import publish
+from holdfast.reports import publish, publish_reports
 from holdfast.reports.audit import Audit, AuditedAttempt, Row
 from holdfast.reports.deliver import deliver_file
 from holdfast.reports.deliver_credentials import Credentials
 from holdfast.reports.deliver_pool import PoolLimits
+from holdfast.reports.opening import report_publisher
 from holdfast.reports.order import from_plain
 from holdfast.reports.publish import Published
 from holdfast.reports.wire import OrderMessage, encode_protobuf
@@ -30,7 +31,7 @@ from holdfast.tasks.handler import Cancelled
 from holdfast.tasks.rules.task import State
 from holdfast.tasks.spec import TaskSpec
 from holdfast.testing import TaskTest
-from holdfast.wiring import Services, publish_reports, report_publisher
+from holdfast.wiring import Services
 from simulator.servers import FtpServer, RedisServer
 from tests.reports.making import stored
 

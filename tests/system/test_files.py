@@ -16,11 +16,12 @@ from holdfast import App
 from holdfast.config import load
 from holdfast.ports.backup import Kept
 from holdfast.ports.queue import DeadLetter, Outgoing
+from holdfast.reports import publish_reports
 from holdfast.services.sqlite.database import Database
 from holdfast.system.clock import SystemClock
 from holdfast.system.files import OWNER, for_writers, make_file, make_folder
 from holdfast.testing import TaskTest
-from holdfast.wiring import Services, backup_at, publish_reports
+from holdfast.wiring import Services, backup_at
 from tests.reports.making import stored
 
 

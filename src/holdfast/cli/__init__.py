@@ -11,6 +11,7 @@ from types import TracebackType
 from cyclopts import App, CycloptsError, Parameter
 
 import holdfast
+from holdfast import registration
 from holdfast.cli import exits, output
 from holdfast.common.redaction import redact
 from holdfast.errors import HoldfastError
@@ -24,7 +25,6 @@ COMMANDS = {
     "node": "holdfast.cli.node:run",
     "gateway": "holdfast.cli.gateway:gateway",
     "gateway-key": "holdfast.cli.gateway:gateway_key",
-    "ingest": "holdfast.vision.commands.ingest:ingest",
     "send": "holdfast.cli.send:send",
     "status": "holdfast.cli.status:status",
     "results": "holdfast.cli.results:results",
@@ -37,14 +37,11 @@ COMMANDS = {
     "limits": "holdfast.cli.limits:app",
     "dlq": "holdfast.cli.dlq:app",
     "queues": "holdfast.cli.queues:app",
-    "outbox": "holdfast.devices.commands.outbox:app",
-    "reports": "holdfast.reports.commands:app",
-    "devices": "holdfast.devices.commands.devices:app",
     "doctor": "holdfast.cli.doctor:doctor",
     "config": "holdfast.cli.config:app",
-    "demo": "holdfast.vision.demo:demo",
 }
-"""Where each is: imported when it is asked for, for whoever runs one waits for no other."""
+"""Where each is: imported when it is asked for, for whoever runs one waits for no other. Those of products
+are found by their entry points."""
 
 app = App(
     name="holdfast",
@@ -58,10 +55,18 @@ app = App(
 )
 for name, place in COMMANDS.items():
     app.command(place, name=name)
+_added = set(COMMANDS)
+
+
+def commands() -> dict[str, str]:
+    """Where all commands are: ours, and those that installed packages have registered."""
+    return registration.all_registered(registration.COMMANDS) | COMMANDS
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command; returns the exit code."""
+    if not arguments or arguments[0] not in COMMANDS:
+        _add_registered()
     if not arguments or arguments[0] in app.help_flags:
         _import_all()
     try:
@@ -80,9 +85,17 @@ def run(arguments: Sequence[str]) -> int:
     return outcome if isinstance(outcome, int) else exits.OK
 
 
+def _add_registered() -> None:
+    """Commands of other packages, which are looked up only where it is none of ours."""
+    for name, place in commands().items():
+        if name not in _added:
+            app.command(place, name=name)
+            _added.add(name)
+
+
 def _import_all() -> None:
     """For the page that tells what each command does."""
-    for name in COMMANDS:
+    for name in commands():
         app[name]  # looking one up imports it
 
 

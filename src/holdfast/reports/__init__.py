@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from holdfast.reports.deliver_credentials import Credential, Credentials
     from holdfast.reports.deliver_plan import Companion, FileToDeliver
     from holdfast.reports.deliver_pool import PoolLimits, SinkPool
+    from holdfast.reports.opening import open_sink, publish_reports
     from holdfast.reports.order import Column, Condition, Csv, ReportDelivery, ReportOrder, Sort, Table, Xlsx
     from holdfast.reports.report import Report
-    from holdfast.wiring import open_sink, publish_reports
 else:  # Each needs libraries of its own, which are imported with it.
     __getattr__ = exports(
         __name__,
@@ -42,8 +42,8 @@ else:  # Each needs libraries of its own, which are imported with it.
             "Table": "holdfast.reports.order",
             "Xlsx": "holdfast.reports.order",
             "deliver_file": "holdfast.reports.deliver",
-            "open_sink": "holdfast.wiring",
-            "publish_reports": "holdfast.wiring",
+            "open_sink": "holdfast.reports.opening",
+            "publish_reports": "holdfast.reports.opening",
         },
     )
 

@@ -18,10 +18,11 @@ from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.errors import ConfigError
 from holdfast.reports.audit import TASK_TYPE, Audit, AuditedAttempt, Row
 from holdfast.reports.deliver_credentials import Credentials
+from holdfast.reports.opening import report_publisher, report_sample
 from holdfast.reports.order import ReportOrder, from_plain
 from holdfast.services.memory.registry import MemoryRegistry
 from holdfast.tasks.rules.task import State
-from holdfast.wiring import Services, report_publisher, report_sample
+from holdfast.wiring import Services
 
 app = App(name="reports", help="Reports: publish one, and see what became of those that were ordered.")
 

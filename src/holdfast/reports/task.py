@@ -1,6 +1,6 @@
 """The task type ``report.publish``: an order in, files at the customer's server out.
 
-An app gets it by :func:`holdfast.wiring.publish_reports`, which knows the services.
+An app gets it by :func:`holdfast.reports.publish_reports`, which knows the services.
 """
 
 from __future__ import annotations

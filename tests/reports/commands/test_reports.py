@@ -35,7 +35,7 @@ from holdfast import App
 from holdfast.reports.deliver_pool import PoolLimits
 from holdfast.common.rate import Rate
 from holdfast.common.retry import Backoff
-from holdfast.wiring import publish_reports
+from holdfast.reports import publish_reports
 
 app = App("reports")
 publish_reports(
