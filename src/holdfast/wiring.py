@@ -762,6 +762,7 @@ def _streams(services: Services, app: App, host: Host, place: str) -> StreamWork
 
 def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
     from holdfast.tasks.discovery import SHARED, Announcer, Directory, shareable  # noqa: PLC0415
+    from holdfast.tasks.hand import TaskQueues  # noqa: PLC0415
     from holdfast.tasks.periodic import PeriodicSender, Scheduler  # noqa: PLC0415
     from holdfast.tasks.permits import PermitKeeper  # noqa: PLC0415
     from holdfast.tasks.work import TaskWork  # noqa: PLC0415
@@ -785,8 +786,7 @@ def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
         host,
         app.name,
         app.tasks,
-        queues,
-        services.queue(brief_queue(app.name)),
+        TaskQueues(queues, services.queue(brief_queue(app.name))),
         services.task_store(app.name),
         services.task_slots(place),
         PermitKeeper(
@@ -795,7 +795,6 @@ def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
             host,
             member=lambda: host.membership.id,
         ),
-        slots_max=services.config.task_slots,
         scheduler=Scheduler(
             app.name,
             deeds,

@@ -35,6 +35,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_peer_bytes: int
     slots: int
     spare_slots: int
+    task_slots: int
     streams_per_slot_max: int
     peer_timeout_s: float
     move_timeout_s: float
