@@ -1,6 +1,7 @@
 """JSON says what the value says, or there is an error."""
 
 import dataclasses
+import datetime as dt
 import math
 from typing import Any
 
@@ -8,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel, Field
 
 from holdfast.common.exact_json import NEST_MAX, decode_plain, encode, encoder, nests_deeply
 
@@ -109,3 +111,11 @@ def test_what_is_written_is_read_as_it_was(value: Any) -> None:
 def test_what_json_has_no_form_for_is_named() -> None:
     with pytest.raises(TypeError, match="objects of type object is unsupported"):
         encode(object())
+
+
+def test_a_model_is_written_as_the_model_reads_it() -> None:
+    class Reading(BaseModel):
+        at: dt.date
+        kwh: float = Field(alias="kWh")
+
+    assert encode(Reading(at=dt.date(2026, 1, 2), kWh=1.5)) == b'{"at":"2026-01-02","kWh":1.5}'
