@@ -16,6 +16,7 @@ import structlog
 from holdfast.cluster.host import Host
 from holdfast.cluster.limits import Limits
 from holdfast.cluster.membership import Membership
+from holdfast.config import Config
 from holdfast.devices.dispatcher import Dispatcher
 from holdfast.devices.outbox import Outbox
 from holdfast.devices.ports.outbox import OnResult
@@ -100,7 +101,9 @@ async def dispatching(
     await fill(store, outbox, devices, each)
     address = replace(parse(broker_url), hears="own" if shards > 1 else "all")
     peer = MemoryPeer(MemoryNetwork(clock), "benchmark")
-    host = Host(MemoryCoordinator(clock), peer, clock, Limits(), structlog.get_logger(), "benchmark")
+    host = Host(
+        MemoryCoordinator(clock), peer, clock, Limits.of(Config()), structlog.get_logger(), "benchmark"
+    )
     host.membership = cast("Membership", SimpleNamespace(alive=True))
     host.crashed.add_done_callback(_tell_crash)
     dispatcher = Dispatcher(

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from holdfast.cluster.host import Host
-from holdfast.cluster.limits import Limits
 from holdfast.cluster.node import Node, Work
 from holdfast.common.protocol import Reply, Request
 from holdfast.errors import Unavailable
@@ -19,6 +18,7 @@ from holdfast.services.memory.coordinator import MemoryCoordinator
 from holdfast.services.memory.peer import MemoryNetwork, MemoryPeer
 from holdfast.services.memory.queue import MemoryQueue, Stored
 from simulator.faults import Faulty, ServiceLine, Weather
+from simulator.limits import limits_with
 from simulator.loop import SimClock
 from simulator.scenario import EVERY_NODE, TROUBLE_S, TTL_S, VISIBILITY_S, Fault, WorldSetting
 
@@ -29,12 +29,13 @@ SLOW_S = 3.0
 WORLDLY = frozenset({"rewind"})
 """Faults that hit no node."""
 
-LIMITS = Limits(
+LIMITS = limits_with(
     ttl_s=TTL_S,
     renew_s=1.5,
     visibility_s=VISIBILITY_S,
     receive_wait_s=5.0,
     custody_check_s=VISIBILITY_S / 4,
+    streams_per_slot_max=50_000,
     slots=2,
     spare_slots=1,
     peer_timeout_s=1.0,

@@ -19,6 +19,7 @@ from holdfast.services.memory.queue import MemoryQueue, QueueEvent, Stored
 from holdfast.services.memory.registry import MemoryRegistry
 from holdfast.services.memory.task_slots import MemoryTaskSlot, MemoryTaskSlots
 from holdfast.services.memory.tasks import Changed, MemoryTasks
+from holdfast.tasks.hand import TaskQueues
 from holdfast.tasks.handler import Job
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.order import Order
@@ -272,7 +273,7 @@ class TaskWorld(Stage):
     """A producer, nodes that run its tasks, and what they share."""
 
     # Nodes full of tasks look for room all the time: a simulation would do little else.
-    limits = msgspec.structs.replace(LIMITS, room_check_s=0.1)
+    limits = msgspec.structs.replace(LIMITS, room_check_s=0.1, task_slots=SLOTS)
 
     def __init__(self, scenario: TaskScenario, verbose: bool = False) -> None:
         super().__init__(scenario, verbose)
@@ -332,12 +333,10 @@ class TaskWorld(Stage):
             host,
             APP,
             SPECS,
-            {kind: queue(task_queue(APP, kind)) for kind in SPECS},
-            queue(brief_queue(APP)),
+            TaskQueues({kind: queue(task_queue(APP, kind)) for kind in SPECS}, queue(brief_queue(APP))),
             Faulty(self.store, "state", node.line),
             SimTaskSlots(slots, node.line),
             permits,
-            slots_max=SLOTS,
         )
         return [work], [slots]
 

@@ -12,6 +12,7 @@ import pytest
 
 from holdfast import services as adapters
 from holdfast.app import App
+from holdfast.cluster.limits import Limits
 from holdfast.common.protocol import Done, Probe, Reply, Request
 from holdfast.config import Config, load
 from holdfast.errors import ConfigError
@@ -34,7 +35,6 @@ from holdfast.wiring import (
     backup_at,
     check_app,
     discovered,
-    limits,
     load_app,
     make_node,
     make_producer,
@@ -184,7 +184,7 @@ async def test_a_model_must_fit_into_a_slot() -> None:
 
 def test_limits_follow_the_config() -> None:
     config = load({"ttl_s": 9, "slots": 2, "streams_per_slot_max": 10})
-    found = limits(config)
+    found = Limits.of(config)
     assert (found.ttl_s, found.renew_s, found.streams_max) == (9, config.renew_s, 20)
 
 

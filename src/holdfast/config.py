@@ -28,6 +28,7 @@ from pydantic_settings import (
 )
 
 from holdfast import legacy_env
+from holdfast.common.protocol import FORWARD_OVERHEAD_BYTES
 from holdfast.common.redaction import HIDDEN, redact, redact_url
 from holdfast.errors import ConfigError
 from holdfast.registration import service_of
@@ -41,9 +42,6 @@ NOT_SETTINGS = ("HOLDFAST_CREDENTIAL",)
 """Begin variables that are read elsewhere: credentials of reports, and where a file of them is."""
 
 SECRET_CHARS_MIN = 16
-FORWARD_OVERHEAD_BYTES = 64 * 1024
-"""What a forward adds to the messages in it, at most."""
-
 DAY_S = 86400.0
 
 

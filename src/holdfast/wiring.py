@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import quote
 
 from holdfast.app import App
-from holdfast.cluster.limits import FORWARD_BYTES_MAX, Limits
+from holdfast.cluster.limits import Limits
 from holdfast.common.lazy import exports
 from holdfast.common.redaction import redact_url
 from holdfast.devices.ports.outbox import OutboxStore
@@ -368,7 +368,7 @@ def make_node(services: Services, place: str | App) -> Node:
         services.coordinator(),
         services.peer(routes=routes, ready=why_not_ready, connections=connections, registry=registry),
         services.clock,
-        limits(config),
+        Limits.of(config),
         structlog.get_logger().bind(node=config.node_name),
         config.node_name,
         services.meter,
@@ -402,6 +402,7 @@ def _streams(services: Services, app: App, host: Host, place: str) -> StreamWork
 
 def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
     from holdfast.tasks.discovery import SHARED, Announcer, Directory, shareable  # noqa: PLC0415
+    from holdfast.tasks.hand import TaskQueues  # noqa: PLC0415
     from holdfast.tasks.periodic import PeriodicSender, Scheduler  # noqa: PLC0415
     from holdfast.tasks.permits import PermitKeeper  # noqa: PLC0415
     from holdfast.tasks.work import TaskWork  # noqa: PLC0415
@@ -425,8 +426,7 @@ def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
         host,
         app.name,
         app.tasks,
-        queues,
-        services.queue(brief_queue(app.name)),
+        TaskQueues(queues, services.queue(brief_queue(app.name))),
         services.task_store(app.name),
         services.task_slots(place),
         PermitKeeper(
@@ -435,7 +435,6 @@ def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
             host,
             member=lambda: host.membership.id,
         ),
-        slots_max=services.config.task_slots,
         scheduler=Scheduler(
             app.name,
             deeds,
@@ -681,7 +680,7 @@ def make_gateway(
         services.coordinator(),
         services.peer(),
         services.clock,
-        limits(config),
+        Limits.of(config),
         structlog.get_logger(),
         host=host,
         port=port,
@@ -731,37 +730,6 @@ def gauges(
         len(streams.owners.obstacles.streams),
     )
     yield "parked_streams", "Owned streams that are parked.", sum(bool(o.owner.parked) for o in owned)
-
-
-def limits(config: Config) -> Limits:
-    """What of a config the runtime goes by."""
-    from holdfast.config import FORWARD_OVERHEAD_BYTES  # noqa: PLC0415
-
-    return Limits(
-        ttl_s=config.ttl_s,
-        renew_s=config.renew_s,
-        visibility_s=config.visibility_s,
-        receive_wait_s=config.receive_wait_s,
-        max_held=config.max_held,
-        forward_bytes_max=min(FORWARD_BYTES_MAX, config.max_peer_bytes - FORWARD_OVERHEAD_BYTES),
-        peer_timeout_s=config.peer_timeout_s,
-        custody_check_s=config.custody_check_s,
-        give_back_s=config.give_back_s,
-        custody_limit=config.custody_limit,
-        slots=config.slots,
-        spare_slots=config.spare_slots,
-        streams_max=config.slots * config.streams_per_slot_max,
-        move_timeout_s=config.move_timeout_s,
-        model_timeout_s=config.model_timeout_s,
-        balance_s=config.balance_s,
-        rest_s=config.rest_s,
-        drain_timeout_s=config.drain_timeout_s,
-        idle_timeout_s=config.idle_timeout_s,
-        max_state_bytes=config.max_state_bytes,
-        results_keep_s=config.results_keep_s,
-        dead_keep_s=config.dead_keep_s,
-        idle_keep_s=config.idle_keep_s,
-    )
 
 
 def load_app(place: str) -> App:

@@ -14,6 +14,7 @@ from holdfast.common.held import Held, Receipt
 from holdfast.common.message import Place
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Member
+from simulator.limits import limits_with
 
 
 class Log:
@@ -72,7 +73,7 @@ def make_host(
     membership: Any = None,
 ) -> Host:
     """A host for parts that are tested by themselves, of which a test gives what its part uses."""
-    host = Host(coordinator, peer, clock, limits or Limits(), log or Log(), name)
+    host = Host(coordinator, peer, clock, limits or limits_with(), log or Log(), name)
     host.membership = membership or cast("Membership", StandingMembership())
     if tasks is not None:
         host.tasks = tasks

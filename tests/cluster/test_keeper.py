@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from holdfast.cluster.keeper import PATIENCE, Keeper, Settlement
-from holdfast.cluster.limits import Limits
 from holdfast.cluster.service import Tasks
 from holdfast.common.held import Held, Letter, Receipt
 from holdfast.common.message import Life, Place, Span
@@ -16,11 +15,12 @@ from holdfast.errors import OutcomeUnknown, TooLarge, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import Outgoing
 from holdfast.services.memory.queue import MemoryQueue
+from simulator.limits import limits_with
 from tests.cluster.fakes import Log, held, make_host, settle_down
 
 VIRTUAL = True
 VISIBILITY_S = 30.0
-LIMITS = Limits(visibility_s=VISIBILITY_S)
+LIMITS = limits_with(visibility_s=VISIBILITY_S)
 KEY = "s/k"
 
 

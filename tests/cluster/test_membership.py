@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from holdfast.cluster.limits import Limits
 from holdfast.cluster.membership import SILENCE_S, Membership
 from holdfast.cluster.service import Tasks
 from holdfast.common.protocol import Done, Reply, Request, Stranger
@@ -16,12 +15,13 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim, Load, Member
 from holdfast.services.memory.coordinator import MemoryCoordinator
 from holdfast.services.memory.peer import MemoryNetwork, MemoryPeer
+from simulator.limits import limits_with
 from simulator.loop import SimClock
 from tests.cluster.fakes import Log, make_host, settle_down
 
 VIRTUAL = True
 TTL_S = 5.0
-LIMITS = Limits(ttl_s=TTL_S, renew_s=1.5, peer_timeout_s=1.0)
+LIMITS = limits_with(ttl_s=TTL_S, renew_s=1.5, peer_timeout_s=1.0)
 
 
 class Coordinator:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from holdfast.cluster.limits import Limits
 from holdfast.cluster.pump import Pump
 from holdfast.cluster.service import Tasks
 from holdfast.common.held import Receipt
@@ -15,10 +14,11 @@ from holdfast.errors import InvalidMessage, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import Delivery, Outgoing
 from holdfast.services.memory.queue import MemoryQueue
+from simulator.limits import limits_with
 from tests.cluster.fakes import Log, StandingMembership, make_host
 
 VIRTUAL = True
-LIMITS = Limits(visibility_s=30.0, receive_wait_s=5.0, renew_s=1.0)
+LIMITS = limits_with(visibility_s=30.0, receive_wait_s=5.0, renew_s=1.0)
 
 
 class Flaky(MemoryQueue):

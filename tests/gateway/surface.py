@@ -15,7 +15,6 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from holdfast import App
-from holdfast.cluster.limits import Limits
 from holdfast.common.message import Place
 from holdfast.common.protocol import Done
 from holdfast.gateway.haproxy.binary import find
@@ -27,6 +26,7 @@ from holdfast.services.http.peer import HttpPeer
 from holdfast.services.memory.coordinator import MemoryCoordinator
 from holdfast.streams.requests import RequestAnswer, Requests
 from holdfast.system.clock import SystemClock
+from simulator.limits import limits_with
 from tests.cluster.fakes import Log
 
 LIMIT = 50_000
@@ -104,7 +104,7 @@ class Surface:
                 calling = HttpPeer(clock)
                 stack.push_async_callback(calling.close)
                 gateway = Gateway(
-                    coordinator, calling, clock, Limits(), Log(), host="127.0.0.1", port=0, secret=None,
+                    coordinator, calling, clock, limits_with(), Log(), host="127.0.0.1", port=0, secret=None,
                     max_body_bytes=LIMIT, haproxy=haproxy,
                 )  # fmt: skip
                 await gateway.start()

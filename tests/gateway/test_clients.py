@@ -14,7 +14,6 @@ from aiohttp.test_utils import make_mocked_request
 from prometheus_client import CollectorRegistry
 from yarl import URL
 
-from holdfast.cluster.limits import Limits
 from holdfast.common.protocol import Done, Reply, Request
 from holdfast.errors import ConfigError
 from holdfast.gateway.clients import Clients, add, digest_of, read, source_of
@@ -29,6 +28,7 @@ from holdfast.services.http.peer import HttpPeer
 from holdfast.services.memory.coordinator import MemoryCoordinator
 from holdfast.streams.requests import Requests
 from holdfast.system.clock import SystemClock
+from simulator.limits import limits_with
 from simulator.servers import certificate
 from tests.cluster.fakes import Log
 from tests.gateway.surface import LIMIT, MEMBER, RESULT, Surface, app, planes
@@ -81,7 +81,7 @@ class Place:
         member = Member(MEMBER, "node", await peer.serve(done), Load(serves=tuple(streams)))
         await coordinator.join(member, 3600)
         gateway = Gateway(
-            coordinator, calling, clock, Limits(), self.log, host="127.0.0.1", port=0, secret=SECRET,
+            coordinator, calling, clock, limits_with(), self.log, host="127.0.0.1", port=0, secret=SECRET,
             peer_tls=self._tls, max_body_bytes=LIMIT, haproxy=self._haproxy, clients=self._clients,
             no_auth=self._no_auth, max_connections=self._max_connections,
         )  # fmt: skip

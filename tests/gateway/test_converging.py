@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.cluster.host import Host
-from holdfast.cluster.limits import Limits
 from holdfast.cluster.service import Tasks
 from holdfast.cluster.view import View
 from holdfast.errors import HoldfastError, Unavailable
@@ -19,6 +18,7 @@ from holdfast.gateway.routes import Routes
 from holdfast.ports.coordinator import Load, Member
 from holdfast.services.memory.coordinator import MemoryCoordinator
 from holdfast.services.memory.peer import MemoryNetwork, MemoryPeer
+from simulator.limits import limits_with
 from simulator.loop import SimClock, VirtualLoop
 from tests.cluster.fakes import Log
 
@@ -71,7 +71,7 @@ class Rig:
         self.copy: dict[str, str] = {}
         self.tasks = Tasks(lambda error: None)
         peer = MemoryPeer(MemoryNetwork(self.clock), "sim://gateway")
-        host = Host(self.wire, peer, self.clock, Limits(), Log(), "gateway")
+        host = Host(self.wire, peer, self.clock, limits_with(), Log(), "gateway")
         host.tasks = self.tasks
         self.view = View(host)
         self.assigner = Assigner(self.wire, self.view, self.routes)

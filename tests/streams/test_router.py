@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 import pytest
 
-from holdfast.cluster.limits import Limits
 from holdfast.cluster.service import Tasks
 from holdfast.common.held import Held
 from holdfast.common.protocol import (
@@ -29,12 +28,13 @@ from holdfast.services.memory.coordinator import MemoryCoordinator
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.streams import router
 from holdfast.streams.router import FORWARD_PARCELS_MAX, Router
+from simulator.limits import limits_with
 from tests.cluster.fakes import Log, StandingMembership, held, make_host, settle_down
 
 VIRTUAL = True
 VISIBILITY_S = 30.0
 GIVE_BACK_S = 5.0
-LIMITS = Limits(
+LIMITS = limits_with(
     visibility_s=VISIBILITY_S,
     custody_check_s=12.0,
     defer=Backoff(0.05, 1.0),

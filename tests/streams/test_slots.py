@@ -12,12 +12,13 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.slots import MessageWork, Ran, Slot, SlotHost
 from holdfast.services.memory.slots import MemorySlot, MemorySlots
 from holdfast.streams.slots import Died, Seat, SlotPool
+from simulator.limits import limits_with
 from tests.cluster.fakes import Log, make_host, settle_down
 
 VIRTUAL = True
 SPAWN_S = 0.5
 TIMEOUT_S = 3.0
-LIMITS = Limits(slots=2, spare_slots=1)
+LIMITS = limits_with(slots=2, spare_slots=1)
 
 
 async def wait_for_ever() -> None:
@@ -160,7 +161,7 @@ async def test_a_load_that_does_not_end_is_killed_and_named(clock: Clock, tasks:
         host.tell_models("people", [])
         await wait_for_ever()
 
-    rig = Rig(clock, tasks, Limits(slots=1, spare_slots=0, model_timeout_s=40.0))
+    rig = Rig(clock, tasks, limits_with(slots=1, spare_slots=0, model_timeout_s=40.0))
     await rig.pool.start()
     rig.deeds["loads"] = load
     began = clock.monotonic()

@@ -22,12 +22,21 @@ from holdfast.services.memory.slots import MemorySlot, MemorySlots
 from holdfast.services.memory.state import MemoryState
 from holdfast.streams.work import StreamWork
 from holdfast.streams.worker import StreamWorker
+from simulator.limits import limits_with
 from simulator.loop import SimClock
 from tests.cluster.fakes import Log
 
 PATIENCE_S = 300.0
 LOOK_S = 0.01
-LIMITS = Limits(ttl_s=5.0, renew_s=1.5, visibility_s=30.0, slots=2, drain_timeout_s=20.0, peer_timeout_s=1.0)
+LIMITS = limits_with(
+    receive_wait_s=5.0,
+    ttl_s=5.0,
+    renew_s=1.5,
+    visibility_s=30.0,
+    slots=2,
+    drain_timeout_s=20.0,
+    peer_timeout_s=1.0,
+)
 
 
 class Service:

@@ -413,6 +413,7 @@ NODE = """
     from holdfast.tasks.rules.task import Task
     from holdfast.cluster.host import Host
     from holdfast.cluster.limits import Limits
+    from holdfast.config import Config
     from holdfast.tasks.body import body_of
     from holdfast.tasks.slots import TaskSlots
     import deeds_app, msgspec, structlog
@@ -420,7 +421,7 @@ NODE = """
     async def main():
         clock = SystemClock()
         slots = ForkserverTaskSlots("deeds_app:app", clock)
-        host = Host(None, None, clock, Limits(), structlog.get_logger(), "me")
+        host = Host(None, None, clock, Limits.of(Config()), structlog.get_logger(), "me")
         pool = TaskSlots(slots, host)
         await pool.start()
         spec = deeds_app.app.tasks["children"]

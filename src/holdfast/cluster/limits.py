@@ -1,9 +1,12 @@
-"""Every limit of a node in one record. The config fills it; the simulator makes its own."""
+"""The limits that a node goes by. Their defaults, and what they may be, stand in the config."""
 
 from __future__ import annotations
 
+from typing import Self
+
 import msgspec
 
+from holdfast.common.protocol import FORWARD_OVERHEAD_BYTES
 from holdfast.common.retry import Backoff
 
 FORWARD_BYTES_MAX = 4 << 20
@@ -11,55 +14,56 @@ FORWARD_BYTES_MAX = 4 << 20
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """A node's limits. Times in seconds.
+    """A node's limits. Those without a default are settings, described in :class:`~holdfast.config.Config`;
+    the others are no settings, and changed by tests alone.
 
     Attributes:
-        ttl_s: life of the membership without renewal; ``renew_s`` is the pause between renewals.
-        visibility_s: how long a delivery stays invisible unless extended.
-        receive_wait_s: longest wait of one receive.
         room_check_s: pause of a pump that has no room, before it looks again.
-        max_held: messages in inboxes and custody at which the pumps stop.
-        custody_limit: messages in custody, beyond which one that finds no owner goes back at once.
-        forward_bytes_max: bodies that one call to another node carries, unless a single one is larger.
-        custody_check_s: an accepted message not reported for so long is offered again.
-        slots, spare_slots: child processes that run handlers, and warm ones in reserve.
-        streams_max: streams that the node takes.
-        peer_timeout_s: longest call to another node.
-        move_timeout_s: longest wait for the new owner to warm up, beside the loading of models.
-        model_timeout_s: longest loading of one model.
-        balance_s: pause between looks at the load of all nodes; 0: never.
-        rest_s: how long a stream stays where it was moved or begun, whatever the load.
-        drain_timeout_s: longest graceful stop.
-        idle_timeout_s: a stream without messages for so long is released, unless it sets its own.
         retry: pauses between tries of calls that may be repeated.
         defer: pauses before a message that found no room is offered again; ``give_back_after`` tries
             later it goes back to the queue for ``give_back_s``, with jitter.
     """
 
-    ttl_s: float = 5.0
-    renew_s: float = 1.5
-    visibility_s: float = 30.0
-    receive_wait_s: float = 5.0
+    ttl_s: float
+    renew_s: float
+    visibility_s: float
+    receive_wait_s: float
+    max_held: int
+    custody_limit: int
+    custody_check_s: float
+    give_back_s: float
+    max_peer_bytes: int
+    slots: int
+    spare_slots: int
+    task_slots: int
+    streams_per_slot_max: int
+    peer_timeout_s: float
+    move_timeout_s: float
+    model_timeout_s: float
+    balance_s: float
+    rest_s: float
+    drain_timeout_s: float
+    idle_timeout_s: float
+    max_state_bytes: int
+    results_keep_s: float
+    dead_keep_s: float
+    idle_keep_s: float
     room_check_s: float = 0.02
-    max_held: int = 5000
-    custody_limit: int = 2000
-    forward_bytes_max: int = FORWARD_BYTES_MAX
-    custody_check_s: float = 15.0
-    slots: int = 2
-    spare_slots: int = 1
-    streams_max: int = 100_000
-    peer_timeout_s: float = 5.0
-    move_timeout_s: float = 10.0
-    model_timeout_s: float = 120.0
-    balance_s: float = 10.0
-    rest_s: float = 60.0
-    drain_timeout_s: float = 30.0
-    idle_timeout_s: float = 60.0
     retry: Backoff = Backoff(0.02, 1.0)
     defer: Backoff = Backoff(0.05, 1.0)
     give_back_after: int = 12
-    give_back_s: float = 5.0
-    max_state_bytes: int = 8 << 20
-    results_keep_s: float = 7 * 86400.0
-    dead_keep_s: float = 30 * 86400.0
-    idle_keep_s: float = 90 * 86400.0
+
+    @classmethod
+    def of(cls, config: object) -> Self:
+        """The limits that a config sets, each by its name."""
+        return msgspec.convert(config, cls, from_attributes=True)
+
+    @property
+    def streams_max(self) -> int:
+        """Streams that the node takes."""
+        return self.slots * self.streams_per_slot_max
+
+    @property
+    def forward_bytes_max(self) -> int:
+        """Bodies that one call to another node carries, unless a single one is larger."""
+        return min(FORWARD_BYTES_MAX, self.max_peer_bytes - FORWARD_OVERHEAD_BYTES)

@@ -28,6 +28,10 @@ def number(value: int) -> Number:
     return value if value < 2**64 else str(value)
 
 
+FORWARD_OVERHEAD_BYTES = 64 * 1024
+"""What a forward adds to the messages in it, at most."""
+
+
 class Parcel(msgspec.Struct, frozen=True, array_like=True):
     """One delivery of a message, body and receipt, on its way between nodes.
 

@@ -17,9 +17,9 @@ from holdfast.cluster.keeper import PATIENCE, Keeper, Settlement, dead_letter
 from holdfast.common.batching import Batcher
 from holdfast.common.held import Letter
 from holdfast.errors import Fenced, HoldfastError, Retry, TooLarge
-from holdfast.ports.queue import Outgoing, Queue
+from holdfast.ports.queue import Outgoing
 from holdfast.ports.tasks import TaskStore
-from holdfast.tasks.hand import InHand
+from holdfast.tasks.hand import InHand, TaskQueues
 from holdfast.tasks.outcome import Outcome, outcome_of
 from holdfast.tasks.rules.task import EndAttempt, State, Task
 from holdfast.tasks.wire import Envelope, encode_brief
@@ -53,8 +53,7 @@ class Completer:
         host: Host,
         app: str,
         store: TaskStore,
-        queues: Mapping[str, Queue],
-        briefs: Queue,
+        queues: TaskQueues,
         keepers: Mapping[str, Keeper],
         *,
         on_gone: Callable[[InHand], None],
@@ -65,8 +64,7 @@ class Completer:
         self._clock, self._tasks, self._stats, self._log = host.clock, host.tasks, host.stats, host.log
         self._app = app
         self._store = store
-        self._queues = queues
-        self._briefs = briefs
+        self._queues, self._briefs = queues
         self._keepers = keepers
         self._on_gone = on_gone
         self._on_fenced = on_fenced
@@ -75,7 +73,7 @@ class Completer:
         self._finished: list[Finished] = []
         self._ended = asyncio.Event()
         self._to_tell = asyncio.Event()
-        self._batcher = Batcher(briefs.max_batch, PATIENCE * briefs.linger_s)
+        self._batcher = Batcher(queues.briefs.max_batch, PATIENCE * queues.briefs.linger_s)
         self._patient = True
         self._busy = 0
         self._at_end = 0

@@ -21,13 +21,13 @@ from holdfast.common.redaction import redact
 from holdfast.common.trace import raised_at
 from holdfast.errors import Fenced, HoldfastError, OutcomeUnknown
 from holdfast.ports.coordinator import Load
-from holdfast.ports.queue import Delivery, Outgoing, Queue
+from holdfast.ports.queue import Delivery, Outgoing
 from holdfast.ports.task_slots import TaskSlotMaker
 from holdfast.ports.tasks import TaskStore
 from holdfast.tasks.body import Body
 from holdfast.tasks.completer import Completer, letter_of
 from holdfast.tasks.discovery import Announcer
-from holdfast.tasks.hand import InHand, stands_here
+from holdfast.tasks.hand import InHand, TaskQueues, stands_here
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.periodic import Scheduler
 from holdfast.tasks.permits import PermitKeeper
@@ -67,8 +67,9 @@ UNPERMITTED_S = 2.0
 
 
 class TaskWork:
-    """The tasks of one app on one node. ``queues`` holds a queue for each declared type, ``briefs`` is where
-    outcomes go. At most ``slots_max`` run at once, and no more than ``permits`` grants. ``scheduler`` sends
+    """The tasks of one app on one node.
+
+    At most ``task_slots`` run at once, and no more than ``permits`` grants. ``scheduler`` sends
     what the clock sends, ``announcer`` tells where this node is."""
 
     def __init__(
@@ -76,24 +77,21 @@ class TaskWork:
         host: Host,
         app: str,
         specs: Mapping[str, TaskSpec],
-        queues: Mapping[str, Queue],
-        briefs: Queue,
+        queues: TaskQueues,
         store: TaskStore,
         slots: TaskSlotMaker,
         permits: PermitKeeper,
         *,
-        slots_max: int,
         scheduler: Scheduler | None = None,
         announcer: Announcer | None = None,
     ) -> None:
         self._host = host
         self._app = app
         self._specs = specs
-        self._queues = queues
-        self._briefs = briefs
+        self._queues, self._briefs = queues
         self._store = store
         self._permits = permits
-        self._slots_max = slots_max
+        self._slots_max = host.limits.task_slots
         self._scheduler = scheduler
         self._announcer = announcer
         self.hand: dict[str, InHand] = {}
@@ -109,15 +107,14 @@ class TaskWork:
                 may_reissue=_may_reissue,
                 visibility_s=specs[name].visibility_s,
             )
-            for name, queue in queues.items()
+            for name, queue in queues.by_type.items()
         }
-        self.slots = TaskSlots(slots, host, limit=slots_max)
+        self.slots = TaskSlots(slots, host, limit=self._slots_max)
         self._completer = Completer(
             host,
             app,
             store,
             queues,
-            briefs,
             self._keepers,
             on_gone=self._forget,
             on_fenced=self._drop,
