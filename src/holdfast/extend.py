@@ -4,7 +4,8 @@ A package registers what it adds by entry points, and is found once it is instal
 
 * ``holdfast.services``, named by a URL scheme: an object of a subclass of :class:`Service`;
 * ``holdfast.backups``, named by a URL scheme: a function that opens where dead letters are kept;
-* ``holdfast.commands``, named as ``holdfast NAME``: a function, or an App of Cyclopts.
+* ``holdfast.commands``, named as ``holdfast NAME``: a function, or an App of Cyclopts;
+* ``holdfast.node_parts``, by any name: a function that makes what a product adds to a node.
 """
 
 from typing import TYPE_CHECKING

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 SERVICES = "holdfast.services"
 BACKUPS = "holdfast.backups"
 COMMANDS = "holdfast.commands"
+NODE_PARTS = "holdfast.node_parts"
 OWN = "holdfast"
 
 
@@ -215,6 +216,11 @@ def backup_opener(url: str) -> OpenBackup | None:
     """What opens a back-up at such a URL, if anything does."""
     opener: OpenBackup | None = _loaded(BACKUPS, scheme_of(url), tuple(sys.path))
     return opener
+
+
+def loaded(group: str) -> list[Any]:
+    """All that is registered in a group, imported. Raises ConfigError for what can't be."""
+    return [_loaded(group, name, tuple(sys.path)) for name in sorted(all_registered(group))]
 
 
 def scheme_of(url: str) -> str:

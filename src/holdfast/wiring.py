@@ -7,15 +7,12 @@ imports are most of what a process takes to start.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import datetime as dt
 import importlib
 import re
-import statistics
 import sys
 from collections.abc import (
     AsyncIterator,
-    Awaitable,
     Callable,
     Collection,
     Iterable,
@@ -33,7 +30,6 @@ from holdfast.cluster.limits import Limits
 from holdfast.common.lazy import exports
 from holdfast.common.redaction import redact_url
 from holdfast.devices.ports.outbox import OutboxStore
-from holdfast.devices.spec import OutboxSpec
 from holdfast.errors import ConfigError
 from holdfast.ports.backup import Backup
 from holdfast.ports.clock import Clock
@@ -49,12 +45,14 @@ from holdfast.ports.state import Risk, StateStore
 from holdfast.ports.task_slots import TaskSlotMaker
 from holdfast.ports.tasks import TaskStore
 from holdfast.registration import (
+    NODE_PARTS,
     Closing,
     NotServed,
     Opening,
     Service,
     Shared,
     backup_opener,
+    loaded,
     place_of,
     service_of,
 )
@@ -63,7 +61,7 @@ from holdfast.streams.spec import QUEUE_NUMBER
 from holdfast.system.clock import SystemClock
 from holdfast.system.files import OWNER, Access, access_for
 from holdfast.tasks.names import brief_queue, task_queue
-from holdfast.urls import by_scheme, extra, named, nothing_serves
+from holdfast.urls import named, nothing_serves
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -71,10 +69,8 @@ if TYPE_CHECKING:
     from pydantic import SecretStr
 
     from holdfast.cluster.host import Host
-    from holdfast.cluster.node import Node
+    from holdfast.cluster.node import Node, NodePart
     from holdfast.config import Config
-    from holdfast.devices.dispatcher import Connect
-    from holdfast.devices.work import DeviceWork
     from holdfast.gateway.clients import Clients
     from holdfast.gateway.haproxy.plane import HaproxyOptions
     from holdfast.gateway.listen import Tls
@@ -211,70 +207,10 @@ class Services:
             return self._kept(open_port(service_of(url), self.opening(setting, url)))
 
     def outbox_store(self) -> OutboxStore:
-        """The tables of outboxes in the business's database: one more opening, which its user closes. Raises
-        ConfigError without ``outbox_url``."""
-        url = self.config.outbox_url
-        if not url:
-            raise ConfigError(
-                "the app has an outbox: set outbox_url to the database that its commands are added in, such"
-                " as 'sqlite:///office.db' or 'postgresql://user@host/office'"
-            )
-        with extra("outbox", "outbox_url"):
-            from holdfast.devices.services.sqlalchemy.outbox import SqlOutbox  # noqa: PLC0415
-        access = None if self.reads_only else self.access
-        return SqlOutbox(url, self.clock, durability=self.config.durability, access=access)
+        """As :func:`holdfast.devices.opening.open_outbox`."""
+        from holdfast.devices.opening import open_outbox  # noqa: PLC0415
 
-    async def describe_outbox(self) -> str:
-        """What the database of outboxes is, in words. Raises ConfigError, Unavailable."""
-        store = self.outbox_store()
-        try:
-            return await store.describe()
-        finally:
-            await store.close()
-
-    async def time_broker(self) -> tuple[float, str]:
-        """How long a message takes to the broker of devices and back, the median in milliseconds, and what to
-        do about it, if anything. Raises ConfigError, Unavailable."""
-        with extra("outbox", "devices_url"):
-            from holdfast.devices.services.mqtt import roundtrip  # noqa: PLC0415
-            from holdfast.devices.services.mqtt.address import parse  # noqa: PLC0415
-        address = parse(self.config.devices_url)
-        times_ms = await roundtrip.measure(address, f"holdfast-doctor-{self.clock.new_id()}", self.clock)
-        return statistics.median(times_ms), roundtrip.advice(times_ms)
-
-    def devices(self, spec: OutboxSpec) -> Connect:
-        """Makes the devices of an outbox's shards, from ``devices_url``. Raises ConfigError."""
-        openers: dict[str, Callable[[str], Connect]] = dict.fromkeys(
-            ("mqtt", "mqtts"), lambda url: self._mqtt(url, spec)
-        )
-        return by_scheme("devices_url", self.config.devices_url, openers, ("mqtt://localhost",))
-
-    def _mqtt(self, url: str, spec: OutboxSpec) -> Connect:
-        with extra("outbox", "devices_url"):
-            from holdfast.devices.services.mqtt.address import parse  # noqa: PLC0415
-            from holdfast.devices.services.mqtt.device import MqttDevices  # noqa: PLC0415
-        address = parse(url)
-        if spec.max_body > address.max_payload:
-            raise ConfigError(
-                f"outbox {spec.name!r} takes commands of max_body = {spec.max_body} bytes, and devices_url"
-                f" lets none over max_payload = {address.max_payload} pass: lower max_body, or raise"
-                " max_payload if the broker takes more"
-            )
-        if spec.shards > 1:  # else each would hear the answers to all the others
-            address = dataclasses.replace(address, hears="own")
-
-        def connect(identity: str, still_ours: Callable[[], Awaitable[bool]]) -> MqttDevices:
-            return MqttDevices(
-                address,
-                identity,
-                self.clock,
-                topics=spec.topics,
-                dialect=spec.dialect,
-                still_ours=still_ours,
-                check=identity == spec.identity(0),
-            )
-
-        return connect
+        return open_outbox(self)
 
     def task_store(self, app: str) -> TaskStore:
         """How the tasks of the app of that name stand."""
@@ -441,8 +377,9 @@ def make_node(services: Services, place: str | App) -> Node:
     place = "" if isinstance(place, App) else place
     streams = _streams(services, app, host, place) if app.streams else None
     tasks = _tasks(services, app, host, place) if app.tasks else None
-    outboxes = _outboxes(services, app, host)
-    node = Node(host, [*(work for work in (streams, tasks) if work is not None), *outboxes])
+    parts: list[NodePart] = [part(services, app, host) for part in loaded(NODE_PARTS)]
+    works = [work for part in parts for work in part.works]
+    node = Node(host, [*(work for work in (streams, tasks) if work is not None), *works])
     registry.register(
         NodeMetrics(
             host,
@@ -451,29 +388,9 @@ def make_node(services: Services, place: str | App) -> Node:
             lambda: streams.standstills.counts() if streams is not None else {},
         )
     )
-    if outboxes:
-        from holdfast.devices.metrics import OutboxMetrics  # noqa: PLC0415
-
-        registry.register(OutboxMetrics(outboxes))
+    for collector in (each for part in parts for each in part.collectors):
+        registry.register(collector)
     return node
-
-
-def _outboxes(services: Services, app: App, host: Host) -> list[DeviceWork]:
-    if not app.outboxes:
-        return []
-    from holdfast.devices.work import DeviceWork  # noqa: PLC0415
-
-    return [
-        DeviceWork(
-            host,
-            outbox,
-            services.outbox_store(),
-            services.devices(outbox.spec),
-            app=app.name,
-            briefs=services.queue(outbox.spec.briefs) if outbox.spec.briefs else None,
-        )
-        for outbox in app.outboxes.values()
-    ]
 
 
 def _streams(services: Services, app: App, host: Host, place: str) -> StreamWork:

@@ -4,6 +4,7 @@ import pytest
 
 from holdfast import App
 from holdfast.config import Config
+from holdfast.devices.opening import open_devices
 from holdfast.devices.services.mqtt.device import MqttDevices
 from holdfast.errors import ConfigError
 from holdfast.wiring import Services, check_app, queues_of
@@ -29,15 +30,15 @@ def test_what_is_not_set_is_named() -> None:
     with pytest.raises(ConfigError, match="outbox_url"):
         services.outbox_store()
     with pytest.raises(ConfigError, match="devices_url"):
-        services.devices(faces.spec)
+        open_devices(services, faces.spec)
     with pytest.raises(ConfigError, match="devices_url is 'amqp://x'"):
-        Services(Config(devices_url="amqp://x")).devices(faces.spec)
+        open_devices(Services(Config(devices_url="amqp://x")), faces.spec)
 
 
 def test_commands_that_no_connection_takes_are_refused_at_the_start() -> None:
     spec = App("office").outbox("faces", max_body=1000).spec
     with pytest.raises(ConfigError, match=r"max_body = 1000.*max_payload = 999"):
-        Services(Config(devices_url="mqtt://broker?max_payload=999")).devices(spec)
+        open_devices(Services(Config(devices_url="mqtt://broker?max_payload=999")), spec)
 
 
 async def test_briefs_go_to_a_queue_of_their_own() -> None:
@@ -54,7 +55,7 @@ async def test_briefs_go_to_a_queue_of_their_own() -> None:
 @pytest.mark.parametrize("shards, hears", [(1, "all"), (4, "own")])
 async def test_devices_are_those_of_the_outbox(shards: int, hears: str) -> None:
     spec = App("office").outbox("faces", shards=shards, max_body=999).spec
-    devices = Services(Config(devices_url="mqtt://broker?max_payload=999")).devices(spec)("me", ours)
+    devices = open_devices(Services(Config(devices_url="mqtt://broker?max_payload=999")), spec)("me", ours)
     assert isinstance(devices, MqttDevices)
     assert devices.max_payload == 999
     assert devices._address.hears == hears

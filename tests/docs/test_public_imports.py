@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-import holdfast.testing
 from tests.docs.pages import PAGES, ROOT, blocks, name
 
 PRODUCTS = ("devices", "reports", "vision")
 """Packages of Holdfast that users import whole: ``from holdfast import devices``."""
+
+PUBLIC = ("holdfast", "holdfast.extend", "holdfast.testing", "holdfast.testing.conformance")
 
 EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
 PLACES = [*PAGES, *EXAMPLES]
@@ -31,7 +31,8 @@ def codes(place: Path) -> Iterator[ast.Module]:
 
 def not_public(code: ast.Module) -> Iterator[str]:
     """What it imports that isn't public, with the line."""
-    public = {"holdfast": {*holdfast.__all__, *PRODUCTS}, "holdfast.testing": set(holdfast.testing.__all__)}
+    public = {module: set(import_module(module).__all__) for module in PUBLIC}
+    public["holdfast"] |= {*PRODUCTS}
     for node in ast.walk(code):
         if isinstance(node, ast.Import):
             names = {alias.name for alias in node.names if alias.name.partition(".")[0] == "holdfast"}
@@ -50,9 +51,7 @@ def test_only_what_is_public_is_imported(place: Path) -> None:
     assert [each for code in codes(place) for each in not_public(code)] == []
 
 
-@pytest.mark.parametrize(
-    "package", ["holdfast", "holdfast.testing", *(f"holdfast.{name}" for name in PRODUCTS)]
-)
+@pytest.mark.parametrize("package", [*PUBLIC, *(f"holdfast.{name}" for name in PRODUCTS)])
 def test_all_that_is_public_is_there(package: str) -> None:
     module = import_module(package)
     assert sorted(module.__all__) == sorted(set(module.__all__))

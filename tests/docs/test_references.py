@@ -202,7 +202,7 @@ def test_commands_that_are_named_exist(page: Path) -> None:
 
 def check_command(words: list[str], where: str) -> None:
     """Commands and options are those of the command line."""
-    command: CommandLine = cli.app
+    command: CommandLine = cli.with_all_commands()
     said = f"{where}: holdfast {' '.join(words)}"
     for word in words:
         if word.startswith("-"):

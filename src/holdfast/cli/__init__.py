@@ -66,7 +66,7 @@ def commands() -> dict[str, str]:
 def run(arguments: Sequence[str]) -> int:
     """Run one command; returns the exit code."""
     if not arguments or arguments[0] not in COMMANDS:
-        _add_registered()
+        with_all_commands()
     if not arguments or arguments[0] in app.help_flags:
         _import_all()
     try:
@@ -85,12 +85,14 @@ def run(arguments: Sequence[str]) -> int:
     return outcome if isinstance(outcome, int) else exits.OK
 
 
-def _add_registered() -> None:
-    """Commands of other packages, which are looked up only where it is none of ours."""
+def with_all_commands() -> App:
+    """The command line with the commands of other packages, which are looked up only where it is none of
+    ours."""
     for name, place in commands().items():
         if name not in _added:
             app.command(place, name=name)
             _added.add(name)
+    return app
 
 
 def _import_all() -> None:

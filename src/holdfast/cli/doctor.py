@@ -296,9 +296,11 @@ async def _service(check: str, url: str, look: Callable[[], Awaitable[str]]) -> 
 
 async def _devices(services: Services, app: App | None) -> list[Finding]:
     """What outboxes need, where there are any."""
+    from holdfast.devices.opening import describe_outbox, open_devices, time_broker  # noqa: PLC0415
+
     findings, config, outboxes = [], services.config, list(app.outboxes.values()) if app else []
     if config.outbox_url or outboxes:
-        findings.append(await _service("outbox", config.outbox_url, services.describe_outbox))
+        findings.append(await _service("outbox", config.outbox_url, lambda: describe_outbox(services)))
     if not (config.devices_url or outboxes):
         return findings
     advice = ""
@@ -306,8 +308,8 @@ async def _devices(services: Services, app: App | None) -> list[Finding]:
     async def devices() -> str:
         nonlocal advice
         for outbox in outboxes:
-            services.devices(outbox.spec)
-        median_ms, advice = await services.time_broker()
+            open_devices(services, outbox.spec)
+        median_ms, advice = await time_broker(services)
         return f"a message takes {median_ms:.1f} ms to the broker and back"
 
     findings.append(await _service("devices", config.devices_url, devices))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from holdfast.cluster.balancer import Balancer
 from holdfast.cluster.host import Host
@@ -12,6 +12,9 @@ from holdfast.cluster.service import Startable
 from holdfast.common.protocol import Done, Drain, Probe, Reply, Request, Stranger
 from holdfast.errors import HoldfastError
 from holdfast.ports.coordinator import Load
+
+if TYPE_CHECKING:
+    from prometheus_client.registry import Collector
 
 MAINTENANCE_S = 600.0
 
@@ -37,6 +40,13 @@ class Work(Protocol):
 
     async def maintain(self) -> None:
         """Drop what is kept too long."""
+
+
+class NodePart(NamedTuple):
+    """What a product adds to a node: its work, and what tells its metrics."""
+
+    works: Sequence[Work] = ()
+    collectors: Sequence[Collector] = ()
 
 
 class Node(Startable):
