@@ -673,27 +673,28 @@ def make_gateway(
     :class:`~holdfast.gateway.service.Gateway` has it. Raises ConfigError."""
     import structlog  # noqa: PLC0415
 
+    from holdfast.cluster.host import Host  # noqa: PLC0415
+    from holdfast.gateway.listen import GatewaySettings  # noqa: PLC0415
     from holdfast.gateway.service import Gateway  # noqa: PLC0415
 
     config = services.config
+    log = structlog.get_logger()
     return Gateway(
-        services.coordinator(),
-        services.peer(),
-        services.clock,
-        Limits.of(config),
-        structlog.get_logger(),
-        host=host,
-        port=port,
-        secret=_revealed(config.peer_secret),
-        peer_tls=peer_tls(config),
-        max_body_bytes=config.max_message_bytes,
-        max_connections=config.max_connections,
+        Host(services.coordinator(), services.peer(), services.clock, Limits.of(config), log, "gateway"),
+        GatewaySettings(
+            host=host,
+            port=port,
+            max_body_bytes=config.max_message_bytes,
+            max_connections=config.max_connections,
+            secret=_revealed(config.peer_secret),
+            peer_tls=peer_tls(config),
+            tls=tls,
+            access_log=access_log,
+            foreign=config.foreign_streams == "forward",
+            no_auth=no_auth,
+        ),
         haproxy=haproxy,
-        tls=tls,
-        access_log=access_log,
-        foreign=config.foreign_streams == "forward",
         clients=clients,
-        no_auth=no_auth,
     )
 
 

@@ -15,10 +15,12 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from holdfast import App
+from holdfast.cluster.host import Host
 from holdfast.common.message import Place
 from holdfast.common.protocol import Done
 from holdfast.gateway.haproxy.binary import find
 from holdfast.gateway.haproxy.plane import HaproxyOptions
+from holdfast.gateway.listen import GatewaySettings
 from holdfast.gateway.node_routes import NodeRoutes
 from holdfast.gateway.service import Gateway
 from holdfast.ports.coordinator import Load, Member
@@ -104,8 +106,8 @@ class Surface:
                 calling = HttpPeer(clock)
                 stack.push_async_callback(calling.close)
                 gateway = Gateway(
-                    coordinator, calling, clock, limits_with(), Log(), host="127.0.0.1", port=0, secret=None,
-                    max_body_bytes=LIMIT, haproxy=haproxy,
+                    Host(coordinator, calling, clock, limits_with(), Log(), "gateway"),
+                    GatewaySettings(host="127.0.0.1", port=0, max_body_bytes=LIMIT), haproxy=haproxy,
                 )  # fmt: skip
                 await gateway.start()
                 stack.push_async_callback(gateway.stop)

@@ -14,11 +14,13 @@ from aiohttp.test_utils import make_mocked_request
 from prometheus_client import CollectorRegistry
 from yarl import URL
 
+from holdfast.cluster.host import Host
 from holdfast.common.protocol import Done, Reply, Request
 from holdfast.errors import ConfigError
 from holdfast.gateway.clients import Clients, add, digest_of, read, source_of
 from holdfast.gateway.haproxy.binary import find
 from holdfast.gateway.haproxy.plane import HaproxyOptions
+from holdfast.gateway.listen import GatewaySettings
 from holdfast.gateway.node_routes import NodeRoutes
 from holdfast.gateway.service import Gateway
 from holdfast.http.problem import MEDIA_TYPE
@@ -81,9 +83,12 @@ class Place:
         member = Member(MEMBER, "node", await peer.serve(done), Load(serves=tuple(streams)))
         await coordinator.join(member, 3600)
         gateway = Gateway(
-            coordinator, calling, clock, limits_with(), self.log, host="127.0.0.1", port=0, secret=SECRET,
-            peer_tls=self._tls, max_body_bytes=LIMIT, haproxy=self._haproxy, clients=self._clients,
-            no_auth=self._no_auth, max_connections=self._max_connections,
+            Host(coordinator, calling, clock, limits_with(), self.log, "gateway"),
+            GatewaySettings(
+                host="127.0.0.1", port=0, secret=SECRET, peer_tls=self._tls, max_body_bytes=LIMIT,
+                no_auth=self._no_auth, max_connections=self._max_connections,
+            ),
+            haproxy=self._haproxy, clients=self._clients,
         )  # fmt: skip
         await gateway.start()
         self.address = gateway.address

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.errors import ConfigError
-from holdfast.http.serving import tls_server
+from holdfast.http.serving import CONNECTIONS_MAX, PeerTls, tls_server
 
 BACKLOG = 4096
 
@@ -28,6 +28,33 @@ class Tls(msgspec.Struct, frozen=True):
         """Certificate and key in one text. Raises ConfigError if they don't fit."""
         self.context()
         return f"{self.cert.read_text().rstrip()}\n{self.key.read_text()}"
+
+
+class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a gateway serves its clients.
+
+    Attributes:
+        host, port: where clients reach it; port 0 takes a free one.
+        max_body_bytes: largest body that it takes from a client.
+        max_connections: connections of clients at once.
+        secret: what nodes ask for.
+        peer_tls: certificates, if nodes speak TLS.
+        tls: certificate and key, if clients speak TLS.
+        access_log: whether each request is logged.
+        foreign: whether requests are forwarded to members of other programs.
+        no_auth: everybody may use it, under whatever name they reach it.
+    """
+
+    host: str
+    port: int
+    max_body_bytes: int
+    max_connections: int = CONNECTIONS_MAX
+    secret: str | None = None
+    peer_tls: PeerTls | None = None
+    tls: Tls | None = None
+    access_log: bool = False
+    foreign: bool = False
+    no_auth: bool = False
 
 
 def listen(host: str, port: int) -> list[socket.socket]:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Literal
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
@@ -14,7 +14,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from holdfast.cluster.host import Host
-from holdfast.cluster.limits import Limits
 from holdfast.cluster.service import Startable
 from holdfast.cluster.view import View
 from holdfast.common.retry import Backoff
@@ -23,21 +22,16 @@ from holdfast.gateway.assigner import Assigner
 from holdfast.gateway.clients import Clients
 from holdfast.gateway.forwarder import Forwarder
 from holdfast.gateway.haproxy.plane import HaproxyOptions, HaproxyPlane
-from holdfast.gateway.listen import BACKLOG, Tls, listen
+from holdfast.gateway.listen import BACKLOG, GatewaySettings, listen
 from holdfast.gateway.plane import Plane
 from holdfast.gateway.routes import Routes
 from holdfast.http.serving import (
-    CONNECTIONS_MAX,
     TLS_HANDSHAKE_S,
     ConnectionMetrics,
     Connections,
     OwnSite,
-    PeerTls,
     problems,
 )
-from holdfast.ports.clock import Clock
-from holdfast.ports.coordinator import Coordinator
-from holdfast.ports.peer import Peer
 
 CLOSE_TIMEOUT_S = 5.0
 
@@ -46,82 +40,49 @@ class Gateway(Startable):
     """A gateway, with its data plane in Python alone or behind HAProxy. ``crashed`` tells what ended it.
 
     Args:
-        host, port: where clients reach it; port 0 takes a free one.
-        secret: what nodes ask for.
-        peer_tls: certificates, if nodes speak TLS.
-        max_body_bytes: largest body that it takes from a client.
-        max_connections: connections of clients at once.
         haproxy: how to run HAProxy, if it is to be.
-        tls: certificate and key, if clients speak TLS.
-        access_log: whether each request is logged.
-        foreign: whether requests are forwarded to members of other programs.
         clients: who may use it, and how fast; everybody if left out. Whoever is asked for a key may send from
             any page; else only pages of this server's own site may.
-        no_auth: everybody may use it, under whatever name they reach it.
     """
 
     def __init__(
         self,
-        coordinator: Coordinator,
-        peer: Peer,
-        clock: Clock,
-        limits: Limits,
-        log: Any,
+        host: Host,
+        settings: GatewaySettings,
         *,
-        host: str,
-        port: int,
-        secret: str | None,
-        peer_tls: PeerTls | None = None,
-        max_body_bytes: int,
-        max_connections: int = CONNECTIONS_MAX,
         haproxy: HaproxyOptions | None = None,
-        tls: Tls | None = None,
-        access_log: bool = False,
-        foreign: bool = False,
         clients: Clients | None = None,
-        no_auth: bool = False,
     ) -> None:
         super().__init__()
+        self._settings = settings
         self._clients = clients
-        own_site: Literal["", "any host", "local"] = "any host" if no_auth else "local"
+        own_site: Literal["", "any host", "local"] = "any host" if settings.no_auth else "local"
         if clients is not None and clients.asked:
             own_site = ""
-        self._clock = clock
-        self._limits = limits
-        self._log = log
-        self._host = host
-        self._port = port
-        self._tls = tls
-        runtime = Host(coordinator, peer, clock, limits, log, "gateway")
-        self.crashed, self._tasks = runtime.crashed, runtime.tasks
+        self._clock, self._limits, self._log = host.clock, host.limits, host.log
+        self.crashed, self._tasks = host.crashed, host.tasks
         self.routes = Routes()
-        self.view = View(runtime)
-        assigner = Assigner(coordinator, self.view, self.routes, foreign=foreign)
-        self._forwarder = Forwarder(assigner, self.routes, self.view, clock, secret=secret, tls=peer_tls)
-        runtime.news.on_left.append(self._forwarder.left)
-        runtime.news.on_claim.append(assigner.claimed)
-        runtime.news.on_missed.append(self.routes.clear)
-        self._connections = Connections(clock, max_connections)
+        self.view = View(host)
+        assigner = Assigner(host.coordinator, self.view, self.routes, foreign=settings.foreign)
+        self._forwarder = Forwarder(
+            assigner,
+            self.routes,
+            self.view,
+            host.clock,
+            secret=settings.secret,
+            tls=settings.peer_tls,
+        )
+        host.news.on_left.append(self._forwarder.left)
+        host.news.on_claim.append(assigner.claimed)
+        host.news.on_missed.append(self.routes.clear)
+        self._connections = Connections(host.clock, settings.max_connections)
         registry = CollectorRegistry()
         registry.register(ConnectionMetrics(self._connections))
         registry.register(GatewayMetrics(self.routes, self.view, self._forwarder))
         self.front: HaproxyPlane | None = None
         if haproxy is not None:
             self.front = HaproxyPlane(
-                haproxy,
-                self.routes,
-                self.view,
-                clock,
-                log,
-                crash=runtime.crash,
-                secret=secret,
-                peer_ca=peer_tls.ca if peer_tls is not None else None,
-                max_body_bytes=max_body_bytes,
-                max_connections=max_connections,
-                tls=tls,
-                access_log=access_log,
-                clients=clients,
-                own_site=own_site,
+                haproxy, host, settings, self.routes, self.view, clients=clients, own_site=own_site
             )
         middlewares = [self._connections.note, problems]
         if self.front is None:  # else HAProxy has asked already
@@ -132,14 +93,14 @@ class Gateway(Startable):
         plane = Plane(
             self._forwarder,
             self.view,
-            clock,
+            host.clock,
             registry,
             ready=self._not_ready,
             more_metrics=self.front.metrics if self.front is not None else None,
-            max_body_bytes=max_body_bytes,
+            max_body_bytes=settings.max_body_bytes,
             middlewares=middlewares,
         )
-        logs = access_log and self.front is None
+        logs = settings.access_log and self.front is None
         self._runner = web.AppRunner(
             plane.app(),
             access_log=logging.getLogger("aiohttp.access") if logs else None,
@@ -160,8 +121,8 @@ class Gateway(Startable):
         except HoldfastError as error:
             if error.retry is Retry.NEVER:
                 raise
-        self._sockets = listen(self._host, self._port)
-        scheme = "http" if self._tls is None else "https"
+        self._sockets = listen(self._settings.host, self._settings.port)
+        scheme = "http" if self._settings.tls is None else "https"
         host, port = self._sockets[0].getsockname()[:2]
         self.address = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
         try:
@@ -175,7 +136,7 @@ class Gateway(Startable):
         self._tasks.repeat(self._keep_looking, self._clock, self._log)
 
     async def _serve(self) -> None:
-        context = self._tls.context() if self._tls is not None else None
+        context = self._settings.tls.context() if self._settings.tls is not None else None
         await self._runner.setup()
         assert self._runner.server is not None
         self._connections.fit()

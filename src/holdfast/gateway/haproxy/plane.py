@@ -6,14 +6,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import urlsplit
 
 import msgspec
 
+from holdfast.cluster.host import Host
 from holdfast.cluster.service import Startable, Tasks
 from holdfast.cluster.view import View
 from holdfast.common.retry import Backoff
@@ -37,10 +38,9 @@ from holdfast.gateway.haproxy.folder import Folder
 from holdfast.gateway.haproxy.process import HaproxyProcess
 from holdfast.gateway.haproxy.servers import SERVERS_MIN, BackendServers
 from holdfast.gateway.haproxy.table import RouteMaps, is_plain, map_key
-from holdfast.gateway.listen import Tls
+from holdfast.gateway.listen import GatewaySettings
 from holdfast.gateway.routes import GatewayRoute, Routes
-from holdfast.http.serving import CONNECTIONS_MAX, allow_files
-from holdfast.ports.clock import Clock
+from holdfast.http.serving import allow_files
 
 BATCH_S = 0.005
 """What changed meanwhile is told to HAProxy together."""
@@ -64,10 +64,8 @@ class HaproxyPlane(Startable):
 
     Args:
         routes, view: what it is told of.
-        crash: called if it can't be kept up to date any more.
-        secret: what nodes ask for.
-        peer_ca: file with the authority of nodes' certificates, if they speak TLS.
-        tls: certificate and key, if clients speak TLS.
+        host: of the gateway, which ends if HAProxy can't be kept up to date any more.
+        gateway: how the gateway serves its clients.
         clients: who may use it, and how fast.
         own_site: whose pages may, see :class:`~holdfast.gateway.haproxy.config.Settings`.
     """
@@ -75,18 +73,11 @@ class HaproxyPlane(Startable):
     def __init__(
         self,
         options: HaproxyOptions,
+        host: Host,
+        gateway: GatewaySettings,
         routes: Routes,
         view: View,
-        clock: Clock,
-        log: Any,
         *,
-        crash: Callable[[BaseException], None],
-        secret: str | None,
-        peer_ca: Path | None = None,
-        max_body_bytes: int,
-        max_connections: int = CONNECTIONS_MAX,
-        tls: Tls | None = None,
-        access_log: bool = False,
         clients: Clients | None = None,
         own_site: Literal["", "any host", "local"] = "",
     ) -> None:
@@ -94,17 +85,11 @@ class HaproxyPlane(Startable):
         self._options = options
         self._routes = routes
         self._view = view
-        self._clock = clock
-        self._log = log
-        self._secret = secret
-        self._peer_ca = peer_ca
-        self._max_body_bytes = max_body_bytes
-        self._max_connections = max_connections
-        self._tls = tls
-        self._access_log = access_log
+        self._clock, self._log = host.clock, host.log
+        self._gateway = gateway
         self._clients = clients
         self._own_site: Literal["", "any host", "local"] = own_site
-        self._tasks = Tasks(crash)
+        self._tasks = Tasks(host.crash)
         self._backoff = Backoff(0.05, 5.0)
         self._folder = Folder()
         self._certificate = ""
@@ -147,8 +132,8 @@ class HaproxyPlane(Startable):
     async def _start(self) -> None:
         for status in ERRORS:
             _write(self._files(0).error(status), error_page(status))
-        if self._tls is not None:
-            self._certificate = self._folder.hide(self._tls.pem(), "certificate")
+        if self._gateway.tls is not None:
+            self._certificate = self._folder.hide(self._gateway.tls.pem(), "certificate")
         await self._welcome()
         self._note_only()
         self._table.update(self._changes(dict(self._routes)))
@@ -181,21 +166,22 @@ class HaproxyPlane(Startable):
         self._started += 1
         files = self._files(self._started)
         fds = tuple(listening.fileno() for listening in self._sockets)
-        open_files = allow_files(2 * self._max_connections + FILES_BESIDE)
+        peer_tls = self._gateway.peer_tls
+        open_files = allow_files(2 * self._gateway.max_connections + FILES_BESIDE)
         fit = (open_files - min(FILES_BESIDE, open_files // 2)) // 2
         settings = Settings(
             build=self._options.build,
             files=files,
             listeners=fds,
             servers=self._servers.addresses(),
-            max_body_bytes=self._max_body_bytes,
-            connections_max=min(self._max_connections, fit),
+            max_body_bytes=self._gateway.max_body_bytes,
+            connections_max=min(self._gateway.max_connections, fit),
             replay_bytes=self._options.replay_bytes,
             only=self._only,
             certificate=self._certificate,
-            authorized=self._secret is not None,
-            peer_ca=str(self._peer_ca.resolve()) if self._peer_ca is not None else "",
-            access_log=self._access_log,
+            authorized=self._gateway.secret is not None,
+            peer_ca=str(peer_tls.ca.resolve()) if peer_tls is not None else "",
+            access_log=self._gateway.access_log,
             asks=self._clients is not None and self._clients.asked,
             limits=self._clients is not None and self._clients.limits,
             per_s=self._clients.per_s if self._clients is not None else 0,
@@ -210,7 +196,7 @@ class HaproxyPlane(Startable):
         _write(files.recent, "")
         _write(files.refused, "")
         _write(files.config, render(settings))
-        secret = {AUTHORIZATION: f"Bearer {self._secret}"} if self._secret is not None else {}
+        secret = {AUTHORIZATION: f"Bearer {self._gateway.secret}"} if self._gateway.secret is not None else {}
         inherited = (*fds, *self._folder.descriptors)
         child = await HaproxyProcess.start(
             self._options.build, files, inherited, secret, self._clock, self._log
