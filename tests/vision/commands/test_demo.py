@@ -431,3 +431,12 @@ def test_a_demo_that_is_told_to_end_leaves_nothing_behind(
     _, alive = psutil.wait_procs(children, 20)
     assert alive == []
     assert list(temporary.rglob("*")) == []
+
+
+async def test_outside_of_a_checkout_no_servers_are_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "simulator.servers", None)
+    async with local.started(()) as settings:
+        assert settings == {}
+    with pytest.raises(ConfigError, match="make demo SERVICES=redis,sqs"):
+        async with local.started(("redis", "sqs")):
+            pass

@@ -12,7 +12,6 @@ import aiohttp
 from holdfast.errors import ConfigError
 from holdfast.vision.demo import app
 from holdfast.wiring import Services, queues_of
-from simulator.servers import FauxqsServer, RedisServer, ZooKeeperServer
 
 KNOWN = {
     "redis": "coordinator and state store",
@@ -38,8 +37,19 @@ def parse(text: str) -> tuple[str, ...]:
 @asynccontextmanager
 async def started(names: Sequence[str]) -> AsyncIterator[dict[str, Any]]:
     """Start servers for the services named; yields the settings that lead to them. What leads AWS clients
-    to them stands in this process's environment meanwhile. Raises ConfigError for a missing program."""
+    to them stands in this process's environment meanwhile. Raises ConfigError for a missing program, and
+    where Holdfast runs outside of a checkout."""
     found: dict[str, Any] = {}
+    if not names:
+        yield found
+        return
+    try:
+        from simulator.servers import FauxqsServer, RedisServer, ZooKeeperServer  # noqa: PLC0415
+    except ModuleNotFoundError:
+        raise ConfigError(
+            "--services starts servers that only a checkout of Holdfast can start: run"
+            f" 'make demo SERVICES={','.join(names)}' in one, or the demo without --services"
+        ) from None
     async with AsyncExitStack() as stack:
         if "redis" in names:
             redis = await stack.enter_async_context(RedisServer())
