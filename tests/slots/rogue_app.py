@@ -14,6 +14,8 @@ from typing import Any
 
 from holdfast import App, Context, StreamHandler
 from holdfast.ports.meter import Meter
+from holdfast.ports.objects import Objects
+from holdfast.registration import Service
 from holdfast.services.memory.objects import MemoryObjects
 
 app = App("rogue")
@@ -104,6 +106,16 @@ class Metered(MemoryObjects):
     async def get(self, url: str) -> bytes:
         self.meter.count("s3", "GetObject")
         return b""
+
+
+class MeteredService(Service):
+    """Opens them."""
+
+    def slot_objects(self, url: str, meter: Meter) -> Objects:
+        return Metered(url, meter)
+
+
+metered = MeteredService()
 
 
 @app.stream("rogue")

@@ -427,7 +427,7 @@ def test_where_the_kernel_does_not_bind_processes_a_thread_does() -> None:
 
 async def test_calls_to_the_object_store_are_counted_by_the_node(make: Make) -> None:
     meter = Meter()
-    slots = make(objects="rogue_app:Metered", objects_url="any", meter=meter)
+    slots = make(objects="rogue_app:metered", objects_url="any", meter=meter)
     slot = await slots.spawn()
     await slot.open("rogue", "k", None, 0)
     await slot.run("rogue", "k", [MessageWork(0, n, b'{"fetch": "any"}') for n in range(3)], 3, 1.0)

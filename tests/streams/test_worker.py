@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -520,7 +520,7 @@ def test_an_app_is_loaded_by_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("an_app")
     app = App("an")
     app.stream("s", message=bytes)(Log)
-    vars(module).update(app=app, other="text", store=lambda url, meter: url)
+    vars(module).update(app=app, other="text", store=SimpleNamespace(slot_objects=lambda url, meter: url))
     monkeypatch.setitem(__import__("sys").modules, "an_app", module)
     drive(load(FakeHost(), "an_app:app").open("s", "k", None, 0))
     assert load(FakeHost(), "an_app:app", "an_app:store", "file:///x")._objects == "file:///x"  # type: ignore[comparison-overlap]
