@@ -13,15 +13,14 @@ from holdfast.devices.work import DeviceWork
 from holdfast.ports.coordinator import Load, Member
 from holdfast.services.memory.coordinator import MemoryCoordinator
 from simulator.loop import SimClock
+from tests.cluster.fakes import make_host
 from tests.devices.simulated.conftest import Site
 
 KEEP_S = 100.0
 
 
 def worked(site: Site) -> DeviceWork:
-    host: Any = SimpleNamespace(
-        clock=site.clock, tasks=site.tasks, log=site.log, name="node", membership=SimpleNamespace(alive=True)
-    )
+    host = make_host(site.clock, site.tasks, log=site.log, name="node")
     return DeviceWork(
         host, site.outbox, site.store, lambda identity, still_ours: MemoryDevices(site.broker, identity)
     )
