@@ -18,7 +18,7 @@ LIKELY = {
     "device-fresh": 1011, "device-group": 3, "device-in-flight": 6, "device-last-try": 19,
     "device-late": 244, "device-late-answer": 19, "device-one-try": 3, "device-pause": 3,
     "device-presence": 34, "device-rate": 20, "device-result": 8, "device-still-out": 39,
-    "device-takeover": 204, "device-told-again": 8,
+    "device-takeover": 759, "device-told-again": 8,
 }  # fmt: skip
 """Seeds that noticed when last searched for, tried first: to search takes long."""
 
