@@ -22,7 +22,8 @@ class MemoryPeerServer:
     handler: Handler
     context: contextvars.Context
     closed: asyncio.Event = field(default_factory=asyncio.Event)
-    calls: set[asyncio.Task[Reply]] = field(default_factory=set)
+    calls: dict[asyncio.Task[Reply], None] = field(default_factory=dict)
+    """In order of age, in which they are dropped: a set has another order in each run."""
 
     async def answer(self, request: Request, clock: Clock, timeout_s: float) -> Reply:
         """The handler's reply. Raises Unavailable if the handler refuses, OutcomeUnknown if there is no
@@ -33,10 +34,10 @@ class MemoryPeerServer:
         answered = asyncio.Event()
 
         def finish(call: asyncio.Task[Reply]) -> None:
-            self.calls.discard(call)
+            self.calls.pop(call, None)
             answered.set()
 
-        self.calls.add(call)
+        self.calls[call] = None
         call.add_done_callback(finish)
         if not await clock.wait(answered, timeout_s):
             raise OutcomeUnknown(f"no answer within {timeout_s} s")
