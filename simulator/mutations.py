@@ -1,6 +1,6 @@
 """Protections that can be switched off, one at a time, to show that the simulator notices.
 
-Each names the rule that goes missing and patches the one place where the runtime keeps it. ``seeds`` is
+Each names the rule that goes missing and patches the one place where the code keeps it. ``seeds`` is
 within how many seeds the simulator must notice; a test holds it to that.
 """
 

@@ -27,9 +27,7 @@ from urllib.parse import quote
 
 from holdfast.app import App
 from holdfast.cluster.limits import Limits
-from holdfast.common.lazy import exports
 from holdfast.common.redaction import redact_url
-from holdfast.devices.ports.outbox import OutboxStore
 from holdfast.errors import ConfigError
 from holdfast.ports.backup import Backup
 from holdfast.ports.clock import Clock
@@ -83,12 +81,6 @@ if TYPE_CHECKING:
     from holdfast.tasks.work import TaskWork
 
 
-if not TYPE_CHECKING:  # where they were imported from before they moved to holdfast.reports
-    __getattr__ = exports(
-        __name__,
-        {"open_sink": "holdfast.reports.opening", "publish_reports": "holdfast.reports.opening"},
-    )
-
 S = TypeVar("S", bound=Closing)
 T = TypeVar("T")
 
@@ -119,12 +111,6 @@ class Services:
         self.reads_only = reads_only
         self.meter = Meter()
         self._opened = Shared()
-        self._queues: dict[str, Queue] = {}
-        self._coordinator: Coordinator | None = None
-        self._state: StateStore | None = None
-        self._objects: Objects | None = None
-        self._task_stores: dict[str, TaskStore] = {}
-        self._registry: Registry | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -140,9 +126,7 @@ class Services:
 
     def queue(self, name: str) -> Queue:
         """The queue ``name``, which is its stream's."""
-        if name not in self._queues:
-            self._queues[name] = self._open("queue_url", lambda service, it: service.queue(it, name))
-        return self._queues[name]
+        return self._open("queue_url", lambda service, it: service.queue(it, name), name)
 
     async def filled_queues(self) -> list[str]:
         """The names of all queues that hold messages, whoever declares them. None from a service that
@@ -165,15 +149,11 @@ class Services:
 
     def coordinator(self) -> Coordinator:
         """The coordinator."""
-        if self._coordinator is None:
-            self._coordinator = self._open("coordinator_url", lambda service, it: service.coordinator(it))
-        return self._coordinator
+        return self._open("coordinator_url", lambda service, it: service.coordinator(it))
 
     def state(self) -> StateStore:
         """The state store."""
-        if self._state is None:
-            self._state = self._open("state_url", lambda service, it: service.state(it))
-        return self._state
+        return self._open("state_url", lambda service, it: service.state(it))
 
     async def state_risks(self) -> list[Risk]:
         """What the settings of the state store's servers put at risk. Raises Unavailable."""
@@ -201,34 +181,24 @@ class Services:
             opened=self._opened,
         )
 
-    def _open(self, setting: str, open_port: Callable[[Service, Opening], S]) -> S:
+    def _open(self, setting: str, open_port: Callable[[Service, Opening], S], name: str = "") -> S:
         url = getattr(self.config, setting)
         with served(setting, url):
-            return self._kept(open_port(service_of(url), self.opening(setting, url)))
-
-    def outbox_store(self) -> OutboxStore:
-        """As :func:`holdfast.devices.opening.open_outbox`."""
-        from holdfast.devices.opening import open_outbox  # noqa: PLC0415
-
-        return open_outbox(self)
+            return self._opened.get(
+                (setting, name), lambda: open_port(service_of(url), self.opening(setting, url))
+            )
 
     def task_store(self, app: str) -> TaskStore:
         """How the tasks of the app of that name stand."""
-        if app not in self._task_stores:
-            self._task_stores[app] = self._open("tasks_url", lambda service, it: service.tasks(it, app))
-        return self._task_stores[app]
+        return self._open("tasks_url", lambda service, it: service.tasks(it, app), app)
 
     def registry(self) -> Registry:
         """The documents that nodes, producers and operators share."""
-        if self._registry is None:
-            self._registry = self._open("registry_url", lambda service, it: service.registry(it))
-        return self._registry
+        return self._open("registry_url", lambda service, it: service.registry(it))
 
     def objects(self) -> Objects:
         """The object store."""
-        if self._objects is None:
-            self._objects = self._open("objects_url", lambda service, it: service.objects(it))
-        return self._objects
+        return self._open("objects_url", lambda service, it: service.objects(it))
 
     def peer(
         self,
@@ -341,7 +311,7 @@ def make_node(services: Services, place: str | App) -> Node:
         from holdfast.gateway import models  # noqa: PLC0415
         from holdfast.gateway.node_routes import NodeRoutes  # noqa: PLC0415
 
-        door = NodeRoutes(
+        messages = NodeRoutes(
             app.streams,
             services.clock,
             requests=lambda: _only(streams).requests,
@@ -350,7 +320,7 @@ def make_node(services: Services, place: str | App) -> Node:
             secret=secret,
             also=also,
         )
-        routes += [*door.routes(), models.of_node(app.models, lambda: _only(streams))]
+        routes += [*messages.routes(), models.of_node(app.models, lambda: _only(streams))]
     if app.tasks:
         from holdfast.tasks.api import TaskApi  # noqa: PLC0415
 
@@ -702,7 +672,6 @@ def gauges(
     streams: StreamWork | None, tasks: TaskWork | None, models: Mapping[str, ModelSpec]
 ) -> Iterable[tuple[str, str, float]]:
     """What a node holds at this moment, beside the limits that say how much it may."""
-
     if tasks is not None:
         yield "tasks_held", "Tasks in hand (limit: max_held).", len(tasks.hand)
         yield "tasks_running", "Attempts that run (limit: task_slots).", len(tasks.slots.running)

@@ -1,4 +1,4 @@
-"""The runtime's parts are tested in virtual time, where a module asks for it with ``VIRTUAL``."""
+"""The parts of a node are tested in virtual time, where a module asks for it with ``VIRTUAL``."""
 
 from collections.abc import AsyncIterator
 from random import Random

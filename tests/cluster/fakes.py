@@ -1,4 +1,4 @@
-"""What the parts of the runtime stand on in their tests."""
+"""What the parts of a node stand on in their tests."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ import pytest
 
 from holdfast import App
 from holdfast.config import Config
-from holdfast.devices.opening import open_devices
+from holdfast.devices.opening import open_devices, open_outbox
 from holdfast.devices.services.mqtt.device import MqttDevices
 from holdfast.errors import ConfigError
 from holdfast.wiring import Services, check_app, queues_of
@@ -28,7 +28,7 @@ def test_an_app_declares_each_outbox_once() -> None:
 def test_what_is_not_set_is_named() -> None:
     services, faces = Services(Config()), App("office").outbox("faces")
     with pytest.raises(ConfigError, match="outbox_url"):
-        services.outbox_store()
+        open_outbox(services)
     with pytest.raises(ConfigError, match="devices_url"):
         open_devices(services, faces.spec)
     with pytest.raises(ConfigError, match="devices_url is 'amqp://x'"):

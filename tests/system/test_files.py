@@ -14,6 +14,7 @@ import pytest
 
 from holdfast import App
 from holdfast.config import load
+from holdfast.devices.opening import open_outbox
 from holdfast.ports.backup import Kept
 from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.reports import publish_reports
@@ -58,7 +59,7 @@ async def use(folder: Path, **settings: str) -> dict[str, int]:
         await queue.send([Outgoing(b"secret")])
         assert await receiving
         await services.objects().put("cam/1/0.jpg", b"secret")
-        await services.outbox_store().prepare("commands", 1)
+        await open_outbox(services).prepare("commands", 1)
         for target in (f"{folder}/letters.jsonl", f"sqlite:///{folder}/letters.db"):
             async with backup_at(target, services.access) as backup:
                 await backup.add([letter])

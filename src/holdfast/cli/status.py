@@ -17,6 +17,7 @@ from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.cli.patience import ReadPatience
 from holdfast.common.protocol import Done, Waiting
 from holdfast.common.record import reading
+from holdfast.devices.opening import open_outbox
 from holdfast.devices.spec import LABEL
 from holdfast.errors import HoldfastError
 from holdfast.ports.coordinator import Claim, Load, Member
@@ -224,7 +225,7 @@ async def _note_pauses(services: Services, outboxes: list[OutboxStatus]) -> None
     """What operators have paused, as far as the business's database is there to be asked."""
     if not (outboxes and services.config.outbox_url):
         return
-    store = services.outbox_store()
+    store = open_outbox(services)
     try:
         for each in outboxes:
             paused = dict(await store.paused(each.outbox))

@@ -1,1 +1,1 @@
-"""The shells of a node: they ask the core what to do, and do it through the ports."""
+"""A node and its cluster: membership, placement, and the parts that a node starts and stops."""

@@ -1,1 +1,1 @@
-"""The decisions, pure: no I/O, no clock, no randomness. Shells feed in events and the time, and act."""
+"""Values and small rules that every kind of work needs: no I/O, no clock, no chance."""

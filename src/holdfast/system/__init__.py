@@ -1,1 +1,1 @@
-"""The machine's own clock."""
+"""What the machine gives: its clock, its files, and wake-ups between its processes."""

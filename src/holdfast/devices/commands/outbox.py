@@ -11,6 +11,7 @@ from cyclopts import App, Parameter
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.common.redaction import redact_url
+from holdfast.devices.opening import open_outbox
 from holdfast.devices.ports.outbox import OutboxStore
 from holdfast.devices.rules.device_queue import CommandState, StoredCommand
 from holdfast.devices.rules.topics import check_device
@@ -201,7 +202,7 @@ async def stats(outbox: Name, /, *, json: Json = False, options: Options = DEFAU
 async def opened(options: Options, outbox: str = "") -> AsyncIterator[OutboxStore]:
     """The store of the settings in force. Raises OperationRefused if it has no such outbox."""
     async with Services(options.load(), reads_only=True) as services:
-        store = services.outbox_store()
+        store = open_outbox(services)
         try:
             if outbox and not await store.epochs(outbox):
                 url = redact_url(services.config.outbox_url)

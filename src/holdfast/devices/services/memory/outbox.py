@@ -1,4 +1,4 @@
-"""The outbox store in memory: every decision is the core's; a transaction happens whole or not at all."""
+"""The outbox store in memory: the rules of devices decide; a transaction happens whole or not at all."""
 
 from __future__ import annotations
 
