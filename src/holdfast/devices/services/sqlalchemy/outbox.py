@@ -88,7 +88,10 @@ MAKING = 0x686F6C64
 """The advisory lock under which PostgreSQL's tables are made."""
 
 MADE = "a node makes them if its user may, or make them by a migration"
-HELP = "let a user who may make its tables: as SQL in holdfast/devices/services/sqlalchemy/migrations, or by Alembic"
+HELP = (
+    "let a user who may make its tables: as SQL in holdfast/devices/services/sqlalchemy/migrations, or by"
+    " Alembic"
+)
 
 log = structlog.get_logger(__name__)
 
