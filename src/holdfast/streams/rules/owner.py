@@ -931,7 +931,7 @@ class Owner:
 
     def _plan_rest(self, now: float) -> None:
         if self.phase is OwnerPhase.MOVING and self._marked:
-            self._compose()  # nothing runs here any more: a move must not count against the head
+            self._unmark()
         elif self.phase is OwnerPhase.MOVING and self._target:
             self.phase = OwnerPhase.TRANSFERRING
             self._out.append(Transfer(self._target))
@@ -950,6 +950,11 @@ class Owner:
                 self._look_at = now + LOOK_S
                 self._look()
             self._wake(self._look_at)
+
+    def _unmark(self) -> None:
+        """Nothing runs here any more: a move must not count against the head, though its turn was given up."""
+        self._suspect = ""
+        self._compose()
 
     def move(self, target: str, now: float) -> bool:
         """Bring the stream to the membership ``target``, or to nobody if that is empty: the claim is then
