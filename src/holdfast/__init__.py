@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from holdfast.system.clock import SystemClock
     from holdfast.tasks.producer import Brief
     from holdfast.tasks.proto import TaskMessage
-else:  # With all the services that they may be asked for: only where they are wanted.
+else:  # These import every service, so they are imported only when they are first used.
     __getattr__ = exports(
         __name__,
         {
