@@ -187,9 +187,9 @@ class App:
                 a field, ``"increasing"`` for ``"queue"``, ``"absent"`` for none.
             first_seq: the seq at which a run starts: a number, ``"first"`` (the first message that arrives),
                 or ``"lowest"`` (the lowest seq that arrives within ``gap_timeout_s``; the default).
-            start_timeout_s: how many seconds to wait for the message that ``first_seq`` names. After that,
-                the run starts at the lowest seq that has arrived. Default: none; a missing start is then
-                handled as any other gap.
+            start_timeout_s: how many seconds to wait for the first message of a run, before the run starts at
+                the lowest seq that has arrived. Default: ``gap_timeout_s`` for ``"lowest"``; where
+                ``first_seq`` is a number, a missing start is handled as any other gap.
             gap_timeout_s: how many seconds to wait for a missing message (default 45). It must be longer than
                 the setting ``visibility_s``, unless ``prefer_latency`` is set.
             on_gap: what happens after ``gap_timeout_s``: ``"skip"`` the gap and record that (the default),
