@@ -16,7 +16,7 @@ from holdfast.streams.handler import StreamHandler
 
 
 class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A declared model. Made by ``App.model``; see there for the meaning of each setting."""
+    """A declared model. Made by ``App.model``, which describes each setting."""
 
     name: str
     load: Callable[[], Any]
@@ -29,7 +29,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Loaded:
-    """One model in memory, and which streams use it."""
+    """One model in memory, and the streams that use it."""
 
     __slots__ = ("memory_mb", "model", "users")
 
@@ -43,10 +43,11 @@ class Models:
     """The models of one slot.
 
     Args:
-        specs: the declared ones.
-        tell: is told the model that is being loaded ("" once that is over) and the declared ones that are.
-        memory_mb: what the loaded ones may take before those that no stream uses are unloaded, the one that
-            was used least lately first; 0 for no limit. A model that is needed is loaded in any case.
+        specs: the declared models.
+        tell: called with the model that is being loaded ("" when that is over) and the declared models that
+            are loaded.
+        memory_mb: the memory that loaded models may take before unused ones are unloaded, least recently used
+            first; 0 for no limit. A model that is needed is always loaded.
     """
 
     def __init__(
@@ -58,13 +59,13 @@ class Models:
         self._specs = specs
         self._tell = tell
         self._memory_mb = memory_mb
-        self._loaded: dict[Hashable, _Loaded] = {}  # the one used least lately first
+        self._loaded: dict[Hashable, _Loaded] = {}  # least recently used first
 
     def get(self, wanted: str | Callable[[], Any], user: Hashable) -> Any:
-        """A model for the stream ``user``: a declared one by its name, or what a function builds.
+        """Return a model for the stream ``user``: a declared one by its name, or one that a function builds.
 
-        Raises HandlerFailed for a name that is not declared and for a function that no two streams could
-        share, and whatever the loading raises."""
+        Raises HandlerFailed for a name that is not declared, and for a function whose model streams can't
+        share. An error of the load itself is passed on."""
         identity = wanted if isinstance(wanted, str) else identity_of(wanted)
         loaded = self._loaded.pop(identity, None)
         if loaded is None:
@@ -74,7 +75,7 @@ class Models:
         return loaded.model
 
     def leave(self, user: Hashable) -> None:
-        """A stream is closed, and uses no model any more."""
+        """Note that a stream is closed and uses no model any more."""
         for identity, loaded in list(self._loaded.items()):
             if user in loaded.users:
                 loaded.users.discard(user)
@@ -113,7 +114,8 @@ class Models:
         return loaded
 
     def _make_room(self, more_mb: int) -> bool:
-        """Unload until ``more_mb`` fits, as far as that can be; True if anything went."""
+        """Unload unused models until ``more_mb`` fits, as far as possible. Return True if any was
+        unloaded."""
         if not self._memory_mb:
             return False
         taken_mb = more_mb + sum(loaded.memory_mb for loaded in self._loaded.values())
@@ -126,12 +128,12 @@ class Models:
                 taken_mb -= loaded.memory_mb
                 unloaded = True
         if unloaded:
-            gc.collect()  # networks are full of cycles, and their memory is wanted now
+            gc.collect()  # networks are full of cycles, and their memory is needed now
         return unloaded
 
 
 def identity_of(load: Callable[[], Any]) -> Hashable:
-    """What is the same for functions that load the same model."""
+    """Return a value that is equal for functions that load the same model."""
     if isinstance(load, functools.partial):
         return identity_of(load.func), load.args, tuple(sorted(load.keywords.items()))
     owner = getattr(load, "__self__", None)
@@ -146,14 +148,14 @@ def identity_of(load: Callable[[], Any]) -> Hashable:
 
 
 def label(load: Callable[[], Any]) -> str:
-    """What a function that loads a model is called, for people."""
+    """Return the name of a function that loads a model, for logs and errors."""
     if isinstance(load, functools.partial):
         return label(load.func)
     return getattr(load, "__qualname__", type(load).__name__)
 
 
 def takes_arguments(wanted: str | Callable[[], Any]) -> bool:
-    """True if what a function builds depends on what it was given, which may be part of a message."""
+    """Return True if what a function builds depends on its arguments, which may be part of a message."""
     if isinstance(wanted, str) or inspect.isclass(wanted):
         return False
     return not inspect.isfunction(wanted) or bool(wanted.__defaults__ or wanted.__kwdefaults__)
