@@ -216,7 +216,7 @@ class App:
             inbox_limit: the most messages of one key that wait in memory (default 256).
             identity_window: how many of the newest identities are remembered to find duplicates, in streams
                 whose seqs don't show them (default 1024).
-            checkpoint_every: how many handled messages one commit covers at most (default 1). A commit also
+            checkpoint_every: after how many handled messages a commit follows (default 1). A commit also
                 follows whenever no message waits.
             checkpoint_after_ms: how many milliseconds handled messages wait for their commit at most (default
                 20).

@@ -66,7 +66,8 @@ def encode_result(result: object, limit_bytes: int = RESULT_BYTES_MAX) -> bytes 
 def _misfit(message: Any, reason: str) -> InvalidMessage:
     where = re.search(r"`\$\.?([^`]*)`$", reason) or re.search(r"field `([^`]*)`", reason)
     field = where[1] if where else None
-    return InvalidMessage(f"the message is no {_type_name(message)}: {reason}", field)
+    advice = "; write bytes in standard base64, padded and in one line" if "base64" in reason else ""
+    return InvalidMessage(f"the message is no {_type_name(message)}: {reason}{advice}", field)
 
 
 def _pydantic_decoder(message: Any) -> Callable[[bytes], Any]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
 from holdfast.ports.clock import Clock
-from holdfast.streams.owners import Owned
 from holdfast.streams.rules.owner import Standstill, StandstillKind
+
+if TYPE_CHECKING:
+    from holdfast.streams.owners import Owned
 
 TOLD_AFTER_S = 5.0
 """After how long a stream that waits for one kind of thing is logged."""

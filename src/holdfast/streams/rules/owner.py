@@ -941,7 +941,7 @@ class Owner:
 
     def _plan_rest(self, now: float) -> None:
         if self.phase is OwnerPhase.MOVING and self._marked:
-            self._compose()  # nothing runs here any more, so a move must not count as a start of the head
+            self._unmark()
         elif self.phase is OwnerPhase.MOVING and self._target:
             self.phase = OwnerPhase.TRANSFERRING
             self._out.append(Transfer(self._target))
@@ -960,6 +960,12 @@ class Owner:
                 self._look_at = now + LOOK_S
                 self._look()
             self._wake(self._look_at)
+
+    def _unmark(self) -> None:
+        """Nothing runs here any more, so a move must not count as a start of the head, even if it gave up
+        its turn."""
+        self._suspect = ""
+        self._compose()
 
     def move(self, target: str, now: float) -> bool:
         """Begin to move the stream to the membership ``target``; if that is empty, the claim is released.
