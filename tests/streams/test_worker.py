@@ -30,7 +30,7 @@ class FakeHost:
     def now(self) -> float:
         return self.time
 
-    def progress(self, note: str = "") -> None:
+    def progress(self, stream: str, key: str, note: str = "") -> None:
         self.notes.append(note)
 
     async def begin(self, stream: str, key: str, work: MessageWork) -> None:
@@ -39,7 +39,7 @@ class FakeHost:
     def failed(self, error: BaseException) -> None:
         self.errors.append(error)
 
-    def tell_models(self, loading: str, loaded: Sequence[str]) -> None:
+    def tell_models(self, stream: str, key: str, loading: str, loaded: Sequence[str]) -> None:
         self.told.append((loading, list(loaded)))
 
 

@@ -66,7 +66,7 @@ class StreamContext:
 
     def progress(self, note: str = "") -> None:
         """As Context.progress."""
-        self._worker.host.progress(note)
+        self._worker.host.progress(self._stream, self.key, note)
 
 
 class _Open:
@@ -104,7 +104,7 @@ class StreamWorker:
         self._objects = objects
         self._decoders = {name: decoder(spec.message) for name, spec in streams.items()}
         self._open: dict[tuple[str, str], _Open] = {}
-        self._models = Models(models or {}, host.tell_models, model_memory_mb)
+        self._models = Models(models or {}, self._tell_models, model_memory_mb)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def load(self, stream: str, key: str, models: Sequence[str]) -> None:
@@ -221,6 +221,9 @@ class StreamWorker:
             if (stream, key) in self._open and takes_arguments(wanted):
                 raise HandlerFailed(text, detail=detail) from error
             raise ModelFailed(text, name, detail=detail) from error
+
+    def _tell_models(self, user: tuple[str, str], loading: str, loaded: Sequence[str]) -> None:
+        self.host.tell_models(*user, loading, loaded)
 
     async def fetch(self, url: str) -> bytes:
         """An object's bytes."""

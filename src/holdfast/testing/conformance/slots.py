@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.common.message import RUN_DIGITS, SEQ_DIGITS
 from holdfast.errors import HandlerFailed, ModelFailed, SlotDied, StateRejected
-from holdfast.ports.slots import MessageWork, Ran, Slot, Slots
+from holdfast.ports.slots import MessageWork, Ran, Slot, SlotCall, Slots
 
 PATIENCE_S = 30.0
 """How long a test waits for what must come: a process may have to start."""
@@ -269,10 +269,19 @@ class SlotsConformance:
 
     async def test_working_shows_as_progress(self, slots: Slots) -> None:
         slot = await slots.spawn()
-        before = slot.progress_at
         await slot.open("count", "k", None, 0)
-        await _run(slot, "count", MessageWork(0, 1, b"x"))
-        assert slot.progress_at >= before
+        call = SlotCall()
+        hangs = asyncio.create_task(
+            slot.run("count", "k", [MessageWork(0, 1, b"hang")], 1, LONG_S, call=call)
+        )
+        await asyncio.wait([hangs], timeout=0.1)
+        assert list(slot.calls) == [call]
+        assert call.begun_at is not None
+        assert call.advanced_at >= call.begun_at
+        await slot.kill("test")
+        with pytest.raises(SlotDied):
+            await hangs
+        assert list(slot.calls) == []
 
 
 async def _run(slot: Slot, stream: str, *work: MessageWork, key: str = "k") -> Ran:
