@@ -525,6 +525,20 @@ RUNTIME = [
         "tests/slots/test_calls.py::test_what_is_said_of_a_call_is_its_own",
     ),
     _at(
+        "src/holdfast/streams/worker.py",
+        "an old run deletes the new opening",
+        "            async with lane.turn:\n                yield\n",
+        "            yield\n",
+        "tests/streams/test_worker.py::test_a_run_that_fails_late_leaves_the_next_opening_alone",
+    ),
+    _at(
+        "src/holdfast/streams/worker.py",
+        "an opening that is over handles messages",
+        "            opened.over = True\n",
+        "            pass\n",
+        "tests/streams/test_worker.py::test_what_is_over_handles_no_further_message",
+    ),
+    _at(
         "src/holdfast/slots/child.py",
         "progress of one key counts for the call of another",
         "call = self._at_work.get((stream, key))\n        if call is None:",
@@ -572,7 +586,7 @@ STREAMS = [
     _at(
         "src/holdfast/streams/obstacles.py",
         "what was loaded to see if it does is kept",
-        '        await slot.close(stream, "")\n',
+        '        await self._pool.close_stream(slot, stream, "", spec.timeout_s)\n',
         "",
         "tests/streams/test_obstacles.py::test_a_model_that_was_loaded_to_see_if_it_does_makes_room_once_no_stream_uses_it",
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any
 
 import msgspec
@@ -115,6 +116,27 @@ class SlotsConformance:
         )
         assert [len(ran.results) for ran in rans] == [20] * 10
         assert [ran.state for ran in rans] == [b"v2:20"] * 5 + [b"v2:40"] * 5
+
+    async def test_calls_of_a_key_go_in_the_order_in_which_they_are_made(self, slots: Slots) -> None:
+        slot = await slots.spawn()
+
+        def run(key: str, seq: int) -> Coroutine[Any, Any, Ran]:
+            return slot.run("count", key, [MessageWork(0, seq, b"x")], 1, LONG_S)
+
+        told: list[Any] = await asyncio.gather(
+            slot.open("count", "k", b"v2:10", 2),
+            run("k", 1),
+            slot.open("count", "other", b"v2:70", 2),
+            run("other", 1),
+            run("k", 2),
+            slot.close("count", "k"),
+            run("k", 3),
+            slot.open("count", "k", b"v2:20", 2),
+            run("k", 4),
+        )
+        rans: list[Ran] = [ran for ran in told if ran is not None]
+        assert [_counts(ran) for ran in rans] == [[11], [71], [12], [], [21]]
+        assert [bool(ran.error) for ran in rans] == [False, False, False, True, False]
 
     # --- failing
 
