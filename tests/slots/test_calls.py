@@ -127,7 +127,7 @@ async def test_what_is_said_of_a_call_is_its_own(rig: StreamRig, monkeypatch: py
     runs = await rig.begin("a", "b")
     calls = {request.key: call for call, request in rig.child.asked}
     a, b = rig.calls["a"], rig.calls["b"]
-    assert b.begun_at is None
+    assert rig.calls["b"].begun_at is None
     advanced_at = a.advanced_at
     monkeypatch.setattr(SystemClock, "monotonic", lambda clock: advanced_at + 5.0)
     rig.say(wire.Noted("half"), calls["b"])
