@@ -1,19 +1,22 @@
-"""Registration: which service serves which URL, as installed packages say in their entry points.
+"""Registration: who serves which URL, as installed packages say in their entry points.
 
-A service is registered in the group :data:`SERVICES` under each URL scheme that it serves. Nothing is looked
-up before a URL is opened, and Holdfast's own schemes are looked up without reading other packages.
+A service is registered in the group :data:`SERVICES` under each URL scheme that it serves; products have
+groups of their own, such as ``holdfast.sinks``. Nothing is looked up before a URL is opened, and Holdfast's
+own schemes are looked up without reading other packages.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
 from holdfast.errors import ConfigError
+from holdfast.urls import nothing_serves
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
 SERVICES = "holdfast.services"
 BACKUPS = "holdfast.backups"
 COMMANDS = "holdfast.commands"
-NODE_PARTS = "holdfast.node_parts"
+PRODUCTS = "holdfast.products"
 OWN = "holdfast"
 
 
@@ -44,6 +47,7 @@ class Closing(Protocol):
 
 
 S = TypeVar("S", bound=Closing)
+T = TypeVar("T")
 
 
 class NotServed(Exception):
@@ -118,11 +122,13 @@ class Service:
     the top of the module, so that other commands don't wait for them.
 
     Attributes:
+        example: a URL that it serves, for errors to name.
         one_host: whether only processes of one host share the service, as they share a file.
         waits_for_locks: whether a call may wait for as long as ``lock_timeout_s``.
         cuts_receives: whether a receive that waits ends when its node stops.
     """
 
+    example = ""
     one_host = False
     waits_for_locks = False
     cuts_receives = True
@@ -193,14 +199,17 @@ class OpenBackup(Protocol):
 def service_of(url: str) -> Service:
     """What serves the scheme of a URL; a service of nothing, where nobody has registered it. Raises
     ConfigError for one that can't be imported."""
-    service = _loaded(SERVICES, scheme_of(url), tuple(sys.path))
-    if service is None:
-        return Service()
-    if not isinstance(service, Service):
-        raise ConfigError(
-            f"{service!r}, registered for {scheme_of(url)}: URLs, is no holdfast.extend.Service"
-        )
-    return service
+    return find(SERVICES, scheme_of(url), Service) or Service()
+
+
+def unserved(setting: str, url: str, port: str) -> ConfigError:
+    """Says that a URL opens no such port, and names one of each service that has it. ``port`` is the method
+    of a service that opens it."""
+
+    def serves(service: Any) -> bool:
+        return getattr(type(service), port, None) is not getattr(Service, port)
+
+    return nothing_serves(setting, url, _examples(SERVICES, serves))
 
 
 def place_of(url: str) -> str:
@@ -212,15 +221,58 @@ def place_of(url: str) -> str:
     return point.value
 
 
-def backup_opener(url: str) -> OpenBackup | None:
-    """What opens a back-up at such a URL, if anything does."""
-    opener: OpenBackup | None = _loaded(BACKUPS, scheme_of(url), tuple(sys.path))
+def backup_opener(setting: str, url: str) -> OpenBackup:
+    """What opens a back-up at such a URL. Raises ConfigError where nothing does."""
+    opener: OpenBackup = lookup(BACKUPS, setting, url)
     return opener
 
 
-def loaded(group: str) -> list[Any]:
-    """All that is registered in a group, imported. Raises ConfigError for what can't be."""
-    return [_loaded(group, name, tuple(sys.path)) for name in sorted(all_registered(group))]
+@overload
+def lookup(group: str, setting: str, url: str, kind: type[T]) -> T: ...
+@overload
+def lookup(group: str, setting: str, url: str) -> Any: ...
+def lookup(group: str, setting: str, url: str, kind: type[Any] = object) -> Any:
+    """What serves a URL: what is registered in ``group`` under its scheme, an object of ``kind``. Raises
+    ConfigError, naming ``setting`` and the ``example`` of each that is registered, where nothing does."""
+    found = find(group, scheme_of(url), kind)
+    if found is None:
+        raise nothing_serves(setting, url, _examples(group))
+    return found
+
+
+def schemes(group: str) -> list[str]:
+    """All URL schemes that are registered in a group."""
+    return sorted(all_registered(group))
+
+
+def find(group: str, name: str, kind: type[T]) -> T | None:
+    """What is registered under a name in a group, if anything is. Raises ConfigError for what can't be
+    imported, or is not of ``kind``."""
+    found = _loaded(group, name, tuple(sys.path))
+    if found is None or isinstance(found, kind):
+        return found
+    raise ConfigError(f"{found!r}, registered as {name!r} in {group}, is no {_public_name(kind)}")
+
+
+def all_of(group: str, kind: type[T]) -> list[T]:
+    """All that is registered in a group, imported. Raises ConfigError as ``find`` does."""
+    return [found for name in schemes(group) if (found := find(group, name, kind)) is not None]
+
+
+def _public_name(kind: type[Any]) -> str:
+    module = "holdfast.extend" if kind is Service else kind.__module__
+    return f"{module}.{kind.__name__}"
+
+
+def _examples(group: str, serves: Callable[[Any], bool] = lambda found: True) -> list[str]:
+    """A URL for each of what is registered in a group and serves what is wanted."""
+    examples: set[str] = set()
+    for scheme in schemes(group):
+        with contextlib.suppress(ConfigError):  # of a package that is broken nothing need be said here
+            found = find(group, scheme, object)
+            if serves(found):
+                examples.add(getattr(found, "example", "") or f"{scheme}:…")
+    return sorted(examples)
 
 
 def scheme_of(url: str) -> str:
@@ -244,6 +296,11 @@ def registered(group: str, name: str) -> EntryPoint | None:
 
 def all_registered(group: str) -> dict[str, str]:
     """The entry points of a group, ``module:object`` by name: ours before those of other packages."""
+    return _all_registered(group, tuple(sys.path))
+
+
+@functools.cache
+def _all_registered(group: str, path: tuple[str, ...]) -> dict[str, str]:
     from importlib import metadata  # noqa: PLC0415 - as above
 
     own = metadata.distribution(OWN).entry_points.select(group=group)
@@ -254,7 +311,8 @@ def all_registered(group: str) -> dict[str, str]:
 
 @functools.cache
 def _loaded(group: str, name: str, path: tuple[str, ...]) -> Any:
-    """What is registered; None for nothing. ``path`` is where packages are found now."""
+    """What is registered; None for nothing. ``path`` is where packages are found now: in another place there
+    may be others."""
     point = registered(group, name)
     if point is None:
         return None

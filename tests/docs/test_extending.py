@@ -36,7 +36,7 @@ def test_streams_run_on_the_backend_of_another_package(tmp_path: Path) -> None:
         assert title, "say in a comment which file it is"
         (tmp_path / title[1]).write_text(block.text)
         files.append(title[1])
-    [declared] = blocks(PAGE, "ini")
+    declared = blocks(PAGE, "ini")[0]
     name, value = re.findall(r'^(\w+) = "(.+)"$', declared.text, re.MULTILINE)[0]
     install(tmp_path, f"[holdfast.services]\n{name} = {value}\n")
     ran = subprocess.run(
