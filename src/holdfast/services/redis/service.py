@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 class RedisService(Service):
     """Each port has a connection of its own: commits never delay a renewal."""
 
+    example = "redis://localhost"
+
     def coordinator(self, opening: Opening) -> RedisCoordinator:
         connection = _connection(opening)
         from holdfast.services.redis.coordinator import RedisCoordinator  # noqa: PLC0415
