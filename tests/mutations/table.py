@@ -28,7 +28,7 @@ CORE = [
         "the last seq is new again",
         "place.run == self._log.run and place.seq > self._log.seq",
         "place.run == self._log.run and place.seq >= self._log.seq",
-        "tests/streams/rules/test_sequencer.py::TestJudging::test_dense",
+        "tests/streams/rules/test_sequencer.py::TestJudging::test_a_delivery_in_a_dense_stream_is_judged_by_the_log",
     ),
     _at(
         "src/holdfast/streams/rules/sequencer.py",
@@ -508,7 +508,7 @@ RUNTIME = [
         "signs of progress give no time",
         "since = max(call.begun_at, seat.slot.progress_at)",
         "since = call.begun_at",
-        "tests/streams/test_slots.py::test_progress_is_life",
+        "tests/streams/test_slots.py::test_a_handler_that_reports_progress_is_not_killed",
     ),
     _at(
         "src/holdfast/cluster/supervisor.py",
@@ -588,7 +588,7 @@ STREAMS = [
         "what a stream did before it left counts when it comes again",
         "        self._seconds.pop(key, None)\n",
         "",
-        "tests/streams/test_loads.py::test_what_left_has_no_load",
+        "tests/streams/test_loads.py::test_a_stream_that_left_has_no_load",
     ),
 ]
 

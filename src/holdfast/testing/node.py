@@ -138,9 +138,7 @@ class NodeForTests:
         found: list[StreamResult] = []
         cursor = 0
         while True:
-            depth = (
-                await queue.depth()
-            )  # before the results, which are then complete
+            depth = await queue.depth()  # before the results, which are then complete
             while some := await state.results(cursor, 1000, 0.0, stream):
                 cursor = some[-1].cursor
                 found += [_result(stream, each.key, each.result.name, each.result.body) for each in some]
