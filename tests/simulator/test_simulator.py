@@ -42,7 +42,7 @@ def beginnings(count: int, step: int, quick: int = QUICK) -> list[Any]:
 
 
 @pytest.mark.parametrize("first", beginnings(100, SEEDS_A_TEST))
-def test_seeds_hold(first: int) -> None:
+def test_no_seed_breaks_an_invariant_of_streams(first: int) -> None:
     for seed in range(first, first + SEEDS_A_TEST):
         assert simulate(seed).wrong == []
 
@@ -51,7 +51,7 @@ TASK_SEEDS_A_TEST = 5
 
 
 @pytest.mark.parametrize("first", beginnings(40, TASK_SEEDS_A_TEST))
-def test_seeds_of_tasks_hold(first: int) -> None:
+def test_no_seed_breaks_an_invariant_of_tasks(first: int) -> None:
     for seed in range(first, first + TASK_SEEDS_A_TEST):
         assert simulate(seed, kind="tasks").wrong == []
 

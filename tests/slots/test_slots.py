@@ -327,7 +327,7 @@ async def test_nobody_waits_for_a_process_that_cannot_be_killed_now(
     assert await gone(pids)
 
 
-async def test_nothing_is_left_behind(make: Make) -> None:
+async def test_dead_slots_leave_no_processes_and_files_open(make: Make) -> None:
     this = psutil.Process()
     others = this.children(recursive=True)  # servers of other tests
     slots = make()
@@ -397,7 +397,7 @@ def test_slots_die_with_a_node_that_leaves_something_unread(fifo: Path) -> None:
     assert all_end(family)
 
 
-def test_any_loop_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slots_work_with_uvloop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(HERE)
 
     async def main() -> Ran:

@@ -245,7 +245,7 @@ async def test_waiting_for_one_s_turn_is_not_hanging(rig: Rig) -> None:
     assert rig.deaths == []
 
 
-async def test_progress_is_life(rig: Rig) -> None:
+async def test_a_handler_that_reports_progress_is_not_killed(rig: Rig) -> None:
     async def advance(host: SlotHost) -> None:
         for _ in range(10):
             await rig.clock.sleep(0.9 * TIMEOUT_S)
@@ -306,7 +306,7 @@ async def test_each_call_has_its_own_timeout(rig: Rig) -> None:
     assert rig.deaths == [one]
 
 
-async def test_another_seat_feels_nothing(rig: Rig) -> None:
+async def test_a_hung_slot_does_not_delay_another_slot(rig: Rig) -> None:
     rig.deeds["hangs"] = lambda host: wait_for_ever()
     one, two = rig.pool.assign(), rig.pool.assign()
     hangs = rig.begin(one, "hangs")

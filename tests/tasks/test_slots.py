@@ -166,7 +166,7 @@ async def test_a_handler_is_told_all_of_its_attempt(yard: Yard) -> None:
     assert ended.took_s > 0 < ended.memory_mb
 
 
-async def test_nothing_is_a_result_too(yard: Yard) -> None:
+async def test_a_handler_may_return_nothing(yard: Yard) -> None:
     ended = await yard.run("noop")
     assert (ended.how, ended.result) == (How.RETURNED, b"")
 
@@ -182,7 +182,9 @@ async def test_bodies_of_any_size_arrive(yard: Yard, size: int) -> None:
     "kind,error,permanent",
     [("permission", "PermissionError: as told", True), ("value", "ValueError: as told", False)],
 )
-async def test_what_is_raised_is_told(yard: Yard, kind: str, error: str, permanent: bool) -> None:
+async def test_an_error_of_the_handler_is_reported(
+    yard: Yard, kind: str, error: str, permanent: bool
+) -> None:
     ended = await yard.run("raise", {"kind": kind})
     assert (ended.how, ended.error, ended.permanent) == (How.RAISED, error, permanent)
     assert "in raise_it" in ended.detail
@@ -201,7 +203,7 @@ async def test_a_body_that_does_not_fit_is_no_use(yard: Yard) -> None:
 @pytest.mark.parametrize(
     "kind,error", [("object", "can't be stored as JSON"), ("bytes", "is bytes"), ("huge", "200002 bytes")]
 )
-async def test_junk_is_no_result(yard: Yard, kind: str, error: str) -> None:
+async def test_a_result_that_json_can_t_hold_is_an_error(yard: Yard, kind: str, error: str) -> None:
     ended = await yard.run("junk", {"kind": kind})
     assert ended.how is How.RAISED
     assert error in ended.error
@@ -213,7 +215,7 @@ async def test_an_exit_is_an_error_like_others(yard: Yard) -> None:
     assert yard.stats.slot_deaths == 0
 
 
-async def test_progress_is_told(yard: Yard) -> None:
+async def test_progress_is_reported(yard: Yard) -> None:
     steps: list[tuple[float | None, str, dict[str, float]]] = []
     attempt = yard.app.tasks["steps"].attempt(body_of({"steps": 3}), Task("t", "steps"))
     ended = yard.pool.run(
@@ -246,7 +248,7 @@ HANGS = ["sleep", "wait", "spin", "hold_lock", "read_pipe", "deaf", "children"]
 
 
 @pytest.mark.parametrize("kind", HANGS)
-async def test_what_hangs_is_over_soon(yard: Yard, fifo: Path, kind: str) -> None:
+async def test_an_attempt_over_its_timeout_is_ended_soon(yard: Yard, fifo: Path, kind: str) -> None:
     hanging = asyncio.ensure_future(yard.run(kind, {"fifo": str(fifo)}, timeout_s=0.3))
     pids = await told(fifo)
     ended = await hanging
@@ -274,7 +276,7 @@ async def test_what_ignores_everything_is_killed_with_all_that_it_started(
     "kind,error",
     [("crash", "its slot died of SIGSEGV"), ("leave", "its slot exited with code 3")],
 )
-async def test_a_death_is_told(yard: Yard, kind: str, error: str) -> None:
+async def test_the_death_of_a_process_is_reported(yard: Yard, kind: str, error: str) -> None:
     ended = await yard.run(kind)
     assert (ended.how, ended.error, ended.begun, ended.permanent) == (How.DIED, error, True, False)
     assert ("in crash" in ended.detail) is (kind == "crash")
@@ -293,7 +295,7 @@ async def test_a_fork_that_returns_is_no_second_slot(yard: Yard) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="allocation is limited on Linux only")
-async def test_memory_is_limited_by_task(make: Make) -> None:
+async def test_a_task_over_its_memory_limit_fails(make: Make) -> None:
     yard = await make(limit=1)
     ended = await yard.run("hoard")
     assert (ended.how, ended.error) == (How.RAISED, "MemoryError")
@@ -335,7 +337,7 @@ async def test_handlers_are_interrupted_wherever_they_are(yard: Yard, fifo: Path
     assert yard.stats.slot_deaths == 0
 
 
-async def test_the_deaf_are_killed(yard: Yard, fifo: Path) -> None:
+async def test_an_attempt_that_ignores_its_cancellation_is_killed(yard: Yard, fifo: Path) -> None:
     running = asyncio.ensure_future(yard.run("hold_lock", {"fifo": str(fifo)}))
     (pid,) = await told(fifo)
     yard.pool.cancel("trace-1", "enough")
@@ -390,7 +392,7 @@ async def test_what_outlives_its_lease_is_killed(yard: Yard, fifo: Path) -> None
     assert (ended.how, ended.error) == (How.DIED, "its slot died of SIGKILL; its lease had ended")
 
 
-async def test_a_renewed_lease_lasts(yard: Yard, fifo: Path) -> None:
+async def test_a_renewed_lease_lasts_as_long_as_asked(yard: Yard, fifo: Path) -> None:
     running = asyncio.ensure_future(yard.run("sleep", {"fifo": str(fifo)}, lease_s=2.0))
     await told(fifo)
     yard.pool.renew("trace-1", 60.0)
@@ -532,7 +534,7 @@ async def test_an_app_that_does_not_load_says_why(make: Make, monkeypatch: pytes
     await pool.close()
 
 
-async def test_many_attempts_are_quick(make: Make) -> None:
+async def test_a_thousand_attempts_end_in_time(make: Make) -> None:
     yard = await make(limit=2)
     begun_at = time.monotonic()
     for _ in range(5):

@@ -50,7 +50,7 @@ async def test_what_runs_ahead_may_end_the_process() -> None:
     assert (gone.reason, gone.stacks, list(gone.untouched), slots.slots) == ("crashed", "as told", [], [])
 
 
-async def test_the_deaf_are_only_killed() -> None:
+async def test_an_attempt_that_ignores_its_cancellation_ends_only_when_killed() -> None:
     begun = asyncio.Event()
 
     async def hang(slot: MemoryTaskSlot, attempt: Attempt) -> None:

@@ -77,7 +77,7 @@ class TaskSlotsConformance:
         slot.offer(1, _attempt("echo", "x" * 1_000_000))
         assert "1000002 bytes" in (await ear.outcome(1)).error
 
-    async def test_what_is_raised_is_told(self, task_slots: TaskSlotMaker) -> None:
+    async def test_an_error_of_the_handler_is_reported(self, task_slots: TaskSlotMaker) -> None:
         ear = RecordingListener()
         slot = await task_slots.spawn(ear)
         slot.offer(1, _attempt("fail", "as told"))
@@ -119,7 +119,7 @@ class TaskSlotsConformance:
         slot.cancel(8, "enough")
         assert (await ear.outcome(8)).cancelled
 
-    async def test_progress_is_told(self, task_slots: TaskSlotMaker) -> None:
+    async def test_progress_is_reported(self, task_slots: TaskSlotMaker) -> None:
         ear = RecordingListener()
         slot = await task_slots.spawn(ear)
         slot.offer(1, _attempt("wait"))
