@@ -19,7 +19,7 @@ from holdfast.errors import ConfigError
 from holdfast.ports.meter import Meter
 from holdfast.ports.objects import Objects
 from holdfast.ports.queue import DeadLetter, Outgoing
-from holdfast.ports.task_slots import Attempt
+from holdfast.ports.slots import Attempt
 from holdfast.registration import service_of
 from holdfast.reports.deliver_credentials import Credential
 from holdfast.reports.opening import open_sink
@@ -28,7 +28,7 @@ from holdfast.tasks import discovery
 from holdfast.tasks.discovery import Announcer, Directory, Listing
 from holdfast.tasks.names import task_queue
 from holdfast.tasks.order import Order
-from holdfast.testing.conformance.task_slots import RecordingListener
+from holdfast.testing.conformance.slots import RecordingListener
 from holdfast.wiring import (
     Services,
     backing_up,

@@ -31,7 +31,7 @@ from holdfast.errors import (
     Unavailable,
 )
 from holdfast.ports.coordinator import Claim
-from holdfast.ports.slots import MessageWork, Slot
+from holdfast.ports.slots import MessageWork, StreamSlot
 from holdfast.ports.state import StateStore
 from holdfast.streams.loads import Loads
 from holdfast.streams.obstacles import Obstacles, pause_s
@@ -41,7 +41,7 @@ from holdfast.streams.rules import commands, ledger
 from holdfast.streams.rules.ledger import Checkpoint
 from holdfast.streams.rules.owner import Owner, OwnerPhase, OwnerRules
 from holdfast.streams.rules.sequencer import Gap, Rules
-from holdfast.streams.slots import Died, Seat, SlotPool
+from holdfast.streams.slots import Died, Seat, Seats
 from holdfast.streams.spec import StreamSpec
 
 T = TypeVar("T")
@@ -86,7 +86,7 @@ class Owned:
         self.claim = claim
         self.since = since
         self.seat: Seat | None = None
-        self.slot: Slot | None = None
+        self.slot: StreamSlot | None = None
         self.last: Checkpoint | None = None
         """What the last answered commit has left at the store."""
         self.committed_at: float | None = None
@@ -165,7 +165,7 @@ class Owners:
         specs: Mapping[str, StreamSpec],
         models: Collection[str],
         state: StateStore,
-        pool: SlotPool,
+        pool: Seats,
         keepers: Mapping[str, Keeper],
         router: Router,
         report: Reporter,
@@ -900,7 +900,7 @@ class Owners:
         )
         self._is_in(entry, slot)
 
-    def _is_in(self, entry: Owned, slot: Slot | None) -> None:
+    def _is_in(self, entry: Owned, slot: StreamSlot | None) -> None:
         """A slot has a stream's models, or its handler. One that was let go meanwhile is closed there, unless
         it has come again and is in the same slot: that is another's to close."""
         standing = self._entries.get(entry.key)
@@ -911,7 +911,7 @@ class Owners:
         ):
             self._close(entry, slot)
 
-    def _close(self, entry: Owned, slot: Slot) -> None:
+    def _close(self, entry: Owned, slot: StreamSlot) -> None:
         """Have a stream closed in a slot."""
         spec = entry.spec
         self._tasks.spawn(self._pool.close_stream(slot, spec.name, entry.plain_key, spec.timeout_s))

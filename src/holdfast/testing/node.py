@@ -23,8 +23,7 @@ from holdfast.common.message import Place
 from holdfast.config import Config
 from holdfast.errors import ConfigError
 from holdfast.ports.queue import DeadLetter
-from holdfast.ports.slots import Slots
-from holdfast.ports.task_slots import TaskHost, TaskSlotMaker
+from holdfast.ports.slots import StreamSlotMaker, TaskHost, TaskSlotMaker
 from holdfast.services.memory.slots import MemorySlots
 from holdfast.services.memory.task_slots import MemoryTaskSlots
 from holdfast.tasks.names import task_queue
@@ -203,7 +202,7 @@ class _ServicesInProcess(Services):
         super().__init__(config)
         self._app = app
 
-    def slots(self, app: str) -> Slots:
+    def slots(self, app: str) -> StreamSlotMaker:
         make = partial(ThreadWorker, self._app, self.config.objects_url)
         return self._kept(MemorySlots(make, self.clock))
 

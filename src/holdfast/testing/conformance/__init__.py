@@ -24,8 +24,8 @@ OutboxConformance      ``store``          ``other_store``; ``begin``, which begi
 PeerConformance        ``make_peer``      an async callable that returns a new Peer each time
 RegistryConformance    ``registry``       ``other_registry``
 SinkConformance        ``sink``           ``other_sink``: another connection to the same destination
-SlotsConformance       ``slots``          made for the app of ``holdfast.testing.conformance.slots_app``
-TaskSlotsConformance   ``task_slots``     made for the app of ``holdfast.testing.conformance.task_slots_app``
+StreamSlotsConformance ``slots``          ``unloadable``: see ``SlotsConformance``, which both kinds share
+TaskSlotsConformance   ``slots``          ``unloadable``
 TasksConformance       ``tasks``          ``other_tasks``
 =====================  =================  ======================================================
 
@@ -56,7 +56,6 @@ PORTS = (
     "slots",
     "state",
     "task_oracle",
-    "task_slots",
     "tasks",
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{port}" for port in PORTS))  # before they are imported
@@ -70,9 +69,12 @@ from holdfast.testing.conformance.objects import ObjectsConformance  # noqa: E40
 from holdfast.testing.conformance.peer import PeerConformance  # noqa: E402
 from holdfast.testing.conformance.queue import QueueConformance  # noqa: E402
 from holdfast.testing.conformance.registry import RegistryConformance  # noqa: E402
-from holdfast.testing.conformance.slots import SlotsConformance  # noqa: E402
+from holdfast.testing.conformance.slots import (  # noqa: E402
+    SlotsConformance,
+    StreamSlotsConformance,
+    TaskSlotsConformance,
+)
 from holdfast.testing.conformance.state import StateConformance  # noqa: E402
-from holdfast.testing.conformance.task_slots import TaskSlotsConformance  # noqa: E402
 from holdfast.testing.conformance.tasks import TasksConformance  # noqa: E402
 
 __all__ = [
@@ -87,6 +89,7 @@ __all__ = [
     "SinkConformance",
     "SlotsConformance",
     "StateConformance",
+    "StreamSlotsConformance",
     "TaskSlotsConformance",
     "TasksConformance",
 ]
