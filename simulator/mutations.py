@@ -346,6 +346,9 @@ RULES: dict[str, Mutation] = {
     "stored-result": Mutation(
         "a request that comes again gets the stored result", Requests, "_answer", _forget_results
     ),
+    "leave-unmarked": Mutation(
+        "a stream that leaves takes the mark of its head away", Owner, "_unmark", lambda self: self._compose()
+    ),
     "claim-changed": Mutation(
         "an owner looks into it when its claim is gone", Owners, "claim_changed", lambda self, claim: None
     ),

@@ -1,4 +1,4 @@
-"""The settings of a node, all in one place: read, checked against each other, frozen.
+"""The settings of a node: all are read, checked against each other and frozen here.
 
 A setting is taken from the first of: the command line, the environment (``HOLDFAST_…``), a ``.env`` file,
 ``holdfast.toml``, older names (:mod:`holdfast.legacy_env`), its default. Whatever is wrong is a ConfigError
@@ -39,14 +39,15 @@ FILE = Path("holdfast.toml")
 DOTENV = Path(".env")
 PREFIX = "HOLDFAST_"
 NOT_SETTINGS = ("HOLDFAST_CREDENTIAL",)
-"""Begin variables that are read elsewhere: credentials of reports, and where a file of them is."""
+"""Prefixes of variables that are no settings: the credentials of reports, and the path of a file of them."""
 
 SECRET_CHARS_MIN = 16
 DAY_S = 86400.0
 
 
 def _setting(default: Any, description: str, *, shown: str = "", **limits: Any) -> Any:
-    """A setting. ``default`` may be a function of the settings above it; ``shown`` then says what it does."""
+    """Declare a setting. ``default`` may be a function of the settings above it; ``shown`` is then its text
+    in the docs."""
     given: dict[str, Any] = {"default_factory": default} if callable(default) else {"default": default}
     return Field(**given, description=description, json_schema_extra={"shown": shown}, **limits)
 
@@ -60,7 +61,7 @@ def _usable_cores() -> int:
 
 
 class Config(BaseSettings):
-    """The settings of one node. Made by :func:`load`, which reads them all from where they stand."""
+    """The settings of one node. Made by :func:`load`, which reads them from all their sources."""
 
     model_config = SettingsConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, env_prefix=PREFIX, env_ignore_empty=True
@@ -247,17 +248,18 @@ class Config(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Nothing is read behind the caller's back: :func:`load` reads, and remembers from where."""
+        """Turn off pydantic's own sources: :func:`load` reads them all, and notes the source of each
+        setting."""
         return (init_settings,)
 
     def environment(self) -> dict[str, str]:
-        """These settings as environment variables, the secret included, for a child process to load."""
+        """Return these settings as environment variables, secrets included, for a child process to load."""
         values = {name: _plain(getattr(self, name)) for name in type(self).model_fields}
         return {PREFIX + name.upper(): str(value) for name, value in values.items() if value is not None}
 
 
 class ClientSettings(TypedDict, total=False):
-    """The settings that a client goes by; each means what it means to a node."""
+    """The settings that a client uses. Each has the same meaning as for a node."""
 
     url: str
     queue_url: str
@@ -280,7 +282,7 @@ class Setting(NamedTuple):
 
 
 class StreamLimits(Protocol):
-    """What of a declared stream is checked against the config."""
+    """The settings of a declared stream that are checked against the config."""
 
     @property
     def name(self) -> str: ...
@@ -299,11 +301,11 @@ class StreamLimits(Protocol):
 
 
 def load(overrides: Mapping[str, Any] | None = None, file: Path | None = None) -> Config:
-    """The settings in force. ``overrides`` (None values don't count) come first; ``file`` replaces
-    ``holdfast.toml``. Raises ConfigError for everything that is wrong, all of it in one text.
+    """Read the settings. ``overrides`` come first, except for None values; ``file`` replaces
+    ``holdfast.toml``. Raises ConfigError, which names everything that is wrong.
 
-    What ``.env`` says of AWS (``AWS_…``) is put into this process's environment, where credentials are
-    looked for; what stands there stays."""
+    Variables of AWS (``AWS_…``) in ``.env`` are copied to the environment of this process, where the
+    credentials are read. Variables that are already set there are kept."""
     dotenv, own = _dotenv()
     layers = [
         ("the command line", {name: value for name, value in (overrides or {}).items() if value is not None}),
@@ -349,8 +351,8 @@ def explain(config: Config) -> list[Setting]:
 
 
 def unknown_variables() -> Iterable[tuple[str, str]]:
-    """Variables, of the environment and of ``.env``, that are named as settings are and are none, each with
-    what to do. They may be of another version, or another program's; but a slip is likelier."""
+    """Yield variables of the environment and of ``.env`` that begin as settings do but are none, each with
+    what to do. They may belong to another version or program, but are more likely misspelt."""
     for variable in sorted({*os.environ, *_dotenv()[0]}):
         name = variable.lower()
         if not variable.startswith(PREFIX) or name.removeprefix(PREFIX.lower()) in Config.model_fields:
@@ -373,7 +375,7 @@ def reference() -> str:
 
 
 def _dotenv() -> tuple[dict[str, str], dict[str, Any]]:
-    """What ``.env`` says, and what of it is said to us."""
+    """Return all variables in ``.env``, and the settings among them."""
     try:
         said = {name: value for name, value in dotenv_values(DOTENV).items() if value}
         return said, DotEnvSettingsSource(Config, env_file=DOTENV)()
@@ -382,7 +384,7 @@ def _dotenv() -> tuple[dict[str, str], dict[str, Any]]:
 
 
 def _known(layer: dict[str, Any]) -> dict[str, Any]:
-    """Only settings: the environment and ``.env`` serve other programs too."""
+    """Leave out what is no setting: other programs use the environment and ``.env`` too."""
     return {name: value for name, value in layer.items() if name in Config.model_fields}
 
 
@@ -405,7 +407,7 @@ def _problems(error: ValidationError, values: Mapping[str, Any], sources: Mappin
     for problem in error.errors(include_url=False, include_context=False):
         name = str(problem["loc"][0])
         if problem["type"] == "default_factory_not_called":
-            continue  # it follows from another setting, which is named itself
+            continue  # caused by another setting, which has a text of its own
         source = sources.get(name, "default")
         if problem["type"] == "extra_forbidden":
             near = difflib.get_close_matches(name, Config.model_fields, 1, cutoff=0.5)
@@ -527,7 +529,7 @@ def _shown(value: Any) -> str | float | bool | None:
 
 
 def _told(value: Any) -> str:
-    """A value as a text of a program has it."""
+    """A value as an error text shows it, without secrets."""
     return repr(redact_url(value)) if isinstance(value, str) else redact(repr(value))
 
 

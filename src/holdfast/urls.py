@@ -1,4 +1,4 @@
-"""URLs in settings: what is said of one that nobody serves, or that says something wrong."""
+"""URLs in settings: the errors for a URL that nothing opens, or that is wrong."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from holdfast.errors import ConfigError
 
 
 def nothing_serves(setting: str, url: str, examples: Sequence[str]) -> ConfigError:
-    """Says that a URL is nobody's."""
+    """The error for a URL that nothing serves."""
     known = " or ".join(repr(example) for example in examples)
     return ConfigError(f"{setting} is {redact_url(url)!r}: nothing serves that; use a URL such as {known}")
 
 
 @contextlib.contextmanager
 def extra(name: str, setting: str) -> Iterator[None]:
-    """Says which extra to install where a service's library is missing."""
+    """Raise a ConfigError that names the extra to install, if a service's library is missing inside."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -30,7 +30,7 @@ def extra(name: str, setting: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def named(setting: str, url: str) -> Iterator[None]:
-    """Says which setting holds a URL that is refused."""
+    """Name the setting in a ConfigError about its URL that is raised inside."""
     try:
         yield
     except ConfigError as error:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli import commands, patience
+from holdfast.cli import all_commands, patience
 from holdfast.common.message import Place
 from holdfast.common.retry import Backoff
 from holdfast.errors import ConfigError, TooLarge, Unavailable
@@ -118,7 +118,7 @@ def test_help_tells_what_each_command_does() -> None:
     """In a process of its own: no command is imported there before somebody asks for it."""
     told = subprocess.run([sys.executable, "-m", "holdfast"], capture_output=True, text=True, check=True)
     said = {words[1]: words[2:-1] for line in told.stdout.splitlines() if len(words := line.split()) > 3}
-    assert [name for name in commands() if not said.get(name)] == []
+    assert [name for name in all_commands() if not said.get(name)] == []
 
 
 @pytest.mark.usefixtures("database")

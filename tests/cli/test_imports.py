@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from holdfast.cli import commands
+from holdfast.cli import all_commands
 
 HTTP = {"aiohttp", "prometheus_client"}
 HEAVY = HTTP | {"google.protobuf.internal", "pydantic", "pydantic_settings", "sqlite3", "structlog", "uvloop"}
@@ -34,8 +34,8 @@ def test_an_app_of_streams_needs_no_protobuf_and_no_cron(tmp_path: Path) -> None
 
 def test_pages_of_help_import_nothing_that_only_work_needs() -> None:
     program = "import sys; from holdfast import cli; [cli.run([*n.split(), '--help']) for n in sys.argv[1:]]"
-    found = imported(program, "", *commands())
-    assert {place.partition(":")[0] for place in commands().values()} <= found
+    found = imported(program, "", *all_commands())
+    assert {place.partition(":")[0] for place in all_commands().values()} <= found
     assert not found & HEAVY
 
 

@@ -29,6 +29,8 @@ from simulator.mutations import RULES
 from simulator.scenario import KINDS, MORE_KINDS
 from tests.docs.pages import DOCS, PAGES, ROOT, blocks, name, prose, rows
 
+PACKAGE = ROOT / "src/holdfast"
+FOLDERS = "|".join(sorted(each.name for each in PACKAGE.iterdir() if each.is_dir()))
 EACH_PAGE = pytest.mark.parametrize("page", PAGES, ids=name)
 GUARANTEES = DOCS / "guarantees.md"
 
@@ -189,8 +191,8 @@ def test_every_rule_is_told() -> None:
 def test_files_that_are_named_exist(page: Path) -> None:
     for path in re.findall(r"`((?:src|tests|docs|examples|deploy|tools)/[\w./-]*)`", prose(page)):
         assert (ROOT / path).exists(), f"{name(page)} names {path}"
-    for path in re.findall(r"`((?:core|runtime|streams|adapters|protocol|cli)/[\w./-]*)`", prose(page)):
-        assert (ROOT / "src/holdfast" / path).exists(), f"{name(page)} names {path}"
+    for path in re.findall(rf"`((?:{FOLDERS})/[\w./-]*)`", prose(page)):
+        assert (PACKAGE / path).exists(), f"{name(page)} names {path}"
 
 
 @EACH_PAGE
@@ -202,7 +204,7 @@ def test_commands_that_are_named_exist(page: Path) -> None:
 
 def check_command(words: list[str], where: str) -> None:
     """Commands and options are those of the command line."""
-    command: CommandLine = cli.with_all_commands()
+    command: CommandLine = cli.command_line(words)
     said = f"{where}: holdfast {' '.join(words)}"
     for word in words:
         if word.startswith("-"):

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from holdfast import assembly
+from simulator.servers.loopback import free_port
 from tests.nodes.cluster import LOOK_S, PATIENCE_S
 
 APP = """
@@ -35,9 +36,7 @@ HELD_S = 3.0
 @pytest.mark.slow
 def test_a_node_without_a_file_descriptor_left_lives_on(tmp_path: Path) -> None:
     (tmp_path / "quiet_app.py").write_text(APP)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     environment = os.environ | {
         "HOLDFAST_URL": f"sqlite:///{tmp_path}/h.db",
         "HOLDFAST_PORT": str(port),

@@ -20,7 +20,7 @@ QUICK = 2
 
 LIKELY = {
     "claim-changed": 206, "commit-number": 26, "conditional-release": 42, "epoch-at-commit": 20,
-    "identity-window": 19, "judge-again": 65, "jump-limit": 2, "model-fault": 23, "open-expects": 12,
+    "identity-window": 19, "judge-again": 65, "jump-limit": 2, "leave-unmarked": 907026498534, "model-fault": 23, "open-expects": 12,
     "poison-count": 7, "queue-order": 64, "receipt-merging": 1, "reissue": 178, "repeat-unknown": 4,
     "restart": 50, "restart-clock": 0, "restart-quiet": 73, "room-for-lower": 30, "sender-custody": 9,
     "skip-before-letter": 7, "start-once": 69, "stored-result": 1, "suspects-alone": 17,

@@ -289,6 +289,19 @@ def test_a_body_that_does_not_fit_is_invalid(message: Any, body: bytes) -> None:
         decoder(message)(body)
 
 
+class Blob(msgspec.Struct):
+    data: bytes
+
+
+@pytest.mark.parametrize("text", ["_-8=", "YWI", "YW\\nI="], ids=["URL-safe", "unpadded", "in lines"])
+def test_base64_of_another_kind_is_refused_with_the_kind_that_is_read(text: str) -> None:
+    with pytest.raises(
+        InvalidMessage, match="write bytes in standard base64, padded and in one line"
+    ) as failure:
+        decoder(Blob)(f'{{"data":"{text}"}}'.encode())
+    assert failure.value.field == "data"
+
+
 @pytest.mark.parametrize("message", [Data, Struct, Model, Checked, Typed])
 @pytest.mark.parametrize("body", [b'{"x":"many"}', b"{}"])
 def test_the_field_that_does_not_fit_is_named(message: type, body: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Names of a package that are imported once they are asked for: so importing the package costs little."""
+"""Names of a package that are imported at their first use, so that importing the package is fast."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 
 
 def exports(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a package that has each of these names from the module beside it; from
-    ``module:name`` where it is called otherwise there, and ``module:`` for the module itself."""
+    """Return the ``__getattr__`` of a package that imports each name in ``places`` from the given module. The
+    place may be ``module:name``, for an object that has another name there, or ``module:``, for the module
+    itself."""
 
     def get(name: str) -> Any:
         if name not in places:

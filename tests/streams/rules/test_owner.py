@@ -1020,6 +1020,22 @@ class TestModels:
         assert bench.at_risk()
         bench.only(Run)
 
+    def test_a_stream_that_waits_for_a_model_leaves_by_one_commit(self) -> None:
+        """The mark of a head that gave up its turn would stand after every commit, and each led to the next."""
+        bench = Bench(needs_models=True)
+        bench.opened(started=Started(name(0), ALONE_OPENINGS, 1))
+        bench.offer(held(0))
+        bench.only(LoadModels)
+        bench.owner.models_loaded(0)
+        bench.only(Start)
+        bench.owner.started(ALONE_OPENINGS + 1, 0)
+        bench.only(Run)
+        bench.owner.models_failed("no file", 0)
+        bench.owner.move("n2", 0)
+        assert bench.write().starting == ""
+        bench.committed()
+        assert bench.only(Transfer) == Transfer("n2")
+
     def test_a_slot_that_is_replaced_has_none(self) -> None:
         bench = Bench(needs_models=True).opened()
         bench.offer(held(0))

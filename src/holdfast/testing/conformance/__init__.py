@@ -1,4 +1,4 @@
-"""What every adapter of a port must do, as test classes to inherit from.
+"""The conformance suites: test classes to inherit from, which check what every adapter of a port must do.
 
 A suite asks for one fixture, named below, that makes a fresh, empty adapter and closes it afterwards::
 
@@ -26,13 +26,12 @@ TaskSlotsConformance   ``task_slots``     made for the app of ``holdfast.testing
 TasksConformance       ``tasks``          ``other_tasks``
 =====================  =================  ======================================================
 
-The second fixture is the first one again unless you make it. Time passes only in the adapter's own
-waiting calls, in steps of the class's ``tick_s``: raise it for a service that is slow to answer. A suite
-runs in real time and in virtual time alike. Set limits (``max_bytes``, ``max_state_bytes``) low enough
-that a test may exceed them.
+Unless you override it, the second fixture returns the first one. Time passes only in the waiting calls of the
+adapter, in steps of the class's ``tick_s``; increase it for a slow service. A suite runs in real time and in
+virtual time. Set limits (``max_bytes``, ``max_state_bytes``) low enough that a test may exceed them.
 
-``oracle.StateMachine`` goes further with a state store: it plays random requests against the ledger.
-``task_oracle.TaskMachine`` does so with a task store, against the rules of a task's life.
+``oracle.StateMachine`` also sends random requests to a state store and compares its answers with the ledger.
+``task_oracle.TaskMachine`` does the same with a task store and the rules of tasks.
 
 The ports of products have their suites in ``holdfast.devices.conformance`` and
 ``holdfast.reports.conformance``.

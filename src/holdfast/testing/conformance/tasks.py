@@ -41,7 +41,7 @@ class TasksConformance:
 
     @pytest.fixture
     def other_tasks(self, tasks: TaskStore) -> TaskStore:
-        """Override where several clients may share a store: another one of the same app and store."""
+        """Override if several clients may share a store: another client of the same app and store."""
         return tasks
 
     # --- one task's life
@@ -144,7 +144,7 @@ class TasksConformance:
         assert {task.attempts for [task] in answers} == {1}
 
     async def test_asking_again_gets_the_same_answer(self, tasks: TaskStore, other_tasks: TaskStore) -> None:
-        """As after an answer that was lost."""
+        """The answer may be lost, and the request repeated."""
         wishes = [wish("k"), wish("l")]
         begun = await tasks.start(wishes)
         assert await other_tasks.start(wishes) == begun
@@ -412,7 +412,7 @@ class TasksConformance:
 
 
 def wish(trace: str, **changes: Any) -> StartAttempt:
-    """A wish to begin with a lease that lasts and tries enough, but for ``changes``."""
+    """Return a request to begin, with a long lease and many tries, except for ``changes``."""
     plain = StartAttempt(trace, TYPE, "member", "node", tries=9, lease_s=LEASE_S)
     return msgspec.structs.replace(plain, **changes)
 
