@@ -300,8 +300,7 @@ class App:
             dialect: how payloads carry a command's id (default: as ``messageId`` in JSON).
             patience: the retry intervals, ``max_tries``, and how often commands are tried on absent devices
                 (default: ``devices.Patience()``).
-            presence: the rules that say when a device counts as away (default:
-                ``devices.PresenceRules()``).
+            presence: the rules that say when a device counts as away (default: ``devices.PresenceRules()``).
             shards: into how many parts the devices are divided, each owned by one node (default 1). It can't
                 change once the outbox is in use.
             lanes: how many commands may be in flight to one device (default 1). With more than one, only

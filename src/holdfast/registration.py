@@ -122,7 +122,7 @@ class Service:
     the top of the module, so that other commands don't wait for the import.
 
     Attributes:
-        example: a URL that the service serves, for error messages.
+        example: a URL that it serves, for errors to name.
         one_host: whether only processes of one host can share the service, as with a file.
         waits_for_locks: whether a call may wait for a lock, up to ``lock_timeout_s``.
         cuts_receives: whether a waiting receive ends at once when its node stops.
@@ -204,8 +204,8 @@ def service_of(url: str) -> Service:
 
 
 def unserved(setting: str, url: str, port: str) -> ConfigError:
-    """The error for a URL whose service doesn't have a port. It names an example of each service that has the
-    port, which the method ``port`` opens."""
+    """The error for a URL whose service has no such port. It names an example of each service that has the
+    port. ``port`` is the name of the method that opens it."""
 
     def serves(service: Any) -> bool:
         return getattr(type(service), port, None) is not getattr(Service, port)
@@ -223,7 +223,7 @@ def place_of(url: str) -> str:
 
 
 def backup_opener(setting: str, url: str) -> OpenBackup:
-    """Return what opens a back-up at such a URL. Raises ConfigError if nothing is registered."""
+    """Return what opens a back-up at such a URL. Raises ConfigError if nothing does."""
     opener: OpenBackup = lookup(BACKUPS, setting, url)
     return opener
 
@@ -233,10 +233,9 @@ def lookup(group: str, setting: str, url: str, kind: type[T]) -> T: ...
 @overload
 def lookup(group: str, setting: str, url: str) -> Any: ...
 def lookup(group: str, setting: str, url: str, kind: type[Any] = object) -> Any:
-    """Return the object of type ``kind`` that is registered in ``group`` under the scheme of a URL.
-
-    Raises ConfigError if there is none, which names ``setting`` and the ``example`` of each object there is.
-    """
+    """Return the object of ``kind`` that is registered in ``group`` under the scheme of a URL. Raises
+    ConfigError if there is none. The error names ``setting``, and the ``example`` of each object in the
+    group."""
     found = find(group, scheme_of(url), kind)
     if found is None:
         raise nothing_serves(setting, url, _examples(group))
@@ -244,13 +243,13 @@ def lookup(group: str, setting: str, url: str, kind: type[Any] = object) -> Any:
 
 
 def schemes(group: str) -> list[str]:
-    """Return all names that are registered in a group, such as URL schemes, in order."""
+    """Return all URL schemes that are registered in a group."""
     return sorted(all_registered(group))
 
 
 def find(group: str, name: str, kind: type[T]) -> T | None:
-    """Import what is registered under a name in a group; None for nothing. Raises ConfigError for what can't
-    be imported, or is not of type ``kind``."""
+    """Return what is registered under a name in a group; None for nothing. Raises ConfigError for an object
+    that can't be imported, or is not of ``kind``."""
     found = _loaded(group, name, tuple(sys.path))
     if found is None or isinstance(found, kind):
         return found
@@ -258,8 +257,7 @@ def find(group: str, name: str, kind: type[T]) -> T | None:
 
 
 def all_of(group: str, kind: type[T]) -> list[T]:
-    """Import all objects that are registered in a group. Raises ConfigError for one that can't be imported,
-    or is not of type ``kind``."""
+    """Import all objects that are registered in a group. Raises ConfigError as ``find`` does."""
     return [found for name in schemes(group) if (found := find(group, name, kind)) is not None]
 
 
@@ -269,10 +267,10 @@ def _public_name(kind: type[Any]) -> str:
 
 
 def _examples(group: str, serves: Callable[[Any], bool] = lambda found: True) -> list[str]:
-    """Return a URL for each object of a group that ``serves`` accepts."""
+    """Return an example URL of each object in a group for which ``serves`` is true."""
     examples: set[str] = set()
     for scheme in schemes(group):
-        with contextlib.suppress(ConfigError):  # a broken package has its own error, once it is used
+        with contextlib.suppress(ConfigError):  # of a package that is broken nothing need be said here
             found = find(group, scheme, object)
             if serves(found):
                 examples.add(getattr(found, "example", "") or f"{scheme}:…")
@@ -306,7 +304,6 @@ def all_registered(group: str) -> dict[str, str]:
 
 @functools.cache
 def _all_registered(group: str, path: tuple[str, ...]) -> dict[str, str]:
-    """The same. ``path`` is ``sys.path``, a part of the cache's key."""
     from importlib import metadata  # noqa: PLC0415 - as above
 
     own = metadata.distribution(OWN).entry_points.select(group=group)

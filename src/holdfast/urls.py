@@ -1,4 +1,4 @@
-"""URLs in settings: the errors for a URL that nothing opens, or that is wrong."""
+"""URLs in settings, and the errors for a URL that nothing serves or that is wrong."""
 
 from __future__ import annotations
 

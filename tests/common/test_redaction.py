@@ -64,7 +64,7 @@ from holdfast.services.zookeeper import address as zookeeper
         ("-----BEGIN PRIVATE KEY-----\na", "-----BEGIN PRIVATE KEY-----***"),
     ],
 )
-def test_redact(text: str, safe: str) -> None:
+def test_secrets_are_hidden_and_the_rest_is_kept(text: str, safe: str) -> None:
     assert redact(text) == safe
     assert redact(safe) == safe
 

@@ -182,7 +182,7 @@ async def test_what_others_place_counts_before_loads_tell(rig: Rig) -> None:
     assert rig.routes.get("other/0") == GatewayRoute("a")
 
 
-async def test_its_own_claims_count_once(rig: Rig) -> None:
+async def test_a_gateway_counts_its_own_claims_once(rig: Rig) -> None:
     """The coordinator tells of them as of any other."""
     for n in range(20):
         await rig.assigner.resolve(f"s/{n}")

@@ -28,7 +28,7 @@ CORE = [
         "the last seq is new again",
         "place.run == self._log.run and place.seq > self._log.seq",
         "place.run == self._log.run and place.seq >= self._log.seq",
-        "tests/streams/rules/test_sequencer.py::TestJudging::test_dense",
+        "tests/streams/rules/test_sequencer.py::TestJudging::test_a_delivery_in_a_dense_stream_is_judged_by_the_log",
     ),
     _at(
         "src/holdfast/streams/rules/sequencer.py",
@@ -140,21 +140,21 @@ CORE = [
         "a try that was given back is spent",
         "attempts=task.attempts if wish.spent else task.attempts - 1,",
         "attempts=task.attempts,",
-        "tests/tasks/rules/test_task.py::test_giving_back",
+        "tests/tasks/rules/test_task.py::test_giving_back_queues_the_task_and_counts_spent_tries",
     ),
     _at(
         "src/holdfast/tasks/rules/task.py",
         "one whose attempt stands expires",
         "return standing.moved_at < before and standing.until < before",
         "return standing.moved_at < before",
-        "tests/tasks/rules/test_task.py::test_expiry",
+        "tests/tasks/rules/test_task.py::test_only_old_tasks_that_do_not_run_expire",
     ),
     _at(
         "src/holdfast/tasks/rules/task.py",
         "a reset begins with epoch 0",
         "group=standing.group, epoch=standing.epoch, queued_at=now)",
         "group=standing.group, queued_at=now)",
-        "tests/tasks/rules/test_task.py::test_queued_anew",
+        "tests/tasks/rules/test_task.py::test_a_failed_task_can_be_queued_again_and_others_not",
     ),
     _at(
         "src/holdfast/tasks/rules/permits.py",
@@ -302,7 +302,7 @@ CORE = [
         "one waits long for nobody",
         "linger_s = self._linger_s if others else self._linger_s / ALONE",
         "linger_s = self._linger_s",
-        "tests/common/test_batching.py::test_patience",
+        "tests/common/test_batching.py::test_the_wait_depends_on_the_rate_and_on_others",
     ),
     _at(
         "src/holdfast/cluster/rules/balance.py",
@@ -422,7 +422,7 @@ RUNTIME = [
     _at(
         "src/holdfast/cluster/view.py",
         "a lost answer is evidence",
-        "                continue  # perhaps a kept connection that broke with the process: look once more",
+        "                continue  # perhaps a pooled connection that broke with the process: try once more",
         "                return True",
         "tests/cluster/test_membership.py::test_who_refuses_or_is_silent_is_not_evicted",
     ),
@@ -508,7 +508,14 @@ RUNTIME = [
         "signs of progress give no time",
         "if hung(call.advanced_at, now, timeout_s):",
         "if hung(call.begun_at, now, timeout_s):",
-        "tests/streams/test_slots.py::test_progress_is_life",
+        "tests/streams/test_slots.py::test_a_handler_that_reports_progress_is_not_killed",
+    ),
+    _at(
+        "src/holdfast/cluster/slot_pool.py",
+        "a spare that died is given to a seat",
+        "            self._spares.remove(slot)\n            self._tasks.spawn(self._keep_spare())\n",
+        "            pass\n",
+        "tests/streams/test_slots.py::test_a_spare_that_died_is_replaced_before_it_is_needed",
     ),
     _at(
         "src/holdfast/streams/slots.py",
@@ -546,7 +553,7 @@ RUNTIME = [
         "tests/slots/test_calls.py::test_a_child_names_the_call_in_all_that_it_says",
     ),
     _at(
-        "src/holdfast/slots/slots.py",
+        "src/holdfast/slots/stream_slots.py",
         "answers are paired with calls by order",
         "waiting = self._answers.pop(call, None)",
         "waiting = self._answers.pop(next(iter(self._answers), 0), None)",
@@ -630,7 +637,7 @@ STREAMS = [
         "what a stream did before it left counts when it comes again",
         "        self._seconds.pop(key, None)\n",
         "",
-        "tests/streams/test_loads.py::test_what_left_has_no_load",
+        "tests/streams/test_loads.py::test_a_stream_that_left_has_no_load",
     ),
 ]
 
@@ -687,8 +694,8 @@ TASKS = [
     _at(
         "src/holdfast/tasks/slots.py",
         "what is told of an attempt is taken for the first in line",
-        "if run.number == number)",
-        "if True)",
+        "            if run.number == number:\n",
+        "            if True:\n",
         "tests/tasks/test_slots_simulated.py::test_what_is_told_of_an_attempt_is_its_own",
     ),
     _at(
@@ -696,7 +703,7 @@ TASKS = [
         "a slot that was spoiled is used on",
         "if tried.spoiled or run.fate is not None:",
         "if run.fate is not None:",
-        "tests/tasks/test_slots.py::test_memory_is_limited_by_task",
+        "tests/tasks/test_slots.py::test_a_task_over_its_memory_limit_fails",
     ),
     _at(
         "src/holdfast/tasks/periodic.py",
@@ -809,7 +816,7 @@ ADAPTERS = [
         "a process that runs is killed",
         "if holder.status() != psutil.STATUS_STOPPED or self.holder() != holder:",
         "if self.holder() != holder:",
-        "tests/services/sqlite/test_lock.py::test_only_the_stopped_are_killed",
+        "tests/services/sqlite/test_lock.py::test_a_lock_holder_that_runs_is_not_killed",
     ),
     _at(
         "src/holdfast/services/sqlite/state.py",
@@ -1023,7 +1030,7 @@ GATEWAY = [
         "a body may belong to another stream than its path",
         "    if said_key != key:",
         "    if False:",
-        "tests/gateway/test_node_routes.py::test_json_that_contradicts_itself",
+        "tests/gateway/test_node_routes.py::test_json_that_contradicts_the_request_is_refused",
     ),
     _at(
         "src/holdfast/gateway/node_routes.py",
@@ -1040,14 +1047,14 @@ OTHERS = [
         "an encoded name of a parameter hides its secret",
         "if is_secret(unquote_plus(name)) else found[0]",
         "if is_secret(name) else found[0]",
-        "tests/common/test_redaction.py::test_redact",
+        "tests/common/test_redaction.py::test_secrets_are_hidden_and_the_rest_is_kept",
     ),
     _at(
         "src/holdfast/common/redaction.py",
         "a password ends at its first @",
         'return rest.rindex("@")',
         'return rest.index("@")',
-        "tests/common/test_redaction.py::test_redact",
+        "tests/common/test_redaction.py::test_secrets_are_hidden_and_the_rest_is_kept",
     ),
     _at(
         "src/holdfast/common/redaction.py",
@@ -1061,14 +1068,14 @@ OTHERS = [
         "a private key that was cut off is shown",
         '|\\Z)", re.DOTALL',
         ')", re.DOTALL',
-        "tests/common/test_redaction.py::test_redact",
+        "tests/common/test_redaction.py::test_secrets_are_hidden_and_the_rest_is_kept",
     ),
     _at(
         "src/holdfast/common/redaction.py",
         "a password that begins like a port is shown",
         'return _PORT.match(rest) is not None and (scheme.lower() in _ENDED_BY_SLASH or "@" not in word)',
         "return _PORT.match(rest) is not None",
-        "tests/common/test_redaction.py::test_redact",
+        "tests/common/test_redaction.py::test_secrets_are_hidden_and_the_rest_is_kept",
     ),
     _at(
         "src/holdfast/http/serving.py",

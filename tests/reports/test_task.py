@@ -326,7 +326,7 @@ async def test_a_task_keeps_its_day(folders: Path) -> None:
         assert await kept.ordered_at("t", 20.0) == 10.0
 
 
-def test_a_misdeclared_task_says_so() -> None:
+def test_a_misspelt_setting_of_the_task_is_refused() -> None:
     with pytest.raises(TypeError, match="tires"):
         made_app(tires=1)
 

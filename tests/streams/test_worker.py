@@ -201,7 +201,7 @@ def test_an_error_that_cannot_be_told_is_told_all_the_same(monkeypatch: pytest.M
     assert len(ran.detail) <= DETAIL_CHARS_MAX
 
 
-def test_junk_results_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_that_json_can_t_hold_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Log, "deeds", {b"junk": object})
     worker, _ = opened(Log)
     assert "of type object" in run(worker, b"junk").error

@@ -43,7 +43,7 @@ LETTER = DeadLetter("publish/t-1", b"\xff\x00", "failed: no such table", detail=
         ({"trace": "t-1", "error": "refused"}, False),
     ],
 )
-def test_a_choice(choice: dict[str, Any], holds: bool) -> None:
+def test_dead_letters_are_chosen_by_trace_time_and_error(choice: dict[str, Any], holds: bool) -> None:
     assert Choice(**choice).holds(LETTER) is holds
 
 

@@ -12,7 +12,7 @@ import pytest
 from holdfast import App
 from holdfast.cluster.service import Tasks
 from holdfast.errors import ConfigError, HoldfastError, SlotDied
-from holdfast.ports.task_slots import Attempt, Listener, Progress, Tried
+from holdfast.ports.slots import Attempt, Listener, Progress, Tried
 from holdfast.services.memory.task_slots import MemoryTaskSlot, MemoryTaskSlots
 from holdfast.tasks.body import body_of
 from holdfast.tasks.handler import Job
@@ -139,7 +139,7 @@ async def test_progress_keeps_a_task_from_hanging(make: MakeRig) -> None:
     assert 20 < rig.clock.monotonic() - begun_at < 23
 
 
-async def test_leases_are_renewed_or_lapse(make: MakeRig) -> None:
+async def test_an_attempt_whose_lease_is_not_renewed_is_killed(make: MakeRig) -> None:
     rig = await make(limit=2)
     kept = rig.run("kept", body={"for_s": 9}, lease_s=2)
     lost = rig.run("lost", body={"for_s": 9}, lease_s=2)

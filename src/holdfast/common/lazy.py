@@ -8,9 +8,8 @@ from typing import Any
 
 
 def exports(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a package that imports each name in ``places`` from the given module. The
-    place may be ``module:name``, for an object that has another name there, or ``module:``, for the module
-    itself."""
+    """Return the ``__getattr__`` of a package that imports each name in ``places`` from the given place: a
+    module, ``module:name`` where the name there is another one, or ``module:`` for the module itself."""
 
     def get(name: str) -> Any:
         if name not in places:

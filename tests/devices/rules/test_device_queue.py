@@ -73,7 +73,9 @@ def test_only_the_try_that_is_out_fits() -> None:
         ({"expires_at": 101.0}, HeadPhase.WAITING, False, HeadVerdict.SEND),
     ],
 )
-def test_judgement(changes: dict[str, float], phase: HeadPhase, away: bool, verdict: HeadVerdict) -> None:
+def test_each_state_of_a_command_has_its_verdict(
+    changes: dict[str, float], phase: HeadPhase, away: bool, verdict: HeadVerdict
+) -> None:
     fields = {name: getattr(ENTRY, name) for name in ENTRY.__struct_fields__} | changes
     entry = StoredCommand(**fields)
     assert queue.judge(entry, phase, 100.0, away=away, patience=PATIENCE) is verdict

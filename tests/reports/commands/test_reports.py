@@ -134,7 +134,7 @@ def test_an_order_may_come_from_a_file(place: Path, holdfast: Holdfast, source: 
         (["sales.parquet", "ftp://127.0.0.1:1/", "--dry-run"], 0, ""),
     ],
 )
-def test_what_is_wrong_is_said(
+def test_a_wrong_order_is_refused_with_its_reason(
     place: Path, holdfast: Holdfast, source: str, arguments: list[str], code: int, said: str
 ) -> None:
     done = holdfast("reports", "publish", *arguments)

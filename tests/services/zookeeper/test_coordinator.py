@@ -535,7 +535,9 @@ async def test_a_member_that_does_not_answer_is_asked_in_vain(
         await asyncio.wait_for(asked, 10)
 
 
-async def test_odd_ids_are_names(coordinator: ZooKeeperCoordinator, stranger: KazooClient) -> None:
+async def test_keys_of_any_characters_can_be_claimed(
+    coordinator: ZooKeeperCoordinator, stranger: KazooClient
+) -> None:
     keys = [
         ".",
         "..",

@@ -209,7 +209,7 @@ class TestOpening:
         bench.owner.drop()
         bench.silent()
 
-    def test_nothing_held_nothing_returned(self) -> None:
+    def test_an_owner_without_messages_returns_none(self) -> None:
         bench = Bench()
         bench.out()
         bench.owner.drop()
@@ -229,7 +229,7 @@ class TestDeliveries:
         (message,) = bench.only(Settle).messages
         assert [receipt.receipt for receipt in message.receipts] == ["a", "b"]
 
-    def test_the_newest_custodian_is_told(self) -> None:
+    def test_an_offer_by_another_sender_replaces_the_sender(self) -> None:
         bench = Bench()
         bench.offer(held(0, "a", sender="n1", number=1))
         bench.offer(held(0, "b", sender="n1", number=2))
@@ -338,7 +338,7 @@ class TestDeliveries:
 
 
 class TestRunning:
-    def test_start_run_commit_settle(self) -> None:
+    def test_a_message_is_started_run_committed_and_settled(self) -> None:
         bench = Bench().opened(epoch=3, number=6, state=b"old", state_version=1)
         message = held(0)
         run = bench.begin(message)
@@ -651,7 +651,7 @@ class TestSlotDeath:
         bench.tick()
         assert bench.only(Run).fresh
 
-    def test_others_restore_and_spend_none(self) -> None:
+    def test_a_slot_death_costs_other_streams_no_try(self) -> None:
         bench = Bench().opened()
         message = held(0)
         bench.begin(message)
@@ -901,7 +901,7 @@ class TestStandstill:
         bench.owner.models_loaded(0)
         assert self.kind(bench) == "store"
 
-    def test_a_gap_with_its_end(self) -> None:
+    def test_a_wait_at_a_gap_has_its_end(self) -> None:
         bench = Bench().opened(log=RunLog(0, 0, 4))
         bench.offer(held(6))
         assert bench.owner.standstill() == Standstill("gap", "seq 5 of run 0", GAP_S)
@@ -921,7 +921,7 @@ class TestStandstill:
         assert bench.owner.standstill() == Standstill("parked", "parked: by hand")
 
     @pytest.mark.parametrize("target, text", [("n2", "its move to n2"), ("", "its release")])
-    def test_a_move(self, target: str, text: str) -> None:
+    def test_a_wait_while_moving_is_described(self, target: str, text: str) -> None:
         bench = Bench().opened(log=RunLog(0, 0, 4))
         bench.offer(held(6))
         bench.owner.move(target, 0)
@@ -1021,7 +1021,7 @@ class TestModels:
         bench.only(Run)
 
     def test_a_stream_that_waits_for_a_model_leaves_by_one_commit(self) -> None:
-        """The mark of a head that gave up its turn would stand after every commit, and each led to the next."""
+        """The mark of a head that gave up its turn stood after every commit, and each led to the next."""
         bench = Bench(needs_models=True)
         bench.opened(started=Started(name(0), ALONE_OPENINGS, 1))
         bench.offer(held(0))
@@ -1370,7 +1370,7 @@ class TestLife:
         with pytest.raises(AssertionError, match=r"received, so can't be deleted"):
             message.become(Life.DELETED)
 
-    def test_leaving_is_no_surprise(self) -> None:
+    def test_an_owner_that_moves_expects_to_lose_its_claim(self) -> None:
         bench = Bench().opened()
         before = bench.owner.leaving
         bench.owner.move("n2", 0)
@@ -1512,7 +1512,7 @@ class TestMoving:
         assert bench.phase() is OwnerPhase.OWNER
         bench.only(Start)
 
-    def test_a_refused_transfer_ends_it(self) -> None:
+    def test_a_refused_transfer_ends_the_owner(self) -> None:
         bench = Bench().opened()
         bench.owner.move("n2", 0)
         bench.out()
@@ -1535,7 +1535,7 @@ class TestIdling:
         assert bench.out() == [Dropped()]
         assert bench.owner.wake_at is None
 
-    def test_not_while_deletes_are_out(self) -> None:
+    def test_an_owner_is_not_idle_while_deletes_are_under_way(self) -> None:
         bench = Bench().opened(log=RunLog(0, 0, 4))
         bench.offer(held(4))
         bench.only(Settle)
@@ -1543,7 +1543,7 @@ class TestIdling:
         bench.owner.settled(1)
         assert bench.owner.wake_at == IDLE_S
 
-    def test_what_came_meanwhile_goes_back(self) -> None:
+    def test_a_message_that_comes_during_a_release_goes_back(self) -> None:
         bench = Bench().opened()
         bench.tick()
         bench.only(Release)

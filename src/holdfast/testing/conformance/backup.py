@@ -29,7 +29,7 @@ class BackupConformance:
         """Override if several clients may share the back-up: another client of the same one."""
         return backup
 
-    async def test_an_empty_one(self, backup: Backup) -> None:
+    async def test_an_empty_back_up_has_no_letters(self, backup: Backup) -> None:
         assert await backup.add([]) == 0
         assert [found async for found in backup.letters("reports")] == []
 

@@ -275,7 +275,7 @@ class QueueConformance:
         assert await queue.extend([dead.receipt], LONG_S) == [dead.receipt]
         assert await queue.extend([alive.receipt, again.receipt], LONG_S) == []
 
-    async def test_depth_counts(self, queue: Queue) -> None:
+    async def test_depth_counts_messages_by_state(self, queue: Queue) -> None:
         await queue.send([Outgoing(b"1"), Outgoing(b"2"), Outgoing(b"3")])
         delayed = int(queue.delay_max_s >= LONG_S)
         if delayed:

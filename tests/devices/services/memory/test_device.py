@@ -111,7 +111,7 @@ async def test_a_fleet_lives_as_its_seed_says(clock: Clock) -> None:
         (Conduct(late=1, late_s=7), ["1.2.1"]),
     ],
 )
-def test_a_device_misbehaves_as_told(conduct: Conduct, ids: list[str]) -> None:
+def test_a_simulated_device_misbehaves_as_configured(conduct: Conduct, ids: list[str]) -> None:
     terminal = Terminal("7", conduct, "seed")
     said = terminal.hear("1.2.1", BODY, 0)
     assert [saying.id for saying in said] == ids

@@ -140,7 +140,9 @@ class TestPostgresqlOutbox(SqlConformance):
         turned = await dispatcher.turn(heard=[answer(each) for each in first])
         assert {entry.state for entry in turned.closed} == {CommandState.ACKNOWLEDGED}
 
-    async def test_a_turn_is_three_messages(self, dispatcher: ManualDispatcher, begin: Begin) -> None:
+    async def test_a_round_of_sending_is_three_messages_to_postgresql(
+        self, dispatcher: ManualDispatcher, begin: Begin
+    ) -> None:
         with begin() as db:
             db.add([new(f"d{n}") for n in range(50)])
             db.add([new("d0"), new("d1", not_before=NOW + 1000.0)])
