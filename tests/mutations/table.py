@@ -422,7 +422,7 @@ RUNTIME = [
     _at(
         "src/holdfast/cluster/view.py",
         "a lost answer is evidence",
-        "                continue  # perhaps a kept connection that broke with the process: look once more",
+        "                continue  # perhaps a pooled connection that broke with the process: try once more",
         "                return True",
         "tests/cluster/test_membership.py::test_who_refuses_or_is_silent_is_not_evicted",
     ),
