@@ -1,4 +1,4 @@
-"""Objects on S3, or on any service that speaks as it does."""
+"""Objects on S3 and on compatible services."""
 
 from __future__ import annotations
 

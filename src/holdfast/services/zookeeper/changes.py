@@ -153,11 +153,11 @@ class ChangeFeed:
             await self._clock.wait(self._news, remaining_s)
 
     def ring(self) -> None:
-        """Something may have changed: look."""
+        """Check for changes."""
         self._rung.set()
 
     async def close(self) -> None:
-        """Stop reading; who waits gets its answer."""
+        """Stop reading. Waiting calls end with what there is."""
         self._closed = True
         self._tell()
         if self._reading is not None:
