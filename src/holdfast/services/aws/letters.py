@@ -146,7 +146,7 @@ class DeadLetters:
             for message in new:
                 seen.add(message.message_id)
                 yield self._read(message)
-        log.warning("more dead letters than one look takes", queue=self.dead.name, seen=len(seen))
+        log.warning("more dead letters than one scan sees", queue=self.dead.name, seen=len(seen))
 
     async def _give_back(self, receipts: Sequence[str]) -> None:
         limit = asyncio.Semaphore(SCAN_CALLS)

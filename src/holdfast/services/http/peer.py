@@ -355,7 +355,7 @@ class HttpPeer:
 
     def _client(self) -> aiohttp.ClientSession:
         if self._closing.is_set():
-            raise Unavailable("this node is closing and calls nobody")
+            raise Unavailable("this node is closing and makes no more calls")
         if self._session is None:
             trace = aiohttp.TraceConfig()
             trace.on_request_headers_sent.append(_note_sent)

@@ -107,7 +107,7 @@ class RedisServers:
             )
         host = found[0].decode(), int(found[1])
         if (await self._ask(host, "ROLE"))[0] != b"master":
-            raise Unavailable(f"{join(*host)}: a Sentinel names it master, but it is none")
+            raise Unavailable(f"{join(*host)}: a Sentinel names it as master, but it isn't one")
         return host
 
     async def _follow(self) -> None:

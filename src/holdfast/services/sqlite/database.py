@@ -310,7 +310,7 @@ class Database:
                 call.error = (
                     named(error, self.path)
                     if nothing_happened
-                    else OutcomeUnknown(f"{self.path}: a commit failed half-way ({error}); see to the disk")
+                    else OutcomeUnknown(f"{self.path}: a commit failed half-way ({error}); check the disk")
                 )
             return True
         topics |= transaction.topics

@@ -81,7 +81,9 @@ class WriteLock:
         except psutil.NoSuchProcess:
             return
         except psutil.AccessDenied:
-            log.warning("a stopped process blocks the database and may not be killed", pid=holder.pid)
+            log.warning(
+                "a stopped process blocks the database, and this user may not kill it", pid=holder.pid
+            )
             return
         log.warning(
             "killed a process that was stopped while it held the database's write lock",

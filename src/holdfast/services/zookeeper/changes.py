@@ -234,7 +234,7 @@ class ChangeFeed:
         self._events.clear()
         if not await self._session.watch_below(layout.TASKS, self._note_event):
             _log.warning(
-                "these ZooKeeper servers are older than 3.6: what other programs do to claims goes unnoticed"
+                "these ZooKeeper servers are older than 3.6: changes of claims by other programs are not noticed"
             )
         if self._watching:
             zxid = await self._last_change()
