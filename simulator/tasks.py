@@ -363,7 +363,7 @@ class TaskWorld(Stage):
             left_s -= step_s
             if SPECS[planned.type].resumable:
                 self.done_s[attempt.trace] = planned.seconds - left_s
-            slot.progress(Progress(1 - left_s / planned.seconds))
+            slot.progress(slot.number, Progress(1 - left_s / planned.seconds))
         if planned.fails < 0 or tried <= planned.fails:
             raise ValueError("told to fail")
 

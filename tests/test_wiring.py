@@ -12,10 +12,12 @@ import pytest
 
 from holdfast import services as adapters
 from holdfast.app import App
+from holdfast.assembly import check_app, make_node
 from holdfast.cluster.limits import Limits
 from holdfast.common.protocol import Done, Probe, Reply, Request
 from holdfast.config import Config, load
 from holdfast.errors import ConfigError
+from holdfast.loading import load_app
 from holdfast.ports.meter import Meter
 from holdfast.ports.objects import Objects
 from holdfast.ports.queue import DeadLetter, Outgoing
@@ -27,19 +29,10 @@ from holdfast.system.clock import SystemClock
 from holdfast.tasks import discovery
 from holdfast.tasks.discovery import Announcer, Directory, Listing
 from holdfast.tasks.names import task_queue
+from holdfast.tasks.opening import backing_up, backup_at, discovered, make_producer, producing
 from holdfast.tasks.order import Order
 from holdfast.testing.conformance.task_slots import RecordingListener
-from holdfast.wiring import (
-    Services,
-    backing_up,
-    backup_at,
-    check_app,
-    discovered,
-    load_app,
-    make_node,
-    make_producer,
-    producing,
-)
+from holdfast.wiring import Services
 from simulator.servers import RedisServer
 
 

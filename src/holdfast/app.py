@@ -11,12 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 from holdfast.common.message import SeqKind
 from holdfast.common.retry import Backoff
 from holdfast.common.settings import check_setting
-from holdfast.devices.outbox import Outbox
-from holdfast.devices.rules.device_queue import Patience
-from holdfast.devices.rules.dialect import Dialect, JsonDialect
-from holdfast.devices.rules.presence import PresenceRules
-from holdfast.devices.rules.topics import Topics
-from holdfast.devices.spec import OutboxSpec
 from holdfast.errors import ConfigError
 from holdfast.streams.handler import Context, HandlerClass, StreamHandler
 from holdfast.streams.models import ModelSpec
@@ -36,6 +30,7 @@ if TYPE_CHECKING:
 
     from holdfast.client import Client
     from holdfast.config import ClientSettings
+    from holdfast.devices import Dialect, Outbox, Patience, PresenceRules, Topics
     from holdfast.tasks.periodic import Periodic
 
     B = DefaultTypeVar("B", default=dict[str, Any])
@@ -280,10 +275,10 @@ class App:
         self,
         name: str,
         *,
-        topics: Topics = Topics(),  # noqa: B008 - frozen
-        dialect: Dialect = JsonDialect(),  # noqa: B008 - holds nothing
-        patience: Patience = Patience(),  # noqa: B008 - frozen
-        presence: PresenceRules = PresenceRules(),  # noqa: B008 - frozen
+        topics: Topics | None = None,
+        dialect: Dialect | None = None,
+        patience: Patience | None = None,
+        presence: PresenceRules | None = None,
         shards: int = 1,
         lanes: int = 1,
         expires_in_s: float | None = 7 * 86_400.0,
@@ -301,10 +296,11 @@ class App:
         Args:
             name: the name of the outbox. Its rows in the database carry the name, so it can't change once
                 commands have been added.
-            topics: the topics on which devices get commands and answer.
+            topics: the topics on which devices get commands and answer (default: ``devices.Topics()``).
             dialect: how payloads carry a command's id (default: as ``messageId`` in JSON).
-            patience: the retry intervals, ``max_tries``, and how often commands are tried on absent devices.
-            presence: the rules that say when a device counts as away.
+            patience: the retry intervals, ``max_tries``, and how often commands are tried on absent devices
+                (default: ``devices.Patience()``).
+            presence: the rules that say when a device counts as away (default: ``devices.PresenceRules()``).
             shards: into how many parts the devices are divided, each owned by one node (default 1). It can't
                 change once the outbox is in use.
             lanes: how many commands may be in flight to one device (default 1). With more than one, only
@@ -326,15 +322,18 @@ class App:
 
         Raises ConfigError for a setting that is impossible.
         """
+        # The product, which apps without outboxes don't wait for.
+        from holdfast import devices  # noqa: PLC0415
+
         if name in self.outboxes:
             raise ConfigError(f"outbox {name!r} is declared twice in app {self.name!r}")
-        made = self.outboxes[name] = Outbox(
-            OutboxSpec(
+        made = self.outboxes[name] = devices.Outbox(
+            devices.OutboxSpec(
                 name=name,
-                topics=topics,
-                dialect=dialect,
-                patience=patience,
-                presence=presence,
+                topics=devices.Topics() if topics is None else topics,
+                dialect=devices.JsonDialect() if dialect is None else dialect,
+                patience=devices.Patience() if patience is None else patience,
+                presence=devices.PresenceRules() if presence is None else presence,
                 shards=shards,
                 lanes=lanes,
                 expires_in_s=expires_in_s,

@@ -31,11 +31,12 @@ from holdfast.streams.producer import StreamProducer
 from holdfast.streams.spec import StreamSpec
 from holdfast.system.files import access_for
 from holdfast.tasks.dead_letters import Choice, Letters
+from holdfast.tasks.opening import backup_at, make_letters, make_producer, producing
 from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import Outcome
 from holdfast.tasks.producer import Brief, Producer
 from holdfast.tasks.rules.task import Task
-from holdfast.wiring import Services, backup_at, make_letters, make_producer, producing
+from holdfast.wiring import Services
 
 T = TypeVar("T")
 

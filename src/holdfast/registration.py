@@ -1,19 +1,22 @@
-"""Registration: which service serves which URL, as the entry points of installed packages say.
+"""Registration: who serves which URL, as the entry points of installed packages say.
 
-A service is registered in the group :data:`SERVICES` under each URL scheme that it serves. An entry point is
-looked up only when a URL is opened. For Holdfast's own schemes, no other package is read.
+A service is registered in the group :data:`SERVICES` under each URL scheme that it serves. Products have
+groups of their own, such as ``holdfast.sinks``. An entry point is looked up only when a URL is opened. For
+Holdfast's own schemes, no other package is read.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
 from holdfast.errors import ConfigError
+from holdfast.urls import nothing_serves
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
 SERVICES = "holdfast.services"
 BACKUPS = "holdfast.backups"
 COMMANDS = "holdfast.commands"
-NODE_PARTS = "holdfast.node_parts"
+PRODUCTS = "holdfast.products"
 OWN = "holdfast"
 
 
@@ -44,6 +47,7 @@ class Closing(Protocol):
 
 
 S = TypeVar("S", bound=Closing)
+T = TypeVar("T")
 
 
 class NotServed(Exception):
@@ -118,11 +122,13 @@ class Service:
     the top of the module, so that other commands don't wait for the import.
 
     Attributes:
+        example: a URL that it serves, for errors to name.
         one_host: whether only processes of one host can share the service, as with a file.
         waits_for_locks: whether a call may wait for a lock, up to ``lock_timeout_s``.
         cuts_receives: whether a waiting receive ends at once when its node stops.
     """
 
+    example = ""
     one_host = False
     waits_for_locks = False
     cuts_receives = True
@@ -194,14 +200,17 @@ class OpenBackup(Protocol):
 def service_of(url: str) -> Service:
     """Return the service for the scheme of a URL. For a scheme that nobody has registered, return a service
     that serves nothing. Raises ConfigError for one that can't be imported."""
-    service = _loaded(SERVICES, scheme_of(url), tuple(sys.path))
-    if service is None:
-        return Service()
-    if not isinstance(service, Service):
-        raise ConfigError(
-            f"{service!r}, registered for {scheme_of(url)}: URLs, is no holdfast.extend.Service"
-        )
-    return service
+    return find(SERVICES, scheme_of(url), Service) or Service()
+
+
+def unserved(setting: str, url: str, port: str) -> ConfigError:
+    """The error for a URL whose service has no such port. It names an example of each service that has the
+    port. ``port`` is the name of the method that opens it."""
+
+    def serves(service: Any) -> bool:
+        return getattr(type(service), port, None) is not getattr(Service, port)
+
+    return nothing_serves(setting, url, _examples(SERVICES, serves))
 
 
 def place_of(url: str) -> str:
@@ -213,16 +222,59 @@ def place_of(url: str) -> str:
     return point.value
 
 
-def backup_opener(url: str) -> OpenBackup | None:
-    """Return what opens a back-up at such a URL; None if nothing is registered."""
-    opener: OpenBackup | None = _loaded(BACKUPS, scheme_of(url), tuple(sys.path))
+def backup_opener(setting: str, url: str) -> OpenBackup:
+    """Return what opens a back-up at such a URL. Raises ConfigError if nothing does."""
+    opener: OpenBackup = lookup(BACKUPS, setting, url)
     return opener
 
 
-def loaded(group: str) -> list[Any]:
-    """Import all objects that are registered in a group. Raises ConfigError for one that can't be
-    imported."""
-    return [_loaded(group, name, tuple(sys.path)) for name in sorted(all_registered(group))]
+@overload
+def lookup(group: str, setting: str, url: str, kind: type[T]) -> T: ...
+@overload
+def lookup(group: str, setting: str, url: str) -> Any: ...
+def lookup(group: str, setting: str, url: str, kind: type[Any] = object) -> Any:
+    """Return the object of ``kind`` that is registered in ``group`` under the scheme of a URL. Raises
+    ConfigError if there is none. The error names ``setting``, and the ``example`` of each object in the
+    group."""
+    found = find(group, scheme_of(url), kind)
+    if found is None:
+        raise nothing_serves(setting, url, _examples(group))
+    return found
+
+
+def schemes(group: str) -> list[str]:
+    """Return all URL schemes that are registered in a group."""
+    return sorted(all_registered(group))
+
+
+def find(group: str, name: str, kind: type[T]) -> T | None:
+    """Return what is registered under a name in a group; None for nothing. Raises ConfigError for an object
+    that can't be imported, or is not of ``kind``."""
+    found = _loaded(group, name, tuple(sys.path))
+    if found is None or isinstance(found, kind):
+        return found
+    raise ConfigError(f"{found!r}, registered as {name!r} in {group}, is no {_public_name(kind)}")
+
+
+def all_of(group: str, kind: type[T]) -> list[T]:
+    """Import all objects that are registered in a group. Raises ConfigError as ``find`` does."""
+    return [found for name in schemes(group) if (found := find(group, name, kind)) is not None]
+
+
+def _public_name(kind: type[Any]) -> str:
+    module = "holdfast.extend" if kind is Service else kind.__module__
+    return f"{module}.{kind.__name__}"
+
+
+def _examples(group: str, serves: Callable[[Any], bool] = lambda found: True) -> list[str]:
+    """Return an example URL of each object in a group for which ``serves`` is true."""
+    examples: set[str] = set()
+    for scheme in schemes(group):
+        with contextlib.suppress(ConfigError):  # of a package that is broken nothing need be said here
+            found = find(group, scheme, object)
+            if serves(found):
+                examples.add(getattr(found, "example", "") or f"{scheme}:…")
+    return sorted(examples)
 
 
 def scheme_of(url: str) -> str:
@@ -247,6 +299,11 @@ def registered(group: str, name: str) -> EntryPoint | None:
 def all_registered(group: str) -> dict[str, str]:
     """Return the entry points of a group by name, as ``module:object``. Holdfast's own hide those of other
     packages."""
+    return _all_registered(group, tuple(sys.path))
+
+
+@functools.cache
+def _all_registered(group: str, path: tuple[str, ...]) -> dict[str, str]:
     from importlib import metadata  # noqa: PLC0415 - as above
 
     own = metadata.distribution(OWN).entry_points.select(group=group)

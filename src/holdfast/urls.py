@@ -1,27 +1,14 @@
-"""URLs in settings: what opens a URL, and the errors for a URL that nothing opens."""
+"""URLs in settings, and the errors for a URL that nothing serves or that is wrong."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
 from holdfast.common.redaction import redact_url
 from holdfast.errors import ConfigError
-
-T = TypeVar("T")
-
-
-def by_scheme(
-    setting: str, url: str, openers: Mapping[str, Callable[[str], T]], examples: Sequence[str]
-) -> T:
-    """Open a URL with the opener of its scheme. Raises ConfigError if there is none."""
-    opener = openers.get(url.partition(":")[0])
-    if opener is None:
-        raise nothing_serves(setting, url, examples)
-    return opener(url)
 
 
 def nothing_serves(setting: str, url: str, examples: Sequence[str]) -> ConfigError:

@@ -60,7 +60,8 @@ def test_what_forks_slots_for_tasks_has_protobuf_before_it_forks() -> None:
 NODE = """
 import asyncio
 from holdfast.config import load
-from holdfast.wiring import (Services, make_node)
+from holdfast.wiring import Services
+from holdfast.assembly import make_node
 async def main():
     async with Services(load()) as services:
         make_node(services, "myapp:app")

@@ -15,7 +15,7 @@ from holdfast.devices.services.mqtt import address as mqtt
 from holdfast.devices.services.sqlalchemy import engine
 from holdfast.errors import ConfigError
 from holdfast.reports.sinks.ftp.url import FtpUrl
-from holdfast.reports.sinks.http import HttpSink
+from holdfast.reports.sinks.http.sink import HttpSink
 from holdfast.reports.sinks.s3.sink import S3SinkUrl
 from holdfast.reports.sinks.sftp.url import SftpUrl
 from holdfast.services.aws import s3_url

@@ -1,5 +1,5 @@
-"""Nodes and gateways as processes that are forked from one which has imported Holdfast: else that would be
-half of what the start of each takes. (The tests of the command line start theirs as users do.)"""
+"""Nodes and gateways as processes that are forked from one which has imported what they need: else that would
+be most of what the start of each takes. (Some tests of the command line start theirs as users do.)"""
 
 from __future__ import annotations
 
@@ -17,11 +17,33 @@ from signal import SIGKILL, SIGTERM, Signals
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
-        "holdfast.cli.node",
+        "aiohttp.web",
+        "encodings.idna",
         "holdfast.cli.gateway",
+        "holdfast.cli.node",
+        "holdfast.cluster.metrics",
+        "holdfast.cluster.node",
+        "holdfast.config",
+        "holdfast.devices.opening",
+        "holdfast.gateway.clients",
+        "holdfast.gateway.haproxy.plane",
+        "holdfast.gateway.listen",
+        "holdfast.gateway.node_routes",
+        "holdfast.gateway.service",
         "holdfast.services.aws.queue",
+        "holdfast.services.http.peer",
         "holdfast.services.redis.coordinator",
         "holdfast.services.redis.state",
+        "holdfast.services.sqlite.coordinator",
+        "holdfast.services.sqlite.queue",
+        "holdfast.services.sqlite.state",
+        "holdfast.slots.slots",
+        "holdfast.streams.slots",
+        "holdfast.streams.work",
+        "holdfast.system.log",
+        "holdfast.tasks.api",
+        "holdfast.tasks.work",
+        "uvloop",
     ]
 )
 

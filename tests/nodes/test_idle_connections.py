@@ -14,7 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from holdfast import wiring
+from holdfast import assembly
+from simulator.servers.loopback import free_port
 from tests.nodes.cluster import LOOK_S, PATIENCE_S
 
 APP = """
@@ -35,9 +36,7 @@ HELD_S = 3.0
 @pytest.mark.slow
 def test_a_node_without_a_file_descriptor_left_lives_on(tmp_path: Path) -> None:
     (tmp_path / "quiet_app.py").write_text(APP)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     environment = os.environ | {
         "HOLDFAST_URL": f"sqlite:///{tmp_path}/h.db",
         "HOLDFAST_PORT": str(port),
@@ -88,4 +87,4 @@ def test_loads_are_told_without_what_the_machine_does_not_say(monkeypatch: pytes
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr(psutil, "virtual_memory", refuse)
-    assert wiring._machine() == (0.0, 0.0)
+    assert assembly._machine() == (0.0, 0.0)

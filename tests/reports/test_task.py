@@ -343,7 +343,7 @@ def test_libraries_of_destinations_may_be_imported_at_once(monkeypatch: pytest.M
     made_app(preload=["s3", "sftp", "ftpes", "https"])
     assert {
         "botocore.client",
-        "holdfast.reports.sinks.http",
+        "holdfast.reports.sinks.http.sink",
         *(f"holdfast.reports.sinks.{kind}.sink" for kind in ("sftp", "ftp")),
     } <= {*imported}
     with pytest.raises(ConfigError, match=r"preload: 'scp'.*sftp"):

@@ -179,12 +179,13 @@ async def test_signals_for_the_terminal_end_no_slot_but_what_it_started(make: Ma
 
 
 def heard(slot: ForkserverSlot, monkeypatch: pytest.MonkeyPatch) -> asyncio.Queue[float]:
-    """What ``progress_at`` is after each time something comes from the child."""
+    """When the call at work has last advanced, after each time something comes from the child."""
     receive, times = slot.data_received, asyncio.Queue[float]()
 
     def data_received(data: bytes) -> None:
         receive(data)
-        times.put_nowait(slot.progress_at)
+        for call in slot.calls:
+            times.put_nowait(call.advanced_at)
 
     monkeypatch.setattr(slot, "data_received", data_received)
     return times

@@ -26,7 +26,7 @@ def there(tmp_path: Path) -> Iterator[Doorbell]:
 
 
 async def heard(event: asyncio.Event) -> bool:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         return await event.wait()
 
 

@@ -21,8 +21,9 @@ from holdfast.reports import publish_reports
 from holdfast.services.sqlite.database import Database
 from holdfast.system.clock import SystemClock
 from holdfast.system.files import OWNER, for_writers, make_file, make_folder
+from holdfast.tasks.opening import backup_at
 from holdfast.testing import TaskTest
-from holdfast.wiring import Services, backup_at
+from holdfast.wiring import Services
 from tests.reports.making import stored
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+import math
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -47,8 +48,8 @@ class SlotHost(Protocol):
     def now(self) -> float:
         """Monotonic time in seconds."""
 
-    def progress(self, note: str = "") -> None:
-        """Work advances. Cheap enough to be called at every step."""
+    def progress(self, stream: str, key: str, note: str = "") -> None:
+        """The call at work for a key advances, if there is one. Cheap enough to be called at every step."""
 
     async def begin(self, stream: str, key: str, work: MessageWork) -> None:
         """A message is about to be handled. What this raises counts as raised by the handler."""
@@ -56,8 +57,8 @@ class SlotHost(Protocol):
     def failed(self, error: BaseException) -> None:
         """User code raised."""
 
-    def tell_models(self, loading: str, loaded: Sequence[str]) -> None:
-        """The model that is being loaded ("" for none), and the declared ones that are."""
+    def tell_models(self, stream: str, key: str, loading: str, loaded: Sequence[str]) -> None:
+        """The model that a key's call is loading ("" for none), and the declared ones that are loaded."""
 
 
 class SlotWorker(Protocol):
@@ -95,16 +96,95 @@ def drive(work: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("a synchronous call can't wait while a loop runs; use the async form and await it")
 
 
+class SlotCall:
+    """One call into a slot, for whoever watches how it goes. Times are the node's monotonic ones.
+
+    Attributes:
+        timeout_s: how long it may be at work without progress.
+        begun_at: when the slot began it; None while it waits there.
+        advanced_at: when it was last seen to advance.
+        loading: the model that it is loading, "" for none: that is no handler's time.
+        note: what its handler last said.
+    """
+
+    __slots__ = ("_on_begun", "advanced_at", "begun_at", "loading", "note", "timeout_s")
+
+    def __init__(self, timeout_s: float = math.inf, on_begun: Callable[[], None] = lambda: None) -> None:
+        self.timeout_s = timeout_s
+        self.begun_at: float | None = None
+        self.advanced_at = 0.0
+        self.loading = ""
+        self.note = ""
+        self._on_begun = on_begun
+
+    def advance(self, now: float) -> None:
+        """It advances, or begins."""
+        self.advanced_at = now
+        if self.begun_at is None:
+            self.begun_at = now
+            self._on_begun()
+
+
+class SlotCalls(Collection[SlotCall]):
+    """The calls that a slot has not answered yet, the oldest first, each under a number of its own.
+
+    A slot that has calls works at one of them at least: at the oldest, unless it has told of another.
+    """
+
+    def __init__(self) -> None:
+        self._calls: dict[int, SlotCall] = {}
+        self._count = 0
+
+    def add(self, call: SlotCall, now: float) -> int:
+        """Another call is given to the slot; returns its number."""
+        self._count += 1
+        self._calls[self._count] = call
+        self._begin_one(now)
+        return self._count
+
+    def advance(self, number: int, now: float) -> SlotCall | None:
+        """The slot told something of a call; None if it has no such call."""
+        if (call := self._calls.get(number)) is not None:
+            call.advance(now)
+        return call
+
+    def finish(self, number: int, now: float) -> SlotCall | None:
+        """The slot has answered a call; None if it has no such call."""
+        call = self._calls.pop(number, None)
+        self._begin_one(now)
+        return call
+
+    def clear(self) -> None:
+        """The slot is gone. Those that waited in it are never begun."""
+        self._calls.clear()
+
+    def _begin_one(self, now: float) -> None:
+        if self._calls and not any(call.begun_at is not None for call in self):
+            next(iter(self)).advance(now)
+
+    def __iter__(self) -> Iterator[SlotCall]:
+        return iter(self._calls.values())
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def __contains__(self, call: object) -> bool:
+        return any(call is known for known in self)
+
+
 class Slot(Protocol):
-    """One living child process.
+    """One living child process. It has a *lane* for each key: the calls of a key are worked off one after
+    another, in the order in which they were made. Who gives a ``call`` can watch how it goes.
 
     Attributes:
         name: unique among the node's slots, ever.
-        progress_at: monotonic time of the last sign of progress while it works.
     """
 
     name: str
-    progress_at: float
+
+    @property
+    def calls(self) -> Collection[SlotCall]:
+        """The calls that it has not answered yet, the oldest first."""
 
     @property
     def models(self) -> Sequence[str]:
@@ -112,25 +192,36 @@ class Slot(Protocol):
 
     @property
     def loading(self) -> str:
-        """The model that is being loaded, "" for none: that is no handler's time."""
+        """The model that is being loaded, "" for none."""
 
-    async def load(self, stream: str, key: str, models: Sequence[str]) -> None:
+    async def load(
+        self, stream: str, key: str, models: Sequence[str], *, call: SlotCall | None = None
+    ) -> None:
         """Load those of the models that the app declares, for the use of ``key`` until it is closed. Raises
         ModelFailed, SlotDied."""
 
-    async def open(self, stream: str, key: str, state: bytes | None, version: int) -> None:
-        """Make a handler for ``key`` with that state. Raises StateRejected, HandlerFailed, ModelFailed,
-        SlotDied."""
+    async def open(
+        self, stream: str, key: str, state: bytes | None, version: int, *, call: SlotCall | None = None
+    ) -> None:
+        """Make a handler for ``key`` with that state, in place of the one that it has. Raises StateRejected,
+        HandlerFailed, ModelFailed, SlotDied."""
 
     async def run(
-        self, stream: str, key: str, work: Sequence[MessageWork], limit: int, after_s: float
+        self,
+        stream: str,
+        key: str,
+        work: Sequence[MessageWork],
+        limit: int,
+        after_s: float,
+        *,
+        call: SlotCall | None = None,
     ) -> Ran:
         """Handle messages in order, then snapshot.
 
-        Ends early, in good order, after ``limit`` messages or once ``after_s`` has passed. Calls wait
-        their turn: a slot runs one at a time. Raises SlotDied."""
+        Ends early, in good order, after ``limit`` messages or once ``after_s`` has passed. Raises
+        SlotDied."""
 
-    async def close(self, stream: str, key: str) -> None:
+    async def close(self, stream: str, key: str, *, call: SlotCall | None = None) -> None:
         """Drop the key's handler. Never raises for a dead slot."""
 
     async def kill(self, reason: str) -> str:

@@ -69,11 +69,11 @@ class TaskHost(Protocol):
     def now(self) -> float:
         """Monotonic time in seconds."""
 
-    def progress(self, progress: Progress) -> None:
-        """The attempt at hand advances. Cheap enough to be called at every step."""
+    def progress(self, number: int, progress: Progress) -> None:
+        """An attempt advances. Cheap enough to be called at every step."""
 
-    def log(self, level: str, event: str, values: Mapping[str, Any]) -> None:
-        """A line for the node's log."""
+    def log(self, number: int, level: str, event: str, values: Mapping[str, Any]) -> None:
+        """A line of an attempt for the node's log."""
 
     async def begin(self, attempt: Attempt) -> None:
         """An attempt begins. What this raises counts as raised by the handler."""
@@ -91,8 +91,8 @@ class TaskWorker(Protocol):
     ``attempt`` suspends only where a loop runs already; else it can be stepped with ``drive``.
     """
 
-    async def attempt(self, attempt: Attempt) -> Tried:
-        """Run the handler. Never raises for what it does."""
+    async def attempt(self, number: int, attempt: Attempt) -> Tried:
+        """Run the handler. The host is told of what it does by its number. Never raises for what it does."""
 
     def cancel(self, reason: str) -> None:
         """Tell the attempt at hand to end. May come from any thread."""
@@ -105,13 +105,13 @@ class Listener(Protocol):
     """Who is told of what happens in slots."""
 
     def told(self, slot: TaskSlot, number: int, tried: Tried) -> None:
-        """The oldest attempt in the slot has ended; the next one in its tray begins."""
+        """An attempt in the slot has ended; where it was at work, the next one in the tray begins."""
 
-    def advanced(self, slot: TaskSlot, progress: Progress) -> None:
-        """The attempt at hand advances, and says how far it is."""
+    def advanced(self, slot: TaskSlot, number: int, progress: Progress) -> None:
+        """An attempt advances, and says how far it is."""
 
-    def said(self, slot: TaskSlot, level: str, event: str, values: Mapping[str, Any]) -> None:
-        """The attempt at hand wrote to the log, or to its standard output (then ``values`` is empty)."""
+    def said(self, slot: TaskSlot, number: int, level: str, event: str, values: Mapping[str, Any]) -> None:
+        """An attempt wrote to the log, or to its standard output (then ``values`` is empty)."""
 
 
 class Exit(msgspec.Struct, frozen=True):

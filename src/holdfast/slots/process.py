@@ -55,8 +55,8 @@ class SlotProcess(asyncio.Protocol):
     def forked(self) -> None:
         """It has its descriptors, or will never exist."""
 
-    def heard(self, payload: bytes) -> None:
-        """It said something."""
+    def heard(self, call: int, payload: bytes) -> None:
+        """It said something, of that call."""
         raise NotImplementedError
 
     def lost(self) -> None:
@@ -122,9 +122,9 @@ class SlotProcess(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
 
     def data_received(self, data: bytes) -> None:
-        heard: Callable[[bytes], None] = self.heard
-        for payload in self._splitter.feed(data):
-            heard(payload)
+        heard: Callable[[int, bytes], None] = self.heard
+        for call, payload in self._splitter.feed(data):
+            heard(call, payload)
 
     def eof_received(self) -> None:
         self._hung_up.set()

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections import deque
 from collections.abc import Mapping, Sequence
 
 import msgspec
+import structlog
 
 from holdfast.errors import HandlerFailed, ModelFailed, SlotDied, StateRejected
 from holdfast.ports.clock import Clock
 from holdfast.ports.meter import Meter
-from holdfast.ports.slots import MessageWork, Ran
+from holdfast.ports.slots import MessageWork, Ran, SlotCall, SlotCalls
 from holdfast.slots import wire
 from holdfast.slots.family import MIB
 from holdfast.slots.launcher import ForkServer
@@ -22,30 +22,35 @@ from holdfast.slots.process import SlotProcess
 
 _decode = msgspec.msgpack.Decoder(wire.Answer).decode
 
+log = structlog.get_logger()
+
 
 class ForkserverSlot(SlotProcess):
-    """A child process and the calls that wait for it. It answers calls in the order they were sent."""
+    """A child process and the calls that wait for it. Whatever it says names the call that it is about."""
 
     def __init__(
         self, name: str, clock: Clock, server: ForkServer, stacks: int, memory_mb: int, meter: Meter
     ) -> None:
         super().__init__(name, clock, server, stacks, memory_mb)
-        self.progress_at = clock.monotonic()
+        self.calls = SlotCalls()
         self.models: Sequence[str] = ()
         self.loading = ""
         self._meter = meter
-        self._calls: deque[asyncio.Future[wire.Answer]] = deque()
+        self._answers: dict[int, asyncio.Future[wire.Answer]] = {}
         self._turn = asyncio.Lock()
-        self._note = ""
 
-    async def load(self, stream: str, key: str, models: Sequence[str]) -> None:
-        await self._open(wire.LoadStream(stream, key, list(models)))
+    async def load(
+        self, stream: str, key: str, models: Sequence[str], *, call: SlotCall | None = None
+    ) -> None:
+        await self._open(wire.LoadStream(stream, key, list(models)), call)
 
-    async def open(self, stream: str, key: str, state: bytes | None, version: int) -> None:
-        await self._open(wire.OpenStream(stream, key, state, version))
+    async def open(
+        self, stream: str, key: str, state: bytes | None, version: int, *, call: SlotCall | None = None
+    ) -> None:
+        await self._open(wire.OpenStream(stream, key, state, version), call)
 
-    async def _open(self, request: wire.LoadStream | wire.OpenStream) -> None:
-        answer = await self._call(request)
+    async def _open(self, request: wire.LoadStream | wire.OpenStream, call: SlotCall | None) -> None:
+        answer = await self._call(request, call)
         assert isinstance(answer, wire.Opened)
         if answer.rejected:
             raise StateRejected(answer.error)
@@ -55,63 +60,77 @@ class ForkserverSlot(SlotProcess):
             raise HandlerFailed(answer.error, detail=answer.detail)
 
     async def run(
-        self, stream: str, key: str, work: Sequence[MessageWork], limit: int, after_s: float
+        self,
+        stream: str,
+        key: str,
+        work: Sequence[MessageWork],
+        limit: int,
+        after_s: float,
+        *,
+        call: SlotCall | None = None,
     ) -> Ran:
-        answer = await self._call(wire.RunMessages(stream, key, list(work), limit, after_s))
+        answer = await self._call(wire.RunMessages(stream, key, list(work), limit, after_s), call)
         assert isinstance(answer, wire.RunDone)
         for service, operation, times in answer.ran.calls:
             self._meter.count(service, operation, times)
         return answer.ran
 
-    async def close(self, stream: str, key: str) -> None:
+    async def close(self, stream: str, key: str, *, call: SlotCall | None = None) -> None:
         with contextlib.suppress(SlotDied):
-            await self._call(wire.CloseStream(stream, key))
+            await self._call(wire.CloseStream(stream, key), call)
 
     async def exited(self) -> str:
         return await self.gone()
 
     def data_received(self, data: bytes) -> None:
-        self.progress_at = self._clock.monotonic()
         super().data_received(data)
+        if self._splitter.unfinished:  # a large answer comes in pieces
+            self.calls.advance(self._splitter.unfinished, self._clock.monotonic())
 
-    def heard(self, payload: bytes) -> None:
+    def heard(self, call: int, payload: bytes) -> None:
+        now = self._clock.monotonic()
         match _decode(payload):
             case wire.Noted(note):
-                self._note = note or self._note
+                if (told := self.calls.advance(call, now)) is not None:
+                    told.note = note or told.note
             case wire.SlotModels(loading, loaded):
                 self.loading, self.models = loading, loaded
+                if (told := self.calls.advance(call, now)) is not None:
+                    told.loading = loading
             case wire.SlotReady(pid, error):
                 self.pid = pid
                 self.refusal = error
                 self.ready.set()
             case answer:
-                call = self._calls.popleft()
-                if not call.done():
-                    call.set_result(answer)
+                self.calls.finish(call, now)
+                waiting = self._answers.pop(call, None)
+                if waiting is None:
+                    log.warning("a slot answered a call that it does not have", slot=self.name, call=call)
+                elif not waiting.done():
+                    waiting.set_result(answer)
 
     def lost(self) -> None:
-        for call in self._calls:
-            if not call.done():
-                call.set_exception(self._death())
-        self._calls.clear()
+        for call, waiting in zip(self.calls, self._answers.values(), strict=True):
+            if not waiting.done():
+                waiting.set_exception(self._death(call.note))
+        self.calls.clear()
+        self._answers.clear()
 
-    async def _call(self, request: wire.Request) -> wire.Answer:
+    async def _call(self, request: wire.Request, call: SlotCall | None) -> wire.Answer:
         async with self._turn:
             await self._writable.wait()
             if self._why or self._closing:
                 raise self._death()
-            if not self._calls:
-                self.progress_at = self._clock.monotonic()
-                self._note = ""
-            call: asyncio.Future[wire.Answer] = asyncio.get_running_loop().create_future()
-            self._calls.append(call)
+            number = self.calls.add(call or SlotCall(), self._clock.monotonic())
+            answer: asyncio.Future[wire.Answer] = asyncio.get_running_loop().create_future()
+            self._answers[number] = answer
             if not (self._hung_up.is_set() or self._transport.is_closing()):
-                self._transport.write(wire.frame(request))  # else it fails when the death is reported
-        return await call
+                self._transport.write(wire.frame(request, number))  # else it fails when the death is reported
+        return await answer
 
-    def _death(self) -> SlotDied:
-        note = f"it last said: {self._note}\n" if self._note else ""
-        return SlotDied(f"slot {self.name} {self._why or 'is closing'}", detail=note + self._dump)
+    def _death(self, note: str = "") -> SlotDied:
+        said = f"it last said: {note}\n" if note else ""
+        return SlotDied(f"slot {self.name} {self._why or 'is closing'}", detail=said + self._dump)
 
 
 class ForkserverSlots:

@@ -9,14 +9,14 @@ import signal
 import socket
 import struct
 import tempfile
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import IO
 
 import msgspec
+import structlog
 
 from holdfast.ports.clock import Clock
-from holdfast.ports.task_slots import Attempt, Exit, Listener
+from holdfast.ports.task_slots import Attempt, Exit, Listener, Tried
 from holdfast.slots import lifeline, wire
 from holdfast.slots.family import MIB
 from holdfast.slots.launcher import ForkServer
@@ -33,6 +33,7 @@ _decode = msgspec.msgpack.Decoder(wire.TaskAnswer).decode
 _decode_offer = msgspec.msgpack.Decoder(wire.Offer).decode
 _encode = msgspec.msgpack.Encoder().encode
 
+log = structlog.get_logger()
 
 FD_ROOM = socket.CMSG_SPACE(struct.calcsize("i"))
 
@@ -108,12 +109,9 @@ class ForkserverTaskSlot(SlotProcess):
         self._listener = listener
         self._tray = Tray()
         pipe, self._pen = os.pipe()
-        self._output = Output(
-            pipe,
-            clock,
-            lambda line: listener.said(self, "info", line, {}),
-        )
-        self._in_tray: deque[tuple[int, int]] = deque()
+        self._output = Output(pipe, clock, self._said)
+        self._given: dict[int, int] = {}
+        """What each attempt that has not ended may use, in MiB, by its number, the oldest first."""
         self._untouched: list[int] = []
         self._seen = asyncio.Event()
 
@@ -127,19 +125,19 @@ class ForkserverTaskSlot(SlotProcess):
     def offer(self, number: int, attempt: Attempt) -> bool:
         if self._why or not self._tray.put(wire.Offer(number, attempt)):
             return False
-        self._in_tray.append((number, attempt.memory_mb or self._default_mb))
-        self.memory_mb = self._in_tray[0][1]
+        self._given[number] = attempt.memory_mb or self._default_mb
+        self.memory_mb = next(iter(self._given.values()))
         return True
 
     def withdraw(self) -> list[int]:
         numbers = [] if self._why else self._tray.take_back()
-        for _ in numbers:
-            self._in_tray.pop()
+        for number in numbers:
+            del self._given[number]
         return numbers
 
     def cancel(self, number: int, reason: str) -> None:
         if not self._transport.is_closing():
-            self._transport.write(wire.frame(wire.CancelAttempt(number, reason)))
+            self._transport.write(wire.frame(wire.CancelAttempt(reason), number))
 
     def lease(self, seconds: float | None) -> None:
         self._server.lease(self.name, seconds)
@@ -167,22 +165,32 @@ class ForkserverTaskSlot(SlotProcess):
     async def exited(self) -> Exit:
         return Exit(await self.gone(), self._dump, self._untouched)
 
-    def heard(self, payload: bytes) -> None:
+    def heard(self, call: int, payload: bytes) -> None:
         match _decode(payload):
-            case wire.AttemptEnded(number, tried):
-                self._in_tray.popleft()
-                self.memory_mb = self._in_tray[0][1] if self._in_tray else self._default_mb
-                if tried.output or self._output.owes:
-                    self._output.flush()
-                self._listener.told(self, number, tried)
+            case wire.AttemptEnded(tried):
+                self._ended(call, tried)
             case wire.Advanced(progress):
-                self._listener.advanced(self, progress)
+                self._listener.advanced(self, call, progress)
             case wire.LogLine(level, event, values):
-                self._listener.said(self, level, event, values)
+                self._listener.said(self, call, level, event, values)
             case wire.SlotReady(pid, error):
                 self.pid = pid
                 self.refusal = error
                 self.ready.set()
+
+    def _ended(self, number: int, tried: Tried) -> None:
+        if number not in self._given:
+            log.warning("a slot ended an attempt that it does not have", slot=self.name, attempt=number)
+            return
+        if tried.output or self._output.owes:
+            self._output.flush()
+        del self._given[number]
+        self.memory_mb = next(iter(self._given.values()), self._default_mb)
+        self._listener.told(self, number, tried)
+
+    def _said(self, line: str) -> None:
+        """A line of its standard output: of the attempt at work, for its process runs one at a time."""
+        self._listener.said(self, next(iter(self._given), 0), "info", line, {})
 
     def lost(self) -> None:
         self._see()

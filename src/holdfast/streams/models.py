@@ -6,7 +6,7 @@ import functools
 import gc
 import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -28,7 +28,10 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"model name {self.name!r} must be a printable text")
 
 
-class _Loaded:
+U = TypeVar("U", bound=Hashable)
+
+
+class _Loaded(Generic[U]):
     """One model in memory, and the streams that use it."""
 
     __slots__ = ("memory_mb", "model", "users")
@@ -36,16 +39,16 @@ class _Loaded:
     def __init__(self, model: Any, memory_mb: int) -> None:
         self.model = model
         self.memory_mb = memory_mb
-        self.users: set[Hashable] = set()
+        self.users: set[U] = set()
 
 
-class Models:
+class Models(Generic[U]):
     """The models of one slot.
 
     Args:
         specs: the declared models.
-        tell: called with the model that is being loaded ("" when that is over) and the declared models that
-            are loaded.
+        tell: called with the stream for which a model is being loaded, that model ("" when that is over) and
+            the declared models that are loaded.
         memory_mb: the memory that loaded models may take before unused ones are unloaded, least recently used
             first; 0 for no limit. A model that is needed is always loaded.
     """
@@ -53,15 +56,15 @@ class Models:
     def __init__(
         self,
         specs: Mapping[str, ModelSpec],
-        tell: Callable[[str, Sequence[str]], None],
+        tell: Callable[[U, str, Sequence[str]], None],
         memory_mb: int = 0,
     ) -> None:
         self._specs = specs
         self._tell = tell
         self._memory_mb = memory_mb
-        self._loaded: dict[Hashable, _Loaded] = {}  # least recently used first
+        self._loaded: dict[Hashable, _Loaded[U]] = {}  # least recently used first
 
-    def get(self, wanted: str | Callable[[], Any], user: Hashable) -> Any:
+    def get(self, wanted: str | Callable[[], Any], user: U) -> Any:
         """Return a model for the stream ``user``: a declared one by its name, or one that a function builds.
 
         Raises HandlerFailed for a name that is not declared, and for a function whose model streams can't
@@ -69,19 +72,19 @@ class Models:
         identity = wanted if isinstance(wanted, str) else identity_of(wanted)
         loaded = self._loaded.pop(identity, None)
         if loaded is None:
-            loaded = self._load(self._spec(wanted))
+            loaded = self._load(self._spec(wanted), user)
         self._loaded[identity] = loaded
         loaded.users.add(user)
         return loaded.model
 
-    def leave(self, user: Hashable) -> None:
+    def leave(self, user: U) -> None:
         """Note that a stream is closed and uses no model any more."""
         for identity, loaded in list(self._loaded.items()):
             if user in loaded.users:
                 loaded.users.discard(user)
                 self._loaded[identity] = self._loaded.pop(identity)
         if self._make_room(0):
-            self._tell("", self.names)
+            self._tell(user, "", self.names)
 
     @property
     def declared(self) -> Mapping[str, ModelSpec]:
@@ -101,16 +104,16 @@ class Models:
             raise HandlerFailed(f"the app declares no model {wanted!r} (App.model); it has {known}")
         return self._specs[wanted]
 
-    def _load(self, spec: ModelSpec) -> _Loaded:
+    def _load(self, spec: ModelSpec, user: U) -> _Loaded[U]:
         self._make_room(spec.memory_mb)
-        self._tell(spec.name, self.names)
+        self._tell(user, spec.name, self.names)
         try:
-            loaded = _Loaded(spec.load(), spec.memory_mb)
+            loaded: _Loaded[U] = _Loaded(spec.load(), spec.memory_mb)
         except BaseException:
-            self._tell("", self.names)
+            self._tell(user, "", self.names)
             raise
         known = self._specs.get(spec.name) is spec
-        self._tell("", sorted([*self.names, spec.name]) if known else self.names)
+        self._tell(user, "", sorted([*self.names, spec.name]) if known else self.names)
         return loaded
 
     def _make_room(self, more_mb: int) -> bool:

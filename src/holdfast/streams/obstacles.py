@@ -110,6 +110,6 @@ class Obstacles:
         spec = self._specs[stream]
         models = tuple(dict.fromkeys((*spec.models, known.model)))
         _, slot = await self._pool.call(
-            known.seat, spec.timeout_s, lambda slot: slot.load(stream, "", models)
+            known.seat, spec.timeout_s, lambda slot, call: slot.load(stream, "", models, call=call)
         )
-        await slot.close(stream, "")
+        await self._pool.close_stream(slot, stream, "", spec.timeout_s)

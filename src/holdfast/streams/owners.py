@@ -340,7 +340,9 @@ class Owners:
             return
         try:
             _, slot = await self._pool.call(
-                seat, spec.timeout_s, lambda slot: slot.load(spec.name, entry.plain_key, spec.models)
+                seat,
+                spec.timeout_s,
+                lambda slot, call: slot.load(spec.name, entry.plain_key, spec.models, call=call),
             )
             self._is_in(entry, slot)
         except ModelFailed as error:
@@ -438,7 +440,7 @@ class Owners:
             del self._warm[key]
             self._pool.leave(seat, spec.models)
             if key not in self._entries and seat.slot is not None:
-                await seat.slot.close(spec.name, plain)
+                await self._pool.close_stream(seat.slot, spec.name, plain, spec.timeout_s)
 
     async def _open_warm(self, spec: StreamSpec, key: str, seat: Seat) -> str:
         try:
@@ -455,7 +457,9 @@ class Owners:
         state, version = (checkpoint.state, checkpoint.state_version) if checkpoint else (None, 0)
         try:
             await self._pool.call(
-                seat, spec.timeout_s, lambda slot: slot.open(spec.name, plain, state, version)
+                seat,
+                spec.timeout_s,
+                lambda slot, call: slot.open(spec.name, plain, state, version, call=call),
             )
         except ModelFailed as error:
             if error.model in self._models:
@@ -853,8 +857,13 @@ class Owners:
             ran, _ = await self._pool.call(
                 seat,
                 spec.timeout_s,
-                lambda slot: slot.run(
-                    spec.name, entry.plain_key, works, command.limit, spec.checkpoint_after_ms / 1000
+                lambda slot, call: slot.run(
+                    spec.name,
+                    entry.plain_key,
+                    works,
+                    command.limit,
+                    spec.checkpoint_after_ms / 1000,
+                    call=call,
                 ),
                 slot,
             )
@@ -901,7 +910,7 @@ class Owners:
         _, slot = await self._pool.call(
             self._seat(entry),
             spec.timeout_s,
-            lambda slot: slot.open(spec.name, key, command.state, command.version),
+            lambda slot, call: slot.open(spec.name, key, command.state, command.version, call=call),
         )
         self._is_in(entry, slot)
 
@@ -914,7 +923,12 @@ class Owners:
         elif slot is not None and (
             standing is None or standing.seat is None or standing.seat.slot is not slot
         ):
-            self._tasks.spawn(slot.close(entry.spec.name, entry.plain_key))
+            self._close(entry, slot)
+
+    def _close(self, entry: Owned, slot: Slot) -> None:
+        """Have a stream closed in a slot."""
+        spec = entry.spec
+        self._tasks.spawn(self._pool.close_stream(slot, spec.name, entry.plain_key, spec.timeout_s))
 
     def _settle(self, entry: Owned, command: commands.Settle) -> None:
         owner = entry.owner
@@ -994,7 +1008,7 @@ class Owners:
         if entry.seat is not None:
             self._pool.leave(entry.seat, entry.spec.models)
             if entry.slot is not None:
-                self._tasks.spawn(entry.slot.close(entry.spec.name, entry.plain_key))
+                self._close(entry, entry.slot)
             entry.seat = entry.slot = None
 
 

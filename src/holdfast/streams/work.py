@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -203,6 +203,32 @@ class StreamWork:
 
     def _slot_died(self, seat: Any) -> None:
         self.owners.slot_died(seat)
+
+    def gauges(self, memory_mb: Mapping[str, int]) -> Iterable[tuple[str, str, float]]:
+        """What the node holds of streams, each number with its name and what it means. ``memory_mb`` is what
+        each declared model takes."""
+        owned = list(self.owners)
+        yield (
+            "held",
+            "Messages in inboxes (limit: inbox_limit a stream, max_held).",
+            sum(o.owner.waiting for o in owned),
+        )
+        yield (
+            "custody",
+            "Messages in custody for other owners (limits: custody_limit, max_held).",
+            self.router.custody,
+        )
+        yield (
+            "model_memory_mb",
+            "Memory of the models loaded in all slots, as declared (limit: model_memory_mb a slot).",
+            sum(memory_mb[name] * count for name, count in self.pool.models.items()),
+        )
+        yield (
+            "streams_without_models",
+            "Declared streams that can't run here, for a model of theirs doesn't load.",
+            len(self.owners.obstacles.streams),
+        )
+        yield "parked_streams", "Owned streams that are parked.", sum(bool(o.owner.parked) for o in owned)
 
     def load(self) -> Load:
         limits, streams = self._host.limits, len(self.owners)

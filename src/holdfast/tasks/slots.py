@@ -53,6 +53,10 @@ class TaskSeat:
         self.ending = False
         self.leased_until = math.inf
 
+    def attempt(self, number: int) -> Running | None:
+        """The attempt in it that has this number."""
+        return next((run for run in self.line if run.number == number), None)
+
 
 class TaskSlots:
     """Runs attempts in slots: as many slots as the work needs, up to ``limit``.
@@ -224,11 +228,15 @@ class TaskSlots:
     def told(self, slot: TaskSlot, number: int, tried: Tried) -> None:
         """As Listener.told."""
         seat = self._seats[slot.name]
-        run = seat.line.popleft()
-        assert run.number == number
+        run = seat.attempt(number)
+        if run is None:
+            self._log.warning("a slot ended an attempt that it does not have", slot=slot.name, attempt=number)
+            return
+        seat.line.remove(run)
         now = self._clock.monotonic()
         if seat.line:
-            seat.line[0].begun_at = seat.line[0].advanced_at = now
+            if seat.line[0].begun_at is None:
+                seat.line[0].begun_at = seat.line[0].advanced_at = now
         else:
             seat.idle_since = now
             self._stirred.set()
@@ -239,12 +247,11 @@ class TaskSlots:
         self._end(run, outcome(run, tried))
         self._place()
 
-    def advanced(self, slot: TaskSlot, progress: Progress) -> None:
+    def advanced(self, slot: TaskSlot, number: int, progress: Progress) -> None:
         """As Listener.advanced."""
-        seat = self._seats.get(slot.name)
-        if seat is None or not seat.line:
-            return
-        run = seat.line[0]
+        run = self._attempt(slot, number)
+        if run is None:
+            return  # what an attempt left behind in a thread goes on after its end
         run.advanced_at = self._clock.monotonic()
         run.progress = Progress(
             run.progress.fraction if progress.fraction is None else progress.fraction,
@@ -254,14 +261,18 @@ class TaskSlots:
         if run.on_progress is not None:
             run.on_progress(run)
 
-    def said(self, slot: TaskSlot, level: str, event: str, values: Mapping[str, Any]) -> None:
+    def said(self, slot: TaskSlot, number: int, level: str, event: str, values: Mapping[str, Any]) -> None:
         """As Listener.said."""
-        seat = self._seats.get(slot.name)
+        run = self._attempt(slot, number)
         context = {"slot": slot.name}
-        if seat is not None and seat.line:
-            context |= {"trace": seat.line[0].attempt.trace, "task": seat.line[0].attempt.type}
+        if run is not None:
+            context |= {"trace": run.attempt.trace, "task": run.attempt.type}
         own = {f"{name}_" if name in ("event", *context) else name: value for name, value in values.items()}
         getattr(self._log, level if level in LEVELS else "info")(event, **own, **context)
+
+    def _attempt(self, slot: TaskSlot, number: int) -> Running | None:
+        seat = self._seats.get(slot.name)
+        return seat.attempt(number) if seat is not None else None
 
     # --- placing
 
@@ -329,8 +340,10 @@ class TaskSlots:
             self._wait_again(seat, seat.slot.withdraw())
 
     def _wait_again(self, seat: TaskSeat, numbers: Sequence[int]) -> None:
-        for _ in numbers:
-            run = seat.line.pop()
+        for number in reversed(numbers):
+            run = seat.attempt(number)
+            assert run is not None, "only what lies in its tray is withdrawn"
+            seat.line.remove(run)
             run.begun_at = None
             if run.fate is How.CANCELLED:
                 self._end(run, Ended(How.CANCELLED, error=run.reason, begun=False))

@@ -163,7 +163,7 @@ class TaskType(Generic[B, R]):
         from holdfast.tasks.worker import AttemptJob  # noqa: PLC0415 - for tests alone
 
         task = Task("test", self.name, attempts=1, epoch=1)
-        return AttemptJob(_Unread(), self._app, self.spec.attempt(Body(b""), task))
+        return AttemptJob(_Unread(), self._app, 1, self.spec.attempt(Body(b""), task))
 
 
 class _Unread:
@@ -172,8 +172,8 @@ class _Unread:
     def now(self) -> float:
         return time.monotonic()
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, number: int, progress: Progress) -> None:
         pass
 
-    def log(self, level: str, event: str, values: Mapping[str, Any]) -> None:
+    def log(self, number: int, level: str, event: str, values: Mapping[str, Any]) -> None:
         pass

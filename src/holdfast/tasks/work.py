@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -169,6 +169,11 @@ class TaskWork:
 
     def _in_hand(self) -> int:
         return len(self.hand)
+
+    def gauges(self) -> Iterable[tuple[str, str, float]]:
+        """What the node holds of tasks, each number with its name and what it means."""
+        yield "tasks_held", "Tasks in hand (limit: max_held).", len(self.hand)
+        yield "tasks_running", "Attempts that run (limit: task_slots).", len(self.slots.running)
 
     # --- in
 

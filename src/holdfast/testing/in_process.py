@@ -124,8 +124,8 @@ class ThreadTaskWorker:
         self._thread.call(self._worker.close)
         self._thread.end()
 
-    async def attempt(self, attempt: Attempt) -> Tried:
-        return await self._thread.wait(self._worker.attempt(attempt))
+    async def attempt(self, number: int, attempt: Attempt) -> Tried:
+        return await self._thread.wait(self._worker.attempt(number, attempt))
 
     def cancel(self, reason: str) -> None:
         self._worker.cancel(reason)
@@ -138,12 +138,12 @@ class ThreadTaskWorker:
     def now(self) -> float:
         return self._host.now()
 
-    def progress(self, progress: Progress) -> None:
-        self._tell(self._host.progress, progress)
+    def progress(self, number: int, progress: Progress) -> None:
+        self._tell(self._host.progress, number, progress)
         self._worker.raise_if_cancelled()
 
-    def log(self, level: str, event: str, values: Mapping[str, Any]) -> None:
-        self._tell(self._host.log, level, event, values)
+    def log(self, number: int, level: str, event: str, values: Mapping[str, Any]) -> None:
+        self._tell(self._host.log, number, level, event, values)
 
     async def begin(self, attempt: Attempt) -> None:
         pass

@@ -16,12 +16,14 @@ import msgspec
 from pydantic import ValidationError
 
 from holdfast.app import App
+from holdfast.assembly import make_node
 from holdfast.client import Client, StreamSender
 from holdfast.cluster.node import Node
 from holdfast.common.exact_json import decode_plain
 from holdfast.common.message import Place
 from holdfast.config import Config
 from holdfast.errors import ConfigError
+from holdfast.loading import of_products
 from holdfast.ports.queue import DeadLetter
 from holdfast.ports.slots import Slots
 from holdfast.ports.task_slots import TaskHost, TaskSlotMaker
@@ -30,7 +32,7 @@ from holdfast.services.memory.task_slots import MemoryTaskSlots
 from holdfast.tasks.names import task_queue
 from holdfast.tasks.outcome import Outcome, outcome_of
 from holdfast.testing.in_process import ThreadTaskWorker, ThreadWorker
-from holdfast.wiring import Services, make_node
+from holdfast.wiring import Services
 
 T = TypeVar("T")
 
@@ -73,7 +75,7 @@ class NodeForTests:
         self.app = app
         self.folder = folder
         self.url = f"sqlite:///{folder / 'holdfast.db'}"
-        if not (app.streams or app.tasks or app.outboxes):
+        if not (app.streams or app.tasks or of_products(app)):
             raise ConfigError(f"app {app.name!r} declares no stream, task or outbox")
         given = {**SETTINGS, "url": self.url, "objects_url": f"file:{folder / 'objects'}", **settings}
         try:

@@ -176,7 +176,7 @@ class StreamTest:
     def now(self) -> float:
         return 0.0
 
-    def progress(self, note: str = "") -> None:
+    def progress(self, stream: str, key: str, note: str = "") -> None:
         self.notes.append(note)
 
     async def begin(self, stream: str, key: str, work: MessageWork) -> None:
@@ -185,7 +185,7 @@ class StreamTest:
     def failed(self, error: BaseException) -> None:
         self._error = error
 
-    def tell_models(self, loading: str, loaded: Sequence[str]) -> None:
+    def tell_models(self, stream: str, key: str, loading: str, loaded: Sequence[str]) -> None:
         pass
 
 

@@ -93,7 +93,7 @@ class TaskTest:
         travelling = body if isinstance(body, Body) else body_of(body)
         self.steps.clear()
         self.lines.clear()
-        tried = self._driver.drive(self._worker.attempt(self._spec.attempt(travelling, self._task)))
+        tried = self._driver.drive(self._worker.attempt(1, self._spec.attempt(travelling, self._task)))
         if self._over_time_at and len(self.steps) >= self._over_time_at:
             raise TimeoutError(f"over its time: timeout_s = {self._spec.timeout_s:g}")
         if tried.error:
@@ -105,7 +105,7 @@ class TaskTest:
     def now(self) -> float:
         return self._now
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, number: int, progress: Progress) -> None:
         self.steps.append(progress)
         if len(self.steps) == self._over_time_at:
             self._now += self._spec.timeout_s
@@ -113,7 +113,7 @@ class TaskTest:
             self._worker.cancel("the test says so")
             self._worker.raise_if_cancelled()
 
-    def log(self, level: str, event: str, values: Mapping[str, Any]) -> None:
+    def log(self, number: int, level: str, event: str, values: Mapping[str, Any]) -> None:
         self.lines.append((level, event, values))
 
     async def begin(self, attempt: Attempt) -> None:

@@ -18,10 +18,11 @@ from holdfast.reports import publish as publishing
 from holdfast.reports.audit import Audit, Row
 from holdfast.reports.deliver import deliver_file
 from holdfast.reports.deliver_plan import MARK_BYTES
-from holdfast.reports.sinks.file import FileUpload
+from holdfast.reports.sinks.file.sink import FileUpload
+from holdfast.tasks.opening import make_producer
 from holdfast.tasks.order import Order
 from holdfast.tasks.rules.task import State, Task
-from holdfast.wiring import Services, make_producer
+from holdfast.wiring import Services
 from simulator.proxies import TcpFaults
 from simulator.servers import FtpServer
 from tests.cli.test_node import PATIENCE_S, Process

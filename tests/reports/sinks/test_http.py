@@ -17,9 +17,9 @@ from holdfast.errors import (
     TooLarge,
     Unavailable,
 )
+from holdfast.reports.conformance import SinkConformance
 from holdfast.reports.conformance.sink import held, part, put
-from holdfast.reports.sinks.http import HttpSink
-from holdfast.testing.conformance import SinkConformance
+from holdfast.reports.sinks.http.sink import HttpSink
 from simulator.proxies import TcpFaults
 
 USER, PASSWORD = "ann", "secret"

@@ -93,13 +93,11 @@ async def idle(database: Database, pipe: Connection) -> None:
 
 
 async def send_when_told(database: Database, pipe: Connection) -> None:
-    """Send a message for every word, saying first what time it is."""
-    clock = SystemClock()
-    queue = SqliteQueue(database, "q", clock)
+    """Send a message for every word."""
+    queue = SqliteQueue(database, "q", SystemClock())
     await queue.send([])
     pipe.send("ready")
     while await asyncio.to_thread(pipe.recv):
-        pipe.send(clock.monotonic())
         await queue.send([Outgoing(b"x")])
 
 

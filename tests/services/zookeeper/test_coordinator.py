@@ -22,7 +22,7 @@ from simulator.proxies.tcp import TcpFaults
 from simulator.servers.zookeeper import ZooKeeperServer
 from tests.services.zookeeper.conftest import Connect
 
-TTL_S = 5.0
+TTL_S = 30.0
 LONG_S = 60.0
 A, B, C = (Member(f"member-{n}", f"node {n}", f"http://10.0.0.{i}:80") for i, n in enumerate("abc"))
 

@@ -21,7 +21,7 @@ from simulator.servers.loopback import HOST, free_port
 from simulator.servers.zookeeper import ZooKeeperServer
 from tests.services.zookeeper.conftest import Connect
 
-TTL_S = 5.0
+TTL_S = 30.0
 SECRET = "s3cret"
 OTHER_HOST = "127.0.0.2"
 A, B = (Member(f"member-{n}", f"node {n}", f"http://10.0.0.{i}:80") for i, n in enumerate("ab"))

@@ -1021,7 +1021,7 @@ class TestModels:
         bench.only(Run)
 
     def test_a_stream_that_waits_for_a_model_leaves_by_one_commit(self) -> None:
-        """The mark of a head that gave up its turn would stand after every commit, and each led to the next."""
+        """The mark of a head that gave up its turn stood after every commit, and each led to the next."""
         bench = Bench(needs_models=True)
         bench.opened(started=Started(name(0), ALONE_OPENINGS, 1))
         bench.offer(held(0))

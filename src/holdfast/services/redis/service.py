@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 class RedisService(Service):
     """Serves all ports. Each has its own connection, so that commits never delay a renewal."""
 
+    example = "redis://localhost"
+
     def coordinator(self, opening: Opening) -> RedisCoordinator:
         connection = _connection(opening)
         from holdfast.services.redis.coordinator import RedisCoordinator  # noqa: PLC0415

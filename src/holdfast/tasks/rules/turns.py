@@ -34,7 +34,7 @@ class TypeShare(msgspec.Struct, frozen=True):
     group_rate: float = 0.0
 
 
-class _Lane(Generic[T]):
+class _TypeLane(Generic[T]):
     """The groups of one type that wait with one priority. ``line`` holds (running, turn, group); an entry
     that is out of date doesn't count."""
 
@@ -49,7 +49,7 @@ class Turns(Generic[T]):
 
     def __init__(self, shares: Mapping[str, TypeShare]) -> None:
         self._shares = shares
-        self._lanes: dict[int, dict[str, _Lane[T]]] = {}
+        self._lanes: dict[int, dict[str, _TypeLane[T]]] = {}
         self._running: Counter[str] = Counter()
         self._running_of: Counter[tuple[str, str]] = Counter()
         self._last: dict[tuple[str, str], int] = {}
@@ -73,7 +73,7 @@ class Turns(Generic[T]):
 
     def add(self, type: str, group: str, priority: int, item: T) -> None:  # noqa: A002
         """Add an item behind those of its group and priority."""
-        lane = self._lanes.setdefault(priority, {}).setdefault(type, _Lane())
+        lane = self._lanes.setdefault(priority, {}).setdefault(type, _TypeLane())
         line = lane.waiting.get(group)
         if line is None:
             lane.waiting[group] = line = deque()
@@ -122,7 +122,7 @@ class Turns(Generic[T]):
         """Return when the next group may go on that its rate holds back."""
         return self._resting[0][0] if self._resting else None
 
-    def _ready(self, type_: str, lane: _Lane[T]) -> int:
+    def _ready(self, type_: str, lane: _TypeLane[T]) -> int:
         share = self._shares[type_]
         if not (share.group_limit or share.group_rate):
             return lane.count
@@ -134,7 +134,7 @@ class Turns(Generic[T]):
             if group not in resting
         )
 
-    def _take_from(self, lane: _Lane[T], type_: str, now: float) -> T | None:
+    def _take_from(self, lane: _TypeLane[T], type_: str, now: float) -> T | None:
         share = self._shares[type_]
         while lane.line:
             running, last, group = heapq.heappop(lane.line)
@@ -151,7 +151,7 @@ class Turns(Generic[T]):
             return self._begin(lane, name)
         return None
 
-    def _begin(self, lane: _Lane[T], name: tuple[str, str]) -> T:
+    def _begin(self, lane: _TypeLane[T], name: tuple[str, str]) -> T:
         type_, group = name
         line = lane.waiting[group]
         item = line.popleft()
@@ -165,7 +165,7 @@ class Turns(Generic[T]):
         self._enter_all(type_, group)
         return item
 
-    def _enter(self, lane: _Lane[T], type_: str, group: str) -> None:
+    def _enter(self, lane: _TypeLane[T], type_: str, group: str) -> None:
         name = type_, group
         heapq.heappush(lane.line, (self._running_of[name], self._last.get(name, 0), group))
 

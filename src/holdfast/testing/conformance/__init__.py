@@ -18,12 +18,9 @@ BackupConformance      ``backup``         ``other_backup``
 QueueConformance       ``queue``          ``other_queue``: another client of the same queue
 CoordinatorConformance ``coordinator``    ``other_coordinator``
 StateConformance       ``state``          ``other_state``
-DeviceConformance      ``bench``          a ``DeviceBench``: the other side, where devices are
 ObjectsConformance     ``objects``
-OutboxConformance      ``store``          ``other_store``; ``begin``, which begins a business's transaction
 PeerConformance        ``make_peer``      an async callable that returns a new Peer each time
 RegistryConformance    ``registry``       ``other_registry``
-SinkConformance        ``sink``           ``other_sink``: another connection to the same destination
 SlotsConformance       ``slots``          made for the app of ``holdfast.testing.conformance.slots_app``
 TaskSlotsConformance   ``task_slots``     made for the app of ``holdfast.testing.conformance.task_slots_app``
 TasksConformance       ``tasks``          ``other_tasks``
@@ -36,6 +33,9 @@ virtual time. Set limits (``max_bytes``, ``max_state_bytes``) low enough that a 
 ``oracle.StateMachine`` also sends random requests to a state store and compares its answers with the ledger.
 ``task_oracle.TaskMachine`` does the same with a task store and the rules of tasks.
 
+The ports of products have their suites in ``holdfast.devices.conformance`` and
+``holdfast.reports.conformance``.
+
 Needs pytest and pytest-asyncio; the oracles need Hypothesis.
 """
 
@@ -44,14 +44,11 @@ import pytest
 PORTS = (
     "backup",
     "coordinator",
-    "device",
     "objects",
     "oracle",
-    "outbox",
     "peer",
     "queue",
     "registry",
-    "sink",
     "slots",
     "state",
     "task_oracle",
@@ -60,9 +57,6 @@ PORTS = (
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{port}" for port in PORTS))  # before they are imported
 
-from holdfast.devices.conformance.device import DeviceConformance  # noqa: E402
-from holdfast.devices.conformance.outbox import OutboxConformance  # noqa: E402
-from holdfast.reports.conformance.sink import SinkConformance  # noqa: E402
 from holdfast.testing.conformance.backup import BackupConformance  # noqa: E402
 from holdfast.testing.conformance.coordinator import CoordinatorConformance  # noqa: E402
 from holdfast.testing.conformance.objects import ObjectsConformance  # noqa: E402
@@ -77,13 +71,10 @@ from holdfast.testing.conformance.tasks import TasksConformance  # noqa: E402
 __all__ = [
     "BackupConformance",
     "CoordinatorConformance",
-    "DeviceConformance",
     "ObjectsConformance",
-    "OutboxConformance",
     "PeerConformance",
     "QueueConformance",
     "RegistryConformance",
-    "SinkConformance",
     "SlotsConformance",
     "StateConformance",
     "TaskSlotsConformance",

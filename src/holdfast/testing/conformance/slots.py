@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ import pytest
 
 from holdfast.common.message import RUN_DIGITS, SEQ_DIGITS
 from holdfast.errors import HandlerFailed, ModelFailed, SlotDied, StateRejected
-from holdfast.ports.slots import MessageWork, Ran, Slot, Slots
+from holdfast.ports.slots import MessageWork, Ran, Slot, SlotCall, Slots
 
 PATIENCE_S = 30.0
 """How long a test waits for what must come: a process may have to start."""
@@ -115,6 +116,27 @@ class SlotsConformance:
         )
         assert [len(ran.results) for ran in rans] == [20] * 10
         assert [ran.state for ran in rans] == [b"v2:20"] * 5 + [b"v2:40"] * 5
+
+    async def test_calls_of_a_key_go_in_the_order_in_which_they_are_made(self, slots: Slots) -> None:
+        slot = await slots.spawn()
+
+        def run(key: str, seq: int) -> Coroutine[Any, Any, Ran]:
+            return slot.run("count", key, [MessageWork(0, seq, b"x")], 1, LONG_S)
+
+        told: list[Any] = await asyncio.gather(
+            slot.open("count", "k", b"v2:10", 2),
+            run("k", 1),
+            slot.open("count", "other", b"v2:70", 2),
+            run("other", 1),
+            run("k", 2),
+            slot.close("count", "k"),
+            run("k", 3),
+            slot.open("count", "k", b"v2:20", 2),
+            run("k", 4),
+        )
+        rans: list[Ran] = [ran for ran in told if ran is not None]
+        assert [_counts(ran) for ran in rans] == [[11], [71], [12], [], [21]]
+        assert [bool(ran.error) for ran in rans] == [False, False, False, True, False]
 
     # --- failing
 
@@ -269,10 +291,19 @@ class SlotsConformance:
 
     async def test_working_shows_as_progress(self, slots: Slots) -> None:
         slot = await slots.spawn()
-        before = slot.progress_at
         await slot.open("count", "k", None, 0)
-        await _run(slot, "count", MessageWork(0, 1, b"x"))
-        assert slot.progress_at >= before
+        call = SlotCall()
+        hangs = asyncio.create_task(
+            slot.run("count", "k", [MessageWork(0, 1, b"hang")], 1, LONG_S, call=call)
+        )
+        await asyncio.wait([hangs], timeout=0.1)
+        assert list(slot.calls) == [call]
+        assert call.begun_at is not None
+        assert call.advanced_at >= call.begun_at
+        await slot.kill("test")
+        with pytest.raises(SlotDied):
+            await hangs
+        assert list(slot.calls) == []
 
 
 async def _run(slot: Slot, stream: str, *work: MessageWork, key: str = "k") -> Ran:

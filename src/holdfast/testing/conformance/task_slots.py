@@ -20,8 +20,8 @@ class RecordingListener:
     def __init__(self) -> None:
         self.tried: dict[int, Tried] = {}
         self.order: list[int] = []
-        self.progress: list[Progress] = []
-        self.lines: list[tuple[str, str, dict[str, Any]]] = []
+        self.progress: list[tuple[int, Progress]] = []
+        self.lines: list[tuple[int, str, str, dict[str, Any]]] = []
         self._heard = asyncio.Event()
 
     def told(self, slot: TaskSlot, number: int, tried: Tried) -> None:
@@ -29,12 +29,12 @@ class RecordingListener:
         self.order.append(number)
         self._heard.set()
 
-    def advanced(self, slot: TaskSlot, progress: Progress) -> None:
-        self.progress.append(progress)
+    def advanced(self, slot: TaskSlot, number: int, progress: Progress) -> None:
+        self.progress.append((number, progress))
         self._heard.set()
 
-    def said(self, slot: TaskSlot, level: str, event: str, values: Mapping[str, Any]) -> None:
-        self.lines.append((level, event, dict(values)))
+    def said(self, slot: TaskSlot, number: int, level: str, event: str, values: Mapping[str, Any]) -> None:
+        self.lines.append((number, level, event, dict(values)))
 
     async def outcome(self, number: int) -> Tried:
         """What is told of an attempt."""
@@ -112,7 +112,7 @@ class TaskSlotsConformance:
         slot.cancel(7, "enough")
         tried = await ear.outcome(7)
         assert tried.cancelled
-        assert ("warning", "told to end", {"again": True}) in ear.lines
+        assert (7, "warning", "told to end", {"again": True}) in ear.lines
         await ear.begun(2)
         slot.cancel(7, "again")
         assert 8 not in ear.tried
@@ -124,7 +124,7 @@ class TaskSlotsConformance:
         slot = await task_slots.spawn(ear)
         slot.offer(1, _attempt("wait"))
         await ear.begun()
-        assert ear.progress == [Progress(0.5, "waiting", {"rows": 7.0})]
+        assert ear.progress == [(1, Progress(0.5, "waiting", {"rows": 7.0}))]
 
     async def test_stacks_are_shown_and_nothing_ends(self, task_slots: TaskSlotMaker) -> None:
         ear = RecordingListener()

@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
+from holdfast.devices.conformance import DeviceConformance
 from holdfast.devices.conformance.device import Ears
 from holdfast.devices.ports.device import Command, Connected, DeviceAnswer, Seen
 from holdfast.devices.services.memory.device import MemoryBroker, MemoryDevices, MemoryFleet
 from holdfast.devices.services.memory.terminal import Conduct, Terminal
 from holdfast.errors import ConfigError
 from holdfast.ports.clock import Clock
-from holdfast.testing.conformance import DeviceConformance
 
 BODY = b"{}"
 

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.orm import Session
 
+from holdfast.devices.conformance import OutboxConformance
 from holdfast.devices.conformance.outbox import NOW, OUTBOX, Begin, ManualDispatcher, answer, bodies, new
 from holdfast.devices.rules.device_queue import CommandState
 from holdfast.devices.services.sqlalchemy.outbox import SqlOutbox
@@ -18,7 +19,6 @@ from holdfast.devices.services.sqlalchemy.rows import entry as archived
 from holdfast.devices.services.sqlalchemy.transaction import PostgresqlTransaction
 from holdfast.devices.services.sqlalchemy.writer import SqlWriter
 from holdfast.system.clock import SystemClock
-from holdfast.testing.conformance import OutboxConformance
 from simulator.servers import PostgresqlServer
 
 
