@@ -233,9 +233,7 @@ class ChangeFeed:
             return
         self._events.clear()
         if not await self._session.watch_below(layout.TASKS, self._note_event):
-            _log.warning(
-                "these ZooKeeper servers are older than 3.6: changes of claims by other programs are not noticed"
-            )
+            _log.warning("these ZooKeeper servers are older than 3.6: claims of other programs go unnoticed")
         if self._watching:
             zxid = await self._last_change()
             mixed = any(member.foreign for member in self._members.values())
