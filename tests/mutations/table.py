@@ -937,8 +937,8 @@ GATEWAY = [
     _at(
         "src/holdfast/gateway/clients.py",
         "a wrong file makes all clients unknown",
-        "                self._log.error(\"the file of clients' keys",
-        "                self._by_digest = {}\n                self._log.error(\"the file of clients' keys",
+        "                self._log.error(\"the clients' keys",
+        "                self._by_digest = {}\n                self._log.error(\"the clients' keys",
         "tests/gateway/test_clients.py::test_a_file_that_became_wrong_changes_nothing",
     ),
     _at(

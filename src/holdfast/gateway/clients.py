@@ -96,9 +96,7 @@ class Clients:
             try:
                 self._by_digest = {client.digest: client for client in read(self._file)}
             except ConfigError as error:
-                self._log.error(
-                    "the file of clients' keys can't be read; the known keys stay valid", error=str(error)
-                )
+                self._log.error("the clients' keys can't be read; known keys stay valid", error=str(error))
                 continue
             self._limit()
             self._log.info("clients' keys read", clients=len(self._by_digest))
