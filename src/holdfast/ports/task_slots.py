@@ -102,7 +102,7 @@ class TaskWorker(Protocol):
 
 
 class Listener(Protocol):
-    """Who is told of what happens in slots."""
+    """A listener for the events of slots."""
 
     def told(self, slot: TaskSlot, number: int, tried: Tried) -> None:
         """An attempt in the slot has ended; where it was at work, the next one in the tray begins."""
