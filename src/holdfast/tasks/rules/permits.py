@@ -13,7 +13,7 @@ replaces. The rules:
   tasks before its lease is over. If it isn't, they go on, and the limit holds only for tasks that begin.
 - Members share by max-min fairness: a member that wants less than an equal share gets what it wants, and the
   others share the rest equally. A member with more than its share, while others want more, begins nothing
-  new, and gives back each part of its grant whose task has ended. One member may have all that no other wants.
+  new, and gives back each part of its grant whose task has ended. One member may have all that others leave.
 - If there are more members than the limit, the one whose last grant was longest ago is next.
 
 A lower limit applies to all in the same way: nothing new begins until fewer tasks run.
