@@ -14,7 +14,7 @@ import msgspec
 from holdfast.cluster.node import Work
 from holdfast.common.retry import Backoff
 from holdfast.ports.queue import Queue
-from holdfast.ports.task_slots import Attempt, Listener, Progress, TaskSlot
+from holdfast.ports.slots import Attempt, Listener, Progress, TaskSlot
 from holdfast.services.memory.queue import MemoryQueue, QueueEvent, Stored
 from holdfast.services.memory.registry import MemoryRegistry
 from holdfast.services.memory.task_slots import MemoryTaskSlot, MemoryTaskSlots

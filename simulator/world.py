@@ -15,7 +15,7 @@ from holdfast.common.retry import Backoff
 from holdfast.errors import Fenced, HoldfastError, SetAside, TooLarge
 from holdfast.ports.coordinator import Load, Member
 from holdfast.ports.queue import Outgoing
-from holdfast.ports.slots import MessageWork, Ran, Slot, SlotCall
+from holdfast.ports.slots import Exit, MessageWork, Ran, SlotCall, StreamSlot
 from holdfast.services.memory.queue import MemoryQueue, Stored
 from holdfast.services.memory.slots import MemorySlot, MemorySlots
 from holdfast.services.memory.state import MemoryState
@@ -112,10 +112,10 @@ class SimSlot:
     async def kill(self, reason: str) -> str:
         return await self.slot.kill(reason)
 
-    async def exited(self) -> str:
-        why = await self.slot.exited()
+    async def exited(self) -> Exit:
+        gone = await self.slot.exited()
         await self._line.gate.enter()
-        return why
+        return gone
 
 
 class SimSlots:
@@ -125,7 +125,7 @@ class SimSlots:
         self.slots = slots
         self._line = line
 
-    async def spawn(self) -> Slot:
+    async def spawn(self) -> StreamSlot:
         return SimSlot(await self.slots.spawn(), self._line)
 
     async def close(self) -> None:

@@ -21,7 +21,7 @@ from holdfast.loading import load_app
 from holdfast.ports.meter import Meter
 from holdfast.ports.objects import Objects
 from holdfast.ports.queue import DeadLetter, Outgoing
-from holdfast.ports.task_slots import Attempt
+from holdfast.ports.slots import Attempt
 from holdfast.registration import service_of
 from holdfast.reports.deliver_credentials import Credential
 from holdfast.reports.opening import open_sink
@@ -31,7 +31,7 @@ from holdfast.tasks.discovery import Announcer, Directory, Listing
 from holdfast.tasks.names import task_queue
 from holdfast.tasks.opening import backing_up, backup_at, discovered, make_producer, producing
 from holdfast.tasks.order import Order
-from holdfast.testing.conformance.task_slots import RecordingListener
+from holdfast.testing.conformance.slots import RecordingListener
 from holdfast.wiring import Services
 from simulator.servers import RedisServer
 

@@ -19,9 +19,8 @@ from holdfast.ports.peer import Peer
 from holdfast.ports.queue import Queue
 from holdfast.ports.queue_setup import QueueSetup
 from holdfast.ports.registry import Registry
-from holdfast.ports.slots import Slots
+from holdfast.ports.slots import StreamSlotMaker, TaskSlotMaker
 from holdfast.ports.state import Risk, StateStore
-from holdfast.ports.task_slots import TaskSlotMaker
 from holdfast.ports.tasks import TaskStore
 from holdfast.registration import (
     Closing,
@@ -179,40 +178,34 @@ class Services:
             )
         )
 
-    def slots(self, app: str) -> Slots:
+    def slots(self, app: str) -> StreamSlotMaker:
         """Makes slots for the app at ``module:name``."""
-        from holdfast.slots.slots import ForkserverSlots  # noqa: PLC0415
+        from holdfast.slots.stream_slots import StreamSlotSettings, stream_slots  # noqa: PLC0415
 
         with served("objects_url", self.config.objects_url):
             objects = place_of(self.config.objects_url)
-        return self._kept(
-            ForkserverSlots(
-                app,
-                self.clock,
-                memory_mb=self.config.slot_memory_mb,
-                objects=objects,
-                objects_url=self.config.objects_url,
-                model_memory_mb=self.config.model_memory_mb,
-                prefix=self.config.node_name,
-                environment=self.config.environment(),
-                meter=self.meter,
-            )
+        settings = StreamSlotSettings(
+            app=app,
+            prefix=self.config.node_name,
+            memory_mb=self.config.slot_memory_mb,
+            environment=self.config.environment(),
+            objects=objects,
+            objects_url=self.config.objects_url,
+            model_memory_mb=self.config.model_memory_mb,
         )
+        return self._kept(stream_slots(settings, self.clock, self.meter))
 
     def task_slots(self, app: str) -> TaskSlotMaker:
         """Makes slots for the tasks of the app at ``module:name``."""
-        from holdfast.slots.task_slots import ForkserverTaskSlots  # noqa: PLC0415
+        from holdfast.slots.task_slots import TaskSlotSettings, task_slots  # noqa: PLC0415
 
-        config = self.config
-        return self._kept(
-            ForkserverTaskSlots(
-                app,
-                self.clock,
-                memory_mb=config.slot_memory_mb,
-                prefix=f"{config.node_name}-task",
-                environment=config.environment(),
-            )
+        settings = TaskSlotSettings(
+            app=app,
+            prefix=f"{self.config.node_name}-task",
+            memory_mb=self.config.slot_memory_mb,
+            environment=self.config.environment(),
         )
+        return self._kept(task_slots(settings, self.clock))
 
     def _kept(self, opened: S) -> S:
         return self._opened.keep(opened)

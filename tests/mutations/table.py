@@ -511,6 +511,13 @@ RUNTIME = [
         "tests/streams/test_slots.py::test_a_handler_that_reports_progress_is_not_killed",
     ),
     _at(
+        "src/holdfast/cluster/slot_pool.py",
+        "a spare that died is given to a seat",
+        "            self._spares.remove(slot)\n            self._tasks.spawn(self._keep_spare())\n",
+        "            pass\n",
+        "tests/streams/test_slots.py::test_a_spare_that_died_is_replaced_before_it_is_needed",
+    ),
+    _at(
         "src/holdfast/streams/slots.py",
         "nobody watches a handler that closes",
         "await slot.close(stream, key, call=SlotCall(timeout_s, self._busy.set))",
@@ -546,7 +553,7 @@ RUNTIME = [
         "tests/slots/test_calls.py::test_a_child_names_the_call_in_all_that_it_says",
     ),
     _at(
-        "src/holdfast/slots/slots.py",
+        "src/holdfast/slots/stream_slots.py",
         "answers are paired with calls by order",
         "waiting = self._answers.pop(call, None)",
         "waiting = self._answers.pop(next(iter(self._answers), 0), None)",
@@ -687,8 +694,8 @@ TASKS = [
     _at(
         "src/holdfast/tasks/slots.py",
         "what is told of an attempt is taken for the first in line",
-        "if run.number == number)",
-        "if True)",
+        "            if run.number == number:\n",
+        "            if True:\n",
         "tests/tasks/test_slots_simulated.py::test_what_is_told_of_an_attempt_is_its_own",
     ),
     _at(

@@ -10,16 +10,16 @@ import pytest
 
 from holdfast.errors import HandlerFailed, SlotDied
 from holdfast.ports.meter import Meter
-from holdfast.ports.slots import MessageWork, Ran, SlotCall
-from holdfast.ports.task_slots import Attempt, Progress, Tried
+from holdfast.ports.slots import Attempt, MessageWork, Progress, Ran, SlotCall, Tried
 from holdfast.slots import wire
 from holdfast.slots.child import ChildHost, NodeConnection
 from holdfast.slots.launcher import ForkServer
-from holdfast.slots.slots import ForkserverSlot
+from holdfast.slots.process import ProcessSetup
+from holdfast.slots.stream_slots import ForkserverStreamSlot
 from holdfast.slots.task_child import TaskChildHost
 from holdfast.slots.task_slots import ForkserverTaskSlot
 from holdfast.system.clock import SystemClock
-from holdfast.testing.conformance.task_slots import RecordingListener
+from holdfast.testing.conformance.slots import RecordingListener
 from tests.cluster.fakes import settle_down
 
 
@@ -63,7 +63,7 @@ class StreamRig:
     def __init__(self, stacks: int) -> None:
         self.child = ScriptedChild()
         server = cast("ForkServer", NoServer())
-        self.slot = ForkserverSlot("slot-1", SystemClock(), server, stacks, 0, Meter())
+        self.slot = ForkserverStreamSlot(ProcessSetup("slot-1", SystemClock(), server, stacks, 0), Meter())
         self.slot.connection_made(self.child)
 
     async def begin(self, *keys: str) -> list[asyncio.Task[Ran]]:
@@ -127,10 +127,10 @@ async def test_what_is_said_of_a_call_is_its_own(rig: StreamRig, monkeypatch: py
     runs = await rig.begin("a", "b")
     calls = {request.key: call for call, request in rig.child.asked}
     a, b = rig.calls["a"], rig.calls["b"]
-    assert rig.calls["b"].begun_at is None
-    advanced_at = a.advanced_at
+    waited, advanced_at = b.begun_at is None, a.advanced_at
     monkeypatch.setattr(SystemClock, "monotonic", lambda clock: advanced_at + 5.0)
     rig.say(wire.Noted("half"), calls["b"])
+    assert waited
     assert b.begun_at == b.advanced_at == advanced_at + 5.0, "and so it has begun"
     assert b.note == "half"
     rig.say(wire.SlotModels("people", []), calls["b"])
@@ -206,7 +206,9 @@ class TaskRig:
     def __init__(self, stacks: int) -> None:
         self.listener = RecordingListener()
         server = cast("ForkServer", NoServer())
-        self.slot = ForkserverTaskSlot("slot-1", SystemClock(), server, stacks, 0, self.listener)
+        self.slot = ForkserverTaskSlot(
+            ProcessSetup("slot-1", SystemClock(), server, stacks, 0), self.listener
+        )
         self.slot.connection_made(ScriptedChild())
         self.slot.forked()
 

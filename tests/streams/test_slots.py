@@ -9,9 +9,9 @@ from holdfast.cluster.limits import Limits
 from holdfast.cluster.service import Tasks
 from holdfast.errors import ConfigError, HandlerFailed, SlotDied
 from holdfast.ports.clock import Clock
-from holdfast.ports.slots import MessageWork, Ran, Slot, SlotCall, SlotHost
+from holdfast.ports.slots import MessageWork, Ran, SlotCall, SlotHost, StreamSlot
 from holdfast.services.memory.slots import MemorySlot, MemorySlots
-from holdfast.streams.slots import Died, Seat, SlotPool
+from holdfast.streams.slots import Died, Seat, Seats
 from simulator.limits import limits_with
 from tests.cluster.fakes import Log, make_host, settle_down
 
@@ -73,16 +73,16 @@ class Rig:
         self.deaths: list[Seat] = []
         host = make_host(clock, tasks, limits=limits, log=self.log)
         self.stats = host.stats
-        self.pool = SlotPool(self.slots, host, on_death=self.deaths.append)
+        self.pool = Seats(self.slots, host, on_death=self.deaths.append)
 
-    async def run(self, seat: Seat, key: str, timeout_s: float = TIMEOUT_S) -> Slot:
+    async def run(self, seat: Seat, key: str, timeout_s: float = TIMEOUT_S) -> StreamSlot:
         """Run one message of a key; returns the slot that did it."""
         _, slot = await self.pool.call(
             seat, timeout_s, lambda slot, call: slot.run("s", key, [], 1, 1.0, call=call)
         )
         return slot
 
-    def begin(self, seat: Seat, key: str, timeout_s: float = TIMEOUT_S) -> asyncio.Task[Slot]:
+    def begin(self, seat: Seat, key: str, timeout_s: float = TIMEOUT_S) -> asyncio.Task[StreamSlot]:
         return asyncio.ensure_future(self.run(seat, key, timeout_s))
 
 
@@ -223,9 +223,9 @@ async def test_what_needs_a_slot_that_is_being_killed_does_not_run_in_the_next_o
     seat = rig.pool.assign()
     slot = await rig.run(seat, "good")
     seat.ready.clear()  # the pool has begun to kill it
-    ran: list[Slot] = []
+    ran: list[StreamSlot] = []
 
-    async def work(slot: Slot, call: SlotCall) -> None:
+    async def work(slot: StreamSlot, call: SlotCall) -> None:
         ran.append(slot)
 
     needs = asyncio.ensure_future(rig.pool.call(seat, TIMEOUT_S, work, slot))
@@ -353,6 +353,20 @@ async def test_a_spare_that_died_unseen_is_replaced_when_it_is_needed(rig: Rig) 
     await slot.kill("the test said so")
     await rig.clock.sleep(2 * SPAWN_S)
     assert (await rig.run(seat, "a")).name not in (slot.name, spare.name)
+
+
+async def test_a_spare_that_died_is_replaced_before_it_is_needed(rig: Rig) -> None:
+    (spare,) = [s for s in rig.slots.slots if s.name == "slot-3"]
+    spare.die("out of memory")
+    await rig.clock.sleep(2 * SPAWN_S)
+    assert len(rig.slots.slots) == 3, "another is warm"
+    assert rig.deaths == []
+    seat = rig.pool.assign()
+    began, slot = rig.clock.monotonic(), await rig.run(seat, "a")
+    await slot.kill("the test said so")
+    await settle_down()
+    assert (await rig.run(seat, "a")).name not in (slot.name, spare.name)
+    assert rig.clock.monotonic() == began, "nothing was waited for"
 
 
 async def test_a_slot_that_can_t_be_made_is_tried_again_ever_more_rarely(rig: Rig) -> None:

@@ -22,7 +22,7 @@ from holdfast import App
 from holdfast.cluster.service import Tasks
 from holdfast.cluster.stats import Stats
 from holdfast.errors import ConfigError
-from holdfast.slots import ForkserverTaskSlots
+from holdfast.slots.task_slots import TaskSlotSettings, task_slots
 from holdfast.system.clock import SystemClock
 from holdfast.tasks.body import body_of
 from holdfast.tasks.rules.task import Task
@@ -56,7 +56,9 @@ class Yard:
         self.crashes: list[BaseException] = []
         self.clock = SystemClock()
         self.tasks = Tasks(self.crashes.append)
-        self.maker = ForkserverTaskSlots("deeds_app:app", self.clock, check_s=0.05, close_timeout_s=0.1)
+        self.maker = task_slots(
+            TaskSlotSettings(app="deeds_app:app", check_s=0.05, close_timeout_s=0.1), self.clock
+        )
         self.host = make_host(self.clock, self.tasks, log=self.log)
         self.stats = self.host.stats
         self.pool = TaskSlots(self.maker, self.host, **{"limit": 2} | settings)
@@ -125,7 +127,7 @@ def yard(shared: Yard) -> Yard:
     """One for all tests that don't mind: to start a fork server takes longer than most of them."""
     assert not shared.pool.running
     shared.count = 0
-    shared.stats = shared.pool._stats = Stats()
+    shared.stats = shared.pool._pool._stats = Stats()
     shared.log.lines.clear()
     return shared
 
@@ -410,7 +412,7 @@ async def test_an_idle_slot_has_no_lease(yard: Yard) -> None:
 NODE = """
     import asyncio, sys
     sys.path.insert(0, sys.argv[1])
-    from holdfast.slots import ForkserverTaskSlots
+    from holdfast.slots.task_slots import TaskSlotSettings, task_slots
     from holdfast.system.clock import SystemClock
     from holdfast.tasks.rules.task import Task
     from holdfast.cluster.host import Host
@@ -422,7 +424,7 @@ NODE = """
 
     async def main():
         clock = SystemClock()
-        slots = ForkserverTaskSlots("deeds_app:app", clock)
+        slots = task_slots(TaskSlotSettings(app="deeds_app:app"), clock)
         host = Host(None, None, clock, Limits.of(Config()), structlog.get_logger(), "me")
         pool = TaskSlots(slots, host)
         await pool.start()
@@ -527,7 +529,7 @@ async def test_closing_ends_everything(make: Make, fifo: Path) -> None:
 
 async def test_an_app_that_does_not_load_says_why(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     yard = Yard()
-    slots = ForkserverTaskSlots("deeds_app:nothing", yard.clock)
+    slots = task_slots(TaskSlotSettings(app="deeds_app:nothing"), yard.clock)
     pool = TaskSlots(slots, yard.host)
     with pytest.raises(ConfigError, match="deeds_app has no 'nothing'"):
         await pool.start()

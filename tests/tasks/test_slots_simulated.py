@@ -12,7 +12,7 @@ import pytest
 from holdfast import App
 from holdfast.cluster.service import Tasks
 from holdfast.errors import ConfigError, HoldfastError, SlotDied
-from holdfast.ports.task_slots import Attempt, Listener, Progress, Tried
+from holdfast.ports.slots import Attempt, Listener, Progress, Tried
 from holdfast.services.memory.task_slots import MemoryTaskSlot, MemoryTaskSlots
 from holdfast.tasks.body import body_of
 from holdfast.tasks.handler import Job

@@ -25,7 +25,7 @@ from holdfast.loading import declared, load_app
 from holdfast.ports.coordinator import Member
 from holdfast.ports.peer import Peer
 from holdfast.ports.queue_setup import QueueFinding
-from holdfast.ports.slots import Slots
+from holdfast.ports.slots import StreamSlotMaker
 from holdfast.registration import service_of
 from holdfast.wiring import Services
 
@@ -171,7 +171,7 @@ async def _models(app: App, place: str, services: Services) -> list[Finding]:
     return [await _model(name, stream, services.slots(place), services) for name, stream in users.items()]
 
 
-async def _model(name: str, stream: str, slots: Slots, services: Services) -> Finding:
+async def _model(name: str, stream: str, slots: StreamSlotMaker, services: Services) -> Finding:
     check = f"model {name}"
     try:
         async with asyncio.timeout(services.config.model_timeout_s):

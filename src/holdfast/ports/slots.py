@@ -1,14 +1,62 @@
-"""Slots: the processes that run handlers. A stream stays in its slot; a slot runs one message at a time."""
+"""Slots: the processes that run handlers. Streams stay in their slot; tasks run in any.
+
+A slot for streams answers calls. A slot for tasks has a *tray* of attempts that wait for it. The kernel, or
+what stands for it, arbitrates: what lies in the tray is either taken by the process or withdrawn by the
+node, never both, whatever the process hangs in.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 T = TypeVar("T")
+
+
+class Exit(msgspec.Struct, frozen=True):
+    """Why a process ended, the stacks that it dumped as it did, if any, and which attempts it left untouched
+    in its tray."""
+
+    reason: str
+    stacks: str = ""
+    untouched: Sequence[int] = ()
+
+
+class Slot(Protocol):
+    """One living child process. ``name`` is unique among the node's slots, ever."""
+
+    name: str
+
+    async def kill(self, reason: str) -> str:
+        """Kill the process and its descendants; returns when they are gone, with the stacks that it dumped
+        ("" if none)."""
+
+    async def exited(self) -> Exit:
+        """Return when the process is gone. Whatever it told before has been told by then."""
+
+
+class SlotMaker(Protocol):
+    """Makes slots."""
+
+    async def close(self) -> None:
+        """End every slot: in good order where they answer in time, killed where not."""
+
+
+def drive(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never suspends, as a worker's calls don't where no loop runs."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    work.close()
+    raise RuntimeError("a synchronous call can't wait while a loop runs; use the async form and await it")
+
+
+# --- streams
 
 
 class MessageWork(msgspec.Struct, frozen=True, array_like=True):
@@ -21,7 +69,7 @@ class MessageWork(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Ran(msgspec.Struct, frozen=True, array_like=True):
-    """What came of a ``Slot.run``.
+    """What came of a ``StreamSlot.run``.
 
     ``results``: one for each message that was handled, in order (None: no result). If all went well
     ``state`` is the snapshot after the last of them (None: the stream keeps none) and ``error`` is empty.
@@ -43,7 +91,7 @@ class Ran(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SlotHost(Protocol):
-    """What a slot gives to the worker in it."""
+    """What a slot for streams gives to the worker in it."""
 
     def now(self) -> float:
         """Monotonic time in seconds."""
@@ -68,32 +116,21 @@ class SlotWorker(Protocol):
     """
 
     async def load(self, stream: str, key: str, models: Sequence[str]) -> None:
-        """As Slot.load."""
+        """As StreamSlot.load."""
 
     async def open(self, stream: str, key: str, state: bytes | None, version: int) -> None:
-        """As Slot.open."""
+        """As StreamSlot.open."""
 
     async def run(
         self, stream: str, key: str, work: Sequence[MessageWork], limit: int, after_s: float
     ) -> Ran:
-        """As Slot.run. Never raises for what a handler does."""
+        """As StreamSlot.run. Never raises for what a handler does."""
 
     async def close(self, stream: str, key: str) -> None:
-        """As Slot.close."""
+        """As StreamSlot.close."""
 
     async def stop(self) -> None:
         """Close every handler."""
-
-
-def drive(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never suspends, as a worker's calls don't where no loop runs."""
-    try:
-        work.send(None)
-    except StopIteration as end:
-        value: T = end.value
-        return value
-    work.close()
-    raise RuntimeError("a synchronous call can't wait while a loop runs; use the async form and await it")
 
 
 class SlotCall:
@@ -172,15 +209,11 @@ class SlotCalls(Collection[SlotCall]):
         return any(call is known for known in self)
 
 
-class Slot(Protocol):
-    """One living child process. It has a *lane* for each key: the calls of a key are worked off one after
-    another, in the order in which they were made. Who gives a ``call`` can watch how it goes.
-
-    Attributes:
-        name: unique among the node's slots, ever.
+class StreamSlot(Slot, Protocol):
+    """A slot for streams. It has a *lane* for each key: the calls of a key are worked off one after another,
+    in the order in which they were made. Who gives a ``call`` can watch how it goes. Calls that are not
+    answered when the process ends raise SlotDied, with the stacks that it dumped as detail.
     """
-
-    name: str
 
     @property
     def calls(self) -> Collection[SlotCall]:
@@ -224,20 +257,150 @@ class Slot(Protocol):
     async def close(self, stream: str, key: str, *, call: SlotCall | None = None) -> None:
         """Drop the key's handler. Never raises for a dead slot."""
 
-    async def kill(self, reason: str) -> str:
-        """Dump the stacks of the child, kill it and its descendants, and return the dump ("" if none).
 
-        Calls in flight raise SlotDied with the dump as detail."""
+class StreamSlotMaker(SlotMaker, Protocol):
+    """Makes slots for streams."""
 
-    async def exited(self) -> str:
-        """Return when the process is gone, with what is known of why."""
-
-
-class Slots(Protocol):
-    """Makes slots."""
-
-    async def spawn(self) -> Slot:
+    async def spawn(self) -> StreamSlot:
         """A new slot, the app imported and its handlers ready. Raises ConfigError if the app can't load."""
 
-    async def close(self) -> None:
-        """End every slot: handlers closed where they answer in time, killed where not."""
+
+# --- tasks
+
+
+class Attempt(msgspec.Struct, frozen=True, array_like=True):
+    """One attempt at a task, as ``TaskSpec.attempt`` makes it.
+
+    ``body_name`` is the full name of the protobuf message in ``body``, empty for text or JSON. ``attempt``
+    counts from 1 to ``tries``; ``epoch`` is the fencing token. ``timeout_s`` is the total time it may take,
+    ``stall_s`` the longest without a call of ``job.progress`` (0: any), ``memory_mb`` what its process
+    and all that it started may use together (0: what the node allows). ``lease_s``: unless renewed, its
+    process is killed so many seconds after it was given to a slot, even if the node stands still (0: never).
+    """
+
+    trace: str
+    type: str
+    body: bytes
+    body_name: str = ""
+    attempt: int = 1
+    tries: int = 1
+    epoch: int = 0
+    timeout_s: float = 60.0
+    stall_s: float = 0.0
+    memory_mb: int = 0
+    lease_s: float = 0.0
+
+
+class Progress(msgspec.Struct, frozen=True, array_like=True):
+    """How far a task is: ``fraction`` is from 0 to 1 (None: not said), ``note`` and ``numbers`` say more."""
+
+    fraction: float | None = None
+    note: str = ""
+    numbers: dict[str, float] = {}
+
+
+class Tried(msgspec.Struct, frozen=True, array_like=True):
+    """What came of an attempt that its process lived to tell of.
+
+    ``result`` is JSON (empty: none). Otherwise ``error`` and ``detail`` (a traceback) say what was raised;
+    ``permanent``: no retry can help; ``cancelled``: it ended because it was told to. ``spoiled``: the process
+    should be replaced. ``output``: there is output of it that has not been read yet. ``took_s`` is how long
+    it ran, ``memory_mb`` the most that its process ever used.
+    """
+
+    result: bytes = b""
+    error: str = ""
+    detail: str = ""
+    permanent: bool = False
+    cancelled: bool = False
+    spoiled: bool = False
+    output: bool = False
+    took_s: float = 0.0
+    memory_mb: int = 0
+
+
+class TaskHost(Protocol):
+    """What a slot for tasks gives to the worker in it."""
+
+    def now(self) -> float:
+        """Monotonic time in seconds."""
+
+    def progress(self, number: int, progress: Progress) -> None:
+        """An attempt advances. Cheap enough to be called at every step."""
+
+    def log(self, number: int, level: str, event: str, values: Mapping[str, Any]) -> None:
+        """A line of an attempt for the node's log."""
+
+    async def begin(self, attempt: Attempt) -> None:
+        """An attempt begins. What this raises counts as raised by the handler."""
+
+    def failed(self, error: BaseException) -> None:
+        """The handler raised."""
+
+    def interrupt(self) -> None:
+        """Have ``TaskWorker.raise_if_cancelled`` called where the handler is, if it can be reached there."""
+
+
+class TaskWorker(Protocol):
+    """The handlers inside a slot. Made by a factory from a host; slots know no more of it than this.
+
+    ``attempt`` suspends only where a loop runs already; else it can be stepped with ``drive``.
+    """
+
+    async def attempt(self, number: int, attempt: Attempt) -> Tried:
+        """Run the handler. The host is told of what it does by its number. Never raises for what it does."""
+
+    def cancel(self, reason: str) -> None:
+        """Tell the attempt at hand to end. May come from any thread."""
+
+    def raise_if_cancelled(self) -> None:
+        """Called in the midst of the handler: raise there if it was told to end, once."""
+
+
+class Listener(Protocol):
+    """Who is told of what happens in slots."""
+
+    def told(self, slot: TaskSlot, number: int, tried: Tried) -> None:
+        """An attempt in the slot has ended; where it was at work, the next one in the tray begins."""
+
+    def advanced(self, slot: TaskSlot, number: int, progress: Progress) -> None:
+        """An attempt advances, and says how far it is."""
+
+    def said(self, slot: TaskSlot, number: int, level: str, event: str, values: Mapping[str, Any]) -> None:
+        """An attempt wrote to the log, or to its standard output (then ``values`` is empty)."""
+
+
+class TaskSlot(Slot, Protocol):
+    """A slot for tasks. It runs one attempt of its tray after another, and can be stopped in the midst of
+    one."""
+
+    def offer(self, number: int, attempt: Attempt) -> bool:
+        """Put an attempt in the tray, under a number of the caller's; False if there is no room for it, or
+        the slot is dead."""
+
+    def withdraw(self) -> list[int]:
+        """Take back all that lies in the tray, in order."""
+
+    def cancel(self, number: int, reason: str) -> None:
+        """Tell an attempt to end, by raising in its handler and running its terminate hooks. Does nothing for
+        one that is not at hand."""
+
+    def lease(self, seconds: float | None) -> None:
+        """Have the process and its descendants killed after so long, whatever becomes of the node, unless
+        this is called again; None: never."""
+
+    async def dump(self) -> str:
+        """The stacks of its threads, "" if it doesn't tell in a tenth of a second."""
+
+    def terminate(self) -> None:
+        """Ask the process's descendants to end, as SIGTERM does."""
+
+    async def stop(self, grace_s: float) -> None:
+        """Let it end once it is done; kill it if that takes longer."""
+
+
+class TaskSlotMaker(SlotMaker, Protocol):
+    """Makes slots for tasks."""
+
+    async def spawn(self, listener: Listener) -> TaskSlot:
+        """A new slot, the app imported and its handlers ready. Raises ConfigError if the app can't load."""

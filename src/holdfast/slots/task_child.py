@@ -20,8 +20,7 @@ import msgspec
 
 from holdfast.common.rate import Limiter, Rate
 from holdfast.common.redaction import redact
-from holdfast.ports.slots import drive
-from holdfast.ports.task_slots import Attempt, Progress, TaskWorker, Tried
+from holdfast.ports.slots import Attempt, Progress, TaskWorker, Tried, drive
 from holdfast.slots import lifeline, wire
 from holdfast.slots.child import READ_BYTES, NodeConnection, make_worker, set_up
 from holdfast.system.resident import Resident

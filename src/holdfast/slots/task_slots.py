@@ -9,20 +9,20 @@ import signal
 import socket
 import struct
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import IO
 
 import msgspec
 import structlog
 
 from holdfast.ports.clock import Clock
-from holdfast.ports.task_slots import Attempt, Exit, Listener, Tried
+from holdfast.ports.slots import Attempt, Listener, Tried
 from holdfast.slots import lifeline, wire
 from holdfast.slots.family import MIB
-from holdfast.slots.launcher import ForkServer
-from holdfast.slots.nursery import Nursery
 from holdfast.slots.output import Output
-from holdfast.slots.process import SlotProcess
+from holdfast.slots.process import ProcessSetup, SlotProcess
+from holdfast.slots.slots import ForkserverSlots, SlotSettings
 from holdfast.slots.task_child import LOOK_SIGNAL, TRAY_BYTES
 
 LOOK_TIMEOUT_S = 0.1
@@ -95,24 +95,15 @@ class Tray:
 class ForkserverTaskSlot(SlotProcess):
     """A child process that takes attempts from its tray, one after another."""
 
-    def __init__(
-        self,
-        name: str,
-        clock: Clock,
-        server: ForkServer,
-        stacks: int,
-        memory_mb: int,
-        listener: Listener,
-    ) -> None:
-        super().__init__(name, clock, server, stacks, memory_mb)
-        self._default_mb = memory_mb
+    def __init__(self, given: ProcessSetup, listener: Listener) -> None:
+        super().__init__(given)
+        self._default_mb = given.memory_mb
         self._listener = listener
         self._tray = Tray()
         pipe, self._pen = os.pipe()
-        self._output = Output(pipe, clock, self._said)
+        self._output = Output(pipe, given.clock, self._said)
         self._given: dict[int, int] = {}
         """What each attempt that has not ended may use, in MiB, by its number, the oldest first."""
-        self._untouched: list[int] = []
         self._seen = asyncio.Event()
 
     @property
@@ -162,9 +153,6 @@ class ForkserverTaskSlot(SlotProcess):
     async def kill(self, reason: str) -> str:
         return await self._kill(reason, dump=False)
 
-    async def exited(self) -> Exit:
-        return Exit(await self.gone(), self._dump, self._untouched)
-
     def heard(self, call: int, payload: bytes) -> None:
         match _decode(payload):
             case wire.AttemptEnded(tried):
@@ -206,48 +194,28 @@ class ForkserverTaskSlot(SlotProcess):
         self._seen.set()
 
 
-class ForkserverTaskSlots:
-    """Makes slots for the tasks of the app at ``module:name``. The settings are those of
-    :class:`ForkserverSlots`; ``memory_mb`` is for tasks that declare none of their own."""
+@dataclass(frozen=True, kw_only=True)
+class TaskSlotSettings(SlotSettings):
+    """How slots for tasks are made."""
 
-    def __init__(
-        self,
-        app: str,
-        clock: Clock,
-        *,
-        memory_mb: int = 0,
-        preload: bool = True,
-        worker: str = "holdfast.tasks.worker:load",
-        prefix: str = "task-slot",
-        environment: Mapping[str, str] | None = None,
-        spawn_timeout_s: float = 120.0,
-        close_timeout_s: float = 1.0,
-        check_s: float = 0.5,
-    ) -> None:
-        modules = [place.partition(":")[0] for place in ((worker, app) if preload else (worker,))]
-        self._nursery: Nursery[ForkserverTaskSlot] = Nursery(
-            wire.SlotSetup(os.getpid(), modules, worker, [app], memory_mb * MIB, tasks=True),
-            app,
-            clock,
-            prefix=prefix,
-            environment=environment,
-            spawn_timeout_s=spawn_timeout_s,
-            close_timeout_s=close_timeout_s,
-            check_s=check_s,
-        )
-        self._clock = clock
-        self._memory_mb = memory_mb
+    worker: str = "holdfast.tasks.worker:load"
+    prefix: str = "task-slot"
+    close_timeout_s: float = 1.0
+    check_s: float = 0.5
 
-    async def spawn(self, listener: Listener) -> ForkserverTaskSlot:
-        self._nursery.watch_memory()
 
-        def make(name: str, server: ForkServer, stacks: int) -> ForkserverTaskSlot:
-            return ForkserverTaskSlot(name, self._clock, server, stacks, self._memory_mb, listener)
-
-        return await self._nursery.spawn(make)
-
-    async def close(self) -> None:
-        await self._nursery.close()
+def task_slots(settings: TaskSlotSettings, clock: Clock) -> ForkserverSlots[[Listener], ForkserverTaskSlot]:
+    """Makes slots for the tasks of an app."""
+    places = [settings.worker, settings.app if settings.preload else ""]
+    setup = wire.SlotSetup(
+        os.getpid(),
+        [place.partition(":")[0] for place in places if place],
+        settings.worker,
+        [settings.app],
+        settings.memory_mb * MIB,
+        tasks=True,
+    )
+    return ForkserverSlots(settings, clock, setup, ForkserverTaskSlot)
 
 
 def _file(body: bytes) -> IO[bytes]:

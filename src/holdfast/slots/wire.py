@@ -10,8 +10,7 @@ import struct
 
 import msgspec
 
-from holdfast.ports.slots import MessageWork, Ran
-from holdfast.ports.task_slots import Attempt, Progress, Tried
+from holdfast.ports.slots import Attempt, MessageWork, Progress, Ran, Tried
 
 HEADER = struct.Struct("!IQ")
 

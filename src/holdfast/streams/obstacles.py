@@ -14,7 +14,7 @@ from holdfast.cluster.host import Host
 from holdfast.common.redaction import redact
 from holdfast.common.retry import Backoff
 from holdfast.errors import HandlerFailed
-from holdfast.streams.slots import Died, Seat, SlotPool
+from holdfast.streams.slots import Died, Seat, Seats
 from holdfast.streams.spec import StreamSpec
 
 AGAIN = Backoff(1.0, 15.0)
@@ -48,7 +48,7 @@ class Obstacles:
     def __init__(
         self,
         specs: Mapping[str, StreamSpec],
-        pool: SlotPool,
+        pool: Seats,
         host: Host,
         *,
         on_change: Callable[[str], None],

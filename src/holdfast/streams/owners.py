@@ -32,7 +32,7 @@ from holdfast.errors import (
     Unavailable,
 )
 from holdfast.ports.coordinator import Claim
-from holdfast.ports.slots import MessageWork, Slot
+from holdfast.ports.slots import MessageWork, StreamSlot
 from holdfast.ports.state import StateStore
 from holdfast.streams.loads import Loads
 from holdfast.streams.obstacles import Obstacles, pause_s
@@ -42,7 +42,7 @@ from holdfast.streams.rules import commands, ledger
 from holdfast.streams.rules.ledger import Checkpoint
 from holdfast.streams.rules.owner import Owner, OwnerPhase, OwnerRules
 from holdfast.streams.rules.sequencer import Gap, Rules
-from holdfast.streams.slots import Died, Seat, SlotPool
+from holdfast.streams.slots import Died, Seat, Seats
 from holdfast.streams.spec import StreamSpec
 
 T = TypeVar("T")
@@ -87,7 +87,7 @@ class Owned:
         self.claim = claim
         self.since = since
         self.seat: Seat | None = None
-        self.slot: Slot | None = None
+        self.slot: StreamSlot | None = None
         self.last: Checkpoint | None = None
         """The checkpoint that the last answered commit left at the store."""
         self.committed_at: float | None = None
@@ -167,7 +167,7 @@ class Owners:
         specs: Mapping[str, StreamSpec],
         models: Collection[str],
         state: StateStore,
-        pool: SlotPool,
+        pool: Seats,
         keepers: Mapping[str, Keeper],
         router: Router,
         report: Reporter,
@@ -914,7 +914,7 @@ class Owners:
         )
         self._is_in(entry, slot)
 
-    def _is_in(self, entry: Owned, slot: Slot | None) -> None:
+    def _is_in(self, entry: Owned, slot: StreamSlot | None) -> None:
         """Note that a slot has a stream's models or handler. If the stream was released meanwhile, close it
         there, unless a later owner of it uses the same slot."""
         standing = self._entries.get(entry.key)
@@ -925,7 +925,7 @@ class Owners:
         ):
             self._close(entry, slot)
 
-    def _close(self, entry: Owned, slot: Slot) -> None:
+    def _close(self, entry: Owned, slot: StreamSlot) -> None:
         """Have a stream closed in a slot."""
         spec = entry.spec
         self._tasks.spawn(self._pool.close_stream(slot, spec.name, entry.plain_key, spec.timeout_s))

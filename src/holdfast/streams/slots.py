@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 from holdfast.cluster.host import Host
+from holdfast.cluster.slot_pool import SlotPool
 from holdfast.common.progress import hung
-from holdfast.common.retry import Backoff
-from holdfast.errors import ConfigError, HoldfastError, SlotDied
-from holdfast.ports.slots import Slot, SlotCall, Slots
+from holdfast.errors import SlotDied
+from holdfast.ports.slots import SlotCall, StreamSlot, StreamSlotMaker
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ class Seat:
     they ask for the same."""
 
     def __init__(self) -> None:
-        self.slot: Slot | None = None
+        self.slot: StreamSlot | None = None
         self.ready = asyncio.Event()
         self.streams = 0
         self.wanted: Counter[str] = Counter()
@@ -51,33 +51,30 @@ class Died(SlotDied):
         self.model = model
 
 
-class SlotPool:
-    """Seats with living slots in them. ``on_death`` is told of a seat whose slot has gone."""
+class Seats:
+    """A node's seats, with living slots in them. ``on_death`` is told of a seat whose slot has gone."""
 
-    def __init__(self, slots: Slots, host: Host, *, on_death: Callable[[Seat], None]) -> None:
-        self._slots = slots
+    def __init__(self, slots: StreamSlotMaker, host: Host, *, on_death: Callable[[Seat], None]) -> None:
+        self._pool = SlotPool(slots, slots.spawn, host, host.limits.spare_slots)
         self._clock, self._limits, self._tasks = host.clock, host.limits, host.tasks
-        self._stats, self._log = host.stats, host.log
+        self._log = host.log
         self._on_death = on_death
         self._seats: list[Seat] = []
-        self._spares: list[Slot] = []
-        self._backoff = Backoff(0.2, 10.0)
         self._busy = asyncio.Event()
 
     async def start(self) -> None:
         """Spawn every slot. Raises ConfigError if the app can't load."""
         self._seats = [Seat() for _ in range(self._limits.slots)]
         for slot, seat in zip(
-            await asyncio.gather(*(self._slots.spawn() for _ in self._seats)), self._seats, strict=True
+            await asyncio.gather(*(self._pool.first() for _ in self._seats)), self._seats, strict=True
         ):
             self._sit(seat, slot)
-        for _ in range(self._limits.spare_slots):
-            self._tasks.spawn(self._prepare_spare())
+        self._pool.warm_up()
         self._tasks.repeat(self._watch_for_hangs, self._clock, self._log)
 
     async def close(self) -> None:
         """End every slot."""
-        await self._slots.close()
+        await self._pool.close()
 
     def assign(self, models: Iterable[str] = ()) -> Seat:
         """The seat with fewest streams, for one more; rather one that has the models that it uses."""
@@ -112,9 +109,9 @@ class SlotPool:
         self,
         seat: Seat,
         timeout_s: float,
-        work: Callable[[Slot, SlotCall], Awaitable[T]],
-        expected: Slot | None = None,
-    ) -> tuple[T, Slot]:
+        work: Callable[[StreamSlot, SlotCall], Awaitable[T]],
+        expected: StreamSlot | None = None,
+    ) -> tuple[T, StreamSlot]:
         """Do ``work`` in the seat's slot, by a call that is watched; returns the slot with the answer.
 
         ``expected`` is the slot that the work needs, if it isn't any. Raises Died, also where that slot was
@@ -136,45 +133,24 @@ class SlotPool:
                 seat.took_s = self._clock.monotonic() - call.begun_at
         return answer, slot
 
-    async def close_stream(self, slot: Slot, stream: str, key: str, timeout_s: float) -> None:
+    async def close_stream(self, slot: StreamSlot, stream: str, key: str, timeout_s: float) -> None:
         """Drop a key's handler in a slot, which may take so long without progress. Never raises."""
         await slot.close(stream, key, call=SlotCall(timeout_s, self._busy.set))
 
-    def _sit(self, seat: Seat, slot: Slot) -> None:
+    def _sit(self, seat: Seat, slot: StreamSlot) -> None:
         seat.slot = slot
         seat.ready.set()
         self._tasks.spawn(self._await_exit(seat, slot))
 
-    async def _await_exit(self, seat: Seat, slot: Slot) -> None:
-        reason = await slot.exited()
+    async def _await_exit(self, seat: Seat, slot: StreamSlot) -> None:
+        gone = await slot.exited()
         seat.ready.clear()
         seat.slot = None
-        self._stats.slot_deaths += 1
-        self._log.warning("slot died", slot=slot.name, reason=reason)
+        self._pool.died(slot, gone)
         self._on_death(seat)
-        self._sit(seat, await self._replacement())
-
-    async def _replacement(self) -> Slot:
-        if self._spares:
-            spare = self._spares.pop(0)
-            self._tasks.spawn(self._prepare_spare())
-            return spare
-        return await self._spawn()
-
-    async def _prepare_spare(self) -> None:
-        self._spares.append(await self._spawn())
-
-    async def _spawn(self) -> Slot:
-        failures = 0
-        while True:
-            try:
-                return await self._slots.spawn()
-            except ConfigError as error:
-                self._log.error("the app does not load in a new slot", error=str(error))
-            except HoldfastError as error:
-                self._log.warning("could not start a slot", error=str(error))
-            failures += 1
-            await self._clock.sleep(self._backoff.delay_s(failures, self._clock.random()))
+        replacement = self._pool.take() or await self._pool.spawn()
+        if replacement is not None:
+            self._sit(seat, replacement)
 
     async def _watch_for_hangs(self) -> None:
         """A handler without progress for its timeout is dumped and killed: progress, not presence."""
@@ -187,7 +163,7 @@ class SlotPool:
             # Something began: its timeout may be the shortest, but it is no shorter than this pause.
             await self._clock.sleep(min(0.05, max(0.0, next_at - self._clock.monotonic())))
 
-    async def _kill(self, slot: Slot, reason: str) -> None:
+    async def _kill(self, slot: StreamSlot, reason: str) -> None:
         stacks = await slot.kill(reason)
         self._log.warning("slot hung", slot=slot.name, reason=reason, stacks=stacks)
 

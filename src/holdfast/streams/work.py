@@ -35,7 +35,7 @@ from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError, InvalidMessage, OutcomeUnknown, Unavailable
 from holdfast.ports.coordinator import Load, Member
 from holdfast.ports.queue import Delivery, Queue
-from holdfast.ports.slots import Slots
+from holdfast.ports.slots import StreamSlotMaker
 from holdfast.ports.state import StateStore
 from holdfast.streams.codec import address
 from holdfast.streams.loads import ROLL_S
@@ -43,7 +43,7 @@ from holdfast.streams.owners import Owned, Owners
 from holdfast.streams.reports import Reports
 from holdfast.streams.requests import Requests
 from holdfast.streams.router import Router
-from holdfast.streams.slots import SlotPool
+from holdfast.streams.slots import Seats
 from holdfast.streams.spec import QUEUE_NUMBER, StreamSpec
 from holdfast.streams.standstills import Standstills
 
@@ -85,7 +85,7 @@ class StreamWork:
         specs: Mapping[str, StreamSpec],
         queues: Mapping[str, Queue],
         state: StateStore,
-        slots: Slots,
+        slots: StreamSlotMaker,
         *,
         models: Collection[str] = (),
     ) -> None:
@@ -99,7 +99,7 @@ class StreamWork:
             name: Keeper(name, queue, host, holding=self._holding, report=self.reports.tell)
             for name, queue in queues.items()
         }
-        self.pool = SlotPool(slots, host, on_death=self._slot_died)
+        self.pool = Seats(slots, host, on_death=self._slot_died)
         self.owners = Owners(
             host,
             specs,

@@ -70,7 +70,7 @@ class StreamContext:
         self._worker.host.progress(self._stream, self.key, note)
 
 
-class _Lane:
+class _KeyLane:
     """Where the calls of one key wait for one another."""
 
     __slots__ = ("calls", "turn")
@@ -117,7 +117,7 @@ class StreamWorker:
         self._objects = objects
         self._decoders = {name: decoder(spec.message) for name, spec in streams.items()}
         self._open: dict[tuple[str, str], _Open] = {}
-        self._lanes: dict[tuple[str, str], _Lane] = {}
+        self._lanes: dict[tuple[str, str], _KeyLane] = {}
         self._models = Models(models or {}, self._tell_models, model_memory_mb)
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -230,7 +230,7 @@ class StreamWorker:
     @contextlib.asynccontextmanager
     async def _lane(self, stream: str, key: str) -> AsyncIterator[None]:
         """While nobody else is at work for the key."""
-        lane = self._lanes.setdefault((stream, key), _Lane())
+        lane = self._lanes.setdefault((stream, key), _KeyLane())
         lane.calls += 1
         try:
             async with lane.turn:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from holdfast.ports.task_slots import Attempt, Progress, Tried
+from holdfast.ports.slots import Attempt, Progress, Tried
 
 
 class How(enum.StrEnum):

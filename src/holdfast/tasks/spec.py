@@ -15,7 +15,7 @@ from holdfast.common.message import check_key
 from holdfast.common.retry import Backoff
 from holdfast.common.settings import Count, Int32, Limit, Positive, RateLimit, Seconds, check_settings
 from holdfast.errors import ConfigError, InvalidMessage
-from holdfast.ports.task_slots import Attempt
+from holdfast.ports.slots import Attempt
 from holdfast.tasks.body import Body
 from holdfast.tasks.handler import Handler
 from holdfast.tasks.rules.task import Task

@@ -23,7 +23,7 @@ from holdfast.common.trace import raised_at
 from holdfast.errors import Fenced, HoldfastError, OutcomeUnknown
 from holdfast.ports.coordinator import Load
 from holdfast.ports.queue import Delivery, Outgoing
-from holdfast.ports.task_slots import TaskSlotMaker
+from holdfast.ports.slots import TaskSlotMaker
 from holdfast.ports.tasks import TaskStore
 from holdfast.tasks.body import Body
 from holdfast.tasks.completer import Completer, letter_of

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from holdfast.common.codec import encode_result
 from holdfast.common.user_code import describe, explain, resolve
 from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage
-from holdfast.ports.task_slots import Attempt, Progress, TaskHost, Tried
+from holdfast.ports.slots import Attempt, Progress, TaskHost, Tried
 from holdfast.tasks import reading  # noqa: F401 (slots are forked with it, or each would import it)
 from holdfast.tasks.body import Body
 from holdfast.tasks.handler import Cancelled, Job, JobLog

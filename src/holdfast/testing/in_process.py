@@ -17,8 +17,7 @@ from typing import Any, TypeVar
 
 from holdfast.app import App
 from holdfast.ports.meter import Meter
-from holdfast.ports.slots import MessageWork, Ran, SlotHost, drive
-from holdfast.ports.task_slots import Attempt, Progress, TaskHost, Tried
+from holdfast.ports.slots import Attempt, MessageWork, Progress, Ran, SlotHost, TaskHost, Tried, drive
 from holdfast.registration import service_of
 from holdfast.streams.worker import StreamWorker
 from holdfast.tasks.worker import TaskExecutor

@@ -25,8 +25,7 @@ from holdfast.config import Config
 from holdfast.errors import ConfigError
 from holdfast.loading import of_products
 from holdfast.ports.queue import DeadLetter
-from holdfast.ports.slots import Slots
-from holdfast.ports.task_slots import TaskHost, TaskSlotMaker
+from holdfast.ports.slots import StreamSlotMaker, TaskHost, TaskSlotMaker
 from holdfast.services.memory.slots import MemorySlots
 from holdfast.services.memory.task_slots import MemoryTaskSlots
 from holdfast.tasks.names import task_queue
@@ -205,7 +204,7 @@ class _ServicesInProcess(Services):
         super().__init__(config)
         self._app = app
 
-    def slots(self, app: str) -> Slots:
+    def slots(self, app: str) -> StreamSlotMaker:
         make = partial(ThreadWorker, self._app, self.config.objects_url)
         return self._kept(MemorySlots(make, self.clock))
 

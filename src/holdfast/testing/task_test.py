@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.app import App
 from holdfast.errors import ConfigError
-from holdfast.ports.task_slots import Attempt, Progress
+from holdfast.ports.slots import Attempt, Progress
 from holdfast.tasks.body import Body, body_of
 from holdfast.tasks.rules.task import Task
 from holdfast.tasks.spec import TaskSettings, TaskSpec

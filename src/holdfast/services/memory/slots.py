@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from holdfast.errors import HoldfastError, SlotDied
 from holdfast.ports.clock import Clock
-from holdfast.ports.slots import MessageWork, Ran, SlotCall, SlotCalls, SlotHost, SlotWorker
+from holdfast.ports.slots import Exit, MessageWork, Ran, SlotCall, SlotCalls, SlotHost, SlotWorker
 from holdfast.services.memory.children import SimulatedPool
 
 T = TypeVar("T")
@@ -46,6 +46,7 @@ class MemorySlot:
         self._before = before
         self._at = ""
         self._why = ""
+        self._stacks = ""
         self._gone = asyncio.Event()
         self._given: deque[GivenCall] = deque()
         self._called = asyncio.Event()
@@ -85,20 +86,19 @@ class MemorySlot:
             await self._call((stream, key), lambda: self._worker.close(stream, key), call)
 
     async def kill(self, reason: str) -> str:
-        dump = f"simulated stack: {self._at or 'idle'}"
         if not self._gone.is_set():
-            self.die(f"was killed: {reason}", dump)
-        return dump
+            self.die(f"was killed: {reason}", f"simulated stack: {self._at or 'idle'}")
+        return self._stacks
 
-    async def exited(self) -> str:
+    async def exited(self) -> Exit:
         await self._gone.wait()
-        return self._why
+        return Exit(self._why, self._stacks)
 
     def die(self, why: str, detail: str = "") -> None:
         """End the process at once. No handler is closed; calls in flight raise SlotDied."""
         if self._gone.is_set():
             return
-        self._why = why
+        self._why, self._stacks = why, detail
         self._gone.set()
         self._task.cancel()
         for given in self._given:
@@ -107,8 +107,14 @@ class MemorySlot:
         self._given.clear()
         self.calls.clear()
 
-    async def stop(self) -> None:
-        """Close the handlers, then end."""
+    async def stop(self, grace_s: float) -> None:
+        """Close the handlers, then end; at once if that takes longer than ``grace_s``."""
+        closing = asyncio.ensure_future(self._stop())
+        if not await self._clock.wait(self._gone, grace_s):
+            await self.kill(f"its handlers did not close within {grace_s:g} s")
+        await closing
+
+    async def _stop(self) -> None:
         with contextlib.suppress(SlotDied):
             await self._call(("", ""), self._worker.stop, None)
         self.die("was closed")
@@ -182,8 +188,8 @@ class MemorySlot:
 class MemorySlots(SimulatedPool[MemorySlot]):
     """Makes simulated slots, each with a worker from ``make``.
 
-    ``before`` runs ahead of every message; ``spawn_s`` is how long a new slot takes.
-    ``slots`` lists the living.
+    ``before`` runs ahead of every message; ``spawn_s`` is how long a new slot takes, ``close_timeout_s`` how
+    long its handlers may take to close. ``slots`` lists the living.
     """
 
     def __init__(
@@ -193,9 +199,11 @@ class MemorySlots(SimulatedPool[MemorySlot]):
         *,
         before: Before | None = None,
         spawn_s: float = 0.0,
+        close_timeout_s: float = 5.0,
         prefix: str = "slot",
     ) -> None:
         super().__init__(clock, spawn_s, prefix)
+        self._close_timeout_s = close_timeout_s
         self._make = make
         self._before = before
 
@@ -205,4 +213,4 @@ class MemorySlots(SimulatedPool[MemorySlot]):
     async def close(self) -> None:
         self._closed = True
         for slot in self.slots:
-            await slot.stop()
+            await slot.stop(self._close_timeout_s)

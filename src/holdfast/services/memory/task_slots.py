@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from holdfast.ports.clock import Clock
-from holdfast.ports.task_slots import Attempt, Exit, Listener, Progress, TaskHost, TaskWorker
+from holdfast.ports.slots import Attempt, Exit, Listener, Progress, TaskHost, TaskWorker
 from holdfast.services.memory.children import SimulatedPool
 
 Before = Callable[["MemoryTaskSlot", Attempt], Awaitable[None]]

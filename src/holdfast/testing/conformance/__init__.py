@@ -21,8 +21,8 @@ StateConformance       ``state``          ``other_state``
 ObjectsConformance     ``objects``
 PeerConformance        ``make_peer``      an async callable that returns a new Peer each time
 RegistryConformance    ``registry``       ``other_registry``
-SlotsConformance       ``slots``          made for the app of ``holdfast.testing.conformance.slots_app``
-TaskSlotsConformance   ``task_slots``     made for the app of ``holdfast.testing.conformance.task_slots_app``
+StreamSlotsConformance ``slots``          ``unloadable``: see ``SlotsConformance``, which both kinds share
+TaskSlotsConformance   ``slots``          ``unloadable``
 TasksConformance       ``tasks``          ``other_tasks``
 =====================  =================  ======================================================
 
@@ -52,7 +52,6 @@ PORTS = (
     "slots",
     "state",
     "task_oracle",
-    "task_slots",
     "tasks",
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{port}" for port in PORTS))  # before they are imported
@@ -63,9 +62,12 @@ from holdfast.testing.conformance.objects import ObjectsConformance  # noqa: E40
 from holdfast.testing.conformance.peer import PeerConformance  # noqa: E402
 from holdfast.testing.conformance.queue import QueueConformance  # noqa: E402
 from holdfast.testing.conformance.registry import RegistryConformance  # noqa: E402
-from holdfast.testing.conformance.slots import SlotsConformance  # noqa: E402
+from holdfast.testing.conformance.slots import (  # noqa: E402
+    SlotsConformance,
+    StreamSlotsConformance,
+    TaskSlotsConformance,
+)
 from holdfast.testing.conformance.state import StateConformance  # noqa: E402
-from holdfast.testing.conformance.task_slots import TaskSlotsConformance  # noqa: E402
 from holdfast.testing.conformance.tasks import TasksConformance  # noqa: E402
 
 __all__ = [
@@ -77,6 +79,7 @@ __all__ = [
     "RegistryConformance",
     "SlotsConformance",
     "StateConformance",
+    "StreamSlotsConformance",
     "TaskSlotsConformance",
     "TasksConformance",
 ]
