@@ -65,7 +65,7 @@ class DeadLetters:
         await self.dead.send([_entry(letter, at) for letter in letters], [""] * len(letters))
 
     async def page(self, limit: int, after: str, key: str | None) -> list[DeadLetter]:
-        """Letters in order of id, after the id ``after``; only those of ``key`` if given."""
+        """Return dead letters in order of id, after the id ``after``; only those of ``key`` if given."""
         listed: dict[str, DeadLetter] = {}
 
         def see(found: HeldLetter) -> bool:

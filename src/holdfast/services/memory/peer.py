@@ -77,7 +77,7 @@ class MemoryNetwork:
         return server
 
     def find(self, address: str) -> MemoryPeerServer | None:
-        """Who answers at ``address``."""
+        """Return the server at ``address``."""
         return self._servers.get(address)
 
     def cut(self, address: str) -> None:

@@ -48,7 +48,7 @@ class Stored:
     receives: int = 0
     received_at: float = 0.0
     receipt: str = ""
-    """Of the delivery that counts; empty when none does."""
+    """The receipt of the valid delivery; empty if there is none."""
     holder: str = ""
 
 

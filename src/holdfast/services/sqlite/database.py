@@ -62,7 +62,8 @@ STATEMENTS_CACHED = 512
 
 
 class Transaction:
-    """What an operation writes with. It takes effect, and rings, only once all of the batch is committed."""
+    """The transaction in which an operation writes. It takes effect, and rings, only after the whole batch is
+    committed."""
 
     __slots__ = ("connection", "execute", "topics")
 
@@ -111,7 +112,7 @@ class Database:
         busy_timeout_s: float = 10.0,
         access: Access | None = OWNER,
     ) -> Self:
-        """The database in the file ``path``, made if it doesn't exist, its schema brought up to date.
+        """Open the database in the file ``path``. It is made if it doesn't exist, and its schema is updated.
 
         A process that opens the same file again shares the first one, settings included; each opening
         needs its own closing.
@@ -403,7 +404,7 @@ class Database:
 
 @dataclass(slots=True)
 class Batch:
-    """Calls that are done but for the disk's word, and the topics to ring."""
+    """Calls that only wait for the disk to confirm them, and the topics to ring."""
 
     calls: list[WriterCall]
     topics: set[str]

@@ -199,7 +199,7 @@ class ZooKeeperSession:
 
     @property
     def timeout_s(self) -> float:
-        """What the servers made of the timeout that was asked for."""
+        """The timeout of the session that the servers granted."""
         return self._negotiated_ms / 1000
 
     async def until_connected(self, timeout_s: float) -> None:
@@ -274,7 +274,7 @@ class ZooKeeperSession:
         return True
 
     async def sync(self) -> None:
-        """See, in what is read next, all that was written before."""
+        """Make later reads see all earlier writes."""
         await self._read("sync", self._ready().sync_async("/"))
 
     # --- writes
@@ -428,8 +428,8 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
 
 class _Trouble(logging.Handler):
-    """Keeps the last thing that kazoo warned of, to be told with the errors that come of it; logs only what
-    is worse. At DEBUG kazoo writes whole requests, credentials and all: no setting may ask for that."""
+    """Keeps kazoo's last warning, to add it to the errors that follow from it; logs only worse ones. At DEBUG
+    kazoo writes whole requests, credentials and all: no setting may ask for that."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
