@@ -12,7 +12,7 @@ from holdfast.extend.products import products
 
 
 def load_app(place: str) -> App:
-    """The app at ``module:name``, found from the working directory too. Raises ConfigError."""
+    """Import the app at ``module:name``. The working directory is searched too. Raises ConfigError."""
     module_name, colon, name = place.partition(":")
     if not (module_name and colon and name):
         raise ConfigError(f"app {place!r} must be 'module:name', such as 'myproject.streams:app'")
@@ -43,12 +43,12 @@ def load_app(place: str) -> App:
 
 
 def declared(app: App) -> list[str]:
-    """What an app declares: streams and tasks by their names, and what it has of products."""
+    """Return the names of what an app declares: streams, tasks, and what it declares of products."""
     return sorted({*app.streams, *app.tasks, *of_products(app)})
 
 
 def of_products(app: App) -> list[str]:
-    """What an app declares of products, such as outboxes."""
+    """Return the names of what an app declares of products, such as ``outbox faces``."""
     return [each for product in products() for each in product.declared(app)]
 
 

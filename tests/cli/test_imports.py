@@ -1,5 +1,6 @@
 """What a process imports before it does anything: imports are most of what it takes to start."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,12 @@ def test_the_public_names_need_no_event_loop_and_no_service() -> None:
     found = imported("import holdfast; [getattr(holdfast, name) for name in ('App', 'Context', 'Order')]")
     assert "msgspec" in found
     assert not found & (HEAVY | {"asyncio", "cyclopts", "psutil", "rich", "zoneinfo"})
+
+
+def test_the_public_names_need_no_product() -> None:
+    found = imported("from holdfast import App; app = App('a'); app.stream('s')(lambda message, context: 1)")
+    assert not {name for name in found if re.match(r"holdfast\.(devices|reports|vision)\b", name)}
+    assert "holdfast.devices" in imported("from holdfast import App; App('a').outbox('doors')")
 
 
 def test_an_app_of_streams_needs_no_protobuf_and_no_cron(tmp_path: Path) -> None:

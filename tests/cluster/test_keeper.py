@@ -174,7 +174,7 @@ async def test_without_its_letter_no_message_is_deleted(rig: Rig) -> None:
     assert [message.id for message in rig.queue.standing.messages.values()] == ["m1"]
     assert rig.reports == [], "its sender keeps it"
     assert done == [1, 2], "the stream goes on"
-    assert rig.log.events("error") == ["the queue refused for good"]
+    assert rig.log.events("error") == ["the queue refuses this call; giving it up"]
 
 
 async def test_seqs_that_never_came_have_a_letter_without_a_message(rig: Rig) -> None:

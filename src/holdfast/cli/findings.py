@@ -13,7 +13,7 @@ from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What one check found. ``fix`` says what to do, where something is to be done."""
+    """The result of one check. ``fix`` says what to do, if anything has to be done."""
 
     check: str
     verdict: Literal["ok", "warning", "failed"]
@@ -23,7 +23,8 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 async def look_at(check: str, url: str, look: Callable[[], Awaitable[str]]) -> Finding:
-    """What the check of a service found: ``look`` asks it, and says in words how it is, or raises."""
+    """Check a service, and return what was found. ``look`` calls the service and describes it in words, or
+    raises an error."""
     try:
         return Finding(check, "ok", f"{redact_url(url)}: {await look()}")
     except (HoldfastError, OSError) as error:

@@ -232,7 +232,9 @@ class Keeper:
                 return True
             except (HoldfastError, OSError) as error:
                 if isinstance(error, HoldfastError) and error.retry is Retry.NEVER:
-                    self._log.error("the queue refused for good", stream=self._stream, error=str(error))
+                    self._log.error(
+                        "the queue refuses this call; giving it up", stream=self._stream, error=str(error)
+                    )
                     return False
                 failures += 1
                 self._log.warning("the queue does not answer", stream=self._stream, error=str(error))

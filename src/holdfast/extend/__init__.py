@@ -1,23 +1,25 @@
-"""What packages that extend Holdfast import: to serve a URL scheme, to add commands, to be a whole product.
+"""The public API for packages that extend Holdfast: services for URL schemes, commands, and whole products.
 
-Here is what a service needs: the ports, the records that their signatures name, and :class:`Service`, whose
-subclasses open them. ``ledger`` and ``task_rules`` are the rules by which state stores and task stores change
-what they keep. Beside it are
+This module has what a service needs: the ports, the records in their signatures, and :class:`Service`, whose
+subclasses open the ports. ``ledger`` and ``task_rules`` are the rules by which state stores and task stores
+change what they keep. The other modules are
 
-* :mod:`holdfast.extend.tools`: declared settings, pauses, rates, JSON, secrets; no I/O;
-* :mod:`holdfast.extend.commands`: what commands of ``holdfast`` have in common;
+* :mod:`holdfast.extend.tools`: declared settings, pauses, rates, JSON, redaction; no I/O;
+* :mod:`holdfast.extend.commands`: what the commands of ``holdfast`` have in common;
 * :mod:`holdfast.extend.products`: what a product adds to nodes, to ``holdfast status`` and ``doctor``;
-* :mod:`holdfast.extend.s3`: the client of S3 that Holdfast itself has.
+* :mod:`holdfast.extend.s3`: Holdfast's own client of S3.
 
-A package registers what it adds by entry points, and is found once it is installed:
+A package registers what it adds as entry points. Holdfast finds it once the package is installed. The groups
+are
 
 * ``holdfast.services``, named by a URL scheme: an object of a subclass of :class:`Service`;
 * ``holdfast.backups``, named by a URL scheme: a function that opens where dead letters are kept;
 * ``holdfast.commands``, named as ``holdfast NAME``: a function, or an App of Cyclopts;
 * ``holdfast.products``, by any name: an object of a subclass of :class:`holdfast.extend.products.Product`;
-* ``holdfast.devices`` and ``holdfast.sinks``, named by a URL scheme: brokers of devices and destinations of
-  reports, as :mod:`holdfast.devices` and :mod:`holdfast.reports` say. Any product may have such a group of
-  its own, and find what is registered in it by :func:`lookup`.
+* ``holdfast.devices``, named by a URL scheme: an object of a subclass of ``holdfast.devices.BrokerService``;
+* ``holdfast.sinks``, named by a URL scheme: an object of a subclass of ``holdfast.reports.SinkService``.
+
+A product may have groups of its own, as the last two are. :func:`lookup` finds what is registered in one.
 """
 
 from typing import TYPE_CHECKING

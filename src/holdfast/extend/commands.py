@@ -1,20 +1,20 @@
-"""What commands of ``holdfast`` have in common, for those that packages add (``holdfast.commands``).
+"""The public API for commands that packages add to ``holdfast`` (group ``holdfast.commands``).
 
-A command is a function with typed parameters, sync or async, whose docstring is its page of help::
+A command is a function with typed parameters, sync or async. Its docstring is its page of help::
 
     from holdfast.extend.commands import DEFAULTS, Json, Options, output
 
     async def stock(*, json: Json = False, options: Options = DEFAULTS) -> None:
-        \"\"\"Tell what is in stock.\"\"\"
+        \"\"\"Show what is in stock.\"\"\"
         async with options.services(reads_only=True) as services:
             depth = await services.queue("stock").depth()
         output.json_line(depth) if json else output.say(f"{depth.ready} wait")
 
-It returns its exit code (``exits``), or nothing. Errors of Holdfast that it raises are told, and make the
-code.
+It returns its exit code (see ``exits``), or None. It may raise the errors of Holdfast: they are printed, and
+set the exit code.
 
-:class:`Launcher` and :class:`Supervisor` run nodes as child processes; :func:`signals` tells when to end,
-:func:`die_with` has a process end with its parent, and :func:`set_up_log` sends the log elsewhere.
+:class:`Launcher` and :class:`Supervisor` run nodes as child processes. :func:`signals` tells when the command
+should end, :func:`die_with` ends a process with its parent, and :func:`set_up_log` sends the log elsewhere.
 """
 
 from typing import TYPE_CHECKING

@@ -1,9 +1,10 @@
-"""What a product is made of: a kind of work that apps declare, which comes in a package of its own.
+"""The public API for products. A product is a kind of work that apps declare, in a package of its own.
 
-A package registers an object of a subclass of :class:`Product` in the group ``holdfast.products``. What it
-adds to nodes is a :class:`NodePart`, made of :class:`Work`, which gets at clock, log, peers and memberships
-by its :class:`Host`. :class:`Services` has the queues and stores that settings name, and :func:`load` reads
-the settings. A product may tell how its work ended on a queue of briefs, as tasks do: :func:`encode_brief`.
+A package registers an object of a subclass of :class:`Product` in the group ``holdfast.products``. The
+product adds a :class:`NodePart` to each node: its :class:`Work`, and what tells its metrics. Work gets clock,
+log, peers and memberships from its :class:`Host`. :class:`Services` opens the queues and stores that settings
+name, and :func:`load` reads the settings. With :func:`encode_brief` a product can tell on a queue of briefs
+how its work ended, as tasks do.
 """
 
 from __future__ import annotations
@@ -73,13 +74,13 @@ __all__ = [
 
 
 class StatusTable(NamedTuple):
-    """What a product adds to ``holdfast status``.
+    """A table that a product adds to ``holdfast status``.
 
     Attributes:
-        name: what it lists, such as ``outboxes``: the key in the JSON, and the table's title.
-        records: the same for programs, as msgspec writes it.
-        columns: the table's.
-        rows: the table's; no table is shown without any.
+        name: what the table lists, such as ``outboxes``: the title of the table, and the key in the JSON.
+        records: what ``--json`` prints under that key.
+        columns: the titles of the columns.
+        rows: the rows. A table without rows isn't shown.
     """
 
     name: str
@@ -89,46 +90,51 @@ class StatusTable(NamedTuple):
 
 
 class Product:
-    """What a product adds to Holdfast. A package registers an object of a subclass, which overrides what the
-    product has. Each method is also asked of apps that declare nothing of the product, and should import what
-    it needs only once they do.
+    """Base class of products. A package registers an object of a subclass, which overrides the methods that
+    the product needs.
+
+    All methods are also called for apps that declare nothing of the product. So a method should import what
+    it needs only when the app declares something.
 
     Attributes:
-        claim_label: what the keys of the product's claims begin with, which tells them from those of streams:
-            such as ``outbox:``; empty for a product that claims nothing.
+        claim_label: the beginning of the keys that the product claims, such as ``outbox:``. It tells these
+            claims from those of streams. Empty for a product that claims nothing.
     """
 
     claim_label = ""
 
     def declared(self, app: App) -> Sequence[str]:
-        """What an app declares of this product, each as people call it, such as ``outbox faces``."""
+        """Return the names of what an app declares of this product, as people call it, such as
+        ``outbox faces``."""
         return ()
 
     def check(self, services: Services, app: App) -> None:
         """Raise ConfigError if what the app declares can't run on these services."""
 
     def queues(self, app: App) -> Mapping[str, float]:
-        """The queues that the app needs for this product, each with how long it should hide, in seconds, what
-        is received by somebody who doesn't say for how long."""
+        """Return the names of the queues that the app needs for this product. The value is the default
+        visibility of the queue, in seconds."""
         return {}
 
     def node_part(self, services: Services, app: App, host: Host) -> NodePart | None:
-        """The product's part of a node that runs the app; None for an app that declares nothing of it. Raises
-        ConfigError."""
+        """Return what the product adds to a node that runs the app; None if the app declares nothing of it.
+        Raises ConfigError."""
         return None
 
     async def examine(self, services: Services, app: App | None) -> list[Finding]:
-        """What ``holdfast doctor`` finds of the product, for an app if it was given one."""
+        """Check what the product needs, and return what ``holdfast doctor`` shows. ``app`` is None if the
+        command was given none."""
         return []
 
     async def status(
         self, services: Services, members: Sequence[Member], claims: Sequence[Claim]
     ) -> StatusTable | None:
-        """What ``holdfast status`` shows of the product, by the memberships that live and the product's own
-        claims; the same table, if empty, where nothing of it runs."""
+        """Return the table that ``holdfast status`` shows. ``members`` are the living memberships, and
+        ``claims`` those with the product's ``claim_label``. Return an empty table if nothing of it runs, so
+        that its key is in the JSON."""
         return None
 
 
 def products() -> list[Product]:
-    """All products that are installed. Raises ConfigError for one that can't be imported."""
+    """Return all installed products. Raises ConfigError for one that can't be imported."""
     return all_of(PRODUCTS, Product)

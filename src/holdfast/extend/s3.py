@@ -1,10 +1,11 @@
-"""The client of S3 that Holdfast itself has. Needs the extra ``s3``.
+"""The public API of Holdfast's own S3 client. Needs the extra ``s3``.
 
-Its calls are signed, share one pool of connections, and are tried again where that may help; errors are
-honest about the effect. :class:`S3` makes one call on the object at a :class:`Spot`; its :class:`AwsClient`
-is made with a region, an endpoint, and :class:`Keys` where they aren't those of the environment. An answer is
-an :class:`AwsResponse`, and a refusal an :class:`AwsRefused`, whose code :data:`UNTRUSTED` matches where the
-keys are wrong.
+The client signs its calls, shares one pool of connections, and repeats calls where that may help. Its errors
+say whether the call may have had an effect.
+
+:class:`S3` makes calls for the object at a :class:`Spot`. It needs an :class:`AwsClient`, which is made with
+a region, an endpoint, and :class:`Keys` if those of the environment aren't meant. A call returns an
+:class:`AwsResponse` or raises :class:`AwsRefused`. :data:`UNTRUSTED` matches the codes of refused keys.
 """
 
 from typing import TYPE_CHECKING

@@ -1,11 +1,11 @@
-"""Small tools that do no I/O, for what extends Holdfast: declared settings, pauses, rates, JSON, secrets.
+"""The public API of small tools that do no I/O, for packages that extend Holdfast.
 
-* Settings: the types of their fields say what they may be (:data:`Seconds`, :data:`Count` and so on), and
-  :func:`check_settings` refuses what they may not, naming the setting.
-* Pauses and rates: :class:`Backoff` after failures, a :class:`Limiter` by token buckets.
-* JSON: :func:`encode_json` and :func:`decode_json`, which refuse what JSON can't say.
-* Names: :func:`exports` has a package import what it offers once that is asked for.
-* Secrets: :func:`redact` hides them in texts, :func:`redact_url` in a URL.
+* Settings: the field types (:data:`Seconds`, :data:`Count` and so on) say which values are allowed.
+  :func:`check_settings` raises ConfigError for others and names the setting.
+* Pauses and rates: :class:`Backoff` gives the delay after failures, :class:`Limiter` holds token buckets.
+* JSON: :func:`encode_json` and :func:`decode_json` raise an error for what JSON can't represent.
+* Lazy names: :func:`exports` makes a package import its public names at their first use.
+* Redaction: :func:`redact` hides secrets in texts, :func:`redact_url` hides them in a URL.
 """
 
 from holdfast.common.exact_json import decode_plain as decode_json

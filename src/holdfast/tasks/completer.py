@@ -228,7 +228,11 @@ class Completer:
                 for one in briefs:
                     await self._send([one])
             elif short:
-                self._log.error("no brief fits its queue", task=briefs[0][1].trace_id, error=str(error))
+                self._log.error(
+                    "even the shortest brief is too large for its queue",
+                    task=briefs[0][1].trace_id,
+                    error=str(error),
+                )
             else:
                 await self._send([_short(*briefs[0], error)], short=True)
 

@@ -149,7 +149,10 @@ class PermitKeeper:
                     lambda permits: rules.leave(permits, self._member),
                 )
         except HoldfastError as error:
-            self._log.warning("could not give permits back; they lapse by themselves", error=str(error))
+            self._log.warning(
+                "could not give back this node's share of the global limit; it ends with its lease",
+                error=str(error),
+            )
 
     # --- the loops
 
@@ -164,7 +167,7 @@ class PermitKeeper:
                 pause_s = self._pause_s()
             except HoldfastError as error:
                 failures += 1
-                self._log.warning("could not renew permits", error=str(error))
+                self._log.warning("could not renew this node's share of the global limit", error=str(error))
                 pause_s = self._backoff.delay_s(failures, self._clock.random())
             self._tell()
             await self._clock.sleep(pause_s)

@@ -1,4 +1,4 @@
-"""Brokers of devices by the scheme of ``devices_url``, as packages register them."""
+"""The port for brokers of other URL schemes, which packages register."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ BROKERS = "holdfast.devices"
 
 
 class BrokerService:
-    """Serves the ``devices_url`` of some schemes. An adapter's package registers an object of a subclass in
-    the group :data:`BROKERS`, under each scheme.
+    """Base class for what connects to devices at URLs of some schemes (``devices_url``). An adapter's package
+    registers an object of a subclass in the group :data:`BROKERS`, under each scheme.
 
     Attributes:
-        example: a URL that it serves, for errors to name.
+        example: a URL that the service serves, for error messages.
     """
 
     example = ""
 
     def devices(self, url: str, spec: OutboxSpec, clock: Clock) -> Connect:
-        """What makes the devices of each shard of an outbox. Raises ConfigError for a URL that can't be, and
-        for an outbox that it can't serve; connects to nothing."""
+        """Return a function that makes the :class:`Devices` of each shard of an outbox. It doesn't connect.
+        Raises ConfigError for a URL that is wrong, and for an outbox that the broker can't serve."""
         raise NotImplementedError
 
     async def time_ms(self, url: str, clock: Clock) -> tuple[float, str]:
-        """How long a message takes to the broker and back, the median in milliseconds, and what to do about
-        it, if anything. Raises ConfigError, Unavailable."""
+        """Measure how long a message takes to the broker and back. Return the median in milliseconds, and
+        advice if that is too long, else an empty text. Raises ConfigError, Unavailable."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Destinations by the scheme of their URL, as packages register them."""
+"""The port for destinations of other URL schemes, which packages register."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ SINKS = "holdfast.sinks"
 
 
 class SinkOpening(NamedTuple):
-    """What a destination's service is told when a connection to it is made.
+    """The arguments with which a sink is opened.
 
     Attributes:
-        url: the destination's, which lies below the credential's root.
-        credential: what opens it.
+        url: the URL of the destination. It is below the root of the credential.
+        credential: the secrets for the destination.
         clock: the only source of time, chance and ids.
-        meter: counts the calls to the service; None where nobody counts.
-        access: the modes of files that are made on this machine.
+        meter: counts the calls to the service; None if nobody counts.
+        access: the modes of files and folders that are made on this machine.
     """
 
     url: str
@@ -30,21 +30,21 @@ class SinkOpening(NamedTuple):
 
 
 class SinkService:
-    """Serves the destinations of some URL schemes. An adapter's package registers an object of a subclass in
-    the group :data:`SINKS`, under each scheme. Import client libraries in its methods, not at the top of the
-    module.
+    """Base class for what opens the destinations of some URL schemes. An adapter's package registers an
+    object of a subclass in the group :data:`SINKS`, under each scheme. Import client libraries inside the
+    methods, not at the top of the module.
 
     Attributes:
-        example: a URL that it serves, for errors to name.
+        example: a URL that the service serves, for error messages.
     """
 
     example = ""
 
     def sink(self, opening: SinkOpening) -> Sink:
-        """A connection to the destination, not made yet. Raises ConfigError for a URL that can't be, or that
-        holds a password."""
+        """Return a sink for the destination. The sink connects at its first call. Raises ConfigError for a
+        URL that is wrong or holds a password."""
         raise NotImplementedError
 
     def preload(self) -> None:
-        """Import the libraries that it needs, for slots that are forked afterwards to have them. Raises
-        ConfigError where one isn't installed."""
+        """Import the libraries that the sinks need, so that slots which are forked later have them. Raises
+        ConfigError if one isn't installed."""

@@ -46,10 +46,10 @@ ItemT = TypeVar("ItemT")
 Durability = Literal["full", "normal"]
 
 BATCH_MAX = 512
-"""Operations in one transaction."""
+"""The most operations in one transaction."""
 
 READS_MAX = 32
-"""Reads that are answered together."""
+"""The most reads that are answered together."""
 
 SWITCH_S = 0.0001
 """How long a busy thread may keep the interpreter from one that is ready (Python's default is 0.005)."""
@@ -85,7 +85,7 @@ class Transaction:
         return [item for text in self.texts(template, rows, *parameters) for item in text.split(",")]
 
     def ring(self, topic: str) -> None:
-        """Wake those who listen to ``topic``, after the commit."""
+        """Wake the waiters for ``topic``, after the commit."""
         self.topics.add(topic)
 
 
@@ -310,7 +310,7 @@ class Database:
                 call.error = (
                     named(error, self.path)
                     if nothing_happened
-                    else OutcomeUnknown(f"{self.path}: a commit failed half-way ({error}); see to the disk")
+                    else OutcomeUnknown(f"{self.path}: a commit failed half-way ({error}); check the disk")
                 )
             return True
         topics |= transaction.topics

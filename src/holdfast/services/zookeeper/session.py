@@ -216,7 +216,7 @@ class ZooKeeperSession:
             self._loop.call_soon_threadsafe(function, *arguments)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run what nobody waits for, until the session is closed. It raises nothing."""
+        """Run work in the background until the session is closed. The work must raise nothing."""
         if self._closed:
             work.close()
             return
@@ -417,7 +417,7 @@ class ZooKeeperSession:
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """kazoo's threads, and its way to a server, which takes ``attempt_s`` at most."""
+    """kazoo's threads, with a limit of ``attempt_s`` for each connection to a server."""
 
     def __init__(self, attempt_s: float) -> None:
         super().__init__()
