@@ -158,19 +158,21 @@ class Services:
         """A new peer; the rest is as :class:`~holdfast.services.http.peer.HttpPeer` has it."""
         from prometheus_client import REGISTRY  # noqa: PLC0415
 
-        from holdfast.services.http.peer import HttpPeer  # noqa: PLC0415
+        from holdfast.services.http.peer import HttpPeer, PeerSettings  # noqa: PLC0415
 
         config = self.config
         return self._kept(
             HttpPeer(
                 self.clock,
-                self.config.host,
-                self.config.port,
-                secret=revealed(config.peer_secret),
-                also=revealed(config.peer_secret_also),
-                tls=peer_tls(config),
-                advertise=self.config.advertise,
-                max_body_bytes=self.config.max_peer_bytes,
+                PeerSettings(
+                    host=config.host,
+                    port=config.port,
+                    secret=revealed(config.peer_secret),
+                    also=revealed(config.peer_secret_also),
+                    tls=peer_tls(config),
+                    advertise=config.advertise,
+                    max_body_bytes=config.max_peer_bytes,
+                ),
                 routes=routes,
                 ready=ready,
                 connections=connections,

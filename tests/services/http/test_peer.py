@@ -33,7 +33,7 @@ from holdfast.common.protocol import (
 from holdfast.errors import ConfigError, HoldfastError, NobodyThere, OutcomeUnknown, TooLarge, Unavailable
 from holdfast.http.serving import PeerTls
 from holdfast.ports.peer import Peer
-from holdfast.services.http.peer import HttpPeer
+from holdfast.services.http.peer import HttpPeer, PeerSettings
 from holdfast.system.clock import SystemClock
 from holdfast.testing.conformance import PeerConformance
 from holdfast.testing.conformance.peer import MakePeer as MakeAnyPeer
@@ -41,6 +41,7 @@ from simulator.servers import certificate
 from simulator.servers.loopback import free_port
 
 PATIENCE_S = 30.0
+SERVED = ("routes", "ready", "connections", "registry")
 
 MakePeer = Callable[..., HttpPeer]
 MakeServer = Callable[..., Awaitable[str]]
@@ -50,8 +51,9 @@ MakeServer = Callable[..., Awaitable[str]]
 async def make_peer() -> AsyncIterator[MakePeer]:
     made: list[HttpPeer] = []
 
-    def make(*args: Any, **settings: Any) -> HttpPeer:
-        made.append(HttpPeer(SystemClock(), *args, **settings))
+    def make(host: str = "127.0.0.1", port: int = 0, **settings: Any) -> HttpPeer:
+        served = {name: settings.pop(name) for name in SERVED if name in settings}
+        made.append(HttpPeer(SystemClock(), PeerSettings(host=host, port=port, **settings), **served))
         return made[-1]
 
     yield make
@@ -389,7 +391,7 @@ async def test_where_nodes_speak_tls_none_is_called_in_the_clear(make_peer: Make
         return await agree(request)
 
     address, clock = await make_peer(secret="s" * 16).serve(handler), Pauses()
-    caller = HttpPeer(clock, secret="s" * 16, tls=PeerTls(cert, key, cert))
+    caller = HttpPeer(clock, PeerSettings(secret="s" * 16, tls=PeerTls(cert, key, cert)))
     with pytest.raises(Unavailable, match="peer_tls_ca"):
         await caller.call(address, Probe("m"), 5)
     watching = asyncio.create_task(caller.gone(address, "m"))
@@ -522,7 +524,7 @@ class Pauses(SystemClock):
 async def test_a_peer_with_another_secret_is_not_taken_for_gone(make_peer: MakePeer) -> None:
     server = make_peer(secret="s" * 16)
     clock, address = Pauses(), await server.serve(agree)
-    stranger = HttpPeer(clock, secret="t" * 16)
+    stranger = HttpPeer(clock, PeerSettings(secret="t" * 16))
     watching = asyncio.create_task(stranger.gone(address, "m"))
     await asyncio.wait_for(clock.slept.wait(), PATIENCE_S)
     assert not watching.done()
