@@ -30,7 +30,7 @@ from holdfast.streams.message import StreamMessage
 from holdfast.streams.producer import StreamProducer
 from holdfast.streams.spec import StreamSpec
 from holdfast.system.files import access_for
-from holdfast.tasks.dead_letters import Choice, Letters
+from holdfast.tasks.dead_letters import Choice, TaskDeadLetters
 from holdfast.tasks.opening import backup_at, make_letters, make_producer, producing
 from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import Outcome
@@ -108,7 +108,7 @@ class AsyncClient:
         self._opening = asyncio.Lock()
         self._opened: Services | None = None
         self._sending: Producer | None = None
-        self._letters: Letters | None = None
+        self._letters: TaskDeadLetters | None = None
 
     async def _services(self) -> Services:
         async with self._opening:
@@ -123,7 +123,7 @@ class AsyncClient:
             self._open.push_async_callback(self._sending.close)
         return self._sending
 
-    async def _dead_letters(self) -> Letters:
+    async def _dead_letters(self) -> TaskDeadLetters:
         services = await self._services()
         if self._letters is None:
             self._letters = make_letters(services, self._app)

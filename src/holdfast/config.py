@@ -68,17 +68,19 @@ class Config(BaseSettings):
     )
 
     url: str = _setting(
-        "sqlite:///holdfast.db", "Service for queue, coordinator and state, where one is all three."
+        "sqlite:///holdfast.db",
+        "The service for queue, coordinator and state store, if one serves all three.",
     )
     queue_url: str = _setting(_same_as_url, "The queue.", shown="`url`")
     create_queues: bool = _setting(
-        False, "Whether a node makes the queues that its app lacks, where the service wants them made."
+        False,
+        "Whether a node makes missing queues of its app, where the service doesn't make them at first use.",
     )
     coordinator_url: str = _setting(_same_as_url, "The coordinator: memberships and claims.", shown="`url`")
     foreign_streams: Literal["refuse", "forward"] = _setting(
         "refuse",
-        "What a gateway does with requests for a stream that another program owns, where the coordinator lets"
-        " others in: `refuse` them with 503, or `forward` them to the host and port that it tells there.",
+        "What a gateway does with requests for a stream that another program owns, which some coordinators"
+        " allow: `refuse` them with 503, or `forward` them to the host and port that the program has there.",
     )
     state_url: str = _setting(_same_as_url, "The state store: checkpoints and results.", shown="`url`")
     tasks_url: str = _setting(
@@ -96,10 +98,12 @@ class Config(BaseSettings):
         " `postgresql://user@host/office`.",
         shown="none",
     )
-    dlq_backup_cron: str = _setting("0 * * * *", "When, in five fields, UTC.")
+    dlq_backup_cron: str = _setting(
+        "0 * * * *", "When they are backed up: a cron expression of five fields, in UTC."
+    )
     outbox_url: str = _setting(
         "",
-        "The database in which outboxes are, as SQLAlchemy writes it: that of the business.",
+        "The database of the outboxes, as a URL of SQLAlchemy: the database of your own program.",
         shown="none",
     )
     devices_url: str = _setting(
@@ -112,19 +116,20 @@ class Config(BaseSettings):
     )
     lock_timeout_s: float = _setting(
         2.0,
-        "A process that is stopped inside a SQLite transaction is killed when another waits so long.",
+        "How long a write to SQLite waits for a process that is stopped inside a transaction, before it kills"
+        " that process.",
         gt=0,
     )
 
     file_access: FileAccess = _setting(
         "owner",
         "Who may use the files and folders that are made: databases, objects, back-ups, reports in folders."
-        " `owner`: this user alone. `umask`: as the umask of the process has it.",
+        " `owner`: this user alone. `umask`: those that the umask of the process allows.",
     )
 
     node_name: str = _setting(
         socket.gethostname,
-        "Name of this node, for people. One that finds another alive under its name says so in the log.",
+        "Name of this node, for people. A node that finds another living node with its name logs a warning.",
         shown="the host's name, and four characters that tell its nodes apart",
         min_length=1,
     )
@@ -138,13 +143,12 @@ class Config(BaseSettings):
     )
     peer_secret_also: SecretStr | None = _setting(
         None,
-        "A second secret that callers may show: the next one, or the last, while all nodes change from one to"
-        " the other.",
+        "A second secret that callers may show, while all nodes change from one secret to the next.",
     )
     peer_tls_cert: Path | None = _setting(
         None, "This node's certificate with its chain (PEM), for its address: nodes then speak TLS."
     )
-    peer_tls_key: Path | None = _setting(None, "Its private key (PEM).")
+    peer_tls_key: Path | None = _setting(None, "The private key (PEM) of `peer_tls_cert`.")
     peer_tls_ca: Path | None = _setting(
         None, "The authority (PEM) that has signed the certificates of all nodes."
     )
@@ -200,12 +204,12 @@ class Config(BaseSettings):
     peer_timeout_s: float = _setting(5.0, "How long one call to another node may take.", gt=0)
     custody_check_s: float = _setting(
         lambda above: above["visibility_s"] / 4,
-        "After how long a forwarded message is offered again whose commit was never reported.",
+        "After how long a forwarded message is offered again if its commit wasn't reported.",
         shown="`visibility_s` / 4",
         gt=0,
     )
     give_back_s: float = _setting(
-        5.0, "How long a message that no node takes rests in the queue before the next try; ±50 %.", gt=0
+        5.0, "How long a message that no node takes waits in the queue before the next try; ±50 %.", gt=0
     )
 
     results_keep_s: float = _setting(7 * DAY_S, "How long results are kept.", shown="7 days", gt=0)
@@ -215,9 +219,11 @@ class Config(BaseSettings):
     )
 
     balance_s: float = _setting(
-        10.0, "How often the load of all nodes is looked at, to move streams off hot ones; 0: never.", ge=0
+        10.0, "How often the loads of all nodes are compared, to move streams off busy ones; 0: never.", ge=0
     )
-    rest_s: float = _setting(60.0, "How long a stream stays where it began or was moved to.", ge=0)
+    rest_s: float = _setting(
+        60.0, "How long a stream stays on a node after it began or was moved there.", ge=0
+    )
     drain_timeout_s: float = _setting(30.0, "How long a node that stops tries to move its streams.", gt=0)
     move_timeout_s: float = _setting(
         10.0,

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from holdfast.ports.queue import Outgoing
 from holdfast.streams.rules.ledger import Checkpoint
 from holdfast.wiring import Services
 from simulator.servers import RedisServer
+from tests.nodes.forked import Forked
 
 APP = """
 from holdfast import (App, StreamHandler)
@@ -42,11 +45,20 @@ PATIENCE_S = 60.0
 
 
 class Process:
-    """A node process, and the events of its log."""
+    """A node process, and the events of its log. It is forked from one that has imported Holdfast, or started
+    ``as_users_do``."""
 
-    def __init__(self, *arguments: str) -> None:
-        command = [sys.executable, "-m", "holdfast", "node", *arguments]
-        self.child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    def __init__(self, *arguments: str, as_users_do: bool = False) -> None:
+        heard, said = Pipe(duplex=False)
+        command = ["node", *arguments]
+        self.child: Forked | subprocess.Popen[bytes]
+        with said:
+            if as_users_do:
+                program = [sys.executable, "-m", "holdfast"]
+                self.child = subprocess.Popen(program + command, stderr=said.fileno())
+            else:
+                self.child = Forked("holdfast", command, said, Path.cwd(), dict(os.environ))
+        self._heard = heard
         self.events: list[dict[str, Any]] = []
         self._more = threading.Condition()
         self._ended = False
@@ -54,8 +66,7 @@ class Process:
         self._reader.start()
 
     def _read(self) -> None:
-        assert self.child.stderr is not None
-        with self.child.stderr as lines:
+        with self._heard, open(self._heard.fileno(), closefd=False) as lines:
             for line in lines:
                 with self._more:
                     self.events.append(json.loads(line) if line.startswith("{") else {"event": line.strip()})
@@ -93,8 +104,8 @@ def start(place: Path) -> Iterator[Callable[..., Process]]:
     (place / "counting.py").write_text(APP)
     started: list[Process] = []
 
-    def run(*arguments: str) -> Process:
-        started.append(Process(*arguments))
+    def run(*arguments: str, as_users_do: bool = False) -> Process:
+        started.append(Process(*arguments, as_users_do=as_users_do))
         return started[-1]
 
     yield run
@@ -118,7 +129,7 @@ def results(holdfast: Any) -> list[int]:
 
 
 def test_a_node_runs_drains_and_ends(holdfast: Any, arrange: Any, start: Callable[..., Process]) -> None:
-    node = start("counting:app", "--name", "a", "--slots", "1")
+    node = start("counting:app", "--name", "a", "--slots", "1", as_users_do=True)
     joined = node.wait_for("joined")
     assert joined["node"] == "a"
     arrange(send)

@@ -19,7 +19,7 @@ def start(place: Path) -> Iterator[Callable[..., Process]]:
     started: list[Process] = []
 
     def run(*arguments: str) -> Process:
-        started.append(Process("counting:app", "--name", "lab", *arguments))
+        started.append(Process("counting:app", "--name", "lab", *arguments, as_users_do=True))
         return started[-1]
 
     yield run

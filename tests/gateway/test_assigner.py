@@ -140,7 +140,7 @@ async def test_a_program_that_tells_no_address_gets_nothing(rig: Rig) -> None:
     await rig.coordinator.join(nowhere, 60)
     await rig.coordinator.claim(KEY, nowhere.id)
     forwarding = Assigner(rig.coordinator, cast("View", rig.seen), rig.routes, foreign=True)
-    with pytest.raises(Unavailable, match="tells no host and port"):
+    with pytest.raises(Unavailable, match="gives no host and port"):
         await forwarding.resolve(KEY)
 
 

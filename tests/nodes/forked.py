@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, Signals
 
@@ -52,12 +52,19 @@ READING = threading.Lock()
 
 
 class Forked:
-    """A module that runs as a program, to be used like ``subprocess.Popen``; its stderr goes to ``log``."""
+    """A module that runs as a program, to be used like ``subprocess.Popen``. Its stderr goes to ``log``:
+    to a file, or into a pipe."""
 
     def __init__(
-        self, module: str, command: Sequence[str], log: Path, place: Path, environment: dict[str, str]
+        self,
+        module: str,
+        command: Sequence[str],
+        log: Path | Connection,
+        place: Path,
+        environment: dict[str, str],
     ) -> None:
-        log.touch()
+        if isinstance(log, Path):
+            log.touch()
         arguments = (module, list(command), log, place, environment)
         self._process = CONTEXT.Process(target=_become, args=arguments, daemon=True)
         with READING:
@@ -92,12 +99,14 @@ class Forked:
         self.send_signal(SIGKILL)
 
 
-def _become(module: str, command: Sequence[str], log: Path, place: Path, environment: dict[str, str]) -> None:
+def _become(
+    module: str, command: Sequence[str], log: Path | Connection, place: Path, environment: dict[str, str]
+) -> None:
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(place)
-    with log.open("ab") as said:
+    with log.open("ab") if isinstance(log, Path) else log as said:
         os.dup2(said.fileno(), sys.stderr.fileno())
-    sys.path[:0] = [str(place), *environment["PYTHONPATH"].split(os.pathsep)]
+    sys.path[:0] = [str(place), *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
     sys.argv[:] = [module, *command]
     runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -14,8 +14,8 @@ from tests.nodes.test_failures import owned
 
 FOREVER_S = 60.0
 TTL_S = 3.0
-STALL_S = 3.0
-"""Generous: 0.3 s is the aim, on a machine with nothing else to do."""
+STALL_S = 15.0
+"""Sooner than anything lapses. (How soon it is, benchmarks tell: 0.3 s is the aim.)"""
 
 
 async def test_frames_of_a_camera_go_to_one_node_in_order(

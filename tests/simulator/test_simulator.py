@@ -19,7 +19,7 @@ QUICK = 2
 """Tests of so many seeds that `make test` runs; the rest are for the soak, which has fresh ones too."""
 
 LIKELY = {
-    "claim-changed": 206, "commit-number": 26, "conditional-release": 42, "epoch-at-commit": 20,
+    "claim-changed": 206, "commit-number": 26, "conditional-release": 13, "epoch-at-commit": 64,
     "identity-window": 19, "judge-again": 65, "jump-limit": 2, "leave-unmarked": 907026498534,
     "model-fault": 23, "open-expects": 12, "poison-count": 7, "queue-order": 64, "receipt-merging": 1,
     "reissue": 178, "repeat-unknown": 4, "restart": 50, "restart-clock": 0, "restart-quiet": 73,

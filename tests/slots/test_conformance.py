@@ -16,9 +16,12 @@ Slots = AsyncIterator[ForkserverSlots[Any, Any]]
 
 
 class TestStreamSlots(StreamSlotsConformance):
+    memory_mb = 300
+
     @pytest.fixture
     async def slots(self) -> Slots:
-        made = stream_slots(StreamSlotSettings(app=f"{APP}:app", close_timeout_s=0.1), SystemClock())
+        settings = StreamSlotSettings(app=f"{APP}:app", memory_mb=self.memory_mb, close_timeout_s=0.1)
+        made = stream_slots(settings, SystemClock())
         yield made
         await made.close()
 
@@ -30,9 +33,12 @@ class TestStreamSlots(StreamSlotsConformance):
 
 
 class TestTaskSlots(TaskSlotsConformance):
+    memory_mb = 300
+
     @pytest.fixture
     async def slots(self) -> Slots:
-        made = task_slots(TaskSlotSettings(app=f"{APP}:app", close_timeout_s=0.1), SystemClock())
+        settings = TaskSlotSettings(app=f"{APP}:app", memory_mb=self.memory_mb, close_timeout_s=0.1)
+        made = task_slots(settings, SystemClock())
         yield made
         await made.close()
 

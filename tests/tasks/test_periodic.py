@@ -300,7 +300,7 @@ def test_a_periodic_that_hangs_names_its_line(monkeypatch: pytest.MonkeyPatch) -
         with pytest.raises(HandlerFailed, match=r"timeout_s = 0\.01"):
             await sender(START)
         begun.get()
-        with pytest.raises(HandlerFailed, match=r"still hang, in .*orders \(.*test_periodic\.py, line"):
+        with pytest.raises(HandlerFailed, match=r"still hangs, in .*orders \(.*test_periodic\.py, line"):
             await sender(START)
         over.put(None)
 
@@ -363,4 +363,4 @@ async def test_a_record_that_can_t_be_read_begins_anew(junk: bytes) -> None:
     async with rig.scheduling(periodic("0 3 * * *")):
         await rig.until(at(2026, 1, 12))
     assert len(rig.sent) == 2
-    assert "what was fired last can't be read; begins anew" in rig.log.events("warning")
+    assert "the last time of a periodic can't be read; starting from now" in rig.log.events("warning")

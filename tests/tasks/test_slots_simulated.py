@@ -258,6 +258,7 @@ async def test_what_is_told_of_an_attempt_is_its_own(make: MakeRig) -> None:
     first, second = rig.at("first"), rig.at("second")
     rig.pool.advanced(slot, second.number, Progress(0.5, "half"))
     assert (first.progress, second.progress) == (Progress(), Progress(0.5, "half"))
+    assert second.begun_at == rig.clock.monotonic(), "what advances has begun"
     for number in (99, second.number, second.number):
         rig.pool.told(slot, number, Tried(b"2"))
     assert [run.done() for run in runs] == [False, True]

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from holdfast.cluster.host import Host
-from holdfast.common.held import Held, Letter, Receipt
+from holdfast.common.held import Held, PendingDeadLetter, Receipt
 from holdfast.common.message import Life, fixed
 from holdfast.common.progress import Visibility, chunks, due
 from holdfast.common.redaction import redact
@@ -44,7 +44,7 @@ class Settlement(msgspec.Struct, frozen=True):
     senders get reports, then ``done`` is called."""
 
     key: str
-    letters: tuple[Letter, ...]
+    letters: tuple[PendingDeadLetter, ...]
     messages: tuple[Held, ...]
     done: Callable[[], None]
 
@@ -232,7 +232,9 @@ class Keeper:
                 return True
             except (HoldfastError, OSError) as error:
                 if isinstance(error, HoldfastError) and error.retry is Retry.NEVER:
-                    self._log.error("the queue refused for good", stream=self._stream, error=str(error))
+                    self._log.error(
+                        "the queue refuses this call; giving it up", stream=self._stream, error=str(error)
+                    )
                     return False
                 failures += 1
                 self._log.warning("the queue does not answer", stream=self._stream, error=str(error))
@@ -258,7 +260,7 @@ async def expire(queues: Iterable[Queue], before: float, log: Any) -> None:
             log.warning("could not drop old dead letters", error=str(error))
 
 
-def dead_letter(stream: str, key: str, letter: Letter, at: float) -> DeadLetter:
+def dead_letter(stream: str, key: str, letter: PendingDeadLetter, at: float) -> DeadLetter:
     """Make the record of a dead letter. Its id follows from the message's identity, so sending it again
     changes nothing."""
     plain = key.partition("/")[2]

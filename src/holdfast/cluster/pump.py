@@ -77,7 +77,9 @@ class Pump:
             except (HoldfastError, OSError) as error:
                 failures += 1
                 self._polling.failed()
-                self._log.warning("could not receive", stream=self._stream, error=str(error))
+                self._log.warning(
+                    "could not receive messages; trying again", stream=self._stream, error=str(error)
+                )
                 await self._clock.sleep(self._backoff.delay_s(failures, self._clock.random()))
                 continue
             failures, began_at, ended_at = 0, ended_at, self._clock.monotonic()

@@ -77,7 +77,12 @@ async def _repeat(loop: Callable[[], Coroutine[Any, Any, Any]], clock: Clock, lo
         except (Unavailable, OutcomeUnknown, OSError) as error:
             failures = failures + 1 if clock.monotonic() - began_at < LONG_S else 1
             name = getattr(loop, "__qualname__", "a loop")
-            log.error("input or output failed; going on", work=name, error=str(error), failures=failures)
+            log.error(
+                "an I/O error ended background work; starting it again",
+                work=name,
+                error=str(error),
+                failures=failures,
+            )
         await clock.sleep(AGAIN.delay_s(failures, clock.random()))
 
 

@@ -71,7 +71,7 @@ class Held(msgspec.Struct, eq=False):
             self.become(Life.RECEIVED)
 
 
-class Letter(msgspec.Struct, frozen=True):
+class PendingDeadLetter(msgspec.Struct, frozen=True):
     """A dead letter to send, for a message or for seqs that never came."""
 
     reason: str

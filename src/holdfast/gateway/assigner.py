@@ -54,7 +54,7 @@ class Assigner:
             )
         if member.foreign and not member.address:
             raise Unavailable(
-                f"{key} is owned by another program, {member.name}, which tells no host and port"
+                f"{key} is owned by another program, {member.name}, which gives no host and port"
             )
         return member
 

@@ -96,7 +96,7 @@ class Clients:
             try:
                 self._by_digest = {client.digest: client for client in read(self._file)}
             except ConfigError as error:
-                self._log.error("the clients' keys can't be read; those known stay", error=str(error))
+                self._log.error("the clients' keys can't be read; known keys stay valid", error=str(error))
                 continue
             self._limit()
             self._log.info("clients' keys read", clients=len(self._by_digest))
@@ -115,7 +115,7 @@ class Clients:
             answer.headers["WWW-Authenticate"] = "Bearer"
             return answer
         if (wait_s := self._limiter.take(name, 1, self._clock.monotonic())) > 0:
-            return problem.response(Busy("this client sends more requests a second than it may", wait_s))
+            return problem.response(Busy("this client sends more requests per second than its limit", wait_s))
         return await handler(request)
 
     def _name(self, request: web.Request) -> str:
@@ -157,7 +157,7 @@ def read(file: Path) -> list[GatewayClient]:
             )
         clients.append(GatewayClient(words[0], words[1], int(rate) if rate else None))
     if len({client.digest for client in clients}) < len(clients):
-        raise ConfigError(f"{file} has one key twice; each line is a key of its own")
+        raise ConfigError(f"{file} has the same key twice; give each line its own key")
     return clients
 
 

@@ -148,7 +148,7 @@ class Plane:
         served = frozenset(name for member in self._view.members.values() for name in member.load.serves)
         self._declared = served or self._declared
         if not self._declared:
-            raise Unavailable("no node is there yet")
+            raise Unavailable("no node has joined yet")
         return f"{stream_of(request, self._declared)}/{key}"
 
     async def _on_health(self, request: web.Request) -> web.Response:

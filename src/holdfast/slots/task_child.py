@@ -163,7 +163,7 @@ class TaskChild:
 
     def serve(self) -> None:
         """Until the tray is closed."""
-        threading.Thread(target=self._listen, name="holdfast-ear", daemon=True).start()
+        threading.Thread(target=self._listen, name="holdfast-listener", daemon=True).start()
         buffer = bytearray(TRAY_BYTES)
         view = memoryview(buffer)
         room = socket.CMSG_SPACE(struct.calcsize("i"))

@@ -199,7 +199,7 @@ def _skipping(now: Checkpoint, place: Place, *, alone: bool) -> Commit:
     log, past = now.log, now.past
     if log is not None and place.run < log.run:
         raise OperationRefused(
-            f"{now.key}: run {place.run} is over, {log.run} is current; nothing of it is waited for"
+            f"{now.key}: run {place.run} is over, {log.run} is current; nothing of it can be skipped"
         )
     if log is None or place.run > log.run:
         if log is not None:
@@ -236,5 +236,7 @@ def _skipped_place(now: Checkpoint, through: int | None, run: int | None) -> Pla
         return head
     by_identity = any(not name.startswith(SKIP_MARK) for name in now.recent)
     if now.log is None or by_identity:
-        raise OperationRefused(f"{now.key}: no message of it was begun; name the seq to skip with --through")
+        raise OperationRefused(
+            f"{now.key}: no message of it is under way; name the seq to skip with --through"
+        )
     return Place(now.log.run, now.log.seq + 1)

@@ -113,5 +113,5 @@ def _object(body: bytes) -> Mapping[str, Any]:
     except ValueError as error:
         raise InvalidMessage(f"the body can't be read: {error}") from None
     if not isinstance(decoded, dict):
-        raise InvalidMessage("key, seq and run can be said of a message that is a JSON object only")
+        raise InvalidMessage("key, seq and run can be given only for a message that is a JSON object")
     return decoded

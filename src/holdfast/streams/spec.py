@@ -76,7 +76,7 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
         if self.start_timeout_s is not None and not self.start_timeout_s <= self.gap_timeout_s:
             raise ConfigError(
                 f"stream {self.name!r}: start_timeout_s is {self.start_timeout_s} and gap_timeout_s is"
-                f" {self.gap_timeout_s}; set it to that at most, or leave it out"
+                f" {self.gap_timeout_s}; set start_timeout_s to at most gap_timeout_s, or leave it out"
             )
         for setting in ("max_jump", "restart_after_s"):
             if getattr(self, setting) is not None and (self.seq_kind == "absent" or self.seq == QUEUE_NUMBER):
@@ -92,7 +92,7 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
         if self.restart_after_s is not None and self.restart_after_s < self.gap_timeout_s:
             raise ConfigError(
                 f"stream {self.name!r}: restart_after_s is {self.restart_after_s} and gap_timeout_s is"
-                f" {self.gap_timeout_s}: set it to that at least"
+                f" {self.gap_timeout_s}: set restart_after_s to at least gap_timeout_s"
             )
         parts = {"key": names_of(self.key), "seq": names_of(self.seq), "run": self.run_names}
         for setting, names in parts.items():

@@ -15,7 +15,7 @@ import msgspec
 from holdfast.cluster.host import Host
 from holdfast.cluster.keeper import PATIENCE, Keeper, Settlement, dead_letter
 from holdfast.common.batching import Batcher
-from holdfast.common.held import Letter
+from holdfast.common.held import PendingDeadLetter
 from holdfast.errors import Fenced, HoldfastError, Retry, TooLarge
 from holdfast.ports.queue import Outgoing
 from holdfast.ports.tasks import TaskStore
@@ -40,7 +40,7 @@ class Finished(msgspec.Struct, frozen=True):
     item: InHand
     outcome: Outcome
     first: bool
-    letter: Letter | None = None
+    letter: PendingDeadLetter | None = None
 
 
 class Completer:
@@ -69,7 +69,7 @@ class Completer:
         self._on_gone = on_gone
         self._on_fenced = on_fenced
         self._in_hand = in_hand
-        self._ends: list[tuple[InHand, EndAttempt, Letter | None]] = []
+        self._ends: list[tuple[InHand, EndAttempt, PendingDeadLetter | None]] = []
         self._finished: list[Finished] = []
         self._ended = asyncio.Event()
         self._to_tell = asyncio.Event()
@@ -85,7 +85,7 @@ class Completer:
         self._tasks.repeat(self._store_loop, self._clock, self._log)
         self._tasks.repeat(self._tell_loop, self._clock, self._log)
 
-    def end(self, item: InHand, end: EndAttempt, letter: Letter | None = None) -> None:
+    def end(self, item: InHand, end: EndAttempt, letter: PendingDeadLetter | None = None) -> None:
         """Take the outcome of an attempt. It counts once it is stored."""
         self._ends.append((item, end, letter))
         self._begin(1)
@@ -134,7 +134,7 @@ class Completer:
                 self._ended.clear()
             await self._store_all(taken)
 
-    async def _store_all(self, taken: Sequence[tuple[InHand, EndAttempt, Letter | None]]) -> None:
+    async def _store_all(self, taken: Sequence[tuple[InHand, EndAttempt, PendingDeadLetter | None]]) -> None:
         ends = [end for _, end, _ in taken]
         answers = await self._insist("the task store", lambda: self._store.end(ends)) or []
         for (item, _, letter), answer in zip_longest(taken, answers):
@@ -228,7 +228,11 @@ class Completer:
                 for one in briefs:
                     await self._send([one])
             elif short:
-                self._log.error("no brief fits its queue", task=briefs[0][1].trace_id, error=str(error))
+                self._log.error(
+                    "even the shortest brief is too large for its queue",
+                    task=briefs[0][1].trace_id,
+                    error=str(error),
+                )
             else:
                 await self._send([_short(*briefs[0], error)], short=True)
 
@@ -257,9 +261,9 @@ def _short(envelope: Envelope, outcome: Outcome, error: TooLarge) -> tuple[Envel
     return msgspec.structs.replace(envelope, raw=b""), told
 
 
-def letter_of(item: InHand, task: Task) -> Letter | None:
+def letter_of(item: InHand, task: Task) -> PendingDeadLetter | None:
     """Return the dead letter of a task that failed for good; None for one that was cancelled."""
     if task.detail.startswith("cancelled"):
         return None
     reason, _, detail = task.detail.partition("\n")
-    return Letter(f"{task.state.value}: {reason}", item.held, detail=detail)
+    return PendingDeadLetter(f"{task.state.value}: {reason}", item.held, detail=detail)

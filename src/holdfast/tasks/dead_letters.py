@@ -50,7 +50,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Letters:
+class TaskDeadLetters:
     """The dead letters of an app's tasks. ``types`` are the types to use; empty for all known ones. Raises
     what queues, stores and back-ups raise. An error for one type is raised after the others are done."""
 

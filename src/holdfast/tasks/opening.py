@@ -19,7 +19,7 @@ from holdfast.wiring import Services
 if TYPE_CHECKING:
     from holdfast.config import Config
     from holdfast.ports.backup import Backup
-    from holdfast.tasks.dead_letters import Letters
+    from holdfast.tasks.dead_letters import TaskDeadLetters
     from holdfast.tasks.periodic import Deed, Times
     from holdfast.tasks.producer import Producer
 
@@ -96,16 +96,16 @@ def backing_up(services: Services, app: str) -> Iterable[tuple[Times, Deed]]:
     yield times, back_up
 
 
-def make_letters(services: Services, app: str) -> Letters:
+def make_letters(services: Services, app: str) -> TaskDeadLetters:
     """The dead letters of the tasks of the app of that name. Raises ConfigError."""
     import structlog  # noqa: PLC0415
 
-    from holdfast.tasks.dead_letters import Letters  # noqa: PLC0415
+    from holdfast.tasks.dead_letters import TaskDeadLetters  # noqa: PLC0415
     from holdfast.tasks.discovery import Directory  # noqa: PLC0415
 
     directory = Directory(services.registry(), app, services.clock)
     producer, log = make_producer(services, app), structlog.get_logger()
-    return Letters(app, services.queue, services.task_store(app), directory, producer, log)
+    return TaskDeadLetters(app, services.queue, services.task_store(app), directory, producer, log)
 
 
 def make_producer(services: Services, app: str) -> Producer:

@@ -151,7 +151,9 @@ class Scheduler:
         try:
             last = _decode(document.body).at
         except UNREADABLE as error:
-            self._log.warning("what was fired last can't be read; begins anew", name=name, error=str(error))
+            self._log.warning(
+                "the last time of a periodic can't be read; starting from now", name=name, error=str(error)
+            )
             await self._registry.put(name, msgspec.json.encode(_Fired(now)), document.version)
             return
         for moment in times.due(last, now):
@@ -188,7 +190,7 @@ class PeriodicSender:
         """Call the user's function in a separate thread. A thread that hangs can't be ended, and a pool would
         wait for it. Until it has ended, the function isn't called again."""
         if self._thread is not None and self._thread.is_alive():
-            raise HandlerFailed(f"its orders still hang{_place(self._thread)}")
+            raise HandlerFailed(f"its function still hangs{_place(self._thread)}")
         asked = Future[Sequence[Order]]()
         answered = asyncio.Event()
         answer = asyncio.wrap_future(asked)
@@ -204,13 +206,14 @@ class PeriodicSender:
                 asked.set_result(_checked(self._periodic.orders(moment)))
             except BaseException as error:  # noqa: BLE001 - user code
                 at = raised_at("".join(traceback.format_exception(error)))
-                asked.set_exception(HandlerFailed(f"its orders failed: {error!r} ({at})"))
+                asked.set_exception(HandlerFailed(f"its function failed: {error!r} ({at})"))
 
         self._thread = threading.Thread(target=ask, name=f"periodic-{self._periodic.name}", daemon=True)
         self._thread.start()
         if not await self._clock.wait(answered, self._periodic.timeout_s):
             raise HandlerFailed(
-                f"its orders take longer than timeout_s = {self._periodic.timeout_s:g}{_place(self._thread)}"
+                f"its function takes longer than timeout_s = {self._periodic.timeout_s:g}"
+                f"{_place(self._thread)}"
             )
         return answer.result()
 

@@ -250,6 +250,8 @@ class TaskSlots:
         if run is None:
             return  # what an attempt left behind in a thread goes on after its end
         run.advanced_at = self._clock.monotonic()
+        if run.begun_at is None:
+            run.begun_at = run.advanced_at
         run.progress = Progress(
             run.progress.fraction if progress.fraction is None else progress.fraction,
             progress.note or run.progress.note,

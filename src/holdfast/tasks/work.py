@@ -562,7 +562,7 @@ class TaskWork:
         """Ask an attempt to end; ``why`` decides what follows for its task."""
         if item.stopping and why != LAPSED:
             return
-        self._host.log.warning("attempt told to end", task=item.trace, type=item.type, reason=why)
+        self._host.log.warning("attempt asked to end", task=item.trace, type=item.type, reason=why)
         item.stopping = why
         self.slots.cancel(item.trace, why)
 

@@ -58,6 +58,15 @@ def test_only_the_try_that_is_out_fits() -> None:
     assert not queue.fits(queue.close(twice, Cause.ANSWER, 111.0), "d1", Correlation(4, 7, 2))
 
 
+def test_the_longest_id_of_a_command_is_read_and_none_is_longer() -> None:
+    longest = Correlation.longest()
+    read = Correlation.parse(longest)
+    assert str(read) == longest
+    for more in (read.command + 1, read.tries + 1):
+        with pytest.raises(InvalidMessage):
+            Correlation.parse(longest.replace(str(more - 1), str(more)))
+
+
 @pytest.mark.parametrize(
     "changes,phase,away,verdict",
     [

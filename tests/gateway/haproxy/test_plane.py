@@ -19,8 +19,8 @@ from holdfast.gateway.listen import Tls
 from tests.gateway.haproxy.conftest import JSON, SECRET, Load, MakeSetting, Setting
 from tests.nodes.cluster import until
 
-STALL_MAX_S = 5.0
-"""On a busy machine; the benchmark measures."""
+STALL_MAX_S = 15.0
+"""Sooner than anything lapses: how soon it is, the benchmark tells."""
 
 
 async def test_an_unknown_stream_goes_by_the_fallback_once_and_straight_afterwards(

@@ -91,7 +91,7 @@ def test_who_may_not_kill_says_so(lock: WriteLock, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(lock, "holder", lambda: process)
     with capture_logs() as logs:
         lock.break_stopped()
-    assert [(entry["pid"], "may not be killed" in entry["event"]) for entry in logs] == [(7, True)]
+    assert [(entry["pid"], "may not kill it" in entry["event"]) for entry in logs] == [(7, True)]
 
 
 def test_a_holder_that_cannot_be_seen_is_none(lock: WriteLock, monkeypatch: pytest.MonkeyPatch) -> None:

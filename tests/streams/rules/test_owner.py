@@ -5,7 +5,7 @@ from typing import Any, ClassVar, TypeVar
 
 import pytest
 
-from holdfast.common.held import Held, Letter, Receipt
+from holdfast.common.held import Held, PendingDeadLetter, Receipt
 from holdfast.common.message import NO_RUN, Life, Place, Span
 from holdfast.common.retry import Backoff
 from holdfast.streams.rules.commands import (
@@ -266,7 +266,9 @@ class TestDeliveries:
         bench = Bench().opened(log=RunLog(0, 0, 4, (Span(3, 3),)))
         message = held(3)
         bench.offer(message)
-        assert bench.out() == [Settle((Letter("skipped before", message),), (message,), duplicate=True)]
+        assert bench.out() == [
+            Settle((PendingDeadLetter("skipped before", message),), (message,), duplicate=True)
+        ]
 
     @pytest.mark.parametrize("on_late, letters", [("dead-letter", 1), ("discard", 0)])
     def test_a_late_message_is_recorded_first(self, on_late: str, letters: int) -> None:
@@ -278,7 +280,7 @@ class TestDeliveries:
         assert commit.log == RunLog(0, 5, 9)
         assert (commit.done, commit.skipped) == (0, 0)
         bench.committed()
-        assert bench.out() == [Settle((Letter(LATE, message),) * letters, (message,))]
+        assert bench.out() == [Settle((PendingDeadLetter(LATE, message),) * letters, (message,))]
 
     def test_a_lower_message_gets_the_room_of_the_highest(self) -> None:
         bench = Bench(order={"inbox_limit": 1}).opened()
@@ -302,7 +304,7 @@ class TestDeliveries:
         bench.silent()
         bench.committed()
         settle, run = bench.out()
-        assert settle == Settle((Letter("skipped before", message),), (message,), duplicate=True)
+        assert settle == Settle((PendingDeadLetter("skipped before", message),), (message,), duplicate=True)
         assert isinstance(run, Run)
 
     def test_what_came_too_late_for_a_begun_stream_is_late(self) -> None:
@@ -500,7 +502,7 @@ class TestRunning:
         bench.write()
         bench.committed()
         settle, _ = bench.out()
-        assert settle == Settle((Letter("never came", run=0, span=Span(0, 1)),), ())
+        assert settle == Settle((PendingDeadLetter("never came", run=0, span=Span(0, 1)),), ())
 
     @pytest.mark.parametrize("order, parked", [({"on_gap": "hold"}, ""), ({}, "by hand")])
     def test_an_owner_that_stands_still_looks_at_the_store(self, order: dict[str, Any], parked: str) -> None:
@@ -545,7 +547,7 @@ class TestFailing:
         assert commit.log == RunLog(0, 0, 0, (Span(0, 0),))
         assert (commit.done, commit.skipped, commit.starting) == (0, 1, "")
         bench.committed()
-        assert bench.out() == [Settle((Letter("Boom", message, detail="trace"),), (message,))]
+        assert bench.out() == [Settle((PendingDeadLetter("Boom", message, detail="trace"),), (message,))]
 
     def test_no_retry_helps_a_permanent_failure(self) -> None:
         bench = Bench().opened()
@@ -631,7 +633,7 @@ class TestFailing:
         assert commit.aside == (Aside(name(1), "parked: by hand"),)
         assert commit.parked == "by hand"
         bench.committed()
-        assert bench.out() == [Settle((Letter("parked: by hand", message),), (message,))]
+        assert bench.out() == [Settle((PendingDeadLetter("parked: by hand", message),), (message,))]
 
     @pytest.mark.parametrize("log, parked", [(RunLog(0, 50, 60), ""), (None, "by hand")])
     def test_while_the_store_is_slow_the_batch_is_bounded(self, log: RunLog | None, parked: str) -> None:
@@ -721,7 +723,7 @@ class TestJumps:
         assert commit.aside == (Aside(far.place.name, reason),)
         assert (commit.log, commit.skipped) == (RunLog(0, 0, 4), 0)
         bench.committed()
-        assert bench.only(Settle).letters == (Letter(reason, far),)
+        assert bench.only(Settle).letters == (PendingDeadLetter(reason, far),)
         handled(bench, held(5))
 
 

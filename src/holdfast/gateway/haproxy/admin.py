@@ -72,7 +72,7 @@ async def scrape(socket: Path) -> bytes:
         ):
             return await response.read()
     except (aiohttp.ClientError, OSError) as error:
-        raise Unavailable(f"HAProxy does not tell its numbers: {error}") from error
+        raise Unavailable(f"HAProxy's metrics can't be read: {error}") from error
 
 
 def _some(entries: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:

@@ -213,7 +213,7 @@ class HaproxyPlane(Startable):
         failures = 0
         while child is self._child:
             failures += 1
-            self._log.error("HAProxy ended; starting it anew", code=code, failures=failures)
+            self._log.error("HAProxy ended; starting it again", code=code, failures=failures)
             await self._clock.sleep(self._backoff.delay_s(failures, self._clock.random()))
             try:
                 async with self._lock:
@@ -257,7 +257,7 @@ class HaproxyPlane(Startable):
             except HoldfastError as error:
                 # It isn't known what HAProxy has got, so start one that begins with everything.
                 failures += 1
-                self._log.warning("HAProxy could not be told; replacing it", error=str(error))
+                self._log.warning("HAProxy could not be updated; replacing it", error=str(error))
                 await self._clock.sleep(self._backoff.delay_s(failures, self._clock.random()))
                 await self._replace()
             await self._clock.sleep(BATCH_S)

@@ -1,11 +1,11 @@
-"""Peer over HTTP: one server and one pool of kept-alive connections a node.
+"""The peer port over HTTP: one server and one pool of kept-alive connections per node.
 
-``POST /v1/peer`` carries a MessagePack request and its reply. ``GET /v1/peer/presence?member=ID`` is
-answered and never finished while that membership lives here, so that whoever reads it sees at once when
-the process ends. Presence is the same in every protocol version: a node that is merely newer isn't gone.
+``POST /v1/peer`` carries a MessagePack request and its reply. ``GET /v1/peer/presence?member=ID`` is answered
+and not finished while that membership is alive here, so that a reader sees at once when the process ends.
+Presence is the same in every protocol version, so a newer node isn't taken for dead.
 
-A caller must know whether a request may have had an effect, so it is noted when the first byte leaves:
-what fails before is Unavailable, what fails after is OutcomeUnknown, and an answer that refuses says that
+A caller must know whether a request may have had an effect, so the sending of its first byte is noted. A
+failure before it is Unavailable, a failure after it is OutcomeUnknown, and an answer that refuses means that
 nothing was done.
 """
 
@@ -64,7 +64,7 @@ MEDIA_TYPE = "application/msgpack"
 MAX_BODY_BYTES = 64 * 1024 * 1024
 BACKLOG = 1024
 BODY_S = 60.0
-"""How long a request of another node may take to come."""
+"""How long a request of another node may take to arrive."""
 CONNECT_TIMEOUT_S = 5.0
 GONE_AGAIN = Backoff(1.0, 15.0)
 CLOSE_TIMEOUT_S = 1.0
@@ -87,8 +87,8 @@ class HttpPeer:
         max_body_bytes: largest request or reply, both ways.
         routes: more routes to serve on the same port. Their handlers are cancelled when the client leaves.
         ready: why the node can't serve yet, for ``/readyz``; empty when it can.
-        connections: bounds those that come here.
-        registry: what ``/metrics`` shows.
+        connections: limits the connections to this server.
+        registry: the metrics of ``/metrics``.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class HttpPeer:
         self._session: aiohttp.ClientSession | None = None
 
     async def serve(self, handler: Handler) -> str:
-        """Begin to answer calls; returns the URL that others reach this node at.
+        """Start to answer calls; returns the URL at which others reach this node.
 
         Raises ConfigError if the address can't be bound, needs a secret, or can't be told to others."""
         self._check_exposure()
@@ -216,10 +216,10 @@ class HttpPeer:
             raise OutcomeUnknown(f"lost {address} before its reply: {why}") from error
 
     async def gone(self, address: str, member: str) -> None:
-        """Return when an open connection to that membership's process has closed, or none can be made.
+        """Wait until an open connection to that membership's process has closed, or none can be made.
 
-        What shows nothing about that process is tried again: a node that answers but won't say (another
-        secret), a failure of this machine (no file descriptors, no network), a name that doesn't resolve.
+        A failure that shows nothing about that process is followed by another try: a node with another
+        secret, a failure of this machine (no file descriptors, no network), or a name that doesn't resolve.
         Raises Unavailable once this peer is closed."""
         failures = 0
         while not await self._is_gone(address, member):
@@ -227,7 +227,7 @@ class HttpPeer:
             await self._clock.sleep(GONE_AGAIN.delay_s(failures, self._clock.random()))
 
     async def _is_gone(self, address: str, member: str) -> bool:
-        """Read the presence to its end; False if that shows nothing."""
+        """Read the presence to its end; return False if that shows nothing."""
         if self._in_the_clear(address):
             log.warning("a node is not called without TLS", address=address, why=NO_TLS)
             return False
@@ -238,7 +238,7 @@ class HttpPeer:
                 headers=self._headers(),
                 allow_redirects=False,
             ) as response:
-                busy = response.status == 503  # said before anybody looks at what is asked
+                busy = response.status == 503  # refused before the request was read
                 if response.status == 404 or (VERSION_HEADER not in response.headers and not busy):
                     return True  # the port is someone else's now, or the membership is over
                 if response.status != 200:
@@ -256,7 +256,7 @@ class HttpPeer:
         return True
 
     async def close(self) -> None:
-        """Stop answering and drop connections."""
+        """Stop answering, and close all connections."""
         self._closing.set()
         if self._watching is not None:
             self._watching.cancel()
@@ -297,7 +297,7 @@ class HttpPeer:
             raise _refuse(web.HTTPRequestTimeout, f"the request did not come within {BODY_S:g} s") from None
 
     async def _shielded(self, message: Request) -> Reply:
-        """The handler's reply. A caller that gives up doesn't cut the work short halfway."""
+        """Return the handler's reply. The handler goes on if its caller gives up."""
         task = asyncio.create_task(self._handle(message))
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
@@ -355,7 +355,7 @@ class HttpPeer:
 
     def _client(self) -> aiohttp.ClientSession:
         if self._closing.is_set():
-            raise Unavailable("this node is closing and calls nobody")
+            raise Unavailable("this node is closing and makes no more calls")
         if self._session is None:
             trace = aiohttp.TraceConfig()
             trace.on_request_headers_sent.append(_note_sent)
@@ -474,7 +474,7 @@ async def _refusal(address: str, response: aiohttp.ClientResponse) -> str:
 
 
 def _is_own_failure(error: Exception) -> bool:
-    """True if it says nothing about who is called, whose address may be none."""
+    """Return True if the error says nothing about the called node, such as for a wrong address."""
     foreign = aiohttp.ClientConnectorDNSError | ValueError
     return isinstance(error, foreign) or getattr(error, "errno", None) in _OWN_FAILURES
 

@@ -1,7 +1,7 @@
-"""Slots without processes: coroutines in the loop at hand, for the simulator.
+"""Slots without processes: coroutines in the present event loop, for the simulator.
 
-What a handler does to its process is left to ``before``, which runs ahead of every message and may sleep
-in virtual time (a slow handler), raise (a failing one), wait for ever (a hung one), or call ``die`` on
+``before`` runs ahead of every message and simulates what a handler does to its process. It may sleep in
+virtual time (a slow handler), raise an error (a failing one), wait for ever (a hung one), or call ``die`` on
 the slot (a crash).
 """
 

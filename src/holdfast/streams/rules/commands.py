@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.common.held import Held, Letter
+from holdfast.common.held import Held, PendingDeadLetter
 from holdfast.streams.rules.ledger import Commit
 from holdfast.streams.rules.sequencer import Gap
 
@@ -67,7 +67,7 @@ class Settle(msgspec.Struct, frozen=True):
 
     ``duplicate``: an earlier commit covers the message, so this delivery of it was not needed."""
 
-    letters: tuple[Letter, ...]
+    letters: tuple[PendingDeadLetter, ...]
     messages: tuple[Held, ...]
     duplicate: bool = False
 

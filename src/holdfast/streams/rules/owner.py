@@ -38,7 +38,7 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.common.held import Held, Letter, Receipt
+from holdfast.common.held import Held, PendingDeadLetter, Receipt
 from holdfast.common.message import NO_RUN, Life, Place, Span
 from holdfast.common.retry import Backoff
 from holdfast.streams.rules.commands import (
@@ -424,11 +424,11 @@ class Owner:
     def _settle_judged(self, held: Held, verdict: Verdict) -> None:
         held.become(Life.COMMITTED)
         held.aside = "skipped before" if verdict is Verdict.SKIPPED else ""
-        letters = (Letter(held.aside, held),) if held.aside else ()
+        letters = (PendingDeadLetter(held.aside, held),) if held.aside else ()
         self._settle(letters, (held,), duplicate=True)
 
     def _settle(
-        self, letters: tuple[Letter, ...], messages: tuple[Held, ...], *, duplicate: bool = False
+        self, letters: tuple[PendingDeadLetter, ...], messages: tuple[Held, ...], *, duplicate: bool = False
     ) -> None:
         self._settling += 1
         self._out.append(Settle(letters, messages, duplicate))
@@ -913,7 +913,7 @@ class Owner:
             self._out.append(Reclaim(self.epoch))
 
     def _settle_entries(self, entries: list[BatchEntry]) -> None:
-        letters: list[Letter] = []
+        letters: list[PendingDeadLetter] = []
         messages: list[Held] = []
         for entry in entries:
             if entry.held is not None:
@@ -923,9 +923,9 @@ class Owner:
                 messages.append(self._held.pop(entry.held.place))
                 discard = entry.kind == "late" and self.rules.on_late == "discard"
                 if entry.kind != "done" and not discard:
-                    letters.append(Letter(entry.reason, entry.held, detail=entry.held.detail))
+                    letters.append(PendingDeadLetter(entry.reason, entry.held, detail=entry.held.detail))
             elif entry.kind == "gap" and self.rules.order.on_gap == "dead-letter":
-                letters.append(Letter(entry.reason, run=entry.run, span=entry.span))
+                letters.append(PendingDeadLetter(entry.reason, run=entry.run, span=entry.span))
         if messages or letters:
             self._settle(tuple(letters), tuple(messages))
 

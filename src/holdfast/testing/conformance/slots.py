@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
@@ -35,7 +36,11 @@ LONG_S = 60.0
 @pytest.mark.asyncio
 class SlotsConformance:
     """What slots of both kinds promise. Fixtures: ``slots``, made for the app
-    ``holdfast.testing.conformance.slots_app:app``, and ``unloadable``, made for one that isn't there."""
+    ``holdfast.testing.conformance.slots_app:app``, and ``unloadable``, made for one that isn't there.
+
+    ``memory_mb`` is what each of the slots may use; 0 where they have no memory of their own."""
+
+    memory_mb = 0
 
     @pytest.fixture
     def slots(self) -> SlotMaker:
@@ -53,6 +58,10 @@ class SlotsConformance:
 
     async def spawn_hanging(self, slots: Any) -> Slot:
         """A new slot whose handler hangs."""
+        raise NotImplementedError
+
+    async def take_memory(self, slot: Any) -> str:
+        """Have a handler in the slot take memory without end; returns how that failed."""
         raise NotImplementedError
 
     async def works(self, slot: Any) -> bool:
@@ -81,6 +90,13 @@ class SlotsConformance:
         assert (await slot.exited()).reason == ends[0].reason
         assert await self.works(other)
 
+    async def test_a_handler_that_takes_more_memory_than_it_may_fails_alone(self, slots: SlotMaker) -> None:
+        if not self.memory_mb:
+            pytest.skip("these slots have no memory of their own")
+        slot, other = await self.spawn(slots), await self.spawn(slots)
+        assert re.search("MemoryError|over memory_mb", await self.take_memory(slot))
+        assert await self.works(other)
+
     async def test_closing_ends_every_slot_and_makes_no_more(self, slots: SlotMaker) -> None:
         made = [await self.spawn(slots), await self.spawn_hanging(slots)]
         exits = [asyncio.create_task(slot.exited()) for slot in made]
@@ -107,6 +123,13 @@ class StreamSlotsConformance(SlotsConformance):
         await asyncio.sleep(0)
         assert call.begun_at is not None
         return slot
+
+    async def take_memory(self, slot: StreamSlot) -> str:
+        await slot.open("count", "hoards", None, 0)
+        try:
+            return (await _run(slot, "count", MessageWork(0, 1, b"hoard"), key="hoards")).error
+        except SlotDied as death:
+            return str(death)
 
     async def works(self, slot: StreamSlot) -> bool:
         await slot.open("count", "works", None, 0)
@@ -445,6 +468,13 @@ class TaskSlotsConformance(SlotsConformance):
         slot.offer(1, _attempt("wait"))
         await self._ears[slot.name].begun()
         return slot
+
+    async def take_memory(self, slot: TaskSlot) -> str:
+        slot.offer(1, _attempt("hoard"))
+        ended = asyncio.create_task(self._ears[slot.name].outcome(1))
+        died = asyncio.create_task(slot.exited())
+        await asyncio.wait([ended, died], return_when=asyncio.FIRST_COMPLETED)
+        return ended.result().error if ended.done() else died.result().reason
 
     async def works(self, slot: TaskSlot) -> bool:
         slot.offer(2, _attempt("echo"))

@@ -17,6 +17,13 @@ app.model("answer", lambda: 42, memory_mb=1)
 app.model("missing", lambda: Path("/no/such/file").read_bytes())
 
 
+def hoard() -> None:
+    """Take memory until there is no more."""
+    taken = []
+    while True:
+        taken.append(bytearray(1 << 20))
+
+
 @app.stream("count", message=bytes)
 class Count(StreamHandler[bytes]):
     """Counts its messages. Version 1 of its state was the bare number, version 2 has a mark before it."""
@@ -34,6 +41,8 @@ class Count(StreamHandler[bytes]):
             raise ValueError("boom \N{SNOWMAN}")
         if message == b"hang":
             await asyncio.Event().wait()
+        if message == b"hoard":
+            hoard()
         self.count += 1
         if message == b"none":
             return None
@@ -99,6 +108,12 @@ def echo_task(body: str, job: Job) -> str:
 async def fail(body: str, job: Job) -> None:
     """Raises."""
     raise ValueError(body)
+
+
+@app.task("hoard", body=str)
+def hoard_task(body: str, job: Job) -> None:
+    """Takes more than it may."""
+    hoard()
 
 
 @app.task("wait", body=str)

@@ -24,7 +24,7 @@ from holdfast.vision.ingest import ingest, object_name
 
 REFRESH_S = 0.2
 LOOK_S = 0.05
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 120.0
 STALL_TIMEOUT_S = 75.0
 """Outlasts the visibility and the gap timeout, after which a missing frame is given up."""
 
