@@ -22,7 +22,7 @@ from holdfast.services.memory.queue import MemoryQueue
 from holdfast.system.clock import SystemClock
 from holdfast.vision.handler import Frame
 from holdfast.vision.jpeg import decode_image
-from holdfast.vision.live import WAITING_MAX, Camera, CameraLost, CameraRun, frames
+from holdfast.vision.live import WAITING_MAX, Camera, CameraLost, CameraRun, CameraSource, frames
 from tests.vision.rtsp import FPS, HEIGHT, WIDTH, Server
 
 PATIENCE_S = 60.0
@@ -59,13 +59,10 @@ class Rig:
         self.troubles: list[str] = []
         self.changed = asyncio.Event()
         self.camera = Camera(
-            url,
-            "cam-1",
+            CameraSource(url, "cam-1", fps, timeout_s),
             objects=self.objects,
             queue=self.queue,
             clock=SystemClock(),
-            fps=fps,
-            timeout_s=timeout_s,
             backoff=Backoff(0.001, 0.01),
             tell=self._tell,
             trouble=self._trouble,

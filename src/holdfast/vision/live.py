@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import NamedTuple
 
 import av
@@ -56,15 +56,29 @@ class Taken(NamedTuple):
     jpeg: bytes
 
 
+class CameraSource(NamedTuple):
+    """Where a camera's frames are from, and which of them are taken.
+
+    Attributes:
+        url: where it is: ``rtsp://…``, or any other live source that FFmpeg reads.
+        video: the stream's key.
+        fps: leave frames out so that at most so many remain of each second.
+        timeout_s: longest wait for the camera to answer, and then for each frame.
+    """
+
+    url: str
+    video: str
+    fps: float | None = None
+    timeout_s: float = 10.0
+
+
 class Camera:
     """Pulls one camera's frames until it is stopped.
 
     Args:
-        url: where it is: ``rtsp://…``, or any other live source that FFmpeg reads.
-        video: the stream's key.
-        attributes: of the messages.
-        fps: leave frames out so that at most so many remain of each second.
-        timeout_s: longest wait for the camera to answer, and then for each frame.
+        source: the camera.
+        objects: where frames are put.
+        queue: where their messages are sent.
         backoff: pauses between tries to reach it.
         tell: is told each run, when its first frames are sent, when more are, and when it is over.
         trouble: is told what went wrong, with the camera or with sending, and in how many seconds it is tried
@@ -73,27 +87,19 @@ class Camera:
 
     def __init__(
         self,
-        url: str,
-        video: str,
+        source: CameraSource,
         *,
         objects: Objects,
         queue: Queue,
         clock: Clock,
-        attributes: Mapping[str, str] | None = None,
-        fps: float | None = None,
-        timeout_s: float = 10.0,
         backoff: Backoff = BACKOFF,
         tell: Callable[[CameraRun], None] = lambda run: None,
         trouble: Callable[[str, float], None] = lambda why, again_s: None,
     ) -> None:
-        self._url = url
-        self._video = video
+        self._source = source
         self._objects = objects
         self._queue = queue
         self._clock = clock
-        self._attributes = dict(attributes or {})
-        self._fps = fps
-        self._timeout_s = timeout_s
         self._backoff = backoff
         self._tell = tell
         self._trouble = trouble
@@ -126,7 +132,7 @@ class Camera:
         """One connection, from its beginning to its end. Its run is numbered by the time in milliseconds, so
         that it is above those that this or any other process began before."""
         run = CameraRun(max(self._newest_run + 1, round(self._clock.wall() * 1000)))
-        reader = self._reader = _Reader(self._url, self._fps, self._timeout_s)
+        reader = self._reader = _Reader(self._source)
         try:
             async for batch in reader.batches(self._queue.max_batch):
                 self._newest_run = run.number
@@ -157,15 +163,15 @@ class Camera:
         numbers = range(run.frames, run.frames + len(batch))
         urls = await asyncio.gather(
             *(
-                self._objects.put(object_name(self._video, run.number, number), taken.jpeg)
+                self._objects.put(object_name(self._source.video, run.number, number), taken.jpeg)
                 for number, taken in zip(numbers, batch, strict=True)
             )
         )
         messages = [
-            Frame(self._video, run.number, number, taken.timestamp_ms, url)
+            Frame(self._source.video, run.number, number, taken.timestamp_ms, url)
             for number, taken, url in zip(numbers, batch, urls, strict=True)
         ]
-        await self._queue.send([Outgoing(msgspec.json.encode(m), dict(self._attributes)) for m in messages])
+        await self._queue.send([Outgoing(msgspec.json.encode(m)) for m in messages])
         run.frames += len(batch)
 
 
@@ -178,13 +184,11 @@ class _Reader:
         gone: set when the thread is about to end.
     """
 
-    def __init__(self, url: str, fps: float | None, timeout_s: float) -> None:
+    def __init__(self, source: CameraSource) -> None:
         self.lost = ""
         self.left_out = 0
         self.gone = asyncio.Event()
-        self._url = url
-        self._fps = fps
-        self._timeout_s = timeout_s
+        self._source = source
         self._waiting: deque[Taken] = deque()
         self._changed = asyncio.Event()
         self._over = False
@@ -210,7 +214,8 @@ class _Reader:
     def _read(self) -> None:
         lost = "its stream ended"
         try:
-            for taken in frames(self._url, fps=self._fps, timeout_s=self._timeout_s):
+            source = self._source
+            for taken in frames(source.url, fps=source.fps, timeout_s=source.timeout_s):
                 if self._over or not self._say(self._take, taken):
                     break
         except CameraLost as error:

@@ -33,7 +33,7 @@ async def pull(
     json: bool,
 ) -> int:
     """Pull the camera at each key's URL until a signal to end, or so many seconds; returns the exit code."""
-    from holdfast.vision.live import Camera  # noqa: PLC0415 (an extra)
+    from holdfast.vision.live import Camera, CameraSource  # noqa: PLC0415 (an extra)
 
     def camera(key: str, url: str) -> Camera:
         name = f"{stream}/{key}"
@@ -56,12 +56,10 @@ async def pull(
             output.complain(f"{name}: {why}; trying again in {again_s:.1f} s")
 
         return Camera(
-            url,
-            key,
+            CameraSource(url, key, fps),
             objects=services.objects(),
             queue=services.queue(stream),
             clock=services.clock,
-            fps=fps,
             tell=tell,
             trouble=trouble,
         )
