@@ -288,7 +288,7 @@ async def test_a_key_that_another_keeps_locked_is_busy(
         other.create(layout.lock(key), ephemeral=True)
     assert await coordinator.claim("s/k", A.id) == claim  # stands, whatever comes of it
     for call in (partial(coordinator.claim, "s/free", A.id), partial(coordinator.transfer, claim, A.id)):
-        with pytest.raises(Unavailable, match="another is at it"):
+        with pytest.raises(Unavailable, match="another process has held this lock"):
             await call()
     other.stop()  # and with its session, the locks
     other.close()
